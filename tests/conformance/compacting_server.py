@@ -1,4 +1,4 @@
-"""The server in this process, over TLS and on disk, whose history can be made to end anywhere."""
+"""The server in this process, over TLS and on disk, whose history a test can compact."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOKEN = "secret"
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server that listens: itself, the store behind it, where it is and who vouches for it."""
+    """A listening server: its store, port and certificate authority."""
 
     server: Server
     store: SqliteStore
@@ -36,10 +36,10 @@ class RunningServer:
 
 @asynccontextmanager
 async def running_server(folder: Path) -> AsyncIterator[RunningServer]:
-    """A server on a free port that keeps everything in a folder."""
+    """A server on a free port with a data folder."""
     clock, tokens, sock = WallClock(), Tokens({TOKEN: ADMIN}), bind_socket("127.0.0.1", 0)
     tls, authority = server_tls_context(folder, [], clock.now())
-    # A watch that stalls is to stall the server, not the system's buffers.
+    # A watch that is not read must block the server and not be buffered by the system.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * 1024)
     store = SqliteStore(folder)
     server = Server(store, clock, SystemRandom(), tokens=tokens)
@@ -52,14 +52,14 @@ async def running_server(folder: Path) -> AsyncIterator[RunningServer]:
 
 
 class CompactingServer:
-    """Such a server on a thread of its own, for clients that block."""
+    """A server on its own thread, for blocking clients."""
 
     def __init__(self, folder: Path) -> None:
         self.kubeconfig = folder / "kubeconfig"
         self._folder, self._ready = folder, threading.Event()
 
     def compact(self) -> None:
-        """Keep nothing of the history up to now."""
+        """Compact the whole history."""
         done = threading.Event()
 
         def compact() -> None:
@@ -71,7 +71,7 @@ class CompactingServer:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Have it listen while the context lasts."""
+        """Serve while the context lasts."""
         thread = threading.Thread(target=lambda: uvloop.run(self._run()))
         thread.start()
         try:

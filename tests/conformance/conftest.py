@@ -1,4 +1,4 @@
-"""One `phalanx up` on a real disk for every client; a namespace for each test."""
+"""One `phalanx up` on a real disk for all clients; a namespace for each test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUMBERS = itertools.count()
 
 @pytest.fixture(scope="session")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane of three nodes of 8 CPU each that keeps its objects in a folder."""
+    """A control plane with three nodes of 8 CPU each and a data folder."""
     folder = tmp_path_factory.mktemp("plane") / "data"
     with ControlPlane("--data", str(folder), "--nodes", "3", "--shape", "cpu=8") as found:
         yield found
@@ -28,14 +28,14 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="session")
 def api(plane: ControlPlane) -> Iterator[client.ApiClient]:
-    """The official Python client, as its users make it."""
+    """The official Python client."""
     with connected(plane.kubeconfig) as found:
         yield found
 
 
 @pytest.fixture
-def space(api: client.ApiClient) -> Iterator[str]:
-    """The name of a namespace that no other test knows."""
+def namespace(api: client.ApiClient) -> Iterator[str]:
+    """The name of a new namespace."""
     core, name = client.CoreV1Api(api), f"conformance-{os.getpid()}-{next(NUMBERS)}"
     core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=name)))
     yield name
@@ -44,13 +44,13 @@ def space(api: client.ApiClient) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where kubectl keeps what it discovered."""
+    """The cache folder of kubectl."""
     return tmp_path_factory.mktemp("home")
 
 
 @pytest.fixture
-def kubectl(plane: ControlPlane, space: str, home: Path) -> Kubectl:
-    """kubectl in a namespace of its own."""
+def kubectl(plane: ControlPlane, namespace: str, home: Path) -> Kubectl:
+    """kubectl in a new namespace."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not on the PATH")
-    return Kubectl(plane.kubeconfig, space, home)
+    return Kubectl(plane.kubeconfig, namespace, home)

@@ -1,4 +1,4 @@
-"""A wire between clients and a server that is cut again and again, wherever it happens to be."""
+"""A proxy between clients and a server that cuts connections at random positions."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ _CHUNK_BYTES = 16 * 1024
 
 
 class FaultyProxy:
-    """Carries bytes to and from a port; each connection ends after a number of bytes by lot.
+    """Forwards bytes to and from a port; each connection ends after a random number of bytes.
 
-    The ends of a connection learn of the cut as of any other: in the middle of a record, of a
-    chunk, of a line.
+    Both ends see the cut like any other: in the middle of a TLS record, a chunk or a line.
     """
 
     def __init__(self, port: int, rng: random.Random, shortest: int, longest: int) -> None:
         self.cuts = 0
         self._port, self._rng, self._lengths = port, rng, (shortest, longest)
-        # Whoever carries is kept here: the loop alone does not.
+        # The event loop keeps no reference to tasks.
         self._carriers: set[asyncio.Task[None]] = set()
 
     @contextlib.asynccontextmanager
     async def listen(self) -> AsyncIterator[int]:
-        """The port of the near end, for as long as the context lasts."""
+        """Listen while the context lasts; the port."""
         near = socket.create_server((_LOCAL, 0))
-        # What a client does not read is to weigh on the server, not to lie in buffers here.
+        # Unread data must block the server and not be buffered here.
         near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _CHUNK_BYTES)
         server = await asyncio.start_server(self._open, sock=near, limit=_CHUNK_BYTES)
         try:
@@ -50,7 +49,7 @@ class FaultyProxy:
     async def _carry(
         self, near: asyncio.StreamReader, back: asyncio.StreamWriter, length: int
     ) -> None:
-        """Carry both ways until one end lets go or the length is used up, then let go of both."""
+        """Forward both ways until one end closes or the length is used up, then close both."""
         far, forth = await asyncio.open_connection(_LOCAL, self._port, limit=_CHUNK_BYTES)
         asking = asyncio.create_task(_pump(near, forth, None))
         answering = asyncio.create_task(_pump(far, back, length))

@@ -1,4 +1,4 @@
-"""Manifests as kubectl is given them, in one line each."""
+"""Manifests for kubectl, in one line each."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ def here(kubectl: Kubectl, obj: Object) -> Object:
 
 
 def config_map(name: str, labels: Object | None = None, **data: str) -> Object:
-    """A config map of these data; what is empty is left out, as the server leaves it out."""
+    """A config map with these data; empty fields are left out, as the server does."""
     meta = {"name": name, "labels": labels} if labels else {"name": name}
     made: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
     return {**made, "data": data} if data else made
 
 
 def job(name: str, **spec: object) -> Object:
-    """A job of one container that no controller of ours looks after."""
+    """A Job that no controller of Phalanx manages."""
     template = {"restartPolicy": "Never", "containers": [{"name": "main", "image": IMAGE}]}
     return {
         "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
-        "spec": {"managedBy": "example.com/nobody", "template": {"spec": template}, **spec},
+        "spec": {"managedBy": "example.com/other", "template": {"spec": template}, **spec},
     }  # fmt: skip

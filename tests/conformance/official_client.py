@@ -1,4 +1,4 @@
-"""The parts of the official Python client that have no types, with types."""
+"""The untyped parts of the official Python client, with types."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def connected(kubeconfig: Path) -> client.ApiClient:
 
 
 def config_map(name: str, **data: str) -> client.V1ConfigMap:
-    """A config map of these data, to be created."""
+    """A config map with these data, to be created."""
     return client.V1ConfigMap(metadata=client.V1ObjectMeta(name=name), data=data)
 
 
@@ -35,12 +35,12 @@ def watched(
     function: Callable[..., Any], *args: Any, first: int | None = None, seconds: int = 10,
     **options: Any,
 ) -> list[tuple[str, Any]]:  # fmt: skip
-    """The types and objects of the first so many events of a watch, or of all that come in time."""
+    """The types and objects of the first events of a watch, or of all that come in time."""
     stream = _watch.Watch().stream(function, *args, timeout_seconds=seconds, **options)
     with closing(stream):
         return [(event["type"], event["object"]) for event in islice(stream, first)]
 
 
 def discovered(api: client.ApiClient, cache: Path) -> Any:
-    """The client that learns from discovery what there is."""
+    """The dynamic client, which uses discovery."""
     return _dynamic.DynamicClient(api, cache_file=str(cache))

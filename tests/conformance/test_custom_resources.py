@@ -1,4 +1,4 @@
-"""Kinds that users define: kubectl and the official Python client handle them like any other."""
+"""Custom resources: kubectl and the official Python client handle them like built-in kinds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STATUS: Object = {
 
 
 def definition(group: str) -> Object:
-    """Gadgets that have a status, can be scaled and show their size."""
+    """Gadgets with a status, a scale subresource and a column for their size."""
     version: Object = {
         "name": "v1", "served": True, "storage": True,
         "schema": {"openAPIV3Schema": {
@@ -67,10 +67,10 @@ def definition(group: str) -> Object:
 
 
 @pytest.fixture
-def group(api: client.ApiClient, space: str) -> Iterator[str]:
-    """The group of a kind that this test alone knows."""
+def group(api: client.ApiClient, namespace: str) -> Iterator[str]:
+    """A group that no other test uses."""
     extensions: Any = client.ApiextensionsV1Api(api)
-    found = f"{space}.example.com"
+    found = f"{namespace}.example.com"
     extensions.create_custom_resource_definition(definition(found))
     yield found
     extensions.delete_custom_resource_definition(f"gadgets.{found}")
@@ -86,7 +86,7 @@ def gadget(group: str, name: str, **spec: Any) -> Object:
 # ---- kubectl -------------------------------------------------------------------------------------
 
 
-def test_a_kind_is_there_as_soon_as_it_is_established(kubectl: Kubectl) -> None:
+def test_a_kind_is_served_as_soon_as_it_is_established(kubectl: Kubectl) -> None:
     group = f"{kubectl.namespace}.example.org"
     name = f"crd/gadgets.{group}"
     assert kubectl.apply(definition(group)).endswith(" created\n")
@@ -139,9 +139,9 @@ def test_custom_objects_are_shown_by_their_columns_and_fields(kubectl: Kubectl, 
     assert large == f"gadget.{group}/b\n"
     sorted_by_size = kubectl("get", what, "--sort-by=.spec.size", "-o", "name").split()
     assert sorted_by_size == [f"gadget.{group}/b", f"gadget.{group}/a"]
-    told = kubectl("explain", f"{what}.spec")
-    assert "size\t<string> -required-" in told
-    assert "How big it is." in told
+    output = kubectl("explain", f"{what}.spec")
+    assert "size\t<string> -required-" in output
+    assert "How big it is." in output
 
 
 def test_a_custom_object_is_scaled(kubectl: Kubectl, group: str) -> None:
@@ -153,7 +153,7 @@ def test_a_custom_object_is_scaled(kubectl: Kubectl, group: str) -> None:
     assert (stale.returncode, "Expected replicas to be 1, was 3" in stale.stderr) == (1, True)
 
 
-def test_a_status_is_for_its_own_part(kubectl: Kubectl, group: str) -> None:
+def test_the_status_is_a_subresource(kubectl: Kubectl, group: str) -> None:
     what = f"gadgets.{group}/a"
     kubectl.apply({**gadget(group, "a"), "status": {"mood": "bad"}})
     assert "status" not in kubectl.get(what)
@@ -177,7 +177,7 @@ def test_a_status_is_for_its_own_part(kubectl: Kubectl, group: str) -> None:
     ],
     ids=["enum", "minimum", "type", "unknown", "duplicate", "required"],
 )
-def test_what_breaks_the_schema_is_refused(
+def test_an_object_that_violates_the_schema_is_refused(
     kubectl: Kubectl, group: str, spec: Object, complaint: str
 ) -> None:
     done = kubectl.run("create", "-f", "-", text=json.dumps(gadget(group, "a", **spec)))
@@ -199,10 +199,10 @@ def test_a_bad_definition_is_refused(kubectl: Kubectl) -> None:
 
 
 def test_the_python_client_handles_custom_objects(
-    api: client.ApiClient, space: str, group: str
+    api: client.ApiClient, namespace: str, group: str
 ) -> None:
     custom: Any = client.CustomObjectsApi(api)
-    place = (group, "v1", space, "gadgets")
+    place = (group, "v1", namespace, "gadgets")
     made = custom.create_namespaced_custom_object(*place, gadget(group, "a"))
     assert made["spec"] == {"size": "small", "replicas": 1}
     custom.patch_namespaced_custom_object(*place, "a", {"spec": {"size": "large"}})
@@ -223,15 +223,15 @@ def test_the_python_client_handles_custom_objects(
 
 
 def test_a_new_kind_is_discovered(
-    api: client.ApiClient, space: str, group: str, tmp_path: Path
+    api: client.ApiClient, namespace: str, group: str, tmp_path: Path
 ) -> None:
     found = discovered(api, tmp_path / "discovery.json")
     gadgets = found.resources.get(api_version=f"{group}/v1", kind="Gadget")
     assert (gadgets.name, gadgets.short_names) == ("gadgets", ["gd"])
-    made = gadgets.create(namespace=space, body=gadget(group, "a"))
+    made = gadgets.create(namespace=namespace, body=gadget(group, "a"))
     assert made.spec.replicas == 1
     gadgets.scale.patch(
-        namespace=space, name="a", body={"spec": {"replicas": 2}},
+        namespace=namespace, name="a", body={"spec": {"replicas": 2}},
         content_type="application/merge-patch+json",
     )  # fmt: skip
-    assert gadgets.get(namespace=space, name="a").spec.replicas == 2
+    assert gadgets.get(namespace=namespace, name="a").spec.replicas == 2

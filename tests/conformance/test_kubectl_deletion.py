@@ -1,4 +1,4 @@
-"""How things end, seen with kubectl: waiting, deleting, draining."""
+"""Waiting, deleting and draining with kubectl."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def names(kubectl: Kubectl, *kinds: str) -> list[str]:
     return kubectl("get", ",".join(kinds), "-o", "name").split()
 
 
-def running(kubectl: Kubectl, name: str, **labels: str) -> str:
-    """A pod that runs, and the node that it runs on."""
+def create_running_pod(kubectl: Kubectl, name: str, **labels: str) -> str:
+    """A running pod, and its node."""
     kubectl.apply(here(kubectl, pod(name, meta={"labels": labels})))
     kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=10s")
     return kubectl("get", "pod", name, "-o", "jsonpath={.spec.nodeName}")
@@ -30,21 +30,21 @@ def running(kubectl: Kubectl, name: str, **labels: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("what", "wish", "change"),
+    ("what", "condition", "change"),
     [
         ("pod/a", "condition=Ready", ("run", "a", f"--image={IMAGE}")),
         ("pod/a", "jsonpath={.status.phase}=Running", ("run", "a", f"--image={IMAGE}")),
         ("cm/a", "create", ("create", "cm", "a")),
     ],
 )
-def test_wait_ends_when_its_wish_comes_true(
-    kubectl: Kubectl, what: str, wish: str, change: tuple[str, ...]
+def test_wait_ends_when_its_condition_is_met(
+    kubectl: Kubectl, what: str, condition: str, change: tuple[str, ...]
 ) -> None:
     kubectl(*change)
-    assert kubectl("wait", f"--for={wish}", what, "--timeout=10s").endswith(" condition met\n")
+    assert kubectl("wait", f"--for={condition}", what, "--timeout=10s").endswith(" condition met\n")
 
 
-def test_wait_looks_on_until_the_last_one_is_gone(kubectl: Kubectl) -> None:
+def test_wait_for_deletion_ends_with_the_last_object(kubectl: Kubectl) -> None:
     for name in ("a", "b"):
         kubectl("create", "cm", name)
     waiting = subprocess.Popen(
@@ -55,14 +55,14 @@ def test_wait_looks_on_until_the_last_one_is_gone(kubectl: Kubectl) -> None:
     timer.start()
     try:
         kubectl("delete", "cm", "a", "b")
-        told, _ = waiting.communicate()
+        output, _ = waiting.communicate()
     finally:
         timer.cancel()
     assert waiting.returncode == 0
-    assert set(told.splitlines()) <= {"configmap/a condition met", "configmap/b condition met"}
+    assert set(output.splitlines()) <= {"configmap/a condition met", "configmap/b condition met"}
 
 
-def test_wait_gives_up_when_its_time_is_over(kubectl: Kubectl) -> None:
+def test_wait_ends_after_its_timeout(kubectl: Kubectl) -> None:
     kubectl("create", "cm", "a")
     done = kubectl.run("wait", "--for=jsonpath={.data.x}=1", "cm/a", "--timeout=1s")
     assert done.returncode == 1
@@ -75,8 +75,8 @@ def test_wait_gives_up_when_its_time_is_over(kubectl: Kubectl) -> None:
 
 
 @pytest.fixture
-def family(kubectl: Kubectl) -> list[str]:
-    """A job, a pod of it, and a config map of that pod: nobody but the collector deletes them."""
+def dependents(kubectl: Kubectl) -> list[str]:
+    """A Job, a pod of it, and a config map of that pod: only the garbage collector deletes them."""
     parent, grandchild = job("parent", suspend=True), config_map("grandchild")
     child = here(kubectl, pod("child", gates=["example.com/held"]))
     owner: Object = {}
@@ -92,35 +92,39 @@ def family(kubectl: Kubectl) -> list[str]:
     return ["job.batch/parent", "pod/child", "configmap/grandchild"]
 
 
-def test_a_family_goes_from_its_last_member_to_its_first(
-    kubectl: Kubectl, family: list[str]
+def test_foreground_deletion_removes_dependents_first(
+    kubectl: Kubectl, dependents: list[str]
 ) -> None:
     assert kubectl("delete", "job/parent", "--cascade=foreground") == 'job.batch "parent" deleted\n'
     assert names(kubectl, "jobs", "pods", "cm") == []
 
 
-def test_a_family_follows_its_head_in_the_background(kubectl: Kubectl, family: list[str]) -> None:
+def test_background_deletion_removes_dependents_afterwards(
+    kubectl: Kubectl, dependents: list[str]
+) -> None:
     kubectl("delete", "job/parent", "--cascade=background")
     kubectl("wait", "--for=delete", "pod/child", "cm/grandchild", "--timeout=10s")
     assert names(kubectl, "jobs", "pods", "cm") == []
 
 
-def test_orphans_stay_and_forget_their_owner(kubectl: Kubectl, family: list[str]) -> None:
+def test_orphans_stay_and_lose_their_owner_reference(
+    kubectl: Kubectl, dependents: list[str]
+) -> None:
     kubectl("delete", "job/parent", "--cascade=orphan")
-    assert names(kubectl, "jobs", "pods", "cm") == family[1:]
+    assert names(kubectl, "jobs", "pods", "cm") == dependents[1:]
     assert "ownerReferences" not in kubectl.get("pod/child")["metadata"]
     assert len(kubectl.get("cm/grandchild")["metadata"]["ownerReferences"]) == 1
 
 
 def test_a_pod_can_be_deleted_by_force(kubectl: Kubectl) -> None:
-    running(kubectl, "a")
+    create_running_pod(kubectl, "a")
     done = kubectl.run("delete", "pod", "a", "--grace-period=0", "--force")
     assert done.stdout == 'pod "a" force deleted\n'
     assert "Immediate deletion does not wait for confirmation" in done.stderr
     assert names(kubectl, "pods") == []
 
 
-def test_a_finalizer_holds_what_is_deleted(kubectl: Kubectl) -> None:
+def test_a_finalizer_delays_deletion(kubectl: Kubectl) -> None:
     held = config_map("a")
     held["metadata"]["finalizers"] = ["example.com/held"]
     kubectl.apply(held)
@@ -130,7 +134,7 @@ def test_a_finalizer_holds_what_is_deleted(kubectl: Kubectl) -> None:
     assert names(kubectl, "cm") == []
 
 
-def test_delete_takes_many_by_label_by_file_or_all(kubectl: Kubectl) -> None:
+def test_delete_accepts_labels_files_and_all(kubectl: Kubectl) -> None:
     for name in ("a", "b", "c", "d"):
         kubectl("create", "cm", name)
     kubectl("label", "cm", "a", "b", "x=1")
@@ -143,7 +147,7 @@ def test_delete_takes_many_by_label_by_file_or_all(kubectl: Kubectl) -> None:
     assert kubectl("delete", "cm", "--all") == 'configmap "d" deleted\n'
 
 
-def test_a_namespace_that_a_cluster_needs_stays(kubectl: Kubectl) -> None:
+def test_a_system_namespace_cannot_be_deleted(kubectl: Kubectl) -> None:
     done = kubectl.run("delete", "namespace", "default")
     assert done.returncode == 1
     assert "this namespace may not be deleted" in done.stderr
@@ -153,13 +157,13 @@ def test_a_namespace_that_a_cluster_needs_stays(kubectl: Kubectl) -> None:
 
 
 @pytest.fixture
-def whole_cluster(kubectl: Kubectl) -> Iterator[None]:
-    """Every node takes pods again afterwards."""
+def uncordoned_nodes(kubectl: Kubectl) -> Iterator[None]:
+    """Uncordons every node after the test."""
     yield
     kubectl("uncordon", "-l", "!example.com/none")
 
 
-@pytest.mark.usefixtures("whole_cluster")
+@pytest.mark.usefixtures("uncordoned_nodes")
 def test_a_node_is_cordoned_once(kubectl: Kubectl) -> None:
     assert kubectl("cordon", "node-0") == "node/node-0 cordoned\n"
     assert kubectl("cordon", "node-0") == "node/node-0 already cordoned\n"
@@ -169,27 +173,27 @@ def test_a_node_is_cordoned_once(kubectl: Kubectl) -> None:
     assert kubectl("uncordon", "node-0") == "node/node-0 uncordoned\n"
 
 
-def test_a_node_is_tainted_and_cleaned(kubectl: Kubectl) -> None:
+def test_a_node_is_tainted_and_untainted(kubectl: Kubectl) -> None:
     assert kubectl("taint", "node", "node-0", "x=1:NoSchedule") == "node/node-0 tainted\n"
     again = kubectl.run("taint", "node", "node-0", "x=1:NoSchedule")
     assert (again.returncode, "already has x taint" in again.stderr) == (1, True)
     assert kubectl("taint", "node", "node-0", "x-") == "node/node-0 untainted\n"
 
 
-@pytest.mark.usefixtures("whole_cluster")
+@pytest.mark.usefixtures("uncordoned_nodes")
 def test_a_drained_node_has_no_pods_left(kubectl: Kubectl) -> None:
-    node = running(kubectl, "a")
+    node = create_running_pod(kubectl, "a")
     unforced = kubectl.run("drain", node)
     assert unforced.returncode == 1
     assert "Pods that declare no controller (use --force to override)" in unforced.stderr
-    told = kubectl("drain", node, "--force", "--timeout=15s")
-    assert f"pod/a evicted\nnode/{node} drained\n" in told
+    output = kubectl("drain", node, "--force", "--timeout=15s")
+    assert f"pod/a evicted\nnode/{node} drained\n" in output
     assert names(kubectl, "pods") == []
 
 
-@pytest.mark.usefixtures("whole_cluster")
-def test_a_budget_keeps_a_node_from_being_drained(kubectl: Kubectl) -> None:
-    node = running(kubectl, "a", app="x")
+@pytest.mark.usefixtures("uncordoned_nodes")
+def test_a_disruption_budget_blocks_a_drain(kubectl: Kubectl) -> None:
+    node = create_running_pod(kubectl, "a", app="x")
     kubectl("create", "poddisruptionbudget", "b", "--selector=app=x", "--min-available=1")
     kubectl("wait", "--for=jsonpath={.status.observedGeneration}=1", "pdb/b", "--timeout=10s")
     done = kubectl.run("drain", node, "--force", "--timeout=1s")

@@ -1,4 +1,4 @@
-"""What kubectl shows: objects in every form, the API itself, and who may do what."""
+"""What kubectl shows: objects in every format, the API itself, and permissions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.conformance.manifests import config_map, here
 
 
 @pytest.mark.parametrize(
-    ("form", "shown"),
+    ("form", "output"),
     [
         ("name", "configmap/a\nconfigmap/b\n"),
         ("jsonpath={.items[*].metadata.name}", "a b"),
@@ -30,11 +30,9 @@ from tests.conformance.manifests import config_map, here
         ("custom-columns=WHO:.metadata.name,SIZE:.data.size", "WHO   SIZE\na     1\nb     2\n"),
     ],
 )
-def test_a_list_is_shown_in_the_form_that_is_asked_for(
-    kubectl: Kubectl, form: str, shown: str
-) -> None:
+def test_a_list_is_shown_in_the_requested_format(kubectl: Kubectl, form: str, output: str) -> None:
     kubectl.apply(config_map("b", size="2"), config_map("a", size="1"))
-    assert kubectl("get", "configmaps", "-o", form) == shown
+    assert kubectl("get", "configmaps", "-o", form) == output
 
 
 def test_an_object_is_the_same_in_yaml_and_in_json(kubectl: Kubectl) -> None:
@@ -43,8 +41,8 @@ def test_an_object_is_the_same_in_yaml_and_in_json(kubectl: Kubectl) -> None:
     assert as_json == yaml.safe_load(kubectl("get", "cm/a", "-o", "yaml"))
     assert (as_json["kind"], as_json["data"]) == ("ConfigMap", {"size": "1"})
     assert "managedFields" not in as_json["metadata"]
-    told = json.loads(kubectl("get", "cm", "a", "-o", "json", "--show-managed-fields"))
-    assert told["metadata"]["managedFields"][0]["manager"] == "kubectl-client-side-apply"
+    obj = json.loads(kubectl("get", "cm", "a", "-o", "json", "--show-managed-fields"))
+    assert obj["metadata"]["managedFields"][0]["manager"] == "kubectl-client-side-apply"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +67,7 @@ def test_an_object_is_the_same_in_yaml_and_in_json(kubectl: Kubectl) -> None:
     ],
     ids=["job", "cronjob", "secret", "quota", "budget", "role", "service"],
 )
-def test_a_wide_table_has_the_columns_that_people_know(
+def test_a_wide_table_has_the_columns_of_kubernetes(
     kubectl: Kubectl, words: str, columns: str
 ) -> None:
     kubectl("create", *words.split())
@@ -115,14 +113,14 @@ def test_fields_select(kubectl: Kubectl) -> None:
     assert "field label not supported: spec.colour" in done.stderr
 
 
-def test_one_part_of_an_object_can_be_read(kubectl: Kubectl) -> None:
+def test_a_subresource_can_be_read(kubectl: Kubectl) -> None:
     kubectl.apply(here(kubectl, pod("a")))
     kubectl("wait", "--for=jsonpath={.status.phase}=Running", "pod/a", "--timeout=10s")
     part = ("get", "pod", "a", "--subresource=status", "-o", "jsonpath={.status.phase}")
     assert kubectl(*part) == "Running"
 
 
-def test_what_is_not_there_is_said_to_be_missing(kubectl: Kubectl) -> None:
+def test_a_missing_object_is_reported(kubectl: Kubectl) -> None:
     for args, complaint in (
         (("get", "cm", "none"), 'Error from server (NotFound): configmaps "none" not found\n'),
         (("get", "dragons"), 'error: the server doesn\'t have a resource type "dragons"\n'),
@@ -139,8 +137,8 @@ def test_what_is_not_there_is_said_to_be_missing(kubectl: Kubectl) -> None:
 
 
 @contextmanager
-def watching(kubectl: Kubectl, *args: str) -> Iterator[Iterator[str]]:
-    """The lines of a kubectl that does not end by itself."""
+def start_watch(kubectl: Kubectl, *args: str) -> Iterator[Iterator[str]]:
+    """The lines of a kubectl that runs until it is stopped."""
     process = subprocess.Popen(
         kubectl.command([*args, "--watch"]), stdout=subprocess.PIPE, text=True, env=kubectl.env
     )
@@ -155,10 +153,10 @@ def watching(kubectl: Kubectl, *args: str) -> Iterator[Iterator[str]]:
         process.communicate()
 
 
-def test_a_watch_says_what_kind_of_change_it_was(kubectl: Kubectl) -> None:
+def test_a_watch_shows_the_type_of_each_event(kubectl: Kubectl) -> None:
     kubectl.apply(config_map("a"))
     form = 'jsonpath={.type} {.object.metadata.name}{"\\n"}'
-    with watching(kubectl, "get", "cm", "--output-watch-events", "-o", form) as lines:
+    with start_watch(kubectl, "get", "cm", "--output-watch-events", "-o", form) as lines:
         assert next(lines) == "ADDED a\n"
         kubectl("label", "cm/a", "x=y")
         kubectl("create", "cm", "b")
@@ -166,27 +164,27 @@ def test_a_watch_says_what_kind_of_change_it_was(kubectl: Kubectl) -> None:
         assert list(islice(lines, 3)) == ["MODIFIED a\n", "ADDED b\n", "DELETED a\n"]
 
 
-def test_a_watch_keeps_to_its_selector(kubectl: Kubectl) -> None:
+def test_a_watch_respects_its_selector(kubectl: Kubectl) -> None:
     kubectl.apply(config_map("other"), config_map("a", {"color": "red"}))
     form = 'jsonpath={.type} {.object.metadata.name}{"\\n"}'
     args = ("get", "cm", "-l", "color=red", "--output-watch-events", "-o", form)
-    with watching(kubectl, *args) as lines:
+    with start_watch(kubectl, *args) as lines:
         assert next(lines) == "ADDED a\n"
         kubectl("label", "cm/other", "color=red")
         kubectl("label", "cm/a", "color=blue", "--overwrite")
         assert list(islice(lines, 2)) == ["ADDED other\n", "DELETED a\n"]
 
 
-# ---- stories -------------------------------------------------------------------------------------
+# ---- events and logs -----------------------------------------------------------------------------
 
 
-def test_events_tell_of_an_object(kubectl: Kubectl) -> None:
+def test_events_of_an_object_are_shown(kubectl: Kubectl) -> None:
     kubectl.apply(here(kubectl, pod("a")), here(kubectl, pod("b", cpu="100")))
     form = 'jsonpath={.reason} {.involvedObject.name}{"\\n"}'
-    with watching(kubectl, "get", "events", "-o", form) as lines:
+    with start_watch(kubectl, "get", "events", "-o", form) as lines:
         assert sorted(islice(lines, 2)) == ["FailedScheduling b\n", "Scheduled a\n"]
-    told = kubectl("events", "--for", "pod/a")
-    assert [row[1:4] for row in rows(told)] == [["Normal", "Scheduled", "Pod/a"]]
+    output = kubectl("events", "--for", "pod/a")
+    assert [row[1:4] for row in rows(output)] == [["Normal", "Scheduled", "Pod/a"]]
     warnings = kubectl("events", "--types=Warning")
     assert {tuple(row[1:4]) for row in rows(warnings)} == {("Warning", "FailedScheduling", "Pod/b")}
     found = kubectl("get", "events", "--field-selector", "involvedObject.name=a,reason=Scheduled")
@@ -219,20 +217,20 @@ def test_a_pod_has_logs_once_it_runs(kubectl: Kubectl) -> None:
     ],
 )
 def test_fields_are_explained(kubectl: Kubectl, what: str, fields: list[str]) -> None:
-    told = kubectl("explain", what)
-    assert [field for field in fields if f"\n  {field}" not in told] == []
+    output = kubectl("explain", what)
+    assert [field for field in fields if f"\n  {field}" not in output] == []
     kind = {"pod": "Pod", "podgroup": "PodGroup", "job": "Job"}[what.partition(".")[0]]
-    assert f"KIND:       {kind}\n" in told
+    assert f"KIND:       {kind}\n" in output
 
 
 def test_fields_are_explained_down_to_the_leaves(kubectl: Kubectl) -> None:
-    told = kubectl("explain", "podgroup", "--recursive")
-    assert "        minCount\t<integer> -required-\n" in told
+    output = kubectl("explain", "podgroup", "--recursive")
+    assert "        minCount\t<integer> -required-\n" in output
     done = kubectl.run("explain", "podgroup.spec.colour")
     assert (done.returncode, done.stderr) == (1, 'error: field "colour" does not exist\n')
 
 
-def test_the_kinds_of_the_api_are_told(kubectl: Kubectl) -> None:
+def test_the_api_resources_are_listed(kubectl: Kubectl) -> None:
     wide = kubectl("api-resources", "-o", "wide", "--api-group=scheduling.k8s.io")
     found = {row[0]: row[1:] for row in rows(wide)}
     assert found["podgroups"][:3] == ["scheduling.k8s.io/v1beta1", "true", "PodGroup"]
@@ -259,16 +257,16 @@ def test_paths_can_be_read_raw(kubectl: Kubectl) -> None:
     assert (table["kind"], table["items"]) == ("PodList", [])
 
 
-# ---- who may do what -----------------------------------------------------------------------------
+# ---- permissions ---------------------------------------------------------------------------------
 
 
-def test_kubectl_learns_who_it_is(kubectl: Kubectl) -> None:
+def test_kubectl_auth_whoami_shows_the_user(kubectl: Kubectl) -> None:
     who = yaml.safe_load(kubectl("auth", "whoami", "-o", "yaml"))["status"]["userInfo"]
     assert who["username"] == "admin"
     assert "system:authenticated" in who["groups"]
 
 
-def test_kubectl_learns_what_it_may_do(kubectl: Kubectl) -> None:
+def test_kubectl_auth_can_i_shows_permissions(kubectl: Kubectl) -> None:
     for question in (("create", "pods"), ("*", "*"), ("get", "/metrics"), ("bind", "roles")):
         assert kubectl("auth", "can-i", *question) == "yes\n"
     assert rows(kubectl("auth", "can-i", "--list")) == [
@@ -276,14 +274,16 @@ def test_kubectl_learns_what_it_may_do(kubectl: Kubectl) -> None:
     ]  # fmt: skip
 
 
-def test_whoever_acts_as_somebody_else_has_their_rights_and_no_more(kubectl: Kubectl) -> None:
-    somebody = ("--as=somebody", "--as-group=readers", "--as-group=writers")
-    who = yaml.safe_load(kubectl("auth", "whoami", "-o", "yaml", *somebody))["status"]["userInfo"]
-    assert who["username"] == "somebody"
+def test_an_impersonated_user_has_only_its_own_permissions(kubectl: Kubectl) -> None:
+    impersonation = ("--as=joe", "--as-group=readers", "--as-group=writers")
+    who = yaml.safe_load(kubectl("auth", "whoami", "-o", "yaml", *impersonation))["status"][
+        "userInfo"
+    ]
+    assert who["username"] == "joe"
     assert set(who["groups"]) == {"readers", "writers", "system:authenticated"}
-    done = kubectl.run("auth", "can-i", "create", "pods", *somebody)
+    done = kubectl.run("auth", "can-i", "create", "pods", *impersonation)
     assert (done.returncode, done.stdout) == (1, "no\n")
-    refused = kubectl.run("create", "cm", "a", *somebody)
+    refused = kubectl.run("create", "cm", "a", *impersonation)
     assert refused.returncode == 1
-    assert 'User "somebody" cannot create resource "configmaps"' in refused.stderr
+    assert 'User "joe" cannot create resource "configmaps"' in refused.stderr
     assert kubectl("get", "cm", "-o", "name") == ""

@@ -1,4 +1,4 @@
-"""What kubectl changes: create, apply, patch and the verbs made of them, and how it is refused."""
+"""What kubectl changes: create, apply, patch and related commands, and their refusals."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.conformance.manifests import IMAGE, config_map, here, job
 
 
 def values(kubectl: Kubectl, what: str, *paths: str) -> list[str]:
-    """What stands at some paths of an object."""
+    """The values at some paths of an object."""
     form = '{"\\n"}'.join(f"{{{path}}}" for path in paths)
     return kubectl("get", what, "-o", f"jsonpath={form}").split("\n")
 
 
 # ---- create --------------------------------------------------------------------------------------
 
-#: What to create, in kubectl's words, and what is then to stand where.
+#: Arguments of `kubectl create`, and the expected values by path.
 MADE: list[tuple[str, str, dict[str, str]]] = [
     (
         "configmap a --from-literal=x=1 --from-literal=w=2", "configmap/a",
@@ -62,7 +62,7 @@ MADE: list[tuple[str, str, dict[str, str]]] = [
 @pytest.mark.parametrize(
     ("words", "name", "fields"), MADE, ids=[" ".join(words.split()[:2]) for words, _, _ in MADE]
 )
-def test_kubectl_creates_by_words_alone(
+def test_kubectl_creates_objects_by_arguments(
     kubectl: Kubectl, words: str, name: str, fields: dict[str, str]
 ) -> None:
     args = words.split()
@@ -86,7 +86,7 @@ def test_kubectl_creates_by_words_alone(
     ],
     ids=["priorityclass", "clusterrole", "clusterrolebinding", "namespace"],
 )  # fmt: skip
-def test_kubectl_creates_what_belongs_to_no_namespace(
+def test_kubectl_creates_cluster_scoped_objects(
     kubectl: Kubectl, words: str, kind: str, fields: dict[str, str]
 ) -> None:
     name = f"{kubectl.namespace}-more"
@@ -98,7 +98,7 @@ def test_kubectl_creates_what_belongs_to_no_namespace(
         kubectl("delete", kind, name)
 
 
-def test_a_job_is_made_from_a_cron_job(kubectl: Kubectl) -> None:
+def test_a_job_is_created_from_a_cron_job(kubectl: Kubectl) -> None:
     kubectl("create", "cronjob", "a", f"--image={IMAGE}", "--schedule=@daily", "--", "date")
     kubectl("create", "job", "now", "--from=cronjob/a")
     owner, command = values(
@@ -123,7 +123,7 @@ def test_a_name_is_generated(kubectl: Kubectl) -> None:
     assert len(kubectl("get", "cm", "-o", "name").split()) == 2
 
 
-def test_replace_puts_an_object_in_place_of_another(kubectl: Kubectl) -> None:
+def test_replace_replaces_an_object(kubectl: Kubectl) -> None:
     kubectl.apply(config_map("a", x="1", w="1"))
     uid = values(kubectl, "cm/a", ".metadata.uid")
     assert kubectl("replace", "-f", "-", text=json.dumps(config_map("a", x="2"))).endswith(
@@ -139,7 +139,7 @@ def test_replace_puts_an_object_in_place_of_another(kubectl: Kubectl) -> None:
 # ---- apply ---------------------------------------------------------------------------------------
 
 
-def test_apply_leaves_alone_what_others_have_added(kubectl: Kubectl) -> None:
+def test_apply_keeps_fields_of_others(kubectl: Kubectl) -> None:
     assert kubectl.apply(config_map("a", x="1", w="1")) == "configmap/a created\n"
     kubectl("patch", "cm/a", "--type=merge", "-p", '{"data":{"other":"1"}}')
     assert kubectl.apply(config_map("a", x="1", w="1")) == "configmap/a unchanged\n"
@@ -147,7 +147,7 @@ def test_apply_leaves_alone_what_others_have_added(kubectl: Kubectl) -> None:
     assert values(kubectl, "cm/a", ".data") == ['{"other":"1","x":"2"}']
 
 
-def test_apply_prunes_what_is_no_longer_named(kubectl: Kubectl) -> None:
+def test_apply_prunes_objects_that_are_no_longer_listed(kubectl: Kubectl) -> None:
     objects = [config_map("a", x="1"), config_map("b", x="1")]
     for obj in objects:
         obj["metadata"]["labels"] = {"set": "1"}
@@ -159,7 +159,7 @@ def test_apply_prunes_what_is_no_longer_named(kubectl: Kubectl) -> None:
     assert pruned == "configmap/a unchanged\nconfigmap/b pruned\n"
 
 
-def test_an_apply_by_the_server_keeps_to_its_own_fields(kubectl: Kubectl) -> None:
+def test_server_side_apply_changes_only_its_own_fields(kubectl: Kubectl) -> None:
     def apply(manager: str, obj: Object, *more: str) -> tuple[int, str, str]:
         args = ("apply", "--server-side", f"--field-manager={manager}", *more, "-f", "-")
         done = kubectl.run(*args, text=json.dumps(obj))
@@ -178,14 +178,14 @@ def test_an_apply_by_the_server_keeps_to_its_own_fields(kubectl: Kubectl) -> Non
     assert values(kubectl, "cm/a", ".data") == ['{"w":"1","z":"1"}']
 
 
-def test_what_a_client_applied_can_be_taken_over_by_the_server(kubectl: Kubectl) -> None:
+def test_client_side_apply_can_be_migrated_to_server_side_apply(kubectl: Kubectl) -> None:
     kubectl.apply(config_map("a", x="1", w="1"))
     taken = ("apply", "--server-side", "-f", "-")
     assert "serverside-applied" in kubectl(*taken, text=json.dumps(config_map("a", x="1")))
     assert values(kubectl, "cm/a", ".data") == ['{"x":"1"}']
 
 
-def test_diff_tells_by_its_exit_code_whether_anything_would_change(kubectl: Kubectl) -> None:
+def test_the_exit_code_of_diff_shows_whether_anything_would_change(kubectl: Kubectl) -> None:
     kubectl.apply(config_map("a", x="1"))
     same, other = json.dumps(config_map("a", x="1")), json.dumps(config_map("a", x="2"))
     for way in ((), ("--server-side", "--force-conflicts")):
@@ -213,7 +213,7 @@ def test_diff_tells_by_its_exit_code_whether_anything_would_change(kubectl: Kube
     ],
     ids=["json", "merge", "strategic", "strategic with a directive"],
 )  # fmt: skip
-def test_every_kind_of_patch_changes_what_it_names(
+def test_every_type_of_patch_changes_the_named_fields(
     kubectl: Kubectl, way: str, patch: str, data: str
 ) -> None:
     kubectl.apply(config_map("a", x="1", w="1"))
@@ -230,7 +230,7 @@ def test_lists_are_merged_by_their_keys_or_replaced(kubectl: Kubectl) -> None:
     }  # fmt: skip
     kubectl.apply(cron)
 
-    def patched(way: str, container: Object) -> str:
+    def patch_containers(way: str, container: Object) -> str:
         template = {"spec": {"template": {"spec": {"containers": [container]}}}}
         kubectl(
             "patch",
@@ -242,12 +242,12 @@ def test_lists_are_merged_by_their_keys_or_replaced(kubectl: Kubectl) -> None:
         path = ".spec.jobTemplate.spec.template.spec.containers[*]"
         return " ".join(values(kubectl, "cronjob/a", f"{path}.name", f"{path}.image"))
 
-    assert patched("strategic", {"name": "more", "image": "b"}) == f"more main b {IMAGE}"
-    assert patched("strategic", {"name": "main", "image": "c"}) == "more main b c"
-    assert patched("merge", {"name": "only", "image": "d"}) == "only d"
+    assert patch_containers("strategic", {"name": "more", "image": "b"}) == f"more main b {IMAGE}"
+    assert patch_containers("strategic", {"name": "main", "image": "c"}) == "more main b c"
+    assert patch_containers("merge", {"name": "only", "image": "d"}) == "only d"
 
 
-def test_the_status_is_patched_by_its_own_part_alone(kubectl: Kubectl) -> None:
+def test_the_status_is_patched_only_by_its_subresource(kubectl: Kubectl) -> None:
     kubectl.apply(job("a", suspend=True))
     wanted = '{"status":{"active":3}}'
     kubectl("patch", "job/a", "--type=merge", "-p", wanted)
@@ -267,7 +267,7 @@ def test_the_status_is_patched_by_its_own_part_alone(kubectl: Kubectl) -> None:
         ("strategic", '{"metadata":{"labels":{"a b":"c"}}}', "metadata.labels: Invalid value"),
     ],
 )
-def test_a_patch_that_does_not_fit_changes_nothing(
+def test_an_invalid_patch_changes_nothing(
     kubectl: Kubectl, way: str, patch: str, complaint: str
 ) -> None:
     kubectl.apply(config_map("a", x="1"))
@@ -278,11 +278,11 @@ def test_a_patch_that_does_not_fit_changes_nothing(
     assert kubectl.get("cm/a") == before
 
 
-# ---- verbs made of patches -----------------------------------------------------------------------
+# ---- commands that patch -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verb", ["label", "annotate"])
-def test_marks_are_put_on_changed_and_taken_off(kubectl: Kubectl, verb: str) -> None:
+def test_labels_and_annotations_are_added_changed_and_removed(kubectl: Kubectl, verb: str) -> None:
     kubectl("create", "cm", "a")
     kubectl("create", "cm", "b")
     kubectl(verb, "cm", "--all", "example.com/x=1")
@@ -294,7 +294,7 @@ def test_marks_are_put_on_changed_and_taken_off(kubectl: Kubectl, verb: str) -> 
     assert kubectl(verb, "cm/b", "--list") == ""
 
 
-def test_an_image_is_set_where_that_is_allowed(kubectl: Kubectl) -> None:
+def test_an_image_is_set_where_it_is_mutable(kubectl: Kubectl) -> None:
     kubectl.apply(job("a", suspend=True))
     kubectl("create", "cronjob", "a", "--image=a", "--schedule=@daily")
     kubectl.apply(here(kubectl, pod("a")))
@@ -331,7 +331,7 @@ def test_a_pod_is_resized_within_its_class(kubectl: Kubectl) -> None:
     assert "Pod QOS Class may not change as a result of resizing" in done.stderr
 
 
-def test_a_container_joins_a_pod_to_look_into_it(kubectl: Kubectl) -> None:
+def test_kubectl_debug_adds_an_ephemeral_container(kubectl: Kubectl) -> None:
     kubectl.apply(here(kubectl, pod("a")))
     kubectl("debug", "a", "--image=registry.example/debug:1", "--container=look", "--target=main")
     assert values(kubectl, "pod/a", ".spec.ephemeralContainers[*].name") == ["look"]
@@ -339,7 +339,9 @@ def test_a_container_joins_a_pod_to_look_into_it(kubectl: Kubectl) -> None:
     assert (again.returncode, "Duplicate value" in again.stderr) == (1, True)
 
 
-def test_an_object_is_edited_as_a_text(kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_is_edited_in_an_editor(
+    kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kubectl.apply(config_map("a", x="1"))
     monkeypatch.setenv("KUBE_EDITOR", "true")
     assert kubectl.run("edit", "cm/a").stderr == "Edit cancelled, no changes made.\n"
@@ -406,7 +408,7 @@ def test_a_bad_manifest_is_refused_with_the_reason(
     assert complaint in done.stderr
 
 
-def test_unknown_fields_are_warned_of_or_ignored_as_one_likes(kubectl: Kubectl) -> None:
+def test_unknown_fields_get_warnings_or_are_ignored(kubectl: Kubectl) -> None:
     text = POD_HEAD + "  containers: [{name: a, image: x, colour: red}]"
     done = kubectl.run("create", "--validate=warn", "-f", "-", text=text)
     assert (done.returncode, done.stdout) == (0, "pod/a created\n")
@@ -417,7 +419,7 @@ def test_unknown_fields_are_warned_of_or_ignored_as_one_likes(kubectl: Kubectl) 
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "pod/b created\n", "")
 
 
-def test_nothing_is_made_in_a_namespace_that_is_not_there(kubectl: Kubectl) -> None:
+def test_nothing_is_created_in_a_missing_namespace(kubectl: Kubectl) -> None:
     done = kubectl.run("create", "cm", "a", "--namespace=none")
     assert done.returncode == 1
     assert 'namespaces "none" not found' in done.stderr

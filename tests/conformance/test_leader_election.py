@@ -1,4 +1,4 @@
-"""Leader election of the official Python client on a Lease of ours."""
+"""Leader election of the official Python client on a Lease of Phalanx."""
 
 from __future__ import annotations
 
@@ -19,88 +19,88 @@ _lock: Any = leaselock
 LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS = 15, 10, 2
 CANDIDATES = 8
 
-#: A candidate of the election of this test, by name.
-Stand = Callable[[str], Any]
+#: Creates a candidate of the election with this name.
+NewCandidate = Callable[[str], Any]
 
 
 @pytest.fixture
-def stand(api: client.ApiClient, space: str) -> Stand:
-    def made(name: str) -> Any:
-        lock = _lock.LeaseLock("leader", space, name)
+def new_candidate(api: client.ApiClient, namespace: str) -> NewCandidate:
+    def create(name: str) -> Any:
+        lock = _lock.LeaseLock("leader", namespace, name)
         lock.api_instance = client.CoordinationV1Api(api)
         return _election.LeaderElection(_config.Config(
             lock, LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS,
             onstarted_leading=lambda: None, onstopped_leading=lambda: None,
         ))  # fmt: skip
 
-    return made
+    return create
 
 
-def leads(candidate: Any) -> bool:
-    """Try once to become or to stay the leader."""
+def try_to_lead(candidate: Any) -> bool:
+    """Try once to become or stay the leader."""
     return bool(candidate.try_acquire_or_renew())
 
 
 def race(candidates: Sequence[Any]) -> list[bool]:
-    """Let all try at the same time."""
+    """Let all candidates try at the same time."""
     start = Barrier(len(candidates))
 
     def run(candidate: Any) -> bool:
         start.wait(10)
-        return leads(candidate)
+        return try_to_lead(candidate)
 
     with ThreadPoolExecutor(len(candidates)) as pool:
         return list(pool.map(run, candidates))
 
 
-def has_waited_long_enough(candidate: Any) -> None:
-    """Have its last look at the lease be as long ago as the lease lasts."""
+def expire_lease_for(candidate: Any) -> None:
+    """Make the last observation of a candidate as old as the lease duration."""
     candidate.observed_time_milliseconds -= LEASE_SECONDS * 1000
 
 
-def holder(api: client.ApiClient, space: str) -> str | None:
-    spec = client.CoordinationV1Api(api).read_namespaced_lease("leader", space).spec
+def holder(api: client.ApiClient, namespace: str) -> str | None:
+    spec = client.CoordinationV1Api(api).read_namespaced_lease("leader", namespace).spec
     assert spec is not None
     return spec.holder_identity
 
 
-def test_of_many_that_begin_at_once_one_leads(
-    api: client.ApiClient, space: str, stand: Stand
+def test_one_of_many_concurrent_candidates_becomes_the_leader(
+    api: client.ApiClient, namespace: str, new_candidate: NewCandidate
 ) -> None:
-    candidates = [stand(f"candidate-{n}") for n in range(CANDIDATES)]
+    candidates = [new_candidate(f"candidate-{n}") for n in range(CANDIDATES)]
     won = race(candidates)
     assert sum(won) == 1
-    assert holder(api, space) == candidates[won.index(True)].election_config.lock.identity
+    assert holder(api, namespace) == candidates[won.index(True)].election_config.lock.identity
 
 
-def test_who_leads_goes_on_and_who_follows_waits(
-    api: client.ApiClient, space: str, stand: Stand
+def test_the_leader_renews_and_the_others_wait(
+    api: client.ApiClient, namespace: str, new_candidate: NewCandidate
 ) -> None:
-    leader, follower = stand("leader"), stand("follower")
-    assert [leads(leader), leads(follower), leads(leader), leads(follower)] == [
+    leader, follower = new_candidate("leader"), new_candidate("follower")
+    assert [try_to_lead(one) for one in (leader, follower, leader, follower)] == [
         True, False, True, False,
     ]  # fmt: skip
-    assert holder(api, space) == "leader"
+    assert holder(api, namespace) == "leader"
 
 
-def test_a_lease_that_is_renewed_is_seen_as_new(stand: Stand) -> None:
-    leader, follower = stand("leader"), stand("follower")
-    assert [leads(leader), leads(follower)] == [True, False]
-    has_waited_long_enough(follower)
-    assert leads(leader)
-    assert not leads(follower)
+def test_a_renewed_lease_is_not_taken_over(new_candidate: NewCandidate) -> None:
+    leader, follower = new_candidate("leader"), new_candidate("follower")
+    assert [try_to_lead(leader), try_to_lead(follower)] == [True, False]
+    expire_lease_for(follower)
+    assert try_to_lead(leader)
+    assert not try_to_lead(follower)
 
 
-def test_of_many_that_see_a_lease_expire_one_takes_over(
-    api: client.ApiClient, space: str, stand: Stand
+def test_one_of_many_candidates_takes_over_an_expired_lease(
+    api: client.ApiClient, namespace: str, new_candidate: NewCandidate
 ) -> None:
-    leader = stand("leader")
-    candidates = [stand(f"candidate-{n}") for n in range(CANDIDATES)]
-    assert leads(leader)
-    assert not any(leads(candidate) for candidate in candidates)
+    leader = new_candidate("leader")
+    candidates = [new_candidate(f"candidate-{n}") for n in range(CANDIDATES)]
+    assert try_to_lead(leader)
+    assert not any(try_to_lead(candidate) for candidate in candidates)
     for candidate in candidates:
-        has_waited_long_enough(candidate)
+        expire_lease_for(candidate)
     won = race(candidates)
     assert sum(won) == 1
-    assert holder(api, space) == f"candidate-{won.index(True)}"
-    assert not leads(leader)
+    assert holder(api, namespace) == f"candidate-{won.index(True)}"
+    assert not try_to_lead(leader)

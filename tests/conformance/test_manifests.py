@@ -1,6 +1,6 @@
-"""Manifests that other projects publish: kubectl applies them as they are, and finds them again.
+"""Manifests that other projects publish: kubectl applies them unchanged and finds them again.
 
-`tests/manifests/` has them; `SOURCES.md` there says where they come from.
+`tests/manifests/` has them; `SOURCES.md` there names their sources.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Manifest:
 
     @property
     def is_applied(self) -> bool:
-        """What has no name can only be created."""
+        """A manifest without a name can only be created."""
         return all("name" in one["metadata"] for one in self.objects)
 
     @property
     def namespace(self) -> str:
-        """The namespace that it names, if any."""
+        """The namespace that the manifest names, if any."""
         found: str = self.objects[0]["metadata"].get("namespace", "")
         return found
 
@@ -53,7 +53,7 @@ ALL = [manifest(path) for path in sorted(FOLDER.rglob("*.yaml"))]
 
 
 def batches() -> Iterator[list[Manifest]]:
-    """All that are applied, in as few lists as it takes to have no name twice in one."""
+    """All applied manifests, in as few lists as possible without a repeated name in one."""
     left = [one for one in ALL if one.is_applied]
     while left:
         batch: list[Manifest] = []
@@ -66,27 +66,28 @@ def batches() -> Iterator[list[Manifest]]:
         yield batch
 
 
-def holds(stored: Any, said: Any) -> bool:
-    """Whether all that was said is there.
+def contains(stored: Any, said: Any) -> bool:
+    """Whether an object has all fields of the manifest.
 
-    Numbers may have become texts; how a text ends that ends its file is for YAML readers to guess.
+    Numbers may have become strings; the end of a string at the end of a file depends on the YAML
+    reader.
     """
     if isinstance(said, dict):
-        return all(key in stored and holds(stored[key], value) for key, value in said.items())
+        return all(key in stored and contains(stored[key], value) for key, value in said.items())
     if isinstance(said, list):
-        return len(stored) == len(said) and all(map(holds, stored, said))
+        return len(stored) == len(said) and all(map(contains, stored, said))
     return str(stored).rstrip() == str(said).rstrip()
 
 
 def items(kubectl: Kubectl, *args: str) -> list[Object]:
-    """The objects that kubectl prints of one or of many."""
+    """The objects that kubectl prints."""
     found = json.loads(kubectl(*args, "-o", "json"))
     listed: list[Object] = found["items"] if found["kind"] == "List" else [found]
     return listed
 
 
 @pytest.mark.parametrize("batch", list(batches()), ids=lambda batch: batch[0].path.stem)
-def test_they_are_applied_once_and_stored_as_they_say(
+def test_manifests_are_applied_once_and_stored_as_written(
     kubectl: Kubectl, batch: list[Manifest]
 ) -> None:
     there = replace(kubectl, namespace=batch[0].namespace or kubectl.namespace)
@@ -99,18 +100,20 @@ def test_they_are_applied_once_and_stored_as_they_say(
     assert versions[0] == versions[1]
     said = [obj for one in batch for obj in one.objects]
     assert [one["metadata"]["name"] for one in found] == [one["metadata"]["name"] for one in said]
-    assert [one for one, wish in zip(found, said, strict=True) if not holds(one, wish)] == []
+    assert [
+        one for one, expected in zip(found, said, strict=True) if not contains(one, expected)
+    ] == []
 
 
 @pytest.mark.parametrize("one", [m for m in ALL if not m.is_applied], ids=lambda one: one.path.stem)
-def test_what_has_no_name_yet_gets_one(kubectl: Kubectl, one: Manifest) -> None:
+def test_a_name_is_generated_on_creation(kubectl: Kubectl, one: Manifest) -> None:
     (made,) = items(kubectl, "create", "-f", str(one.path))
-    (wish,) = one.objects
-    assert made["metadata"]["name"].startswith(wish["metadata"]["generateName"])
-    assert holds(made["spec"], wish["spec"])
+    (expected,) = one.objects
+    assert made["metadata"]["name"].startswith(expected["metadata"]["generateName"])
+    assert contains(made["spec"], expected["spec"])
 
 
-def test_a_set_of_groups_is_scaled_and_found_by_its_short_name(kubectl: Kubectl) -> None:
+def test_a_leader_worker_set_is_scaled_and_found_by_its_short_name(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", str(FOLDER / "lws/sample/lws.yaml"))
     name = "leaderworkerset-sample"
     kubectl("scale", f"lws/{name}", "--replicas=5")
@@ -118,7 +121,7 @@ def test_a_set_of_groups_is_scaled_and_found_by_its_short_name(kubectl: Kubectl)
     assert (shown, desired) == (name, "5")
 
 
-def test_what_a_job_set_owns_goes_with_it(kubectl: Kubectl) -> None:
+def test_the_dependents_of_a_job_set_are_deleted_with_it(kubectl: Kubectl) -> None:
     job_set: Object = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "a"},
         "spec": {"replicatedJobs": [{"name": "w", "template": {"spec": {"template": PODS}}}]},

@@ -32,7 +32,7 @@ def template(**spec: Any) -> client.V1PodTemplateSpec:
 
 
 def meta(model: Any) -> Any:
-    """The metadata of an object or a list, which a server never leaves out."""
+    """The metadata of an object or a list; the server always sends it."""
     return model.metadata
 
 
@@ -40,8 +40,8 @@ def names(listed: Any) -> list[str]:
     return [item.metadata.name for item in listed.items]
 
 
-def goes(function: Callable[..., Any], namespace: str, since: str) -> bool:
-    """Whether what was there at a version is deleted before long."""
+def is_deleted_soon(function: Callable[..., Any], namespace: str, since: str) -> bool:
+    """Whether an object that existed at a version is deleted soon."""
     while True:
         [(kind, found)] = watched(function, namespace, first=1, resource_version=since)
         if kind == "DELETED":
@@ -50,7 +50,7 @@ def goes(function: Callable[..., Any], namespace: str, since: str) -> bool:
 
 
 def refusal(error: ApiException) -> tuple[int | None, str]:
-    """The code and the reason of the Status that a refusal carries."""
+    """The code and the reason of the Status of a refusal."""
     status = json.loads(str(error.body))
     assert (status["kind"], status["code"]) == ("Status", error.status)
     return error.status, str(status["reason"])
@@ -64,143 +64,154 @@ def core(api: client.ApiClient) -> client.CoreV1Api:
 # ---- models --------------------------------------------------------------------------------------
 
 
-def test_the_version_is_told(api: client.ApiClient) -> None:
+def test_the_version_is_served(api: client.ApiClient) -> None:
     found = client.VersionApi(api).get_code()
     assert (found.major, found.minor) == ("1", "37")
     assert found.git_version.startswith("v1.37.0")
 
 
-def test_a_pod_goes_through_its_model_unchanged(core: client.CoreV1Api, space: str) -> None:
+def test_a_pod_goes_through_its_model_unchanged(core: client.CoreV1Api, namespace: str) -> None:
     gates = [client.V1PodSchedulingGate(name="example.com/held")]
     made = template(scheduling_gates=gates, node_selector={"a": "b"})
     body = client.V1Pod(metadata=client.V1ObjectMeta(name="a"), spec=made.spec)
-    created = core.create_namespaced_pod(space, body)
+    created = core.create_namespaced_pod(namespace, body)
     assert created.spec is not None
     assert made.spec is not None
     assert created.spec.containers[0].resources == made.spec.containers[0].resources
     assert (created.spec.node_selector, created.spec.scheduling_gates) == ({"a": "b"}, gates)
     assert created.status is not None
     assert created.status.phase == "Pending"
-    found = core.read_namespaced_pod("a", space)
+    found = core.read_namespaced_pod("a", namespace)
     assert found == created
-    assert core.replace_namespaced_pod("a", space, found) == created
+    assert core.replace_namespaced_pod("a", namespace, found) == created
 
 
-def test_a_job_goes_through_its_model_unchanged(api: client.ApiClient, space: str) -> None:
+def test_a_job_goes_through_its_model_unchanged(api: client.ApiClient, namespace: str) -> None:
     batch = client.BatchV1Api(api)
     spec = client.V1JobSpec(
         parallelism=2, completions=2, completion_mode="Indexed", suspend=True,
-        managed_by="example.com/nobody", template=template(restart_policy="Never"),
+        managed_by="example.com/other", template=template(restart_policy="Never"),
     )  # fmt: skip
     body = client.V1Job(metadata=client.V1ObjectMeta(name="a"), spec=spec)
-    created = batch.create_namespaced_job(space, body)
+    created = batch.create_namespaced_job(namespace, body)
     assert created.spec is not None
     assert (created.spec.backoff_limit, created.spec.completion_mode) == (6, "Indexed")
-    assert batch.replace_namespaced_job("a", space, created) == created
-    assert names(batch.list_namespaced_job(space)) == ["a"]
+    assert batch.replace_namespaced_job("a", namespace, created) == created
+    assert names(batch.list_namespaced_job(namespace)) == ["a"]
 
 
 # ---- verbs ---------------------------------------------------------------------------------------
 
 
-def test_a_list_comes_whole_or_in_pages_of_one_revision(core: client.CoreV1Api, space: str) -> None:
+def test_a_list_is_read_whole_or_in_pages_of_one_revision(
+    core: client.CoreV1Api, namespace: str
+) -> None:
     for name in "abcde":
-        core.create_namespaced_config_map(space, config_map(name))
+        core.create_namespaced_config_map(namespace, config_map(name))
     lists = core.list_namespaced_config_map
-    first = lists(space, limit=2)
-    core.delete_namespaced_config_map("e", space)
-    second = lists(space, limit=2, _continue=meta(first)._continue)
-    third = lists(space, limit=2, _continue=meta(second)._continue)
+    first = lists(namespace, limit=2)
+    core.delete_namespaced_config_map("e", namespace)
+    second = lists(namespace, limit=2, _continue=meta(first)._continue)
+    third = lists(namespace, limit=2, _continue=meta(second)._continue)
     pages = (first, second, third)
     assert [names(page) for page in pages] == [["a", "b"], ["c", "d"], ["e"]]
     assert len({version(page) for page in pages}) == 1
     assert meta(first).remaining_item_count == 3
-    assert names(lists(space)) == ["a", "b", "c", "d"]
+    assert names(lists(namespace)) == ["a", "b", "c", "d"]
 
 
-def test_of_two_writers_of_one_version_the_second_is_told_to_read_again(
-    core: client.CoreV1Api, space: str
+def test_the_second_of_two_writers_of_one_version_gets_a_conflict(
+    core: client.CoreV1Api, namespace: str
 ) -> None:
-    mine = core.create_namespaced_config_map(space, config_map("a", x="1"))
-    theirs = core.read_namespaced_config_map("a", space)
+    mine = core.create_namespaced_config_map(namespace, config_map("a", x="1"))
+    theirs = core.read_namespaced_config_map("a", namespace)
     mine.data = {"x": "2"}
     theirs.data = {"x": "3"}
-    core.replace_namespaced_config_map("a", space, mine)
+    core.replace_namespaced_config_map("a", namespace, mine)
     with pytest.raises(ApiException) as refused:
-        core.replace_namespaced_config_map("a", space, theirs)
+        core.replace_namespaced_config_map("a", namespace, theirs)
     assert refusal(refused.value) == (409, "Conflict")
-    assert core.read_namespaced_config_map("a", space).data == {"x": "2"}
+    assert core.read_namespaced_config_map("a", namespace).data == {"x": "2"}
 
 
-def test_a_patch_takes_the_form_that_its_type_says(core: client.CoreV1Api, space: str) -> None:
-    core.create_namespaced_config_map(space, config_map("a", x="1", y="1"))
+def test_a_patch_is_applied_by_its_content_type(core: client.CoreV1Api, namespace: str) -> None:
+    core.create_namespaced_config_map(namespace, config_map("a", x="1", y="1"))
     merged = core.patch_namespaced_config_map(
-        "a", space, {"data": {"x": None}}, _content_type=MERGE
+        "a", namespace, {"data": {"x": None}}, _content_type=MERGE
     )
     assert merged.data == {"y": "1"}
     operations = [{"op": "add", "path": "/data/z", "value": "1"}]
-    assert core.patch_namespaced_config_map("a", space, operations).data == {"y": "1", "z": "1"}
-    wish = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"y": "2"}}
+    assert core.patch_namespaced_config_map("a", namespace, operations).data == {"y": "1", "z": "1"}
+    config = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "a"},
+        "data": {"y": "2"},
+    }
     apply: dict[str, Any] = {"field_manager": "me", "_content_type": APPLY}
     with pytest.raises(ApiException) as refused:
-        core.patch_namespaced_config_map("a", space, wish, **apply)
+        core.patch_namespaced_config_map("a", namespace, config, **apply)
     assert refusal(refused.value) == (409, "Conflict")
-    applied = core.patch_namespaced_config_map("a", space, wish, force=True, **apply)
+    applied = core.patch_namespaced_config_map("a", namespace, config, force=True, **apply)
     assert applied.data == {"y": "2", "z": "1"}
 
 
-def test_a_delete_is_for_one_life_of_a_name(core: client.CoreV1Api, space: str) -> None:
-    first = core.create_namespaced_config_map(space, config_map("a"))
-    core.delete_namespaced_config_map("a", space)
-    core.create_namespaced_config_map(space, config_map("a"))
+def test_a_delete_with_a_uid_spares_a_recreated_object(
+    core: client.CoreV1Api, namespace: str
+) -> None:
+    first = core.create_namespaced_config_map(namespace, config_map("a"))
+    core.delete_namespaced_config_map("a", namespace)
+    core.create_namespaced_config_map(namespace, config_map("a"))
     options = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=meta(first).uid))
     with pytest.raises(ApiException) as refused:
-        core.delete_namespaced_config_map("a", space, body=options)
+        core.delete_namespaced_config_map("a", namespace, body=options)
     assert refusal(refused.value) == (409, "Conflict")
-    core.create_namespaced_config_map(space, config_map("b"))
-    core.delete_collection_namespaced_config_map(space)
-    assert core.list_namespaced_config_map(space).items == []
+    core.create_namespaced_config_map(namespace, config_map("b"))
+    core.delete_collection_namespaced_config_map(namespace)
+    assert core.list_namespaced_config_map(namespace).items == []
     with pytest.raises(ApiException) as gone:
-        core.read_namespaced_config_map("a", space)
+        core.read_namespaced_config_map("a", namespace)
     assert refusal(gone.value) == (404, "NotFound")
 
 
-def test_a_refusal_names_the_fields_that_are_wrong(core: client.CoreV1Api, space: str) -> None:
+def test_a_refusal_names_the_invalid_fields(core: client.CoreV1Api, namespace: str) -> None:
     spec = client.V1PodSpec(containers=[client.V1Container(name="A")], restart_policy="Sometimes")
     with pytest.raises(ApiException) as refused:
         core.create_namespaced_pod(
-            space, client.V1Pod(metadata=client.V1ObjectMeta(name="a"), spec=spec)
+            namespace, client.V1Pod(metadata=client.V1ObjectMeta(name="a"), spec=spec)
         )
     assert refusal(refused.value) == (422, "Invalid")
     causes = json.loads(str(refused.value.body))["details"]["causes"]
     assert {"spec.containers[0].name", "spec.restartPolicy"} <= {cause["field"] for cause in causes}
 
 
-def test_a_pod_is_evicted(core: client.CoreV1Api, space: str) -> None:
+def test_a_pod_is_evicted(core: client.CoreV1Api, namespace: str) -> None:
     pod = client.V1Pod(metadata=client.V1ObjectMeta(name="a"), spec=template().spec)
-    made = core.create_namespaced_pod(space, pod)
+    made = core.create_namespaced_pod(namespace, pod)
     eviction = client.V1Eviction(metadata=client.V1ObjectMeta(name="a"))
-    core.create_namespaced_pod_eviction("a", space, eviction)
-    assert goes(core.list_namespaced_pod, space, version(made))
+    core.create_namespaced_pod_eviction("a", namespace, eviction)
+    assert is_deleted_soon(core.list_namespaced_pod, namespace, version(made))
 
 
 # ---- watches -------------------------------------------------------------------------------------
 
 
-def told(event: tuple[str, Any]) -> tuple[str, str, dict[str, str] | None]:
+def summary(event: tuple[str, Any]) -> tuple[str, str, dict[str, str] | None]:
     return event[0], event[1].metadata.name, event[1].data
 
 
-def test_a_watch_is_resumed_where_it_was_left(core: client.CoreV1Api, space: str) -> None:
-    since = version(core.list_namespaced_config_map(space))
-    core.create_namespaced_config_map(space, config_map("a", x="1"))
-    core.patch_namespaced_config_map("a", space, {"data": {"x": "2"}})
-    core.create_namespaced_config_map(space, config_map("b"))
-    core.delete_namespaced_config_map("a", space)
+def test_a_watch_resumes_at_its_revision(core: client.CoreV1Api, namespace: str) -> None:
+    since = version(core.list_namespaced_config_map(namespace))
+    core.create_namespaced_config_map(namespace, config_map("a", x="1"))
+    core.patch_namespaced_config_map("a", namespace, {"data": {"x": "2"}})
+    core.create_namespaced_config_map(namespace, config_map("b"))
+    core.delete_namespaced_config_map("a", namespace)
     seen = []
     for _ in range(4):
-        [event] = watched(core.list_namespaced_config_map, space, first=1, resource_version=since)
-        seen.append(told(event))
+        [event] = watched(
+            core.list_namespaced_config_map, namespace, first=1, resource_version=since
+        )
+        seen.append(summary(event))
         since = version(event[1])
     assert seen == [
         ("ADDED", "a", {"x": "1"}), ("MODIFIED", "a", {"x": "2"}), ("ADDED", "b", None),
@@ -208,32 +219,34 @@ def test_a_watch_is_resumed_where_it_was_left(core: client.CoreV1Api, space: str
     ]  # fmt: skip
 
 
-def test_a_watch_from_nowhere_begins_with_what_is_there(core: client.CoreV1Api, space: str) -> None:
+def test_a_watch_without_a_revision_begins_with_the_current_objects(
+    core: client.CoreV1Api, namespace: str
+) -> None:
     for name in "ab":
-        core.create_namespaced_config_map(space, config_map(name))
-    events = watched(core.list_namespaced_config_map, space, first=2)
-    assert [told(event)[:2] for event in events] == [("ADDED", "a"), ("ADDED", "b")]
+        core.create_namespaced_config_map(namespace, config_map(name))
+    events = watched(core.list_namespaced_config_map, namespace, first=2)
+    assert [summary(event)[:2] for event in events] == [("ADDED", "a"), ("ADDED", "b")]
 
 
-def test_a_watch_ends_when_its_time_is_over(core: client.CoreV1Api, space: str) -> None:
-    assert watched(core.list_namespaced_config_map, space, seconds=1) == []
+def test_a_watch_ends_when_its_time_is_over(core: client.CoreV1Api, namespace: str) -> None:
+    assert watched(core.list_namespaced_config_map, namespace, seconds=1) == []
 
 
 @pytest.fixture
-def forgetful(tmp_path: Path) -> Iterator[CompactingServer]:
-    """A server that keeps as much history as it is told to."""
+def compacting_server(tmp_path: Path) -> Iterator[CompactingServer]:
+    """A server whose history the test compacts."""
     found = CompactingServer(tmp_path)
     with found.running():
         yield found
 
 
-def test_who_comes_back_too_late_lists_anew_and_goes_on(forgetful: CompactingServer) -> None:
-    with connected(forgetful.kubeconfig) as api:
+def test_a_client_that_returns_too_late_lists_again(compacting_server: CompactingServer) -> None:
+    with connected(compacting_server.kubeconfig) as api:
         core = client.CoreV1Api(api)
         lists = core.list_namespaced_config_map
         old = version(core.create_namespaced_config_map("default", config_map("a")))
         core.create_namespaced_config_map("default", config_map("b"))
-        forgetful.compact()
+        compacting_server.compact()
         with pytest.raises(ApiException) as refused:
             watched(lists, "default", resource_version=old)
         assert refused.value.status == 410
@@ -241,17 +254,17 @@ def test_who_comes_back_too_late_lists_anew_and_goes_on(forgetful: CompactingSer
         assert names(listed) == ["a", "b"]
         core.delete_namespaced_config_map("a", "default")
         events = watched(lists, "default", first=1, resource_version=version(listed))
-        assert [told(event)[:2] for event in events] == [("DELETED", "a")]
+        assert [summary(event)[:2] for event in events] == [("DELETED", "a")]
 
 
-def test_an_old_page_cannot_be_continued(forgetful: CompactingServer) -> None:
-    with connected(forgetful.kubeconfig) as api:
+def test_an_old_page_cannot_be_continued(compacting_server: CompactingServer) -> None:
+    with connected(compacting_server.kubeconfig) as api:
         core = client.CoreV1Api(api)
         for name in "ab":
             core.create_namespaced_config_map("default", config_map(name))
         more = meta(core.list_namespaced_config_map("default", limit=1))._continue
         core.create_namespaced_config_map("default", config_map("c"))
-        forgetful.compact()
+        compacting_server.compact()
         with pytest.raises(ApiException) as refused:
             core.list_namespaced_config_map("default", limit=1, _continue=more)
         assert refusal(refused.value) == (410, "Expired")
@@ -261,7 +274,7 @@ def test_an_old_page_cannot_be_continued(forgetful: CompactingServer) -> None:
 
 
 def test_kinds_that_the_client_has_no_model_for_are_discovered(
-    api: client.ApiClient, space: str, tmp_path: Path
+    api: client.ApiClient, namespace: str, tmp_path: Path
 ) -> None:
     found = discovered(api, tmp_path / "discovery.json")
     groups = found.resources.get(api_version="scheduling.k8s.io/v1beta1", kind="PodGroup")
@@ -270,31 +283,33 @@ def test_kinds_that_the_client_has_no_model_for_are_discovered(
         "apiVersion": groups.group_version, "kind": groups.kind, "metadata": {"name": "a"},
         "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}},
     }  # fmt: skip
-    made = groups.create(namespace=space, body=body)
+    made = groups.create(namespace=namespace, body=body)
     assert made.spec.schedulingPolicy.gang.minCount == 2
     change = {"spec": {"schedulingPolicy": {"gang": {"minCount": 3}}}}
-    groups.patch(namespace=space, name="a", body=change, content_type=MERGE)
-    assert groups.get(namespace=space, name="a").spec.schedulingPolicy.gang.minCount == 3
+    groups.patch(namespace=namespace, name="a", body=change, content_type=MERGE)
+    assert groups.get(namespace=namespace, name="a").spec.schedulingPolicy.gang.minCount == 3
     labelled = {**body, "metadata": {"name": "a", "labels": {"x": "1"}}}
     del labelled["spec"]
-    groups.server_side_apply(namespace=space, name="a", body=labelled, field_manager="me")
-    assert [item.metadata.name for item in groups.get(namespace=space, label_selector="x").items]
+    groups.server_side_apply(namespace=namespace, name="a", body=labelled, field_manager="me")
+    assert [
+        item.metadata.name for item in groups.get(namespace=namespace, label_selector="x").items
+    ]
     groups.status.patch(
-        namespace=space, name="a", content_type=MERGE,
+        namespace=namespace, name="a", content_type=MERGE,
         body={"status": {"conditions": [{
             "type": "Example", "status": "True", "reason": "Test", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         }]}},
     )  # fmt: skip
-    assert groups.get(namespace=space, name="a").status.conditions[0].type == "Example"
-    groups.delete(namespace=space, name="a")
+    assert groups.get(namespace=namespace, name="a").status.conditions[0].type == "Example"
+    groups.delete(namespace=namespace, name="a")
     since = made.metadata.resourceVersion
-    events = groups.watch(namespace=space, resource_version=since, timeout=10)
+    events = groups.watch(namespace=namespace, resource_version=since, timeout=10)
     assert "DELETED" in (event["type"] for event in events)
 
 
 def test_every_kind_that_discovery_lists_can_be_listed(
-    api: client.ApiClient, space: str, tmp_path: Path
+    api: client.ApiClient, namespace: str, tmp_path: Path
 ) -> None:
     found = discovered(api, tmp_path / "discovery.json")
     every = [kind for rows in found.resources for kind in rows if type(kind) is Resource]

@@ -1,4 +1,4 @@
-"""A server that ends, by request or by force, and comes back, as its clients see it."""
+"""A server that stops or is killed and restarts, as its clients see it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.conformance.official_client import config_map, connected, version, wa
 from tools.control_plane import ControlPlane
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["asked", "killed"])
-def test_what_was_acknowledged_is_there_again_and_watches_go_on(
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+def test_acknowledged_writes_survive_a_restart_and_watches_continue(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     options = ("--data", str(tmp_path / "data"), "--nodes", "0")
@@ -34,6 +34,6 @@ def test_what_was_acknowledged_is_there_again_and_watches_go_on(
         assert [(kind, item.metadata.name) for kind, item in events] == [
             ("ADDED", "a"), ("ADDED", "b"), ("ADDED", "c"), ("DELETED", "a"), ("ADDED", "d"),
         ]  # fmt: skip
-        told = [int(version(item)) for _, item in events]
-        assert told == sorted(set(told))
-        assert told[-1] == int(version(last))
+        revisions = [int(version(item)) for _, item in events]
+        assert revisions == sorted(set(revisions))
+        assert revisions[-1] == int(version(last))

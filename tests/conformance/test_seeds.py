@@ -1,6 +1,6 @@
 """Every manifest that the proposals print works: applied by kubectl, read in every version.
 
-`tests/seeds/` has them as they are printed, and the edits without which some cannot be applied.
+`tests/seeds/` has them as printed, and the edits without which some cannot be applied.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def gang(minimum: int) -> Object:
 
 
 def resource(kind: str, version: str) -> str:
-    """A kind of several versions in one of them, as kubectl is told of it."""
+    """The argument for kubectl that names a kind in one of its versions."""
     return f"{PLURALS[kind]}.{version}.{GROUP}"
 
 
@@ -53,7 +53,7 @@ each = pytest.mark.parametrize("row", ROWS, ids=ids(ROWS))
 each_grouped = pytest.mark.parametrize("row", GROUPED, ids=ids(GROUPED))
 each_version = pytest.mark.parametrize("version", VERSIONS)
 
-#: What the PodGroup refers to that says no policy itself.
+#: The Workload that a PodGroup without a policy refers to.
 TRAINING: Object = {
     "apiVersion": f"{GROUP}/v1beta1",
     "kind": "Workload",
@@ -64,7 +64,7 @@ TRAINING: Object = {
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of one manifest: what was applied, with whom, and what kubectl said."""
+    """The result of one manifest: the objects, their namespace, and the output of kubectl."""
 
     text: str
     kubectl: Kubectl
@@ -72,19 +72,19 @@ class Applied:
 
     @property
     def object(self) -> Object:
-        """As the server answered it."""
+        """The object as the server returned it."""
         found: Object = json.loads(self.done.stdout)
         return found
 
     def versions(self) -> list[Object]:
-        """As each version shows it, the newest first."""
+        """The object in each version, the newest first."""
         kind, name = self.object["kind"], self.object["metadata"]["name"]
         return read(self.kubectl, [f"{resource(kind, version)}/{name}" for version in VERSIONS])
 
 
 @pytest.fixture(scope="module")
 def cluster(home: Path) -> Iterator[Kubectl]:
-    """kubectl at a control plane of its own, with the namespaces that the proposals name."""
+    """kubectl on its own control plane, with the namespaces of the proposals."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not on the PATH")
     with ControlPlane("--data", ":memory:", "--nodes", "1") as plane:
@@ -97,7 +97,7 @@ def cluster(home: Path) -> Iterator[Kubectl]:
 
 @pytest.fixture(scope="module")
 def applied(cluster: Kubectl) -> Mapping[str, Applied]:
-    """All of them, applied in the order in which they are printed: owners come first."""
+    """All manifests, applied in the order in which they are printed: owners come first."""
     return {row.file: _applied(cluster, row) for row in ROWS}
 
 
@@ -121,13 +121,13 @@ def _uid(kubectl: Kubectl, what: str) -> str:
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.edit], ids=lambda row: row.file)
-def test_what_is_edited_is_refused_as_it_is_printed(cluster: Kubectl, row: Manifest) -> None:
+def test_an_edited_manifest_is_refused_without_the_edit(cluster: Kubectl, row: Manifest) -> None:
     args = ("create", "--dry-run=server", "-f", "-")
     assert cluster.run(*args, text=row.printed).returncode == 1
 
 
 @each
-def test_it_is_applied_and_no_field_of_it_is_unknown(
+def test_every_manifest_is_applied_without_unknown_fields(
     applied: Mapping[str, Applied], row: Manifest
 ) -> None:
     done = applied[row.file].done
@@ -136,14 +136,16 @@ def test_it_is_applied_and_no_field_of_it_is_unknown(
 
 
 @each
-def test_applying_it_again_changes_nothing(applied: Mapping[str, Applied], row: Manifest) -> None:
+def test_applying_a_manifest_again_changes_nothing(
+    applied: Mapping[str, Applied], row: Manifest
+) -> None:
     first = applied[row.file]
     again = first.kubectl("apply", "--validate=strict", "-o", "json", "-f", "-", text=first.text)
     assert json.loads(again)["spec"] == first.object["spec"]
 
 
 @each
-def test_it_can_be_applied_by_the_server_as_well(
+def test_every_manifest_can_be_applied_server_side(
     applied: Mapping[str, Applied], row: Manifest
 ) -> None:
     first = applied[row.file]
@@ -152,7 +154,7 @@ def test_it_can_be_applied_by_the_server_as_well(
     assert answer["spec"] == first.object["spec"]
 
 
-# ---- what is stored ------------------------------------------------------------------------------
+# ---- stored objects ------------------------------------------------------------------------------
 
 RACK = {"schedulingConstraints": {"topology": [{"key": "topology.kubernetes.io/rack"}]}}
 #: What every PodGroup has that does not say otherwise.
@@ -161,7 +163,7 @@ DEFAULTS: Object = {
     "preemptionPolicy": "PreemptLowerPriority",
     "priority": 0,
 }
-#: What the newest version shows of each: the words that stand, whatever the proposal called it.
+#: The canonical fields of each manifest in the newest version.
 CANONICAL: dict[str, Object] = {
     "5547-2-workload.yaml": {
         "controllerRef": {"apiGroup": "batch", "kind": "Job", "name": "distributed-training"},
@@ -200,14 +202,14 @@ CANONICAL: dict[str, Object] = {
 
 
 @each_grouped
-def test_the_newest_version_shows_it_in_the_words_that_stand(
+def test_the_newest_version_shows_the_canonical_fields(
     applied: Mapping[str, Applied], row: Manifest
 ) -> None:
     newest, *_ = applied[row.file].versions()
     assert newest["spec"] == CANONICAL[row.file]
 
 
-#: What stands where in the others, which have one version.
+#: The canonical fields of the manifests of kinds with one version.
 PLACES: dict[str, Object] = {
     "5547-4-pod.yaml": {
         "spec.schedulingGroup.podGroupName": (
@@ -245,14 +247,14 @@ PLACES: dict[str, Object] = {
 
 
 @pytest.mark.parametrize("file", PLACES)
-def test_what_has_one_version_is_shown_in_the_words_that_stand(
+def test_kinds_with_one_version_show_the_canonical_fields(
     applied: Mapping[str, Applied], file: str
 ) -> None:
     shown = applied[file].object
     assert {path: dig(shown, path) for path in PLACES[file]} == PLACES[file]
 
 
-def test_a_pod_that_names_no_group_gets_one_from_the_template_that_it_names(
+def test_a_pod_without_a_group_gets_one_from_its_template(
     applied: Mapping[str, Applied],
 ) -> None:
     pod, workload = applied["5764-3-pod.yaml"], applied["5764-2-workload.yaml"]
@@ -265,7 +267,7 @@ def test_a_pod_that_names_no_group_gets_one_from_the_template_that_it_names(
 
 
 @each_version
-def test_the_status_that_is_printed_can_be_written_in_every_version(
+def test_the_printed_status_can_be_written_in_every_version(
     applied: Mapping[str, Applied], version: str
 ) -> None:
     group = applied["5832-1-podgroup.yaml"]
@@ -278,7 +280,7 @@ def test_the_status_that_is_printed_can_be_written_in_every_version(
 
 
 @each_grouped
-def test_what_each_version_shows_can_be_created_in_it(
+def test_the_output_of_each_version_can_be_created_in_it(
     applied: Mapping[str, Applied], cluster: Kubectl, row: Manifest
 ) -> None:
     shown = applied[row.file].versions()

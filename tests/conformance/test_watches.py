@@ -1,4 +1,4 @@
-"""The promise of watches: each event once and in order, or 410, whatever happens on the way."""
+"""Watches are complete: each event once and in order, or 410, whatever happens to connections."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from tests.conformance.watch_oracle import (
     object_key,
 )
 
-#: Small things in two namespaces, and large ones that soon fill every buffer on the way.
+#: Small objects in two namespaces, and large ones that soon fill every buffer.
 SPACES = {"a": 100, "b": 100, "large": 24 * 1024}
 NAMES, WRITERS = 12, 8
-#: Revisions that are kept; a compaction comes after as many writes, by lot, on average.
+#: Revisions that are kept; the store is compacted at random, on average after as many writes.
 KEPT, COMPACTION = 300, 50
 
 
@@ -49,8 +49,8 @@ def label(obj: Object, name: str) -> str | None:
     return found
 
 
-def is_in(obj: Object, space: str) -> bool:
-    return object_key(obj).startswith(f"{space}/")
+def is_in(obj: Object, namespace: str) -> bool:
+    return object_key(obj).startswith(f"{namespace}/")
 
 
 VIEWS = (
@@ -74,7 +74,7 @@ VIEWS = (
 
 @dataclass(frozen=True, slots=True)
 class WatchLoad:
-    """How many watch how much; some of them are in no hurry and let so many revisions pass."""
+    """The number of watchers and writes; slow watchers let so many revisions pass."""
 
     watchers: int = 64
     writes: int = 1_600
@@ -85,7 +85,7 @@ class WatchLoad:
 
 
 class RunState:
-    """How far the writing has come, and whether it is over."""
+    """The progress of the writers, and whether they are done."""
 
     def __init__(self, store: SqliteStore) -> None:
         self.end: int | None = None
@@ -94,10 +94,10 @@ class RunState:
         store.subscribe(self._wake)
 
     def is_over(self, revision: int) -> bool:
-        """Whether nothing comes after a revision."""
+        """Whether nothing is written after a revision."""
         return self.end is not None and revision >= self.end
 
-    async def reaches(self, revision: int) -> None:
+    async def wait_for(self, revision: int) -> None:
         """Wait for a revision, or for the end."""
         if self.end is None and self._store.revision < revision:
             passed = asyncio.Event()
@@ -105,7 +105,7 @@ class RunState:
             await passed.wait()
 
     def finish(self) -> None:
-        """Say that nothing more will be written."""
+        """Mark the end of the writes."""
         self.end = self._store.revision
         self._wake(())
 
@@ -117,16 +117,16 @@ class RunState:
 
 @dataclass(slots=True)
 class WatchStretch:
-    """What was seen from one revision to another without a gap, after what was there first."""
+    """The events from one revision to another without a gap, after the initial list."""
 
     begin: int
     end: int
     listed: dict[str, int] | None = None
-    told: list[ExpectedEvent] = field(default_factory=list)
+    events: list[ExpectedEvent] = field(default_factory=list)
 
 
 class WatchReader:
-    """Watches a view; comes back when it is cut off and lists anew when that is too late."""
+    """Watches a scope; reconnects when it is disconnected, and lists again after a 410."""
 
     def __init__(
         self, http: HttpTransport, store: SqliteStore, view: WatchedScope, since: int, idle: int
@@ -136,7 +136,7 @@ class WatchReader:
         self._is_late = False
 
     async def run(self, course: RunState) -> None:
-        """Look on until everything was told."""
+        """Watch until all events were received."""
         while not course.is_over(self.stretches[-1].end):
             with suppress(Unreachable):
                 if self._is_late:
@@ -161,7 +161,7 @@ class WatchReader:
             collection_request("watch", CONFIG_MAP, self.view.scope, since)
         )
         if isinstance(answer, Reply):
-            # The revision has not come in time: nothing was missed.
+            # The revision was not committed in time: no event is missing.
             assert answer.code == 504
             return
         tail = b""
@@ -172,7 +172,7 @@ class WatchReader:
                     self._read(orjson.loads(line))
                 if self._is_late or course.is_over(self.stretches[-1].end):
                     return
-                await course.reaches(self.stretches[-1].end + self._idle)
+                await course.wait_for(self.stretches[-1].end + self._idle)
 
     def _read(self, event: Object) -> None:
         kind, obj, stretch = event["type"], event["object"], self.stretches[-1]
@@ -186,47 +186,47 @@ class WatchReader:
             assert revision >= stretch.end
         else:
             assert revision > stretch.end
-            stretch.told.append(expected_event(kind, obj, revision))
+            stretch.events.append(expected_event(kind, obj, revision))
         stretch.end = revision
 
 
-async def write(client: Client, store: SqliteStore, lots: random.Random, until: int) -> None:
-    """Make, change, mark and delete by lot, and let the store forget what is old."""
+async def write(client: Client, store: SqliteStore, rng: random.Random, until: int) -> None:
+    """Create, change, label and delete at random, and compact the store now and then."""
     while store.revision < until:
-        space = lots.choices(list(SPACES), (10, 10, 1))[0]
+        namespace = rng.choices(list(SPACES), (10, 10, 1))[0]
         with suppress(ApiError):
-            await _write_one(client, lots, space, f"n-{lots.randrange(NAMES)}")
-        if not lots.randrange(COMPACTION):
+            await _write_one(client, rng, namespace, f"n-{rng.randrange(NAMES)}")
+        if not rng.randrange(COMPACTION):
             store.compact(store.revision - KEPT)
 
 
-async def _write_one(client: Client, lots: random.Random, space: str, name: str) -> None:
-    key, serial = Key(space, name), str(lots.randrange(10**9))
-    if not lots.randrange(5):
+async def _write_one(client: Client, rng: random.Random, namespace: str, name: str) -> None:
+    key, serial = Key(namespace, name), str(rng.randrange(10**9))
+    if not rng.randrange(5):
         await client.delete(CONFIG_MAP, key)
         return
-    size = "large" if space == "large" else "small"
+    size = "large" if namespace == "large" else "small"
     change: Object = {
-        "metadata": {"labels": {"color": lots.choice(("red", "blue", None)), "size": size}},
-        "data": {"serial": serial, "filling": "x" * SPACES[space]},
+        "metadata": {"labels": {"color": rng.choice(("red", "blue", None)), "size": size}},
+        "data": {"serial": serial, "filling": "x" * SPACES[namespace]},
     }
     try:
         await client.patch(CONFIG_MAP, key, change)
     except NotFound:
-        marks = {"name": name, "namespace": space, "labels": {"color": "red", "size": size}}
+        marks = {"name": name, "namespace": namespace, "labels": {"color": "red", "size": size}}
         await client.create(CONFIG_MAP, {**change, "metadata": marks})
 
 
 @dataclass(frozen=True, slots=True)
 class WatchRunResult:
-    """What all readers saw, what really happened, and how often the wire was cut."""
+    """What all readers received, what really happened, and how often connections were cut."""
 
     readers: Sequence[WatchReader]
     oracle: WatchOracle
     cuts: int
 
     def check(self) -> None:
-        """Hold what each reader saw against what happened."""
+        """Compare the events of each reader with what happened."""
         for reader in self.readers:
             for stretch in reader.stretches:
                 if stretch.listed is not None:
@@ -234,29 +234,29 @@ class WatchRunResult:
                         reader.view, stretch.begin
                     )
                 happened = self.oracle.expected_events(reader.view, stretch.begin, stretch.end)
-                assert stretch.told == happened
+                assert stretch.events == happened
 
     @property
-    def late(self) -> int:
-        """How often a reader had to list anew."""
+    def relist_count(self) -> int:
+        """How often a reader had to list again."""
         return sum(len(reader.stretches) - 1 for reader in self.readers)
 
     @property
-    def told(self) -> int:
-        """Events that were seen in all."""
-        return sum(len(stretch.told) for reader in self.readers for stretch in reader.stretches)
+    def events(self) -> int:
+        """The number of events that were received in total."""
+        return sum(len(stretch.events) for reader in self.readers for stretch in reader.stretches)
 
 
 async def observe(folder: Path, load: WatchLoad) -> WatchRunResult:
-    """Write while all look on; what came of it."""
-    lots = random.Random(load.seed)
+    """Write while all readers watch."""
+    rng = random.Random(load.seed)
     async with running_server(folder) as found:
-        store, chronicle = found.store, WatchOracle(found.store)
+        store, oracle = found.store, WatchOracle(found.store)
         client = Client(InProcessTransport(found.server.handle, UserInfo("writer", (MASTERS,))))
-        for space in SPACES:
-            await client.create(NAMESPACE, {"metadata": {"name": space}})
-        await write(client, store, lots, store.revision + 2 * load.around)
-        wire = FaultyProxy(found.port, lots, shortest=16 * 1024, longest=1024 * 1024)
+        for namespace in SPACES:
+            await client.create(NAMESPACE, {"metadata": {"name": namespace}})
+        await write(client, store, rng, store.revision + 2 * load.around)
+        wire = FaultyProxy(found.port, rng, shortest=16 * 1024, longest=1024 * 1024)
         async with wire.listen() as port, _connected(port, found.authority, load) as http:
             readers, course = _readers(http, store, load), RunState(store)
             async with asyncio.TaskGroup() as reading:
@@ -264,7 +264,7 @@ async def observe(folder: Path, load: WatchLoad) -> WatchRunResult:
                     reading.create_task(reader.run(course))
                 await _write_all(client, store, load)
                 course.finish()
-        return WatchRunResult(readers, chronicle, wire.cuts)
+        return WatchRunResult(readers, oracle, wire.cuts)
 
 
 @asynccontextmanager
@@ -279,7 +279,7 @@ async def _connected(port: int, authority: str, load: WatchLoad) -> AsyncIterato
 
 
 def _readers(http: HttpTransport, store: SqliteStore, load: WatchLoad) -> list[WatchReader]:
-    """Watchers of every view, spread evenly around the newest revision; the first ones idle."""
+    """Watchers of every scope, spread evenly around the newest revision; the first are slow."""
     step = 2 * load.around / load.watchers
     return [
         WatchReader(
@@ -295,31 +295,31 @@ async def _write_all(client: Client, store: SqliteStore, load: WatchLoad) -> Non
     until = store.revision + load.writes
     async with asyncio.TaskGroup() as writing:
         for n in range(WRITERS):
-            lots = random.Random(f"{load.seed} {n}")
-            writing.create_task(write(client, store, lots, until))
+            rng = random.Random(f"{load.seed} {n}")
+            writing.create_task(write(client, store, rng, until))
 
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have watches fall behind, page and mark a hundred times as often."""
-    monkeypatch.setattr(watches, "BUFFER", 16 * 1024)
-    monkeypatch.setattr(watches, "PAGE", 20)
-    monkeypatch.setattr(watches, "BOOKMARK", 0.05)
+    """Make watches fall behind, page and send bookmarks a hundred times as often."""
+    monkeypatch.setattr(watches, "BUFFER_BYTES", 16 * 1024)
+    monkeypatch.setattr(watches, "PAGE_SIZE", 20)
+    monkeypatch.setattr(watches, "BOOKMARK_INTERVAL", 0.05)
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_every_event_is_told_once_and_in_order_or_its_loss_is(tmp_path: Path) -> None:
+def test_every_event_is_sent_once_and_in_order_or_the_watch_expires(tmp_path: Path) -> None:
     outcome = uvloop.run(observe(tmp_path, WatchLoad()))
     outcome.check()
     assert outcome.cuts >= 100
-    assert outcome.late >= 1
-    assert outcome.told >= 10_000
+    assert outcome.relist_count >= 1
+    assert outcome.events >= 10_000
 
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("seed", range(5))
-def test_watches_keep_their_promise_for_long(tmp_path: Path, seed: int) -> None:
+def test_watches_are_complete_in_a_long_run(tmp_path: Path, seed: int) -> None:
     load = WatchLoad(watchers=200, writes=20_000, idlers=(200, 1_000, 300, 5_000), seed=seed)
     outcome = uvloop.run(observe(tmp_path, load))
     outcome.check()
@@ -327,10 +327,10 @@ def test_watches_keep_their_promise_for_long(tmp_path: Path, seed: int) -> None:
 
 
 async def _search(folder: Path, pages: int) -> int:
-    """How often the server turns to something else while a watch looks for one of many changes."""
+    """How often the event loop runs other tasks while a watch scans many changes."""
     async with running_server(folder) as found:
         store, since = found.store, found.store.revision
-        names = [f"n-{n}" for n in range(pages * watches.PAGE)]
+        names = [f"n-{n}" for n in range(pages * watches.PAGE_SIZE)]
         body = {"apiVersion": "v1", "kind": "ConfigMap"}
         await store.commit([
             StoreWrite(CONFIG_MAP.store_key("default", name), _encoder({**body, "metadata": {
@@ -358,5 +358,5 @@ def _encoder(obj: Object) -> ValueEncoder:
     )
 
 
-def test_a_long_search_lets_others_have_their_turn(tmp_path: Path) -> None:
+def test_a_long_scan_of_the_history_does_not_block_the_event_loop(tmp_path: Path) -> None:
     assert uvloop.run(_search(tmp_path, pages=10)) >= 10

@@ -1,4 +1,4 @@
-"""What really happened to config maps, told by the store itself: the oracle of watches."""
+"""What really happened to config maps, read from the store itself: the oracle of watches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phalanx.store.kv import KeyValue, StoreChange, StoreReader
 
 
 class ExpectedEvent(NamedTuple):
-    """One event as a watch tells it; `serial` is the number in the object's data."""
+    """One watch event; `serial` is the number in the data of the object."""
 
     type: str
     key: str
@@ -26,7 +26,7 @@ class ExpectedEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WatchedScope:
-    """A part of the collection: how a client asks for it, and what belongs to it."""
+    """A part of the collection: its query, and which objects belong to it."""
 
     scope: ListScope
     matches: Callable[[Object], bool]
@@ -39,14 +39,14 @@ class _ObjectChange(NamedTuple):
 
 
 class WatchOracle:
-    """Every change since it was begun, with the objects before and after."""
+    """Every change since its creation, with the objects before and after."""
 
     def __init__(self, store: StoreReader) -> None:
         self._steps: list[_ObjectChange] = []
         store.subscribe(self._record)
 
     def expected_events(self, view: WatchedScope, since: int, until: int) -> list[ExpectedEvent]:
-        """What a watch of a view has to tell of the revisions after one and up to another."""
+        """The events of a watch of a scope after one revision and up to another."""
         found = []
         for step in self._between(since, until):
             was, now = _if_matching(view, step.before), _if_matching(view, step.after)
@@ -57,7 +57,7 @@ class WatchOracle:
         return found
 
     def expected_objects(self, view: WatchedScope, at: int) -> dict[str, int]:
-        """The places of a view at a revision, each with the revision of what it holds."""
+        """The objects of a scope at a revision, each with its own revision."""
         found: dict[str, int] = {}
         for step in self._between(0, at):
             if was := _if_matching(view, step.before):
@@ -87,7 +87,7 @@ def expected_event(kind: str, obj: Object, revision: int) -> ExpectedEvent:
 
 
 def object_key(obj: Object) -> str:
-    """Where an object is."""
+    """The namespace and name of an object."""
     return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
 
 

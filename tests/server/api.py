@@ -1,4 +1,4 @@
-"""A server in process, asked in virtual time: requests in, answers and watch events out."""
+"""An API server in process and in virtual time: requests in, replies and watch events out."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from phalanx.server.app import Server
 from phalanx.server.security.authorization import ADMIN, Tokens
 from phalanx.store.memory import MemoryStore
 
-#: When virtual time begins: 2027-01-15T08:00:00Z.
+#: The start of virtual time: 2027-01-15T08:00:00Z.
 EPOCH = 1_800_000_000.0
 
 
 class ApiResponse(NamedTuple):
-    """What came back, read."""
+    """A decoded reply."""
 
     code: int
     body: Object
@@ -33,7 +33,7 @@ class ApiResponse(NamedTuple):
 
     @property
     def cause_reasons(self) -> list[tuple[str, str]]:
-        """Which part is refused, and why."""
+        """The field and the reason of each cause of a refusal."""
         return [(cause["field"], cause["reason"]) for cause in self.body["details"]["causes"]]
 
     def header_values(self, name: str) -> list[str]:
@@ -42,7 +42,7 @@ class ApiResponse(NamedTuple):
 
 
 class WatchEvent(NamedTuple):
-    """A watch event in short, and its object."""
+    """The type, name and revision of a watch event, and its object."""
 
     type: str
     name: str
@@ -54,7 +54,7 @@ class WatchEvent(NamedTuple):
 
 
 class Api:
-    """A server with nothing in it but what every cluster has, and its only user."""
+    """A server that has only the objects of every cluster, and its administrator."""
 
     def __init__(
         self, latency: Callable[[], float] | None = None, tokens: Tokens | None = None
@@ -81,15 +81,15 @@ class Api:
         headers: Mapping[str, str] | None = None,
         query: Mapping[str, object] | None = None,
     ) -> ApiResponse:
-        """One request; what is not bytes is sent as JSON."""
+        """Send one request; a body that is not bytes is sent as JSON."""
         data = body if isinstance(body, bytes) else orjson.dumps(body)
-        asked = Request(method, path, urlencode(query or {}), headers or {}, data, user)
-        reply = await self.server.handle(asked)
+        request = Request(method, path, urlencode(query or {}), headers or {}, data, user)
+        reply = await self.server.handle(request)
         assert isinstance(reply, Reply)
         return read(reply)
 
     async def create(self, kind: Kind, *objects: Object) -> list[Object]:
-        """Make objects that must be accepted; what became of them."""
+        """Create objects, which must succeed; return the replies."""
         made = []
         for obj in objects:
             path = kind.url_path(obj["metadata"].get("namespace", ""))
@@ -104,7 +104,7 @@ class Api:
         return answer.body
 
     async def list_default(self, kind: Kind, query: Mapping[str, object] | None = None) -> Object:
-        """A list of the default namespace."""
+        """List the default namespace."""
         answer = await self.ask("GET", kind.url_path("default"), query=query)
         assert answer.code == 200, answer.body
         return answer.body
@@ -119,7 +119,7 @@ class Api:
         part: str = "",
         **query: object,
     ) -> ApiResponse:
-        """Change one object of the default namespace."""
+        """Patch one object of the default namespace."""
         known = {"merge": "merge-patch", "json": "json-patch", "strategic": "strategic-merge-patch"}
         headers = {"content-type": f"application/{known[content]}+json"}
         path = kind.url_path("default", name, part)
@@ -131,7 +131,7 @@ class Api:
         return await self.ask("DELETE", kind.url_path("default", name), options, query=query)
 
     async def bind_group(self, *bindings: tuple[Object, str], **query: object) -> ApiResponse:
-        """Bind pods, as they were read, to nodes, all or none."""
+        """Bind pods to nodes with one GroupBinding."""
         rows = [
             {"name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"], "node": node}
             for pod, node in bindings
@@ -140,7 +140,7 @@ class Api:
         return await self.ask("POST", path, {"bindings": rows}, query=query)
 
     async def bind(self, pod: str, node: str, **query: object) -> ApiResponse:
-        """Bind one pod as Kubernetes does."""
+        """Bind one pod with a Binding."""
         path = f"/api/v1/namespaces/default/pods/{pod}/binding"
         return await self.ask("POST", path, {"target": {"kind": "Node", "name": node}}, query=query)
 
@@ -153,7 +153,7 @@ class Api:
         seconds: int = 1,
         accept: str = JSON,
     ) -> list[WatchEvent]:
-        """All events of a watch of the default namespace that lasts so long."""
+        """All events of a watch of the default namespace that lasts so many seconds."""
         chunks = self.chunks(kind, query, since=since, seconds=seconds, accept=accept)
         return [event async for chunk in chunks for event in events(chunk)]
 
@@ -166,13 +166,13 @@ class Api:
         seconds: int = 1,
         accept: str = JSON,
     ) -> AsyncGenerator[bytes, None]:
-        """A watch by the pieces in which it comes."""
+        """The chunks of a watch."""
         begin = {} if since is None else {"resourceVersion": since}
         options = {"watch": "true", "timeoutSeconds": seconds, **begin, **(query or {})}
-        asked = Request(
+        request = Request(
             "GET", kind.url_path("default"), urlencode(options), {"accept": accept}, b"", ADMIN
         )
-        answer = await self.server.handle(asked)
+        answer = await self.server.handle(request)
         assert isinstance(answer, StreamReply), answer
         async with aclosing(answer.chunks) as chunks:
             async for chunk in chunks:
@@ -180,7 +180,7 @@ class Api:
 
 
 def read(reply: Reply) -> ApiResponse:
-    """A reply, its body read if it is JSON."""
+    """Decode a reply, if it is JSON."""
     body = orjson.loads(reply.body) if reply.content_type.startswith(JSON) else {}
     return ApiResponse(reply.code, body, reply.body, reply.content_type, reply.headers)
 
@@ -198,7 +198,7 @@ def _parse_event(line: Object) -> WatchEvent:
 
 
 def names(listing: Object) -> list[str]:
-    """The names of what is in a list."""
+    """The names of the objects of a list."""
     return [item["metadata"]["name"] for item in listing["items"]]
 
 

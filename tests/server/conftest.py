@@ -1,4 +1,4 @@
-"""One server, asked in process and over TLS: what is asked must not notice."""
+"""One server that is called in process and over TLS, with the same replies."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from tests.server.api import EPOCH, ApiResponse, read
 from tests.server.http_peers import NETWORKS, ServerNetwork
 
 TOKEN = "the administrator's"
-#: Of all servers, so that what one seals looks as if another had sealed it.
+#: Shared by all servers, so that they sign the same continue tokens.
 _SIGNER = Signer.generate()
 Send = Callable[[Request], ApiResponse]
 
 
 class StoppedClock:
-    """So that two servers with the same lots give the same answers."""
+    """A constant time, so that two servers with the same seed give the same replies."""
 
     def now(self) -> float:
         return EPOCH
@@ -41,7 +41,7 @@ class StoppedClock:
 
 @dataclass(frozen=True, slots=True)
 class ListeningServer:
-    """A server on a port of its own, and the loop that it lives on."""
+    """A server on its own port, and its event loop."""
 
     runner: asyncio.Runner
     server: Server
@@ -59,7 +59,7 @@ class ListeningServer:
         return HttpTransport(self.url, token=token, tls=self.tls())
 
     def send(self, request: Request, token: str = TOKEN) -> ApiResponse:
-        """One request over a connection of its own."""
+        """Send one request over a new connection."""
 
         async def once() -> ApiResponse:
             transport = self.transport(token)
@@ -72,7 +72,7 @@ class ListeningServer:
 
 
 async def read_whole(transport: Transport, request: Request) -> ApiResponse:
-    """The answer in one piece, a stream read to its end."""
+    """The whole reply; a stream is read to its end."""
     answer = await transport.send(request)
     if isinstance(answer, Reply):
         return read(answer)
@@ -88,7 +88,7 @@ def new_server(latency: Callable[[], float] | None = None) -> Server:
 
 @pytest.fixture
 def https(tmp_path: Path) -> Iterator[ListeningServer]:
-    """A server over TLS, alone."""
+    """A server over TLS."""
     server, sock = new_server(), bind_socket("127.0.0.1", 0)
     tls, authority = server_tls_context(tmp_path, [], WallClock().now())
     tokens = Tokens({TOKEN: ADMIN})
@@ -102,7 +102,7 @@ def https(tmp_path: Path) -> Iterator[ListeningServer]:
 
 @pytest.fixture
 def in_process() -> Iterator[Send]:
-    """A server without a network, asked by its only user."""
+    """A server without a network, called by its administrator."""
     server = new_server()
     transport = InProcessTransport(server.handle, ADMIN)
     with asyncio.Runner() as runner:
@@ -112,7 +112,7 @@ def in_process() -> Iterator[Send]:
 
 @pytest.fixture(params=["in process", "over TLS"])
 def send(request: pytest.FixtureRequest) -> Send:
-    """Both, one after the other."""
+    """Sends a request in process, then over TLS."""
     if request.param == "in process":
         found: Send = request.getfixturevalue("in_process")
         return found
@@ -122,12 +122,12 @@ def send(request: pytest.FixtureRequest) -> Send:
 
 @pytest.fixture(params=NETWORKS)
 def net(request: pytest.FixtureRequest) -> ServerNetwork:
-    """A network of each sort that we listen on."""
+    """A network of each type that the server listens on."""
     return ServerNetwork(*NETWORKS[request.param])
 
 
 @pytest.fixture(scope="module")
 def nothing_left() -> Iterator[None]:
-    """A transport or task that was never ended complains when it is collected."""
+    """Transports and tasks that were not closed raise a warning when they are collected."""
     yield
     gc.collect()

@@ -1,4 +1,4 @@
-"""A server on a port of its own, and clients that say to it whatever they like, byte by byte."""
+"""A server on its own port, and clients that send it arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOKENS = Tokens({"secret": ADMIN})
 
 
 def request(method: str, target: str, *headers: str, body: bytes = b"") -> bytes:
-    """A request as a client sends it."""
+    """The bytes of a request."""
     length = (f"Content-Length: {len(body)}",) if body else ()
     lines = (f"{method} {target} HTTP/1.1", "Host: x", *headers, *length, "", "")
     return "\r\n".join(lines).encode("latin-1") + body
@@ -38,12 +38,12 @@ def request(method: str, target: str, *headers: str, body: bytes = b"") -> bytes
 
 GET = request("GET", "/version")
 WATCH = request("GET", "/pods?watch=true")
-#: Who does not read is not waited for.
-SHORT_WRITE_TIMEOUT = HttpLimits(unread=0.05)
+#: A client that does not read is disconnected soon.
+SHORT_WRITE_TIMEOUT = HttpLimits(write_timeout=0.05)
 
 
 class HttpResponse(NamedTuple):
-    """What a client has read."""
+    """A response that a client has read."""
 
     code: int
     headers: list[tuple[str, str]]
@@ -60,7 +60,7 @@ class HttpResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One client's connection."""
+    """One client connection."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -69,7 +69,7 @@ class Peer:
         self.writer.write(b"".join(data))
 
     async def read_head(self) -> HttpResponse:
-        """An answer up to its body."""
+        """Read a response up to its body."""
         lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")[:-2]
         fields = (line.partition(": ") for line in lines[1:])
         return HttpResponse(
@@ -77,7 +77,7 @@ class Peer:
         )
 
     async def read_response(self) -> HttpResponse:
-        """A whole answer, in one piece or in chunks."""
+        """Read a whole response, in one piece or in chunks."""
         head = await self.read_head()
         if head.all("transfer-encoding"):
             return head._replace(body=b"".join([chunk async for chunk in self.chunks()]))
@@ -85,14 +85,14 @@ class Peer:
         return head._replace(body=await self.reader.readexactly(size))
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Chunks up to the empty one."""
+        """Read chunks up to the empty one."""
         while size := int(await self.reader.readuntil(b"\r\n"), 16):
             yield await self.reader.readexactly(size)
             assert await self.reader.readexactly(2) == b"\r\n"
         assert await self.reader.readexactly(2) == b"\r\n"
 
     async def read_rest(self) -> bytes:
-        """What still comes until the server closes or cuts the connection."""
+        """Read until the server closes or aborts the connection."""
         data = bytearray()
         try:
             while piece := await self.reader.read(1 << 20):
@@ -107,13 +107,13 @@ class Peer:
 
 @dataclass(slots=True)
 class ServerNetwork:
-    """Where a server and its clients meet: on a kind of loop, under TLS or in the clear."""
+    """A server and its clients on one type of event loop, with or without TLS."""
 
     new_loop: Callable[[], asyncio.AbstractEventLoop]
     is_tls: bool
     peers: list[Peer] = field(default_factory=list)
     port: int = 0
-    #: Seconds that a scenario is given.
+    #: Seconds until a scenario fails.
     timeout: float = 20.0
 
     @asynccontextmanager
@@ -143,13 +143,13 @@ class ServerNetwork:
         return peer
 
     async def ask(self, data: bytes) -> HttpResponse:
-        """What a client that comes for this alone is answered."""
+        """Send bytes on a new connection and read the response."""
         peer = await self.connect()
         peer.send(data)
         return await peer.read_response()
 
     def run(self, scenario: Coroutine[Any, Any, None]) -> None:
-        """Play a scenario to its end. The loop must have nothing to complain about."""
+        """Run a scenario to its end; the event loop must report no errors."""
         complaints = _LoopErrors()
         logging.getLogger("asyncio").addHandler(complaints)
         with asyncio.Runner(loop_factory=self.new_loop) as runner:
@@ -166,7 +166,7 @@ class ServerNetwork:
                     peer.disconnect()
 
 
-#: In all these places a server behaves alike: (kind of loop, whether under TLS).
+#: A server behaves alike in all of them: (type of event loop, with TLS).
 NETWORKS = {
     "clear": (asyncio.new_event_loop, False),
     "TLS": (asyncio.new_event_loop, True),
@@ -175,7 +175,7 @@ NETWORKS = {
 
 
 class _LoopErrors(logging.Handler):
-    """What is said about tasks and transports that were not ended, and errors nobody took."""
+    """Collects reports about tasks and transports that were not closed, and lost errors."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -188,7 +188,7 @@ class _LoopErrors(logging.Handler):
 def on_network(
     test: Callable[Concatenate[ServerNetwork, P], Coroutine[Any, Any, None]],
 ) -> Callable[..., None]:
-    """An async test as an ordinary one, on the loop of its net."""
+    """Runs an async test on the event loop of its network."""
 
     @wraps(test)
     def run(net: ServerNetwork, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -198,57 +198,59 @@ def on_network(
 
 
 def _shrink_buffers(sock: socket.socket) -> None:
-    """Let the system hold little of what the other side does not read."""
+    """Limit the bytes that the system buffers for a peer that does not read."""
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         sock.setsockopt(socket.SOL_SOCKET, option, 16 * 1024)
 
 
 @cache
 def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """The server's and its clients' side of TLS, the same for the whole run."""
+    """The TLS contexts of the server and the clients, shared by all tests."""
     with TemporaryDirectory() as folder:
         server, authority = server_tls_context(Path(folder), [], WallClock().now())
     return server, ssl.create_default_context(cadata=authority.decode())
 
 
-async def echo(asked: Request) -> Reply:
-    """What the server saw."""
-    assert isinstance(asked.body, bytes)
+async def echo(received: Request) -> Reply:
+    """A handler that replies with the request."""
+    assert isinstance(received.body, bytes)
     seen = {
-        "method": asked.method,
-        "path": asked.path,
-        "query": asked.query,
-        "headers": dict(asked.headers),
-        "body": asked.body.decode("latin-1"),
-        "user": asked.user.name,
+        "method": received.method,
+        "path": received.path,
+        "query": received.query,
+        "headers": dict(received.headers),
+        "body": received.body.decode("latin-1"),
+        "user": received.user.name,
     }
     return Reply(200, orjson.dumps(seen))
 
 
 class HeldHandler:
-    """Answers like `echo`, but not before it may."""
+    """Replies like `echo`, but not before it is released."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.arrived, self.release, self.done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def __call__(self, asked: Request) -> Reply:
-        self.requests.append(asked)
+    async def __call__(self, received: Request) -> Reply:
+        self.requests.append(received)
         self.arrived.set()
         await self.release.wait()
         self.done.set()
-        return await echo(asked)
+        return await echo(received)
 
 
 class StreamingHandler:
-    """Streams what it is given; tells how much was taken, and when it was closed."""
+    """Streams chunks; counts those that were taken, and tells when it was closed."""
 
     def __init__(self, *chunks: bytes, ends: bool = False) -> None:
         self._chunks, self._ends = chunks, ends
         self.chunks_taken, self.closed = 0, asyncio.Event()
 
-    async def __call__(self, asked: Request) -> Reply | StreamReply:
-        return StreamReply(200, self._stream()) if "watch" in asked.query else await echo(asked)
+    async def __call__(self, received: Request) -> Reply | StreamReply:
+        return (
+            StreamReply(200, self._stream()) if "watch" in received.query else await echo(received)
+        )
 
     async def _stream(self) -> AsyncGenerator[bytes, None]:
         try:
@@ -262,7 +264,7 @@ class StreamingHandler:
 
 
 async def serve_others(net: ServerNetwork, times: int = 100) -> None:
-    """Others are answered, while the loop goes round and round."""
+    """Serve other clients while the event loop runs."""
     other = await net.connect()
     for _ in range(times):
         await send_unauthorized(other)

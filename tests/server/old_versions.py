@@ -1,4 +1,4 @@
-"""Workloads and PodGroups in versions of another form than the stored one, and who sends them."""
+"""Workloads and PodGroups in versions whose fields differ from the stored one, and requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ALL_WORKLOADS = (*WORKLOADS, WORKLOAD_V1ALPHA3, WORKLOAD)
 
 
 def for_kinds(*kinds: Kind) -> pytest.MarkDecorator:
-    """A test for each of these kinds."""
+    """Runs a test for each of these kinds."""
     return pytest.mark.parametrize("kind", kinds, ids=lambda kind: f"{kind.name}-{kind.version}")
 
 
@@ -50,7 +50,7 @@ TREE: Object = {
 
 
 def template_fields(kind: Kind) -> tuple[str, str]:
-    """How a version calls the templates of a Workload, and their policy."""
+    """The fields of a version for the templates of a Workload and for their policy."""
     return ("podGroups", "policy") if "1alpha1" in kind.version else (
         "podGroupTemplates", "schedulingPolicy",
     )  # fmt: skip

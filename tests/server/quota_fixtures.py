@@ -1,4 +1,4 @@
-"""Quotas, what they count, and who asks for it, in one line each."""
+"""Quotas, objects that they count, and requests, in one line each."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def config_map(name: str) -> Object:
     return {"metadata": {"name": name, "namespace": "default"}, "data": {"a": "b"}}
 
 
-def service(name: str, sort: str = "ClusterIP") -> Object:
-    spec = {"type": sort, "ports": [{"port": 80}]}
+def service(name: str, service_type: str = "ClusterIP") -> Object:
+    spec = {"type": service_type, "ports": [{"port": 80}]}
     return {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
 
 

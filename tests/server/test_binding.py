@@ -13,17 +13,17 @@ from tests.server.api import Api, ApiResponse, revision
 Spoil = Callable[[Api, Object], Awaitable[Object]]
 
 
-async def a_cluster(api: Api, pods: int = 3, cpu: str = "1") -> list[Object]:
-    """Two nodes of 4 CPU, and pods of the default namespace that wait for them."""
+async def start_cluster(api: Api, pods: int = 3, cpu: str = "1") -> list[Object]:
+    """A server with two nodes of 4 CPU and unbound pods in the default namespace."""
     await api.create(NODE, node("n1", cpu="4"), node("n2", cpu="4"))
     return await api.create(POD, *(pod(f"p{n}", cpu=cpu) for n in range(pods)))
 
 
-# ---- one pod, as Kubernetes does -----------------------------------------------------------------
+# ---- Binding: one pod ----------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_a_bound_pod_has_its_node_and_the_condition_that_says_so() -> None:
+async def test_a_bound_pod_has_its_node_and_the_condition_pod_scheduled() -> None:
     api = await Api.start()
     await api.create(POD, pod("a"))
     answer = await api.bind("a", "n1")
@@ -35,7 +35,7 @@ async def test_a_bound_pod_has_its_node_and_the_condition_that_says_so() -> None
 
 
 @in_virtual_time
-async def test_a_binding_hands_its_labels_and_annotations_to_the_pod() -> None:
+async def test_a_binding_adds_its_labels_and_annotations_to_the_pod() -> None:
     api = await Api.start()
     await api.create(POD, pod("a", meta={"labels": {"is": "old"}}))
     meta = {"labels": {"was": "bound"}, "annotations": {"by": "hand"}}
@@ -47,7 +47,7 @@ async def test_a_binding_hands_its_labels_and_annotations_to_the_pod() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_is_bound_once_and_stays() -> None:
+async def test_a_pod_is_bound_only_once() -> None:
     api = await Api.start()
     await api.create(POD, pod("a"))
     assert [(await api.bind("a", name)).code for name in ("n1", "n1", "n2")] == [201, 409, 409]
@@ -67,22 +67,22 @@ async def test_a_binding_of_a_wrong_shape_is_a_bad_request(kind: str, wrong: obj
 
 
 @in_virtual_time
-async def test_a_dry_run_binds_nobody() -> None:
+async def test_a_dry_run_binds_no_pod() -> None:
     api = await Api.start()
-    pods = await a_cluster(api)
+    pods = await start_cluster(api)
     before = api.store.revision
     assert (await api.bind("p0", "n1", dryRun="All")).code == 201
     assert (await api.bind_group((pods[1], "n1"), dryRun="All")).code == 201
     assert api.store.revision == before
 
 
-# ---- groups: all or none -------------------------------------------------------------------------
+# ---- GroupBinding: all pods or none --------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_a_group_is_bound_at_once() -> None:
+async def test_a_group_is_bound_in_one_transaction() -> None:
     api = await Api.start()
-    pods = await a_cluster(api)
+    pods = await start_cluster(api)
     before = api.store.revision
     answer = await api.bind_group((pods[0], "n1"), (pods[1], "n2"), (pods[2], "n1"))
     assert answer.code == 201
@@ -94,8 +94,8 @@ async def test_a_group_is_bound_at_once() -> None:
     ]
 
 
-async def bind_by(api: Api, pods: list[Object], group: Object) -> ApiResponse:
-    """Bind pods that were placed by the terms of a group."""
+async def bind_with_group(api: Api, pods: list[Object], group: Object) -> ApiResponse:
+    """Bind pods with a reference to their PodGroup."""
     meta = {"name": group["metadata"]["name"], "uid": group["metadata"]["uid"]}
     bindings = [
         {"name": one["metadata"]["name"], "uid": one["metadata"]["uid"], "node": "n1"}
@@ -106,22 +106,22 @@ async def bind_by(api: Api, pods: list[Object], group: Object) -> ApiResponse:
 
 
 @in_virtual_time
-async def test_pods_are_bound_by_the_terms_of_a_group_that_is_there() -> None:
+async def test_pods_are_bound_if_their_group_has_the_given_uid() -> None:
     api = await Api.start()
-    pods, (group,) = await a_cluster(api), await api.create(POD_GROUP, pod_group("g", 3))
-    assert (await bind_by(api, pods, group)).code == 201
+    pods, (group,) = await start_cluster(api), await api.create(POD_GROUP, pod_group("g", 3))
+    assert (await bind_with_group(api, pods, group)).code == 201
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
+@pytest.mark.parametrize("again", [False, True], ids=["missing", "recreated"])
 @in_virtual_time
-async def test_no_pod_is_bound_by_the_terms_of_a_group_that_is(again: bool) -> None:
+async def test_no_pod_is_bound_if_its_group_is(again: bool) -> None:
     api = await Api.start()
-    pods, (group,) = await a_cluster(api), await api.create(POD_GROUP, pod_group("g", 3))
+    pods, (group,) = await start_cluster(api), await api.create(POD_GROUP, pod_group("g", 3))
     await api.delete(POD_GROUP, "g")
     await api.patch(POD_GROUP, "g", {"metadata": {"finalizers": None}})
     if again:
         await api.create(POD_GROUP, pod_group("g", 5))
-    answer = await bind_by(api, pods, group)
+    answer = await bind_with_group(api, pods, group)
     assert (answer.code, answer.cause_reasons) == (409, [("groups[0]", "GroupGone")])
     assert "nodeName" not in (await api.get(POD, "p0"))["spec"]
 
@@ -158,7 +158,7 @@ async def is_gated(api: Api, victim: Object) -> Object:
     return (await api.create(POD, pod(victim["metadata"]["name"], gates=["wait"])))[0]
 
 
-async def has_ended(api: Api, victim: Object) -> Object:
+async def is_finished(api: Api, victim: Object) -> Object:
     name = victim["metadata"]["name"]
     answer = await api.patch(POD, name, {"status": {"phase": "Failed"}}, part="status")
     assert answer.code == 200
@@ -174,21 +174,21 @@ async def has_ended(api: Api, victim: Object) -> Object:
         (is_bound, "PodChanged"),
         (is_being_deleted, "PodChanged"),
         (is_gated, "PodChanged"),
-        (has_ended, "PodChanged"),
+        (is_finished, "PodChanged"),
     ],
 )
 @in_virtual_time
-async def test_a_group_with_one_pod_that_cannot_be_bound_is_refused_whole(
+async def test_a_group_with_one_pod_that_cannot_be_bound_is_refused(
     spoil: Spoil, reason: str
 ) -> None:
     api = await Api.start()
-    pods = await a_cluster(api)
+    pods = await start_cluster(api)
     victim = await spoil(api, pods[1])
     await assert_refused(api, [(pods[0], "n1"), (victim, "n1"), (pods[2], "n1")], 1, reason)
 
 
 async def assert_refused(api: Api, wanted: list[tuple[Object, str]], at: int, reason: str) -> None:
-    """A conflict that names the member, and nothing written."""
+    """The reply is a conflict that names the member, and nothing was written."""
     before = api.store.revision
     answer = await api.bind_group(*wanted)
     assert (answer.code, answer.body["reason"]) == (409, "Conflict")
@@ -198,32 +198,32 @@ async def assert_refused(api: Api, wanted: list[tuple[Object, str]], at: int, re
 
 
 @in_virtual_time
-async def test_a_group_for_a_node_that_is_not_there_is_refused_whole() -> None:
+async def test_a_group_binding_to_a_missing_node_is_refused() -> None:
     api = await Api.start()
-    pods = await a_cluster(api)
+    pods = await start_cluster(api)
     await assert_refused(api, [(pods[0], "n1"), (pods[1], "nowhere")], 1, "NodeGone")
 
 
 @in_virtual_time
-async def test_a_group_that_names_a_pod_twice_is_refused_whole() -> None:
+async def test_a_group_that_names_a_pod_twice_is_refused() -> None:
     api = await Api.start()
-    pods = await a_cluster(api)
+    pods = await start_cluster(api)
     wanted = [(pods[0], "n1"), (pods[1], "n1"), (pods[0], "n2")]
     await assert_refused(api, wanted, 2, "FieldValueDuplicate")
 
 
 @in_virtual_time
-async def test_a_group_that_is_too_much_for_a_node_is_refused_whole() -> None:
+async def test_a_group_that_exceeds_a_node_is_refused() -> None:
     api = await Api.start()
-    pods = await a_cluster(api, pods=5)
+    pods = await start_cluster(api, pods=5)
     await assert_refused(api, [(one, "n1") for one in pods], 4, "NodeFull")
     assert (await api.bind_group(*((one, "n1") for one in pods[:4]))).code == 201
 
 
 @in_virtual_time
-async def test_room_that_others_took_is_gone() -> None:
+async def test_resources_of_other_pods_are_not_free() -> None:
     api = await Api.start()
-    pods = await a_cluster(api, cpu="2")
+    pods = await start_cluster(api, cpu="2")
     await api.create(POD, pod("by-hand", on="n1", cpu="1"))
     await assert_refused(api, [(pods[0], "n1"), (pods[1], "n1")], 1, "NodeFull")
     assert (await api.bind_group((pods[0], "n1"), (pods[1], "n2"))).code == 201
@@ -233,7 +233,7 @@ async def test_room_that_others_took_is_gone() -> None:
 @in_virtual_time
 async def test_every_resource_counts(resource: str) -> None:
     api = await Api.start()
-    await api.create(NODE, node("n1", room={resource: "1"}))
+    await api.create(NODE, node("n1", capacity={resource: "1"}))
     asks = {} if resource == "pods" else {resource: "1"}
     pods = await api.create(POD, pod("a", asks=asks), pod("b", asks=asks))
     await assert_refused(api, [(pods[0], "n1"), (pods[1], "n1")], 1, "NodeFull")
@@ -241,9 +241,9 @@ async def test_every_resource_counts(resource: str) -> None:
 
 
 @in_virtual_time
-async def test_a_node_with_less_than_is_taken_of_it_gets_nothing_more() -> None:
+async def test_a_node_that_shrank_below_its_allocation_takes_no_pod() -> None:
     api = await Api.start()
-    pods = await a_cluster(api, cpu="2")
+    pods = await start_cluster(api, cpu="2")
     assert (await api.bind_group((pods[0], "n1"), (pods[1], "n1"))).code == 201
     shrunk = {"status": {"allocatable": {"cpu": "3"}}}
     assert (await api.patch(NODE, "n1", shrunk, part="status")).code == 200
@@ -251,9 +251,9 @@ async def test_a_node_with_less_than_is_taken_of_it_gets_nothing_more() -> None:
 
 
 @in_virtual_time
-async def test_every_fault_of_a_group_is_told_but_not_without_end() -> None:
+async def test_the_causes_of_a_refusal_are_listed_up_to_a_limit() -> None:
     api = await Api.start()
-    pods = await a_cluster(api)
+    pods = await start_cluster(api)
     strangers: list[tuple[Object, str]] = [
         ({"metadata": {"name": f"x{n}", "uid": "u"}}, "n1") for n in range(100)
     ]
@@ -273,7 +273,7 @@ async def test_every_fault_of_a_group_is_told_but_not_without_end() -> None:
     ids=["nothing", "none", "null", "too many"],
 )
 @in_virtual_time
-async def test_a_group_binding_has_some_pods_and_not_too_many(body: Object) -> None:
+async def test_the_number_of_pods_of_a_group_binding_is_limited(body: Object) -> None:
     api = await Api.start()
     assert (await api.ask("POST", GROUP_BINDING.url_path("default"), body)).code == 422
 
@@ -288,9 +288,9 @@ async def test_a_group_binding_of_a_wrong_shape_is_a_bad_request(bindings: objec
 
 @pytest.mark.parametrize("name", ["p0", "x/p0", "../x/p0", ""])
 @in_virtual_time
-async def test_a_group_binding_reaches_no_pod_of_another_namespace(name: str) -> None:
+async def test_a_group_binding_binds_no_pod_of_another_namespace(name: str) -> None:
     api = await Api.start()
-    await a_cluster(api)
+    await start_cluster(api)
     await api.create(NAMESPACE, {"metadata": {"name": "x"}})
     (other,) = await api.create(POD, pod("p9", namespace="x"))
     there = {"metadata": {**other["metadata"], "name": name}}
@@ -298,20 +298,20 @@ async def test_a_group_binding_reaches_no_pod_of_another_namespace(name: str) ->
 
 
 @in_virtual_time
-async def test_group_bindings_are_an_act_and_cannot_be_read() -> None:
+async def test_group_bindings_are_not_stored() -> None:
     api = await Api.start()
     path = GROUP_BINDING.url_path("default")
     codes = [(await api.ask(method, path)).code for method in ("GET", "PUT", "DELETE", "PATCH")]
     assert codes == [405] * 4
 
 
-# ---- side by side --------------------------------------------------------------------------------
+# ---- concurrent bindings -------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_of_two_groups_that_fit_only_alone_exactly_one_is_bound() -> None:
+async def test_one_of_two_concurrent_groups_that_do_not_fit_together_is_bound() -> None:
     api = await Api.start(latency=lambda: 1.0)
-    pods = await a_cluster(api, pods=6, cpu="2")
+    pods = await start_cluster(api, pods=6, cpu="2")
     places = ("n1", "n2", "n1")
     groups = [list(zip(pods[:3], places, strict=True)), list(zip(pods[3:], places, strict=True))]
     answers = await asyncio.gather(*(api.bind_group(*group) for group in groups))
@@ -321,9 +321,9 @@ async def test_of_two_groups_that_fit_only_alone_exactly_one_is_bound() -> None:
 
 
 @in_virtual_time
-async def test_a_group_and_a_plain_binding_of_its_member_do_not_both_win() -> None:
+async def test_a_group_binding_and_a_binding_of_a_member_do_not_both_succeed() -> None:
     api = await Api.start(latency=lambda: 1.0)
-    pods = await a_cluster(api)
+    pods = await start_cluster(api)
     plain, group = await asyncio.gather(
         api.bind("p1", "n2"), api.bind_group(*((one, "n1") for one in pods))
     )
@@ -334,9 +334,9 @@ async def test_a_group_and_a_plain_binding_of_its_member_do_not_both_win() -> No
 
 
 @in_virtual_time
-async def test_heartbeats_do_not_get_in_the_way_of_a_group() -> None:
+async def test_heartbeats_do_not_conflict_with_group_bindings() -> None:
     api = await Api.start(latency=lambda: 1.0)
-    pods = await a_cluster(api)
+    pods = await start_cluster(api)
     beat = {"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Beat"}]}}
     answers = await asyncio.gather(
         api.patch(NODE, "n1", beat, part="status"),
@@ -347,9 +347,9 @@ async def test_heartbeats_do_not_get_in_the_way_of_a_group() -> None:
 
 
 @in_virtual_time
-async def test_every_watcher_sees_each_pod_of_a_group_once_wherever_it_breaks_off() -> None:
+async def test_an_interrupted_watch_sees_each_pod_of_a_group_once() -> None:
     api = await Api.start()
-    pods = await a_cluster(api, pods=7)
+    pods = await start_cluster(api, pods=7)
     before = api.store.revision
     places = ["n1", "n2"] * 4
     assert (await api.bind_group(*zip(pods, places, strict=False))).code == 201
@@ -362,9 +362,9 @@ async def test_every_watcher_sees_each_pod_of_a_group_once_wherever_it_breaks_of
 
 
 @in_virtual_time
-async def test_a_group_reaches_a_watcher_in_one_piece() -> None:
+async def test_a_watch_receives_a_group_in_one_chunk() -> None:
     api = await Api.start()
-    pods = await a_cluster(api, pods=8)
+    pods = await start_cluster(api, pods=8)
     watching = api.chunks(POD, since=api.store.revision)
     first = asyncio.ensure_future(anext(watching))
     await asyncio.sleep(0)
@@ -373,15 +373,15 @@ async def test_a_group_reaches_a_watcher_in_one_piece() -> None:
 
 
 @in_virtual_time
-async def test_the_revision_of_a_bound_pod_is_its_own() -> None:
+async def test_each_bound_pod_has_its_own_revision() -> None:
     api = await Api.start()
-    pods = await a_cluster(api)
+    pods = await start_cluster(api)
     await api.bind_group(*((one, "n1") for one in pods))
     bound = [revision(await api.get(POD, f"p{n}")) for n in range(3)]
     assert bound == list(range(bound[0], bound[0] + 3))
 
 
-# ---- what is told of it --------------------------------------------------------------------------
+# ---- events and status ---------------------------------------------------------------------------
 
 
 async def events(api: Api) -> list[Object]:
@@ -390,12 +390,12 @@ async def events(api: Api) -> list[Object]:
 
 
 @in_virtual_time
-async def test_each_pod_of_a_group_binding_has_its_event_in_the_same_transaction() -> None:
+async def test_the_scheduled_events_are_committed_with_the_pods() -> None:
     api = await Api.start()
-    pods = await a_cluster(api, pods=2)
+    pods = await start_cluster(api, pods=2)
     await api.bind_group((pods[0], "n1"), (pods[1], "n2"))
-    told = [(event["involvedObject"]["name"], event["message"]) for event in await events(api)]
-    assert sorted(told) == [
+    messages = [(event["involvedObject"]["name"], event["message"]) for event in await events(api)]
+    assert sorted(messages) == [
         ("p0", "Successfully assigned default/p0 to n1"),
         ("p1", "Successfully assigned default/p1 to n2"),
     ]
@@ -407,7 +407,7 @@ async def test_each_pod_of_a_group_binding_has_its_event_in_the_same_transaction
 
 
 @in_virtual_time
-async def test_the_event_of_a_pod_with_the_longest_name_can_be_read_by_its_own() -> None:
+async def test_the_event_of_a_pod_with_the_longest_name_has_a_valid_name() -> None:
     api = await Api.start()
     await api.create(NODE, node("n1", cpu="4"))
     (made,) = await api.create(POD, pod(".".join(["a" * 60] * 4) + ".bc-d", cpu="1"))
@@ -419,7 +419,7 @@ async def test_the_event_of_a_pod_with_the_longest_name_can_be_read_by_its_own()
 
 
 @in_virtual_time
-async def test_a_namespace_that_is_going_away_gets_no_events_but_its_pods_are_bound() -> None:
+async def test_pods_of_a_terminating_namespace_are_bound_without_events() -> None:
     api = await Api.start()
     await api.create(NODE, node("n1", cpu="4"))
     await api.create(NAMESPACE, {"metadata": {"name": "x"}})
@@ -430,8 +430,10 @@ async def test_a_namespace_that_is_going_away_gets_no_events_but_its_pods_are_bo
     assert (await api.ask("GET", EVENT.url_path("x"))).body["items"] == []
 
 
-async def stand(api: Api, group: Object, pods: list[Object], standing: Object) -> ApiResponse:
-    """Bind pods of a group, saying what becomes of it by that."""
+async def bind_with_standing(
+    api: Api, group: Object, pods: list[Object], standing: Object
+) -> ApiResponse:
+    """Bind pods of a group, with the resulting standing of the group."""
     meta = group["metadata"]
     rows = [
         {"name": one["metadata"]["name"], "uid": one["metadata"]["uid"], "node": "n1"}
@@ -446,14 +448,14 @@ PLACED = {"generation": 7, "neededPods": 2, "pendingPods": 1, "scheduledPods": 2
 
 
 @in_virtual_time
-async def test_a_group_says_that_it_is_placed_as_soon_as_its_members_are_bound() -> None:
+async def test_a_group_binding_sets_the_status_of_its_group() -> None:
     api = await Api.start()
-    pods, (group,) = await a_cluster(api), await api.create(POD_GROUP, pod_group("g", 2))
-    assert (await stand(api, group, pods[:2], PLACED)).code == 201
+    pods, (group,) = await start_cluster(api), await api.create(POD_GROUP, pod_group("g", 2))
+    assert (await bind_with_standing(api, group, pods[:2], PLACED)).code == 201
     status = (await api.get(POD_GROUP, "g"))["status"]
     assert (status["scheduledPods"], status["pendingPods"]) == (2, 1)
-    told = [(one["type"], one["status"], one["reason"]) for one in status["conditions"]]
-    assert told == [
+    conditions = [(one["type"], one["status"], one["reason"]) for one in status["conditions"]]
+    assert conditions == [
         ("PodGroupInitiallyScheduled", "True", "Scheduled"),
         ("PodGroupScheduled", "True", "MinCountSatisfied"),
     ]
@@ -464,33 +466,33 @@ async def test_a_group_says_that_it_is_placed_as_soon_as_its_members_are_bound()
 
 
 @in_virtual_time
-async def test_what_a_group_said_before_stays_unless_it_is_placed_only_now() -> None:
+async def test_a_true_condition_of_a_group_is_not_changed() -> None:
     api = await Api.start()
-    pods, (group,) = await a_cluster(api), await api.create(POD_GROUP, pod_group("g", 2))
+    pods, (group,) = await start_cluster(api), await api.create(POD_GROUP, pod_group("g", 2))
     then = "2020-01-01T00:00:00Z"
     said = [
         {"type": kind, "status": status, "reason": "R", "message": "m", "lastTransitionTime": then}
         for kind, status in (("PodGroupScheduled", "False"), ("Degraded", "False"))
     ]
     await api.patch(POD_GROUP, "g", {"status": {"conditions": said}}, part="status")
-    await stand(api, group, pods[:2], PLACED)
+    await bind_with_standing(api, group, pods[:2], PLACED)
     first = (await api.get(POD_GROUP, "g"))["status"]
     assert [(one["type"], one["status"]) for one in first["conditions"]] == [
         ("PodGroupScheduled", "True"),
         ("Degraded", "False"),
         ("PodGroupInitiallyScheduled", "True"),
     ]
-    await stand(api, group, pods[2:], {**PLACED, "scheduledPods": 3, "pendingPods": 0})
+    await bind_with_standing(api, group, pods[2:], {**PLACED, "scheduledPods": 3, "pendingPods": 0})
     second = (await api.get(POD_GROUP, "g"))["status"]
     assert second["conditions"] == first["conditions"]
     assert (second["scheduledPods"], "pendingPods" in second) == (3, False)
 
 
 @in_virtual_time
-async def test_a_standing_that_cannot_be_is_refused_and_nothing_is_bound() -> None:
+async def test_an_invalid_standing_is_refused_and_no_pod_is_bound() -> None:
     api = await Api.start()
-    pods, (group,) = await a_cluster(api), await api.create(POD_GROUP, pod_group("g", 2))
-    answer = await stand(api, group, pods[:2], {"neededPods": 2, "scheduledPods": -1})
+    pods, (group,) = await start_cluster(api), await api.create(POD_GROUP, pod_group("g", 2))
+    answer = await bind_with_standing(api, group, pods[:2], {"neededPods": 2, "scheduledPods": -1})
     assert (answer.code, answer.cause_reasons) == (
         409,
         [("groups[0].standing", "FieldValueInvalid")],

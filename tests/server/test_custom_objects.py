@@ -1,4 +1,4 @@
-"""Objects of kinds that users define: written, read and watched."""
+"""Custom resources: written, read and watched."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ TABLE = f"{JSON};as=Table;v=v1;g=meta.k8s.io"
 async def test_unknown_fields_are_warned_of_or_refused() -> None:
     api = await api_with_widgets()
     odd = widget(extra=1)
-    told = await post(api, odd)
-    assert (told.code, told.header_values("warning")) == (
+    answer = await post(api, odd)
+    assert (answer.code, answer.header_values("warning")) == (
         201,
         ['299 - "unknown field \\"extra\\""'],
     )
@@ -50,7 +50,7 @@ async def test_unknown_fields_are_warned_of_or_refused() -> None:
 
 @pytest.mark.parametrize("spec", ["text", [], {"size": {}}, {"size": 1, "tags": "x"}, 7])
 @in_virtual_time
-async def test_an_object_of_another_shape_is_invalid_and_not_malformed(spec: object) -> None:
+async def test_an_object_with_a_wrong_type_is_invalid_and_not_a_bad_request(spec: object) -> None:
     api = await api_with_widgets()
     wrong = {"metadata": {"name": "w"}, "spec": spec}
     answer = await post(api, wrong)
@@ -63,7 +63,7 @@ async def test_an_object_of_another_shape_is_invalid_and_not_malformed(spec: obj
 
 
 @in_virtual_time
-async def test_a_generation_counts_all_but_metadata_and_status() -> None:
+async def test_the_generation_changes_with_everything_but_metadata_and_status() -> None:
     api = await api_with_widgets(
         served_version(
             schema={**WIDGET, "x-kubernetes-preserve-unknown-fields": True},
@@ -82,7 +82,7 @@ async def test_a_generation_counts_all_but_metadata_and_status() -> None:
 
 
 @in_virtual_time
-async def test_without_a_path_of_its_own_the_status_is_part_of_the_object() -> None:
+async def test_without_a_status_subresource_the_status_is_part_of_the_object() -> None:
     api = await api_with_widgets()
     await api.create(KIND, widget(status={"phase": "early"}))
     answer = await api.patch(KIND, "w", {"status": {"phase": "late"}})
@@ -91,7 +91,7 @@ async def test_without_a_path_of_its_own_the_status_is_part_of_the_object() -> N
 
 
 @in_virtual_time
-async def test_a_schema_that_became_stricter_leaves_old_values_alone() -> None:
+async def test_a_stricter_schema_accepts_unchanged_old_values() -> None:
     api = await api_with_widgets(served_version(schema=resource_schema(a=NUMBER, b=NUMBER)))
     await api.create(KIND, widget() | {"spec": {"a": 1, "b": 1}})
     strict = served_version(schema=resource_schema(a={**NUMBER, "minimum": 5}, b=NUMBER))
@@ -104,7 +104,7 @@ async def test_a_schema_that_became_stricter_leaves_old_values_alone() -> None:
 
 
 @in_virtual_time
-async def test_an_object_that_fits_its_schema_no_more_can_still_be_replaced() -> None:
+async def test_an_object_that_no_longer_matches_its_schema_can_be_replaced() -> None:
     api = await api_with_widgets(served_version(schema=resource_schema(a={"type": "string"})))
     await api.create(KIND, widget() | {"spec": {"a": "text"}})
     other = served_version(schema=resource_schema(a=object_schema(b=NUMBER)))
@@ -112,9 +112,9 @@ async def test_an_object_that_fits_its_schema_no_more_can_still_be_replaced() ->
     change = [{"op": "replace", "path": "/spec/versions", "value": [other]}]
     headers = {"content-type": "application/json-patch+json"}
     assert codes(await api.ask("PATCH", path, change, headers=headers)) == [200]
-    wish = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}}
+    config = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}}
     applied = await api.ask(
-        "PATCH", f"{WIDGETS}/w", {**wish, "spec": {"a": {"b": 1}}},
+        "PATCH", f"{WIDGETS}/w", {**config, "spec": {"a": {"b": 1}}},
         headers={"content-type": "application/apply-patch+yaml"}, query={"fieldManager": "t"},
     )  # fmt: skip
     replaced = await api.patch(KIND, "w", {"spec": {"a": {"b": 1}}})
@@ -123,14 +123,14 @@ async def test_an_object_that_fits_its_schema_no_more_can_still_be_replaced() ->
 
 
 @in_virtual_time
-async def test_a_deprecated_version_warns_whoever_asks_it() -> None:
+async def test_requests_to_a_deprecated_version_get_a_warning() -> None:
     api = await api_with_widgets(served_version(deprecated=True, deprecationWarning='use "v2"'))
     answers = [await post(api, widget()), await api.ask("GET", f"{WIDGETS}/w")]
     assert [answer.header_values("warning") for answer in answers] == [['299 - "use \\"v2\\""']] * 2
 
 
 @in_virtual_time
-async def test_fields_have_owners_as_the_schema_parts_them() -> None:
+async def test_fields_are_owned_as_the_schema_divides_them() -> None:
     port = {**object_schema(number=NUMBER, name={"type": "string"}), "required": ["number"]}
     keyed = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["number"]}
     schema = resource_schema(
@@ -164,7 +164,7 @@ async def test_fields_have_owners_as_the_schema_parts_them() -> None:
 
 
 @in_virtual_time
-async def test_a_strategic_merge_patch_is_not_known() -> None:
+async def test_a_strategic_merge_patch_is_not_supported() -> None:
     api = await api_with_widgets()
     await api.create(KIND, widget())
     answer = await api.patch(KIND, "w", {"spec": {"size": 4}}, "strategic")
@@ -172,7 +172,7 @@ async def test_a_strategic_merge_patch_is_not_known() -> None:
 
 
 @in_virtual_time
-async def test_declared_fields_select() -> None:
+async def test_selectable_fields_work_in_field_selectors() -> None:
     api = await api_with_widgets(served_version(selectableFields=[{"jsonPath": ".spec.colour"}]))
     await api.create(KIND, widget("a"))
     blue = widget("b")
@@ -200,13 +200,13 @@ async def test_tables_show_the_columns_of_the_definition() -> None:
 
 
 @in_virtual_time
-async def test_a_watch_from_before_the_definition_is_gone() -> None:
+async def test_a_watch_from_before_the_definition_expires() -> None:
     api = await api_with_widgets()
     since = revision(await crd(api))
     await api.create(KIND, widget())
     (gone,) = [event async for chunk in api.chunks(KIND, since=1) for event in chunk.splitlines()]
-    told = orjson.loads(gone)
-    assert (told["type"], told["object"]["code"]) == ("ERROR", 410)
+    event = orjson.loads(gone)
+    assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
     assert [str(event) for event in await api.watch(KIND, since=since)] == ["ADDED w"]
 
 

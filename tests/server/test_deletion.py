@@ -16,15 +16,15 @@ STAY: Object = {"metadata": {"finalizers": ["example.com/stay"]}}
 GO: Object = {"metadata": {"finalizers": []}}
 
 
-async def is_there(api: Api, name: str) -> bool:
+async def exists(api: Api, name: str) -> bool:
     return (await api.ask("GET", POD.url_path("default", name))).code == 200
 
 
-# ---- at once, or after a while -------------------------------------------------------------------
+# ---- removal and grace periods -------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_what_runs_nowhere_is_gone_at_once() -> None:
+async def test_an_unbound_pod_is_removed_at_once() -> None:
     api = await Api.start()
     await api.create(POD, pod("a"))
     await api.create(CONFIG_MAP, config("c"))
@@ -33,7 +33,7 @@ async def test_what_runs_nowhere_is_gone_at_once() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_on_a_node_is_given_its_grace_period() -> None:
+async def test_a_pod_on_a_node_gets_its_grace_period() -> None:
     api = await Api.start()
     await api.create(POD, pod("a", on="n1", spec={"terminationGracePeriodSeconds": 45}))
     answer = await api.delete(POD, "a")
@@ -49,7 +49,7 @@ async def test_a_pod_on_a_node_is_given_its_grace_period() -> None:
 
 @pytest.mark.parametrize("state", ["bound and ended", "bound, killed"])
 @in_virtual_time
-async def test_a_pod_that_needs_no_time_is_gone_at_once(state: str) -> None:
+async def test_a_pod_with_grace_period_zero_is_removed_at_once(state: str) -> None:
     api = await Api.start()
     await api.create(POD, pod("a", on="n1"))
     options: Object = {"gracePeriodSeconds": 0}
@@ -57,11 +57,11 @@ async def test_a_pod_that_needs_no_time_is_gone_at_once(state: str) -> None:
         await api.patch(POD, "a", {"status": {"phase": "Succeeded"}}, part="status")
         options = {}
     assert (await api.delete(POD, "a", options)).code == 200
-    assert not await is_there(api, "a")
+    assert not await exists(api, "a")
 
 
 @in_virtual_time
-async def test_a_second_deletion_can_only_hasten() -> None:
+async def test_a_second_deletion_can_only_shorten_the_grace_period() -> None:
     api = await Api.start()
     await api.create(POD, pod("a", on="n1"))
 
@@ -74,13 +74,13 @@ async def test_a_second_deletion_can_only_hasten() -> None:
     await grace(10)
     assert api.store.revision == before
     await api.delete(POD, "a", {"gracePeriodSeconds": 0})
-    assert not await is_there(api, "a")
+    assert not await exists(api, "a")
 
 
 @pytest.mark.parametrize("how", ["query", "body", "spec"])
 @pytest.mark.parametrize("wanted", [2**31, 10**12, 10**17, 10**18 - 1])
 @in_virtual_time
-async def test_a_grace_period_beyond_all_time_is_no_trouble(how: str, wanted: int) -> None:
+async def test_a_huge_grace_period_is_limited(how: str, wanted: int) -> None:
     api = await Api.start()
     spec = {"terminationGracePeriodSeconds": wanted} if how == "spec" else {}
     made = await api.ask("POST", POD.url_path("default"), pod("a", on="n1", spec=spec))
@@ -91,18 +91,18 @@ async def test_a_grace_period_beyond_all_time_is_no_trouble(how: str, wanted: in
     answer = await api.delete(POD, "a", options, **query)
     assert answer.code < 500
     assert (await api.delete(POD, "a", {"gracePeriodSeconds": 0})).code == 200
-    assert not await is_there(api, "a")
+    assert not await exists(api, "a")
 
 
 @in_virtual_time
-async def test_what_was_deleted_cannot_be_deleted_again() -> None:
+async def test_a_removed_object_cannot_be_deleted_again() -> None:
     api = await Api.start()
     await api.create(POD, pod("a"))
     assert [(await api.delete(POD, "a")).code for _ in range(2)] == [200, 404]
 
 
 @in_virtual_time
-async def test_a_deleted_object_is_answered_at_the_revision_of_its_deletion() -> None:
+async def test_the_reply_has_the_revision_of_the_deletion() -> None:
     api = await Api.start()
     await api.create(POD, pod("a"))
     answer = await api.delete(POD, "a")
@@ -118,7 +118,7 @@ async def test_a_deleted_object_is_answered_at_the_revision_of_its_deletion() ->
 
 
 @in_virtual_time
-async def test_an_object_stays_until_its_last_finalizer_is_gone() -> None:
+async def test_an_object_stays_until_its_last_finalizer_is_removed() -> None:
     api = await Api.start()
     await api.create(CONFIG_MAP, config("a"))
     await api.patch(CONFIG_MAP, "a", STAY)
@@ -133,7 +133,7 @@ async def test_an_object_stays_until_its_last_finalizer_is_gone() -> None:
 
 
 @in_virtual_time
-async def test_a_deletion_cannot_be_taken_back() -> None:
+async def test_a_deletion_cannot_be_undone() -> None:
     api = await Api.start()
     await api.create(CONFIG_MAP, config("a"))
     await api.patch(CONFIG_MAP, "a", STAY)
@@ -148,7 +148,7 @@ async def test_a_deletion_cannot_be_taken_back() -> None:
 
 
 @in_virtual_time
-async def test_what_is_going_gets_no_new_finalizer() -> None:
+async def test_an_object_that_is_being_deleted_gets_no_new_finalizer() -> None:
     api = await Api.start()
     await api.create(CONFIG_MAP, config("a"))
     await api.patch(CONFIG_MAP, "a", STAY)
@@ -164,13 +164,13 @@ async def test_a_pod_waits_for_its_kubelet_and_its_finalizers() -> None:
     await api.create(POD, pod("a", on="n1", meta=STAY["metadata"]))
     await api.delete(POD, "a")
     await api.patch(POD, "a", GO)
-    assert await is_there(api, "a")
+    assert await exists(api, "a")
     await api.delete(POD, "a", {"gracePeriodSeconds": 0})
-    assert not await is_there(api, "a")
+    assert not await exists(api, "a")
 
 
 @in_virtual_time
-async def test_the_name_of_what_is_going_is_still_taken() -> None:
+async def test_the_name_of_an_object_that_is_being_deleted_is_taken() -> None:
     api = await Api.start()
     await api.create(POD, pod("a", on="n1"))
     await api.delete(POD, "a")
@@ -180,7 +180,7 @@ async def test_the_name_of_what_is_going_is_still_taken() -> None:
 
 
 @in_virtual_time
-async def test_a_new_pod_group_is_protected() -> None:
+async def test_a_new_pod_group_has_the_protection_finalizer() -> None:
     api = await Api.start()
     await api.create(POD_GROUP, pod_group("g", 2))
     await api.delete(POD_GROUP, "g")
@@ -188,12 +188,12 @@ async def test_a_new_pod_group_is_protected() -> None:
     assert kept["metadata"]["finalizers"] == ["scheduling.k8s.io/podgroup-protection"]
 
 
-# ---- only this very one --------------------------------------------------------------------------
+# ---- preconditions and options -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("condition", ["uid", "resourceVersion"])
 @in_virtual_time
-async def test_a_namesake_is_not_deleted_for_another(condition: str) -> None:
+async def test_a_deletion_with_another_uid_is_a_conflict(condition: str) -> None:
     api = await Api.start()
     (first,) = await api.create(POD, pod("a"))
     await api.delete(POD, "a")
@@ -204,7 +204,7 @@ async def test_a_namesake_is_not_deleted_for_another(condition: str) -> None:
         return (await api.delete(POD, "a", wanted)).code
 
     assert await delete(first) == 409
-    assert await is_there(api, "a")
+    assert await exists(api, "a")
     assert await delete(second) == 200
 
 
@@ -239,21 +239,19 @@ async def test_a_dry_run_deletes_nothing() -> None:
     ids=str,
 )
 @in_virtual_time
-async def test_deletion_has_options(options: object, code: int) -> None:
+async def test_delete_options_are_checked(options: object, code: int) -> None:
     api = await Api.start()
     await api.create(POD, pod("a"))
     answer = await api.delete(POD, "a", options)
     assert answer.code == code
-    assert await is_there(api, "a") == (code != 200)
+    assert await exists(api, "a") == (code != 200)
 
 
 @pytest.mark.parametrize(
     ("policy", "finalizer"), [("Foreground", "foregroundDeletion"), ("Orphan", "orphan")]
 )
 @in_virtual_time
-async def test_an_owner_that_is_to_see_to_its_dependents_waits_for_that(
-    policy: str, finalizer: str
-) -> None:
+async def test_the_propagation_policy_sets_a_finalizer(policy: str, finalizer: str) -> None:
     api = await Api.start()
     await api.create(CONFIG_MAP, config("a"))
     assert (await api.delete(CONFIG_MAP, "a", {"propagationPolicy": policy})).code == 200
@@ -261,11 +259,11 @@ async def test_an_owner_that_is_to_see_to_its_dependents_waits_for_that(
     assert (meta["finalizers"], "deletionTimestamp" in meta) == ([finalizer], True)
 
 
-# ---- many ----------------------------------------------------------------------------------------
+# ---- lists and collections -----------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_a_collection_is_deleted_by_its_selection() -> None:
+async def test_a_collection_is_deleted_by_selector() -> None:
     api = await Api.start()
     red = {"labels": {"color": "red"}}
     await api.create(POD, pod("a", meta=red), pod("b"), pod("c", on="n1", meta=red))
@@ -289,7 +287,7 @@ async def test_nodes_are_deleted_one_by_one_or_together() -> None:
 
 
 @in_virtual_time
-async def test_a_namespace_that_is_going_takes_in_nothing_new() -> None:
+async def test_a_terminating_namespace_refuses_new_objects() -> None:
     api = await Api.start()
     await api.create(NAMESPACE, {"metadata": {"name": "x"}})
     await api.create(POD, pod("a", namespace="x"))
@@ -304,7 +302,7 @@ async def test_a_namespace_that_is_going_takes_in_nothing_new() -> None:
 
 
 @in_virtual_time
-async def test_a_namespace_is_gone_when_its_finalizer_is() -> None:
+async def test_a_namespace_is_removed_with_its_finalizer() -> None:
     api = await Api.start()
     await api.create(NAMESPACE, {"metadata": {"name": "x"}})
     await api.ask("DELETE", NAMESPACE.url_path("", "x"))
@@ -315,7 +313,7 @@ async def test_a_namespace_is_gone_when_its_finalizer_is() -> None:
 
 
 @in_virtual_time
-async def test_a_namespace_that_stays_may_lose_its_finalizer() -> None:
+async def test_a_namespace_that_is_not_deleted_may_lose_its_finalizer() -> None:
     api = await Api.start()
     await api.create(NAMESPACE, {"metadata": {"name": "x"}})
     empty = {"metadata": {"name": "x"}, "spec": {"finalizers": []}}
@@ -325,6 +323,6 @@ async def test_a_namespace_that_stays_may_lose_its_finalizer() -> None:
 
 @pytest.mark.parametrize("name", SYSTEM_NAMESPACES)
 @in_virtual_time
-async def test_the_first_namespaces_last(name: str) -> None:
+async def test_system_namespaces_cannot_be_deleted(name: str) -> None:
     api = await Api.start()
     assert (await api.ask("DELETE", NAMESPACE.url_path("", name))).code == 403

@@ -1,6 +1,6 @@
-"""Forty nasty inputs, numbered as in our list of them, and the answer to each.
+"""Forty bad inputs, numbered as in our list of them, and the reply to each.
 
-The last of them, what a scheduler is told, is in `test_nasty_groups`.
+Number 40, groups that a scheduler cannot place, is in `test_group_edge_cases`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def job(**spec: object) -> Object:
 
 
 class Case(NamedTuple):
-    """A request and the code and reason that answer it; `cause` is a field that is blamed."""
+    """A request and the code and reason of its reply; `cause` is the field that it names."""
 
     row: int
     method: str
@@ -177,7 +177,7 @@ CASES = (
 )  # fmt: skip
 
 
-async def a_server() -> Api:
+async def start_server() -> Api:
     api = await Api.start()
     await api.create(CONFIG_MAP, {"metadata": {"name": "there", "namespace": "default"}})
     await api.create(POD, pod("there"), pod("gated", gates=["x"]), pod("bound", on="n1"))
@@ -192,8 +192,8 @@ def _number(case: Case) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=_number)
 @in_virtual_time
-async def test_a_nasty_input_gets_its_answer_and_leaves_no_trace(case: Case) -> None:
-    api = await a_server()
+async def test_a_bad_request_is_refused_and_writes_nothing(case: Case) -> None:
+    api = await start_server()
     before = api.store.revision
     answer = await api.ask(
         case.method, case.path, case.body, headers=case.headers, query=case.query
@@ -206,7 +206,7 @@ async def test_a_nasty_input_gets_its_answer_and_leaves_no_trace(case: Case) -> 
     assert api.store.revision == before
 
 
-# ---- rows that take more than one request --------------------------------------------------------
+# ---- rows with more than one request -------------------------------------------------------------
 
 Scenario = Callable[[Api], Awaitable[None]]
 
@@ -224,7 +224,7 @@ async def row_9_a_group_has_one_policy(api: Api) -> None:
         assert (await api.ask("POST", GROUPS, made)).code == 422
 
 
-async def row_10_a_gang_stays_one_but_may_shrink(api: Api) -> None:
+async def row_10_a_gang_stays_a_gang_but_its_minimum_may_change(api: Api) -> None:
     path = f"{GROUPS}/g"
     change: Object = {"spec": {"schedulingPolicy": {"gang": None, "basic": {}}}}
     assert (await api.ask("PATCH", path, change, headers=MERGE)).code == 422
@@ -240,13 +240,13 @@ async def row_11_a_workload_has_few_templates_of_different_names(api: Api) -> No
         assert (await api.ask("POST", WORKLOAD.url_path("default"), made)).code == code, names
 
 
-async def row_12_an_unknown_field_is_told_of(api: Api) -> None:
+async def row_12_an_unknown_field_gets_a_warning(api: Api) -> None:
     answer = await api.ask("POST", MAPS, {"metadata": {"name": "a"}, "dragon": 1})
     assert answer.code == 201
     assert answer.header_values("warning") == ['299 - "unknown field \\"dragon\\""']
 
 
-async def row_13_of_two_values_of_a_field_the_last_counts(api: Api) -> None:
+async def row_13_the_last_value_of_a_duplicate_field_counts(api: Api) -> None:
     answer = await api.ask("POST", MAPS, b'{"metadata":{"name":"a","name":"b"}}')
     assert (answer.code, answer.body["metadata"]["name"]) == (201, "b")
     assert answer.header_values("warning") == ['299 - "duplicate field \\"name\\""']
@@ -260,7 +260,7 @@ async def row_15_a_stale_version_is_a_conflict(api: Api) -> None:
     assert "object has been modified" in answer.body["message"]
 
 
-async def row_16_the_last_word_counts_where_no_version_is_needed(api: Api) -> None:
+async def row_16_the_last_update_without_a_version_wins(api: Api) -> None:
     await api.create(JOB, {**job(), "metadata": {"name": "j", "namespace": "default"}})
     for kind, name in ((POD, "there"), (JOB, "j")):
         found = await api.get(kind, name)
@@ -269,12 +269,12 @@ async def row_16_the_last_word_counts_where_no_version_is_needed(api: Api) -> No
         assert (await api.ask("PUT", kind.url_path("default", name), found)).code == 200
 
 
-async def row_17_a_lease_that_is_put_is_made(api: Api) -> None:
+async def row_17_a_put_of_a_missing_lease_creates_it(api: Api) -> None:
     path = LEASE.url_path("default", "l")
     assert (await api.ask("PUT", path, {"metadata": {"name": "l"}, "spec": {}})).code == 201
 
 
-async def row_19_what_only_the_server_may_say_is_said_by_it(api: Api) -> None:
+async def row_19_the_server_sets_the_metadata_that_it_manages(api: Api) -> None:
     meta = {"name": "a", "uid": "mine", "creationTimestamp": "1999-01-01T00:00:00Z"}
     answer = await api.ask("POST", PODS, {**pod("a"), "metadata": meta, "status": {"phase": "x"}})
     assert answer.code == 201
@@ -283,15 +283,15 @@ async def row_19_what_only_the_server_may_say_is_said_by_it(api: Api) -> None:
     assert answer.body["status"]["phase"] == "Pending"
 
 
-class Stubborn(SeededRandom):
-    """Whoever asks for a name gets the same one."""
+class ConstantRandom(SeededRandom):
+    """Always returns the same suffix."""
 
     def suffix(self, length: int = 5) -> str:
         return "x" * length
 
 
-async def row_20_a_name_that_is_always_taken_is_worth_another_try(api: Api) -> None:
-    api.server.context = replace(api.server.context, random=Stubborn(1))
+async def row_20_a_generated_name_that_is_taken_can_be_retried(api: Api) -> None:
+    api.server.context = replace(api.server.context, random=ConstantRandom(1))
     for code in (201, 409):
         answer = await api.ask("POST", MAPS, {"metadata": {"generateName": "a-"}})
         assert answer.code == code
@@ -300,7 +300,7 @@ async def row_20_a_name_that_is_always_taken_is_worth_another_try(api: Api) -> N
     assert answer.header_values("retry-after") == ["1"]
 
 
-async def row_22_nothing_new_comes_into_a_namespace_that_goes(api: Api) -> None:
+async def row_22_a_terminating_namespace_refuses_new_objects(api: Api) -> None:
     await api.create(NAMESPACE, {"metadata": {"name": "goes"}})
     await api.ask("DELETE", NAMESPACE.url_path("", "goes"))
     answer = await api.ask("POST", CONFIG_MAP.url_path("goes"), {"metadata": {"name": "a"}})
@@ -309,13 +309,13 @@ async def row_22_nothing_new_comes_into_a_namespace_that_goes(api: Api) -> None:
     )  # fmt: skip
 
 
-async def row_24_a_watch_from_before_history_says_so_and_ends(api: Api) -> None:
+async def row_24_a_watch_from_before_the_history_expires(api: Api) -> None:
     api.store.compact(api.store.revision)
     (event,) = await api.watch(CONFIG_MAP, since=1)
     assert (event.type, event.object["code"], event.object["reason"]) == ("ERROR", 410, "Expired")
 
 
-async def row_25_the_future_is_waited_for_but_not_for_long(api: Api) -> None:
+async def row_25_a_future_revision_is_awaited_shortly(api: Api) -> None:
     begin = asyncio.get_running_loop().time()
     answer = await api.ask("GET", MAPS, query={"resourceVersion": "99999999"})
     assert (answer.code, answer.body["reason"]) == (504, "Timeout")
@@ -323,7 +323,7 @@ async def row_25_the_future_is_waited_for_but_not_for_long(api: Api) -> None:
     assert asyncio.get_running_loop().time() - begin < 4
 
 
-async def row_26_a_token_cannot_climb_out_of_its_place(api: Api) -> None:
+async def row_26_a_token_of_another_list_is_refused(api: Api) -> None:
     for after in ("../../secrets/x", "/core/secrets/", "\x00", "\uffff"):
         raw = orjson.dumps([api.store.revision, after])
         token = base64.urlsafe_b64encode(raw).decode().rstrip("=")
@@ -331,7 +331,7 @@ async def row_26_a_token_cannot_climb_out_of_its_place(api: Api) -> None:
         assert (answer.code, answer.body["reason"]) == (400, "BadRequest")
 
 
-async def row_26_a_token_that_has_expired_comes_with_another(api: Api) -> None:
+async def row_26_an_expired_token_is_replaced_by_another(api: Api) -> None:
     first = await api.list_default(POD, {"limit": 1})
     await api.create(POD, pod("z"))
     api.store.compact(api.store.revision)
@@ -342,18 +342,18 @@ async def row_26_a_token_that_has_expired_comes_with_another(api: Api) -> None:
     assert [item["metadata"]["name"] for item in rest["items"]] == ["gated", "there", "z"]
 
 
-async def row_31_what_goes_is_not_bound(api: Api) -> None:
+async def row_31_a_pod_that_is_being_deleted_is_not_bound(api: Api) -> None:
     await api.patch(POD, "there", {"metadata": {"finalizers": ["example.com/a"]}})
     await api.delete(POD, "there")
     answer = await api.bind("there", "n")
     assert (answer.code, answer.body["reason"]) == (409, "Conflict")
 
 
-async def row_33_a_pod_may_be_bound_to_what_is_not_there(api: Api) -> None:
+async def row_33_a_pod_may_be_bound_to_a_missing_node(api: Api) -> None:
     assert (await api.bind("there", "ghost")).code == 201
 
 
-async def row_33_a_pod_may_be_bound_to_what_is_full_but_not_by_a_scheduler(api: Api) -> None:
+async def row_33_a_binding_to_a_full_node_is_accepted_but_not_a_group_binding(api: Api) -> None:
     await api.create(NODE, node("small", cpu="1"))
     one, two = await api.create(POD, pod("one", cpu="1"), pod("two", cpu="1"))
     assert (await api.bind_group((one, "small"))).code == 201
@@ -361,14 +361,14 @@ async def row_33_a_pod_may_be_bound_to_what_is_full_but_not_by_a_scheduler(api: 
     assert (await api.bind("two", "small")).code == 201
 
 
-async def row_34_what_goes_takes_no_finalizer_on(api: Api) -> None:
+async def row_34_an_object_that_is_being_deleted_gets_no_finalizer(api: Api) -> None:
     await api.patch(CONFIG_MAP, "there", {"metadata": {"finalizers": ["example.com/a"]}})
     await api.delete(CONFIG_MAP, "there")
     change = {"metadata": {"finalizers": ["example.com/a", "example.com/b"]}}
     assert (await api.patch(CONFIG_MAP, "there", change)).code == 422
 
 
-async def row_34_what_has_ended_for_good_does_not_run_again(api: Api) -> None:
+async def row_34_a_finished_pod_does_not_run_again(api: Api) -> None:
     await api.create(POD, pod("once", on="n1", spec={"restartPolicy": "Never"}))
     status = {"name": "main", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
     for state, code in (({"terminated": {"exitCode": 0}}, 200), ({"running": {}}, 422)):
@@ -376,25 +376,25 @@ async def row_34_what_has_ended_for_good_does_not_run_again(api: Api) -> None:
         assert (await api.patch(POD, "once", news, part="status")).code == code
 
 
-async def row_35_a_negative_grace_is_a_second(api: Api) -> None:
+async def row_35_a_negative_grace_period_is_one_second(api: Api) -> None:
     answer = await api.delete(POD, "bound", {"gracePeriodSeconds": -5})
     assert (answer.code, answer.body["metadata"]["deletionGracePeriodSeconds"]) == (200, 1)
 
 
-async def row_36_an_owner_may_be_absent(api: Api) -> None:
-    """What then becomes of it is the garbage collector's affair, and is tested with it."""
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": "nobody", "uid": "u"}
+async def row_36_an_owner_may_be_missing(api: Api) -> None:
+    """The garbage collector, which has its own tests, deletes such an object."""
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "missing", "uid": "u"}
     made = {"metadata": {"name": "a", "ownerReferences": [owner]}}
     assert (await api.ask("POST", MAPS, made)).code == 201
 
 
-async def row_37_a_template_stays(api: Api) -> None:
+async def row_37_a_pod_template_is_immutable(api: Api) -> None:
     await api.create(JOB, {**job(), "metadata": {"name": "j", "namespace": "default"}})
     change = {"spec": {"template": {"spec": {"restartPolicy": "OnFailure"}}}}
     assert (await api.patch(JOB, "j", change)).code == 422
 
 
-async def row_39_whoever_may_not_is_told_so(api: Api) -> None:
+async def row_39_an_unauthorized_user_gets_403(api: Api) -> None:
     answer = await api.ask("GET", MAPS, user=ANONYMOUS)
     assert (answer.code, answer.body["reason"]) == (403, "Forbidden")
     nowhere = await api.server.handle(Request("GET", "/apis/dragons.example/v1/x", user=ADMIN))
@@ -402,13 +402,13 @@ async def row_39_whoever_may_not_is_told_so(api: Api) -> None:
     assert isinstance(nowhere, Reply)
 
 
-async def row_39_whoever_shows_what_does_not_count_is_not_let_in(api: Api) -> None:
+async def row_39_an_invalid_token_gets_401(api: Api) -> None:
     with pytest.raises(Unauthorized) as refused:
         api.server.access.authenticator.authenticate("Bearer wrong")
     assert (refused.value.code, refused.value.reason) == (401, "Unauthorized")
 
 
-async def row_39_too_many_at_once_are_told_to_come_back(api: Api) -> None:
+async def row_39_too_many_requests_get_429(api: Api) -> None:
     api.server.priority_levels = PriorityLevels(reads=0)
     await grant(api, ANN, "view", "default")
     answer = await api.ask("GET", MAPS, user=ANN)
@@ -421,11 +421,11 @@ ROWS = {name: row for name, row in sorted(globals().items()) if name.startswith(
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 @in_virtual_time
-async def test_nasty_inputs_of_several_steps(row: Scenario) -> None:
-    await row(await a_server())
+async def test_bad_inputs_of_several_steps(row: Scenario) -> None:
+    await row(await start_server())
 
 
-# ---- more of the same ----------------------------------------------------------------------------
+# ---- more bad inputs -----------------------------------------------------------------------------
 
 MORE: dict[str, tuple[str, str, object, Mapping[str, str], Mapping[str, object]]] = {
     "a byte order mark": ("POST", MAPS, b"\xef\xbb\xbf{}", {}, {}),
@@ -464,13 +464,13 @@ MORE: dict[str, tuple[str, str, object, Mapping[str, str], Mapping[str, object]]
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("asked", MORE.values(), ids=MORE)
+@pytest.mark.parametrize("case", MORE.values(), ids=MORE)
 @in_virtual_time
-async def test_more_nasty_inputs_are_refused_in_words(
-    asked: tuple[str, str, object, Mapping[str, str], Mapping[str, object]],
+async def test_more_bad_inputs_are_refused_with_a_message(
+    case: tuple[str, str, object, Mapping[str, str], Mapping[str, object]],
 ) -> None:
-    method, path, body, headers, query = asked
-    api = await a_server()
+    method, path, body, headers, query = case
+    api = await start_server()
     answer: ApiResponse = await api.ask(method, path, body, headers=headers, query=query)
     assert 400 <= answer.code < 500, answer.body
     assert b"Traceback" not in answer.text

@@ -1,4 +1,4 @@
-"""Features that are switched off and on again: what is served, what is kept, what goes on."""
+"""Feature gates that are disabled and enabled again: what is served, kept and dropped."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ TEMPLATE: Object = {
 NO_GROUPS = resolve_gates({"GenericWorkload": False})
 
 
-class Restarted(Api):
-    """A server with some gates, over a store that others have used before."""
+class GatedApi(Api):
+    """Starts servers with feature gates over one store."""
 
     def __init__(self, store: Store, gates: FeatureGates) -> None:
         self.server = Server(store, StoppedClock(), SeededRandom(len(gates.enabled)), gates=gates)
@@ -44,7 +44,7 @@ def served(
 
     async def once() -> None:
         kept = store()
-        api = Restarted(kept, gates)
+        api = GatedApi(kept, gates)
         await api.server.start()
         await work(api)
         await kept.close()
@@ -73,12 +73,12 @@ async def get(api: Api, path: str) -> ApiResponse:
     return read(reply)
 
 
-# -------------------------------------------------------------------------------------- serving
+# ---- served kinds --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [POD_GROUP, WORKLOAD])
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_a_kind_that_is_switched_off_is_not_found(kind: Kind, method: str) -> None:
+def test_a_kind_of_a_disabled_feature_is_not_found(kind: Kind, method: str) -> None:
     async def work(api: Api) -> None:
         answer = await api.ask(method, kind.url_path("default"), {"metadata": {"name": "x"}})
         assert answer.code == 404
@@ -86,7 +86,7 @@ def test_a_kind_that_is_switched_off_is_not_found(kind: Kind, method: str) -> No
     served(NO_GROUPS, work)
 
 
-def test_what_is_switched_off_is_not_told_of() -> None:
+def test_discovery_does_not_list_disabled_features() -> None:
     async def work(api: Api) -> None:
         assert (await get(api, "/apis/scheduling.k8s.io/v1beta1")).code == 404
         group = (await get(api, "/apis/scheduling.k8s.io")).body
@@ -96,7 +96,7 @@ def test_what_is_switched_off_is_not_told_of() -> None:
     served(NO_GROUPS, work)
 
 
-def test_a_kind_goes_alone_where_its_version_has_others() -> None:
+def test_only_the_disabled_kind_of_a_version_disappears() -> None:
     async def work(api: Api) -> None:
         found = (await get(api, "/apis/scheduling.k8s.io/v1alpha3")).body["resources"]
         kinds = {resource["kind"] for resource in found}
@@ -106,7 +106,7 @@ def test_a_kind_goes_alone_where_its_version_has_others() -> None:
     served(resolve_gates({"CompositePodGroup": False}), work)
 
 
-def test_metrics_tell_which_gates_are_on() -> None:
+def test_metrics_show_which_gates_are_enabled() -> None:
     async def work(api: Api) -> None:
         text = (await get(api, "/metrics")).text.decode()
         assert 'kubernetes_feature_enabled{name="GenericWorkload",stage="BETA"} 0' in text
@@ -115,10 +115,10 @@ def test_metrics_tell_which_gates_are_on() -> None:
     served(NO_GROUPS, work)
 
 
-# ------------------------------------------------------------------------------------- dropping
+# ---- dropped fields ------------------------------------------------------------------------------
 
 
-def test_fields_that_are_switched_off_are_dropped_however_wrong_they_are() -> None:
+def test_disabled_fields_are_dropped_even_if_they_are_invalid() -> None:
     async def work(api: Api) -> None:
         wanted = job("x", gangPolicy={"policy": "Whatever"}, scheduling={"schedulingPolicy": {}})
         (made,) = await api.create(JOB, wanted)
@@ -130,7 +130,7 @@ def test_fields_that_are_switched_off_are_dropped_however_wrong_they_are() -> No
     served(resolve_gates({"WorkloadWithJob": False, "JobGangPolicy": False}), work)
 
 
-def test_whoever_asks_for_a_gang_that_is_switched_off_is_told_so() -> None:
+def test_a_gang_of_a_disabled_feature_gets_a_warning() -> None:
     wanted = job(
         "x", gangPolicy={"policy": "JobAsGang"}, scheduling={"schedulingPolicy": {"gang": {}}}
     )
@@ -138,7 +138,7 @@ def test_whoever_asks_for_a_gang_that_is_switched_off_is_told_so() -> None:
         '299 - "spec.scheduling is dropped: without the feature gate WorkloadWithJob '
         'pods are scheduled one by one"',
         '299 - "spec.gangPolicy is dropped: without the feature gate JobGangPolicy '
-        'it makes no gang"',
+        'no gang is formed"',
     ]
 
     async def work(api: Api) -> None:
@@ -153,7 +153,7 @@ def test_whoever_asks_for_a_gang_that_is_switched_off_is_told_so() -> None:
     served(resolve_gates({"WorkloadWithJob": False, "JobGangPolicy": False}), work)
 
 
-def test_a_pod_loses_its_group_and_is_created_all_the_same() -> None:
+def test_a_pod_is_created_without_its_disabled_group() -> None:
     async def work(api: Api) -> None:
         (made,) = await api.create(POD, pod("p", "g"))
         assert "schedulingGroup" not in made["spec"]
@@ -161,7 +161,7 @@ def test_a_pod_loses_its_group_and_is_created_all_the_same() -> None:
     served(NO_GROUPS, work)
 
 
-def test_neither_defaults_nor_admission_write_what_is_switched_off() -> None:
+def test_defaults_and_admission_set_no_disabled_fields() -> None:
     async def work(api: Api) -> None:
         (made,) = await api.create(POD_GROUP, pod_group("g", 2))
         assert "preemptionPolicy" not in made["spec"]
@@ -176,10 +176,10 @@ def test_neither_defaults_nor_admission_write_what_is_switched_off() -> None:
     served(resolve_gates({"PodGroupPreemptionPolicy": False}), work)
 
 
-# --------------------------------------------------------------------------- off, and on again
+# ---- disabling and enabling again ----------------------------------------------------------------
 
 
-def test_nothing_is_lost_by_switching_features_off_and_on_again(tmp_path: Path) -> None:
+def test_disabling_and_enabling_features_loses_nothing(tmp_path: Path) -> None:
     gang = {"schedulingPolicy": {"gang": {"minCount": 2}}}
     kept: dict[str, Object] = {}
 
@@ -205,7 +205,7 @@ def test_nothing_is_lost_by_switching_features_off_and_on_again(tmp_path: Path) 
         (new,) = await api.create(JOB, job("new", scheduling=gang))
         assert "scheduling" not in new["spec"]
 
-    async def look(api: Api) -> None:
+    async def read_back(api: Api) -> None:
         assert await api.get(POD_GROUP, "g") == kept["group"]
         assert await api.get(WORKLOAD, "w") == kept["workload"]
         jobs = {
@@ -221,10 +221,10 @@ def test_nothing_is_lost_by_switching_features_off_and_on_again(tmp_path: Path) 
     on_disk = partial(SqliteStore, tmp_path)
     served(DEFAULT_GATES, make, on_disk)
     served(NO_GROUPS, live_without, on_disk)
-    served(DEFAULT_GATES, look, on_disk)
+    served(DEFAULT_GATES, read_back, on_disk)
 
 
-def test_a_template_keeps_what_it_has_and_gets_nothing_new_while_it_is_off(tmp_path: Path) -> None:
+def test_a_template_keeps_its_disabled_fields_but_gets_no_new_ones(tmp_path: Path) -> None:
     scheduling: Object = {"schedulingPolicy": {"gang": {}}}
 
     def cron_job(name: str, spec: Object) -> Object:

@@ -1,4 +1,4 @@
-"""Other names of fields, as clients use them: in every sort of request, told of, never stored."""
+"""Field aliases in every type of request: accepted with a warning, never stored."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def cron_job(scheduling: Object) -> Object:
     return {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "x"}, "spec": spec}
 
 
-async def made(api: Api, obj: Object, **query: object) -> ApiResponse:
+async def post_object(api: Api, obj: Object, **query: object) -> ApiResponse:
     kind = {"Job": JOB, "CronJob": CRON_JOB, "Pod": POD}[obj["kind"]]
     return await api.ask("POST", kind.url_path("default"), obj, query=query)
 
@@ -51,56 +51,56 @@ async def scheduling(api: Api) -> Any:
 
 
 @in_virtual_time
-async def test_what_is_said_in_other_names_is_stored_in_its_own() -> None:
+async def test_aliases_are_stored_under_the_canonical_names() -> None:
     api = await Api.start()
-    answer = await made(api, job(ALIASED))
+    answer = await post_object(api, job(ALIASED))
     assert answer.code == 201
     assert answer.body["spec"]["scheduling"] == STORED
     assert await scheduling(api) == STORED
 
 
 @in_virtual_time
-async def test_every_other_name_brings_a_warning_that_says_what_to_write() -> None:
+async def test_every_alias_gets_a_warning_with_the_canonical_name() -> None:
     api = await Api.start()
-    told = (await made(api, job(ALIASED))).header_values("warning")
-    assert told[0] == (
+    warnings = (await post_object(api, job(ALIASED))).header_values("warning")
+    assert warnings[0] == (
         '299 - "spec.scheduling.policy: deprecated; use spec.scheduling.schedulingPolicy instead"'
     )
-    assert len(told) == 4
-    assert (await made(api, job(STORED, "y"))).header_values("warning") == []
+    assert len(warnings) == 4
+    assert (await post_object(api, job(STORED, "y"))).header_values("warning") == []
 
 
 @in_virtual_time
-async def test_other_names_are_no_unknown_fields_even_to_the_strict() -> None:
+async def test_aliases_are_not_unknown_fields_with_strict_validation() -> None:
     api = await Api.start()
-    assert (await made(api, job(ALIASED), fieldValidation="Strict")).code == 201
+    assert (await post_object(api, job(ALIASED), fieldValidation="Strict")).code == 201
     strange = job({"rules": {}}, "y")
-    assert (await made(api, strange, fieldValidation="Strict")).code == 400
+    assert (await post_object(api, strange, fieldValidation="Strict")).code == 400
 
 
 @in_virtual_time
-async def test_fields_that_a_reference_never_had_are_unknown() -> None:
+async def test_fields_that_are_no_aliases_are_unknown() -> None:
     api = await Api.start()
     reference = {"workloadRef": {"name": "w", "podGroupName": "g", "color": "red"}}
-    refused = await made(api, pod("p", spec=reference), fieldValidation="Strict")
+    refused = await post_object(api, pod("p", spec=reference), fieldValidation="Strict")
     assert refused.code == 400
     assert 'unknown field "spec.schedulingGroup.color"' in refused.body["message"]
-    assert (await made(api, pod("p", spec=reference))).code == 201
+    assert (await post_object(api, pod("p", spec=reference))).code == 201
 
 
 @in_virtual_time
-async def test_one_request_may_not_have_both_spellings() -> None:
+async def test_a_request_with_an_alias_and_its_field_is_refused() -> None:
     api = await Api.start()
-    both = await made(api, job({**ALIASED, "schedulingPolicy": {"gang": {}}}))
+    both = await post_object(api, job({**ALIASED, "schedulingPolicy": {"gang": {}}}))
     assert both.code == 422
     assert both.cause_reasons == [("spec.scheduling.policy", "FieldValueForbidden")]
     assert both.body["message"].startswith('Job.batch "x" is invalid: ')
 
 
 @in_virtual_time
-async def test_an_update_may_use_other_names() -> None:
+async def test_an_update_may_use_aliases() -> None:
     api = await Api.start()
-    wanted = (await made(api, job(ALIASED))).body
+    wanted = (await post_object(api, job(ALIASED))).body
     wanted["spec"]["scheduling"] = {**ALIASED, "policy": {"gang": {"minCount": 3}}}
     answer = await api.ask("PUT", JOB.url_path("default", "x"), wanted)
     assert answer.code == 200, answer.body
@@ -110,9 +110,9 @@ async def test_an_update_may_use_other_names() -> None:
 
 @pytest.mark.parametrize("content", ["merge", "strategic"])
 @in_virtual_time
-async def test_a_merge_patch_may_use_other_names(content: str) -> None:
+async def test_a_merge_patch_may_use_aliases(content: str) -> None:
     api = await Api.start()
-    await made(api, job(STORED))
+    await post_object(api, job(STORED))
     change = {"spec": {"scheduling": {"policy": {"gang": {"minCount": 3}}}}}
     answer = await api.patch(JOB, "x", change, content)
     assert answer.code == 200, answer.body
@@ -121,9 +121,9 @@ async def test_a_merge_patch_may_use_other_names(content: str) -> None:
 
 
 @in_virtual_time
-async def test_a_json_patch_may_use_other_names() -> None:
+async def test_a_json_patch_may_use_aliases() -> None:
     api = await Api.start()
-    await made(api, job(STORED))
+    await post_object(api, job(STORED))
     at = "/spec/scheduling"
     steps = [
         {"op": "test", "path": f"{at}/constraints/topology/0", "value": {"level": "zone"}},
@@ -137,7 +137,7 @@ async def test_a_json_patch_may_use_other_names() -> None:
 
 
 @in_virtual_time
-async def test_a_configuration_may_use_other_names_and_owns_the_stored_ones() -> None:
+async def test_an_applied_alias_owns_the_stored_field() -> None:
     api = await Api.start()
     query = {"fieldManager": "me"}
     path = JOB.url_path("default", "x")
@@ -152,9 +152,9 @@ async def test_a_configuration_may_use_other_names_and_owns_the_stored_ones() ->
 
 
 @in_virtual_time
-async def test_a_change_of_spelling_alone_changes_nothing() -> None:
+async def test_replacing_an_alias_by_its_field_changes_nothing() -> None:
     api = await Api.start()
-    await made(api, job(ALIASED))
+    await post_object(api, job(ALIASED))
     manifest = '{"spec": {"scheduling": {"schedulingPolicy": {"gang": {"minCount": 2}}}}}'
     change = {
         "metadata": {"annotations": {LAST_APPLIED_ANNOTATION: manifest}},
@@ -167,9 +167,9 @@ async def test_a_change_of_spelling_alone_changes_nothing() -> None:
 
 @pytest.mark.parametrize("content", ["merge", "strategic"])
 @in_virtual_time
-async def test_null_for_another_name_is_about_no_field_that_is_stored(content: str) -> None:
+async def test_null_for_an_alias_removes_no_stored_field(content: str) -> None:
     api = await Api.start()
-    await made(api, job(STORED))
+    await post_object(api, job(STORED))
     nulls = {"policy": None, "constraints": None, "disruption": None}
     answer = await api.patch(JOB, "x", {"spec": {"scheduling": nulls}}, content)
     assert answer.code == 200, answer.body
@@ -177,7 +177,7 @@ async def test_null_for_another_name_is_about_no_field_that_is_stored(content: s
 
 
 @in_virtual_time
-async def test_a_field_that_a_manifest_gives_up_under_another_name_goes() -> None:
+async def test_removing_an_alias_from_a_manifest_removes_the_field() -> None:
     api = await Api.start()
     spec = {**TEMPLATE["spec"], "workloadRef": REPLICA}
     template = {"metadata": {"name": "x"}, "template": {"spec": spec}}
@@ -194,9 +194,9 @@ async def test_a_field_that_a_manifest_gives_up_under_another_name_goes() -> Non
 
 
 @in_virtual_time
-async def test_jobs_of_a_cron_job_may_go_from_one_policy_to_another_by_other_names() -> None:
+async def test_a_cron_job_may_change_its_policy_with_aliases() -> None:
     api = await Api.start()
-    await made(api, cron_job({"schedulingPolicy": {"basic": {}}}))
+    await post_object(api, cron_job({"schedulingPolicy": {"basic": {}}}))
     wanted = {"policy": {"gang": {"minCount": 2}}, "schedulingPolicy": None}
     change = {"spec": {"jobTemplate": {"spec": {"scheduling": wanted}}}}
     answer = await api.patch(CRON_JOB, "x", change, "strategic")
@@ -206,9 +206,9 @@ async def test_jobs_of_a_cron_job_may_go_from_one_policy_to_another_by_other_nam
 
 
 @in_virtual_time
-async def test_a_pod_names_its_group_in_the_old_way() -> None:
+async def test_a_pod_may_name_its_group_with_annotations() -> None:
     api = await Api.start()
-    answer = await made(api, pod("p", spec={"workloadRef": REPLICA}))
+    answer = await post_object(api, pod("p", spec={"workloadRef": REPLICA}))
     assert answer.code == 201
     assert answer.body["spec"]["schedulingGroup"] == {"podGroupName": "w-t-1"}
     assert "workloadRef" not in answer.body["spec"]
@@ -218,26 +218,26 @@ async def test_a_pod_names_its_group_in_the_old_way() -> None:
 
 
 @in_virtual_time
-async def test_both_ways_to_name_a_group_must_name_the_same() -> None:
+async def test_the_annotation_and_the_field_must_name_the_same_group() -> None:
     api = await Api.start()
     both: Object = {"workloadRef": REPLICA, "schedulingGroup": {"podGroupName": "w-t-1"}}
-    assert (await made(api, pod("same", spec=both))).code == 201
+    assert (await post_object(api, pod("same", spec=both))).code == 201
     both = {"workloadRef": REPLICA, "schedulingGroup": {"podGroupName": "other"}}
-    refused = await made(api, pod("other", spec=both))
+    refused = await post_object(api, pod("other", spec=both))
     assert refused.code == 422
     assert refused.cause_reasons == [("spec.workloadRef", "FieldValueForbidden")]
 
 
 @in_virtual_time
-async def test_a_name_that_cannot_be_is_refused() -> None:
+async def test_an_invalid_group_name_is_refused() -> None:
     api = await Api.start()
-    refused = await made(api, pod("p", spec={"workloadRef": {**REPLICA, "name": "No Name"}}))
+    refused = await post_object(api, pod("p", spec={"workloadRef": {**REPLICA, "name": "No Name"}}))
     assert refused.code == 422
     assert refused.cause_reasons == [("spec.workloadRef.name", "FieldValueInvalid")]
 
 
 @in_virtual_time
-async def test_a_template_may_get_another_group_by_any_patch() -> None:
+async def test_any_patch_may_change_the_group_of_a_template() -> None:
     api = await Api.start()
     template = {"metadata": {"name": "x"}, "template": TEMPLATE}
     await api.ask("POST", POD_TEMPLATE.url_path("default"), template)
@@ -254,7 +254,7 @@ async def test_a_template_may_get_another_group_by_any_patch() -> None:
 @pytest.mark.parametrize("way", ["merge", "strategic", "json", "put", "apply"])
 @pytest.mark.parametrize("group", [{"podGroupName": "other"}, None])
 @in_virtual_time
-async def test_whoever_names_another_group_or_none_takes_the_marks_of_the_old_one_off(
+async def test_changing_the_group_removes_the_annotations_of_the_old_one(
     group: Object | None, way: str
 ) -> None:
     api = await Api.start()
@@ -293,7 +293,7 @@ async def test_whoever_names_another_group_or_none_takes_the_marks_of_the_old_on
 
 
 @in_virtual_time
-async def test_a_template_that_is_written_back_as_it_was_read_keeps_its_marks() -> None:
+async def test_writing_a_template_back_keeps_its_annotations() -> None:
     api = await Api.start()
     spec = {**TEMPLATE["spec"], "workloadRef": REPLICA}
     template = {"metadata": {"name": "x"}, "template": {"spec": spec}}
@@ -314,14 +314,14 @@ async def test_a_template_that_is_written_back_as_it_was_read_keeps_its_marks() 
     ],
 )
 @in_virtual_time
-async def test_nonsense_around_other_names_is_the_clients_fault(body: Object) -> None:
+async def test_invalid_values_of_aliases_are_client_errors(body: Object) -> None:
     api = await Api.start()
     answer = await api.ask("POST", POD.url_path("default"), body)
     assert answer.code in (400, 422), answer.body
 
 
 @in_virtual_time
-async def test_a_patch_that_takes_back_what_it_said_is_the_clients_fault() -> None:
+async def test_a_contradictory_json_patch_is_a_client_error() -> None:
     api = await Api.start()
     template = {"metadata": {"name": "x"}, "template": TEMPLATE}
     await api.ask("POST", POD_TEMPLATE.url_path("default"), template)
@@ -333,10 +333,10 @@ async def test_a_patch_that_takes_back_what_it_said_is_the_clients_fault() -> No
 
 
 @in_virtual_time
-async def test_both_the_schema_and_clients_know_the_gang_policy_of_a_job() -> None:
+async def test_openapi_has_the_gang_policy_of_a_job() -> None:
     api = await Api.start()
     wanted = {**job({}), "spec": {"template": TEMPLATE, "gangPolicy": {"policy": "JobAsGang"}}}
-    answer = await made(api, wanted, fieldValidation="Strict")
+    answer = await post_object(api, wanted, fieldValidation="Strict")
     assert answer.code == 201, answer.body
     assert answer.body["spec"]["gangPolicy"] == {"policy": "JobAsGang"}
     document = (await api.ask("GET", "/openapi/v3/apis/batch/v1")).body

@@ -1,4 +1,4 @@
-"""A server whose store stops, on a real file."""
+"""A server whose store fails, on a real file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.store.test_sqlite_errors import small_files
 
 
 @in_real_time
-async def test_what_a_full_disk_could_not_take_is_refused_in_words(
+async def test_a_write_to_a_full_disk_is_refused_with_the_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     alarms: list[StoreFailed] = []
@@ -37,5 +37,5 @@ async def test_what_a_full_disk_could_not_take_is_refused_in_words(
     assert last
     assert (last.code, last.body["reason"]) == (500, "InternalError")
     assert "the store stopped: disk I/O error" in last.body["message"]
-    assert (len(alarms), caplog.text) == (1, "")
+    assert (len(alarms), caplog.messages) == (1, ["store failed"])
     await store.close()

@@ -1,8 +1,8 @@
 """Hostile requests by the thousand, and hostile bytes by the ten thousand: never a 5xx.
 
-A sound object of some kind, one field of it hostile, sent by POST, PUT or PATCH: many in a row to
-one server, which must not be harmed by those before. The suite tries 5,000 such requests, a soak
-200,000. What was recorded of another server, of every kind and act, is sent again and harmed too.
+A valid object of some kind with one hostile field is sent by POST, PUT or PATCH. One server gets
+many in a row and must not be damaged by the previous ones. The suite tries 5,000 such requests, a
+soak 200,000. Recorded requests of every kind and action are sent with mutations too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.api.protobuf_bodies import POD as POD_IN_PROTOBUF
 from tests.builders import gang, in_virtual_time, pod
 from tests.recorded_cases import Case, Words, decoded, dig, fill, recorded_cases
 from tests.server.api import Api
-from tests.server.test_hostile_input import BARE, KEYS, TEMPLATES, WORDS, assert_ours, mutated
+from tests.server.test_hostile_input import BARE, KEYS, TEMPLATES, WORDS, assert_valid_reply, mutate
 from tests.server.test_recorded import ask
 
 #: Requests to one server, and to how many servers, in the suite and in a soak.
@@ -48,40 +48,40 @@ NUMBERS = (0, 1, -1, 2**31, 2**53, 2**63 - 1, -(2**63), 10**18, 0.5, 1e300, -1e-
 DEEDS = ("replace", "replace", "remove", "add", "wrap", "double")
 
 
-def hostile(lots: random.Random, depth: int = 2) -> Any:
-    """Something that nobody expects."""
-    match lots.randrange(8 if depth else 5):
+def hostile(rng: random.Random, depth: int = 2) -> Any:
+    """Values that no schema expects."""
+    match rng.randrange(8 if depth else 5):
         case 0 | 1:
-            return lots.choice(WORDS)
+            return rng.choice(WORDS)
         case 2:
-            return lots.choice(NUMBERS)
+            return rng.choice(NUMBERS)
         case 3:
-            return lots.choice((None, True, False, "", [], {}))
+            return rng.choice((None, True, False, "", [], {}))
         case 4:
-            return "".join(chr(lots.randrange(1, 0xD800)) for _ in range(lots.randrange(6)))
+            return "".join(chr(rng.randrange(1, 0xD800)) for _ in range(rng.randrange(6)))
         case 5 | 6:
-            return {lots.choice(KEYS): hostile(lots, depth - 1) for _ in range(lots.randrange(3))}
+            return {rng.choice(KEYS): hostile(rng, depth - 1) for _ in range(rng.randrange(3))}
         case _:
-            return [hostile(lots, depth - 1) for _ in range(lots.randrange(3))]
+            return [hostile(rng, depth - 1) for _ in range(rng.randrange(3))]
 
 
-def harmed(sound: Object, lots: random.Random) -> Object:
-    """An object with one thing in it that is hostile, and now and then two."""
-    wounds = 1 if lots.random() < 0.8 else 2
-    return mutated(sound, [
-        (lots.randrange(10_000), lots.choice(DEEDS), lots.choice(KEYS), hostile(lots))
+def with_hostile_field(template: Object, rng: random.Random) -> Object:
+    """An object with one hostile value, sometimes two."""
+    wounds = 1 if rng.random() < 0.8 else 2
+    return mutate(template, [
+        (rng.randrange(10_000), rng.choice(DEEDS), rng.choice(KEYS), hostile(rng))
         for _ in range(wounds)
     ])  # fmt: skip
 
 
 async def send(api: Api, kind: Kind, way: str, name: str, obj: Object) -> None:
-    """One request, whose answer must be one of ours."""
+    """Send one request; the reply must be a valid one."""
     path, namespace = kind.url_path("default" if kind.namespaced else ""), {"fieldManager": "fuzz"}
     if way == "POST":
-        assert_ours(await api.ask("POST", path, obj))
+        assert_valid_reply(await api.ask("POST", path, obj))
         return
     if way == "PUT":
-        assert_ours(await api.ask("PUT", f"{path}/{name}", obj))
+        assert_valid_reply(await api.ask("PUT", f"{path}/{name}", obj))
         return
     body: object = obj
     if way == JSON_PATCH:
@@ -90,15 +90,15 @@ async def send(api: Api, kind: Kind, way: str, name: str, obj: Object) -> None:
         body = {"apiVersion": kind.api_version, "kind": kind.name, **obj}
     query = namespace if way == APPLY_PATCH else {}
     headers = {"content-type": way}
-    assert_ours(await api.ask("PATCH", f"{path}/{name}", body, headers=headers, query=query))
+    assert_valid_reply(await api.ask("PATCH", f"{path}/{name}", body, headers=headers, query=query))
 
 
-async def a_full_server() -> Api:
-    """One that has something of every kind of which next to nothing is enough."""
+async def start_full_server() -> Api:
+    """A server with a minimal object of each kind."""
     api = await Api.start()
-    for kind, sound in (*TEMPLATES, *BARE):
-        assert_ours(
-            await api.ask("POST", kind.url_path("default" if kind.namespaced else ""), sound)
+    for kind, template in (*TEMPLATES, *BARE):
+        assert_valid_reply(
+            await api.ask("POST", kind.url_path("default" if kind.namespaced else ""), template)
         )
     return api
 
@@ -111,52 +111,54 @@ def _rows() -> int:
 @given(st.integers(0, 2**32))
 @in_virtual_time
 async def test_one_hostile_field_never_breaks_the_server(seed: int) -> None:
-    api, lots = await a_full_server(), random.Random(seed)
+    api, rng = await start_full_server(), random.Random(seed)
     for _ in range(IN_A_ROW):
-        kind, sound = lots.choice(KINDS)
-        name = sound["metadata"]["name"]
-        await send(api, kind, lots.choice(WAYS), name, harmed(sound, lots))
+        kind, template = rng.choice(KINDS)
+        name = template["metadata"]["name"]
+        await send(api, kind, rng.choice(WAYS), name, with_hostile_field(template, rng))
     for kind in (POD, POD_GROUP, CONFIG_MAP):
         assert (await api.ask("GET", kind.url_path())).code == 200
 
 
-# ---- what was once recorded ----------------------------------------------------------------------
+# ---- recorded requests ---------------------------------------------------------------------------
 
 RECORDED = [case for case in recorded_cases() if not case.names_a_token]
 
 
-def _body(asked: Object, words: Words, lots: random.Random) -> bytes:
-    """The body of a recorded request, as it is or with something in it that is hostile."""
-    body = fill(asked.get("body", ""), words)
+def _body(request: Object, words: Words, rng: random.Random) -> bytes:
+    """The body of a recorded request, unchanged or with a hostile value."""
+    body = fill(request.get("body", ""), words)
     if isinstance(body, str):
         return body.encode()
     box = {"body": body}
-    return orjson.dumps((harmed(box, lots) if lots.random() < 0.6 else box).get("body"))
+    return orjson.dumps((with_hostile_field(box, rng) if rng.random() < 0.6 else box).get("body"))
 
 
-async def again(api: Api, case: Case, lots: random.Random) -> None:
-    """Ask what somebody asked once, not quite as they did."""
-    words: Words = {"ns": "default", "id": f"x{lots.randrange(10**6)}"}
+async def send_mutated(api: Api, case: Case, rng: random.Random) -> None:
+    """Send a recorded request with changes."""
+    words: Words = {"ns": "default", "id": f"x{rng.randrange(10**6)}"}
     for step in case.steps:
-        asked = step["request"]
-        path, _, query = fill(asked["path"], words).partition("?")
-        headers = {"content-type": asked.get("type", JSON), "accept": asked.get("accept", JSON)}
-        body = _body(asked, words, lots)
-        answer = await ask(api.server, Request(asked["method"], path, query, headers, body, ADMIN))
+        request = step["request"]
+        path, _, query = fill(request["path"], words).partition("?")
+        headers = {"content-type": request.get("type", JSON), "accept": request.get("accept", JSON)}
+        body = _body(request, words, rng)
+        answer = await ask(
+            api.server, Request(request["method"], path, query, headers, body, ADMIN)
+        )
         # 504 is the answer to a revision of the future.
-        assert answer[0] < 500 or answer[0] == 504, (asked, body, answer)
+        assert answer[0] < 500 or answer[0] == 504, (request, body, answer)
         found = decoded(query, answer[0], answer[2])
         for word, place in step.get("save", {}).items():
             words[word] = str(dig(found, place) or "")
 
 
 @pytest.mark.parametrize("cases", [500, pytest.param(40_000, marks=pytest.mark.soak)])
-def test_what_was_recorded_never_breaks_the_server_when_it_is_harmed(cases: int) -> None:
+def test_mutated_recorded_requests_never_break_the_server(cases: int) -> None:
     @in_virtual_time
     async def some(seed: int) -> None:
-        lots, api = random.Random(seed), await Api.start()
+        rng, api = random.Random(seed), await Api.start()
         for _ in range(IN_A_ROW):
-            await again(api, lots.choice(RECORDED), lots)
+            await send_mutated(api, rng.choice(RECORDED), rng)
 
     for seed in range(cases // IN_A_ROW):
         some(seed)
@@ -173,7 +175,7 @@ SEEDS = {
     "a quantity": b"12345.678e-9",
     "protobuf": POD_IN_PROTOBUF,
 }  # fmt: skip
-#: What parsers stumble over.
+#: Input that is difficult for parsers.
 PIECES = (
     b"[", b"{", b"}", b"]", b'"', b"\\", b"\\u0000", b"\\ud800", b"\x00", b"\xff", b"\xc0\x80",
     b"~", b"&a ", b"*a", b"<<: ", b"!!", b"---\n", b"%", b",", b":", b"9" * 30, b"-", b"e999",
@@ -183,7 +185,7 @@ PIECES = (
 
 
 def _reads(content: str) -> Callable[[bytes], object]:
-    """A body in some format, read as far as no kind is needed."""
+    """Parse a body in some format without a kind."""
     accepted = (*OBJECT_MEDIA_TYPES, JSON_PATCH)
     return lambda raw: load_body(Request("POST", "/", "", {"content-type": content}, raw), accepted)
 
@@ -204,38 +206,38 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
 REFUSALS = (ApiError, BadSelector, BadQuantity)
 
 
-def garbled(raw: bytes, lots: random.Random) -> bytes:
-    """Bytes of which some are others, gone, doubled, or replaced by something nasty."""
+def mutate_bytes(raw: bytes, rng: random.Random) -> bytes:
+    """Bytes of which some are changed, removed, doubled or replaced."""
     data = bytearray(raw)
-    for _ in range(lots.randint(1, 6)):
-        at = lots.randrange(len(data) + 1)
-        match lots.randrange(5):
+    for _ in range(rng.randint(1, 6)):
+        at = rng.randrange(len(data) + 1)
+        match rng.randrange(5):
             case 0:
-                data[at:at] = lots.choice(PIECES)
+                data[at:at] = rng.choice(PIECES)
             case 1:
-                del data[at : at + lots.randint(1, 8)]
+                del data[at : at + rng.randint(1, 8)]
             case 2:
-                data[at : at + 1] = bytes([lots.randrange(256)])
+                data[at : at + 1] = bytes([rng.randrange(256)])
             case 3:
-                end = at + lots.randint(1, 20)
-                data[at:at] = data[at:end] * lots.randint(1, 4)
+                end = at + rng.randint(1, 20)
+                data[at:at] = data[at:end] * rng.randint(1, 4)
             case _:
-                data[at : at + 4] = lots.choice(PIECES) * lots.randint(1, 3)
+                data[at : at + 4] = rng.choice(PIECES) * rng.randint(1, 3)
     return bytes(data)
 
 
-#: How often bytes are garbled, in the suite and in a soak.
+#: How often bytes are mutated, in the suite and in a soak.
 often = pytest.mark.parametrize("tries", [500, pytest.param(200_000, marks=pytest.mark.soak)])
 
 
 @often
 @pytest.mark.parametrize("name", PARSERS)
 def test_no_bytes_break_a_parser(name: str, tries: int) -> None:
-    lots, parse = random.Random(name), PARSERS[name]
+    rng, parse = random.Random(name), PARSERS[name]
     parse(SEEDS[name])
     tracemalloc.start()
     for _ in range(tries):
-        raw = garbled(SEEDS[name], lots)
+        raw = mutate_bytes(SEEDS[name], rng)
         try:
             parse(raw)
         except REFUSALS:
@@ -250,7 +252,7 @@ def test_no_bytes_break_a_parser(name: str, tries: int) -> None:
 @often
 @in_virtual_time
 async def test_no_bytes_break_the_server_in_any_format(tries: int) -> None:
-    lots, api = random.Random(7), await Api.start()
+    rng, api = random.Random(7), await Api.start()
     await api.create(POD, pod("a"))
     await api.create(POD_GROUP, gang("g", 2)[0])
     formats: Sequence[tuple[str, str, str]] = (
@@ -259,18 +261,18 @@ async def test_no_bytes_break_the_server_in_any_format(tries: int) -> None:
         ("YAML", "PATCH", APPLY_PATCH), ("protobuf", "POST", "application/vnd.kubernetes.protobuf"),
     )  # fmt: skip
     for _ in range(tries):
-        seed, method, content = lots.choice(formats)
+        seed, method, content = rng.choice(formats)
         path = POD.url_path("default", "" if method == "POST" else "a")
         query = {"fieldManager": "fuzz"} if content == APPLY_PATCH else {}
-        body = garbled(SEEDS[seed], lots)
+        body = mutate_bytes(SEEDS[seed], rng)
         answer = await api.ask(method, path, body, headers={"content-type": content}, query=query)
-        assert_ours(answer)
+        assert_valid_reply(answer)
 
 
 @often
 @in_virtual_time
 async def test_no_option_of_a_list_breaks_the_server(tries: int) -> None:
-    lots, api = random.Random(9), await Api.start()
+    rng, api = random.Random(9), await Api.start()
     await api.create(POD, pod("a"), pod("b"))
     first = await api.ask("GET", POD.url_path(), query={"limit": 1})
     options = {
@@ -278,7 +280,7 @@ async def test_no_option_of_a_list_breaks_the_server(tries: int) -> None:
         "continue": first.body["metadata"]["continue"].encode(),
     }  # fmt: skip
     for _ in range(tries):
-        name, seed = lots.choice(list(options.items()))
-        text = garbled(seed, lots).decode("utf-8", "replace")
+        name, seed = rng.choice(list(options.items()))
+        text = mutate_bytes(seed, rng).decode("utf-8", "replace")
         answer = await api.ask("GET", POD.url_path(), query={name: text, "limit": 5})
         assert answer.code in (200, 400), answer.body

@@ -1,4 +1,4 @@
-"""The last of the nasty inputs: groups that no scheduler can place, and what it makes of them."""
+"""The last of the bad inputs: groups that no scheduler can place, and what it does with them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def priority_class(name: str, value: int) -> Object:
     }  # fmt: skip
 
 
-async def row_40_a_group_that_is_missing_is_waited_for(c: Cluster) -> None:
+async def row_40_pods_wait_for_a_missing_group(c: Cluster) -> None:
     group, *members = gang("a", 2, cpu="1")
     await c.create(*members)
     await asyncio.sleep(60)
@@ -35,7 +35,7 @@ async def row_40_a_group_that_is_missing_is_waited_for(c: Cluster) -> None:
     await c.until_placed("a-0", "a-1", seconds=5)
 
 
-async def row_40_members_that_are_missing_are_waited_for(c: Cluster) -> None:
+async def row_40_a_group_waits_for_missing_members(c: Cluster) -> None:
     group, *members = gang("a", 3, cpu="1")
     await c.create(group, *members[:2])
     await asyncio.sleep(60)
@@ -47,8 +47,8 @@ async def row_40_members_that_are_missing_are_waited_for(c: Cluster) -> None:
     await c.until_placed("a-0", "a-1", "a-2", seconds=5)
 
 
-async def refused(c: Cluster, reason: str) -> None:
-    """The gang `a` stays where it is, and says why; nobody had to go for it."""
+async def assert_pending(c: Cluster, reason: str) -> None:
+    """The gang `a` stays pending with a reason, and no pod was evicted."""
     await asyncio.sleep(60)
     assert set(await c.node_by_pod()) <= {"there"}
     said = await c.group_condition("a", POD_GROUP_INITIALLY_SCHEDULED)
@@ -58,32 +58,32 @@ async def refused(c: Cluster, reason: str) -> None:
     assert await c.events("Preempted") == []
 
 
-async def row_40_members_of_two_schedulers_are_refused_whole(c: Cluster) -> None:
+async def row_40_a_group_with_two_schedulers_is_refused(c: Cluster) -> None:
     group, one, two = gang("a", 2, cpu="1")
     two["spec"]["schedulerName"] = "another"
     await c.create(group, one, two)
-    await refused(c, "SchedulerError")
+    await assert_pending(c, "SchedulerError")
 
 
-async def row_40_members_of_two_priorities_are_refused_whole(c: Cluster) -> None:
+async def row_40_a_group_with_two_priorities_is_refused(c: Cluster) -> None:
     await c.create(priority_class("high", 7))
     group, one, two = gang("a", 2, cpu="1")
     two["spec"]["priorityClassName"] = "high"
     await c.create(group, one, two)
-    await refused(c, "SchedulerError")
+    await assert_pending(c, "SchedulerError")
 
 
-async def row_40_a_gang_larger_than_the_cluster_costs_nobody_anything(c: Cluster) -> None:
+async def row_40_a_gang_larger_than_the_cluster_evicts_no_pod(c: Cluster) -> None:
     await c.create(priority_class("high", 7), pod("there", cpu="1"))
     await c.until_placed("there")
     group, *members = gang("a", 9, cpu="1")
     for one in (group, *members):
         one["spec"]["priorityClassName"] = "high"
     await c.create(group, *members)
-    await refused(c, "Unschedulable")
+    await assert_pending(c, "Unschedulable")
 
 
-async def row_40_a_group_that_is_deleted_stays_until_its_pods_are_gone(c: Cluster) -> None:
+async def row_40_a_deleted_group_stays_until_its_pods_are_gone(c: Cluster) -> None:
     await c.create(*gang("a", 2, cpu="1"))
     await c.delete(POD_GROUP, "a")
     await asyncio.sleep(60)
@@ -102,7 +102,7 @@ GROUPS = {name: row for name, row in sorted(globals().items()) if name.startswit
 
 @pytest.mark.parametrize("row", GROUPS.values(), ids=GROUPS)
 @in_virtual_time
-async def test_what_a_scheduler_makes_of_a_nasty_group(row: Scenario) -> None:
+async def test_a_scheduler_refuses_a_bad_group(row: Scenario) -> None:
     async with cluster(nodes=simulated_nodes(2, cpu="4")) as c:
         await row(c)
 

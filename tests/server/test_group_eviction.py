@@ -1,4 +1,4 @@
-"""Many pods make way in one step, or none does."""
+"""GroupEvictions: many pods are evicted in one transaction, or none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.server.api import Api, ApiResponse
 PATH = "/apis/phalanx.dev/v1alpha1/namespaces/default/groupevictions"
 
 
-async def running(api: Api, *names: str, grace: int = 30) -> list[Object]:
+async def create_bound_pods(api: Api, *names: str, grace: int = 30) -> list[Object]:
     """Pods on a node, in the default namespace."""
     await api.create(NODE, node("n", cpu="8"))
     spec = {"terminationGracePeriodSeconds": grace}
@@ -37,7 +37,7 @@ async def evict(
     return await api.ask("POST", PATH, body, query=query)
 
 
-def told(obj: Object) -> list[tuple[str, str, str, str]]:
+def disruption_targets(obj: Object) -> list[tuple[str, str, str, str]]:
     conditions = obj["status"].get("conditions", [])
     return [
         (one["type"], one["status"], one["reason"], one["message"])
@@ -46,17 +46,17 @@ def told(obj: Object) -> list[tuple[str, str, str, str]]:
     ]
 
 
-TOLD = [("DisruptionTarget", "True", "PreemptionByScheduler", "make way")]
+DISRUPTION = [("DisruptionTarget", "True", "PreemptionByScheduler", "make way")]
 
 
 @in_virtual_time
-async def test_all_pods_are_told_and_begin_to_go_in_one_transaction() -> None:
+async def test_all_pods_get_the_condition_and_are_deleted_in_one_transaction() -> None:
     api = await Api.start()
-    pods = await running(api, "a", "b", "c")
+    pods = await create_bound_pods(api, "a", "b", "c")
     before = api.store.revision
     assert (await evict(api, *pods[:2])).code == 201
     gone = [await api.get(POD, name) for name in "ab"]
-    assert [told(one) for one in gone] == [TOLD, TOLD]
+    assert [disruption_targets(one) for one in gone] == [DISRUPTION, DISRUPTION]
     assert [one["metadata"]["deletionGracePeriodSeconds"] for one in gone] == [30, 30]
     revisions = [int(one["metadata"]["resourceVersion"]) for one in gone]
     assert revisions == [before + 1, before + 2]
@@ -64,52 +64,52 @@ async def test_all_pods_are_told_and_begin_to_go_in_one_transaction() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_that_needs_no_time_is_gone_at_once_with_all_that_it_took() -> None:
+async def test_a_pod_with_grace_period_zero_is_removed_with_its_allocation() -> None:
     api = await Api.start()
     quota = {"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": {"pods": "5"}}}
     await api.create(RESOURCE_QUOTA, {"kind": "ResourceQuota", "apiVersion": "v1", **quota})
-    pods = await running(api, "a", "b", grace=0)
+    pods = await create_bound_pods(api, "a", "b", grace=0)
     await evict(api, *pods)
     assert (await api.ask("GET", "/api/v1/namespaces/default/pods")).body["items"] == []
     assert (await api.get(RESOURCE_QUOTA, "q"))["status"]["used"] == {"pods": "0"}
-    await running_again(api)
+    await create_pod_again(api)
 
 
-async def running_again(api: Api) -> None:
-    """The room of those who are gone can be had again."""
+async def create_pod_again(api: Api) -> None:
+    """The resources of evicted pods are free again."""
     (made,) = await api.create(POD, pod("large", cpu="8"))
     assert (await api.bind_group((made, "n"))).code == 201
 
 
 @in_virtual_time
-async def test_who_is_gone_or_going_or_another_of_that_name_is_passed_over() -> None:
+async def test_missing_terminating_and_recreated_pods_are_skipped() -> None:
     api = await Api.start()
-    a, b, c = await running(api, "a", "b", "c")
+    a, b, c = await create_bound_pods(api, "a", "b", "c")
     await api.ask("DELETE", "/api/v1/namespaces/default/pods/a")
     going = await api.get(POD, "a")
     namesake: Object = {"metadata": {"name": "b", "uid": "another"}}
-    missing: Object = {"metadata": {"name": "nobody", "uid": "u"}}
+    missing: Object = {"metadata": {"name": "missing", "uid": "u"}}
     assert (await evict(api, a, namesake, missing, c)).code == 201
     assert await api.get(POD, "a") == going
-    assert told(await api.get(POD, "b")) == []
-    assert told(await api.get(POD, "c")) == TOLD
+    assert disruption_targets(await api.get(POD, "b")) == []
+    assert disruption_targets(await api.get(POD, "c")) == DISRUPTION
     assert b["metadata"]["uid"] == (await api.get(POD, "b"))["metadata"]["uid"]
 
 
 @in_virtual_time
-async def test_groups_that_lose_all_of_their_pods_say_so() -> None:
+async def test_groups_that_lose_all_their_pods_get_the_condition() -> None:
     api = await Api.start()
     (group,) = await api.create(POD_GROUP, pod_group("g", 1))
-    pods = await running(api, "a")
+    pods = await create_bound_pods(api, "a")
     mine = {"name": "g", "uid": group["metadata"]["uid"]}
     await evict(api, *pods, groups=(mine, {"name": "g", "uid": "another"}))
-    assert told(await api.get(POD_GROUP, "g")) == TOLD
+    assert disruption_targets(await api.get(POD_GROUP, "g")) == DISRUPTION
 
 
 @in_virtual_time
-async def test_a_dry_run_evicts_nobody() -> None:
+async def test_a_dry_run_evicts_no_pod() -> None:
     api = await Api.start()
-    pods = await running(api, "a")
+    pods = await create_bound_pods(api, "a")
     before = api.store.revision
     assert (await evict(api, *pods, dryRun="All")).code == 201
     assert api.store.revision == before
@@ -126,10 +126,10 @@ async def test_a_dry_run_evicts_nobody() -> None:
     ],
 )
 @in_virtual_time
-async def test_what_makes_no_sense_is_refused_and_evicts_nobody(change: Object) -> None:
+async def test_an_invalid_group_eviction_is_refused_and_evicts_no_pod(change: Object) -> None:
     api = await Api.start()
-    (one,) = await running(api, "a")
+    (one,) = await create_bound_pods(api, "a")
     pods = [{"name": "a", "uid": one["metadata"]["uid"]}]
     answer = await api.ask("POST", PATH, {"kind": "GroupEviction", "pods": pods, **change})
     assert 400 <= answer.code < 500
-    assert told(await api.get(POD, "a")) == []
+    assert disruption_targets(await api.get(POD, "a")) == []

@@ -1,4 +1,4 @@
-"""Whatever a client sends, the answer is ours: never a 5xx, and a refusal is a Status."""
+"""Whatever a client sends, the reply is valid: never a 5xx, and a refusal is a Status."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from phalanx.api.kinds import (
     Kind,
 )
 from phalanx.api.wire import Object
-from tests.builders import gang, in_virtual_time, node, pod, tried
+from tests.builders import gang, in_virtual_time, node, pod, share_of_examples
 from tests.server.api import Api, ApiResponse
 from tests.server.test_negotiation import EXAMPLES, TABLE
 
-#: Texts that have meant something to somebody.
+#: Texts with a special meaning in some format.
 WORDS = (
     "", "a", "A", "default", "main", "..", "/", "%2F", "a/b", "\u0000", "é", "\U0001f600", "null",
     "0", "-1", "1", "1e9", "1e-99", "9" * 40, "1Ei", "-5Gi", "0.5m", "NaN", "2026-01-01T00:00:00Z",
@@ -113,7 +113,7 @@ TEMPLATES: tuple[tuple[Kind, Object], ...] = (
     (COMPOSITE_POD_GROUP, EXAMPLES[COMPOSITE_POD_GROUP]),
     (WORKLOAD, EXAMPLES[WORKLOAD]),
 )
-#: Every kind that is stored, with next to nothing in it: what it must have is for others to say.
+#: A minimal object of every stored kind.
 BARE: tuple[tuple[Kind, Object], ...] = tuple(
     (kind, {"metadata": {"name": "a", "labels": {"a": "b"}}, "spec": {"template": {}}, "data": {}})
     for kind in KINDS
@@ -121,22 +121,22 @@ BARE: tuple[tuple[Kind, Object], ...] = tuple(
 )
 
 
-def places(value: Any) -> list[tuple[Any, Any]]:
+def value_positions(value: Any) -> list[tuple[Any, Any]]:
     """Every (container, key or index) in a value."""
     found: list[tuple[Any, Any]] = []
     keys = list(value) if isinstance(value, dict) else range(len(value))
     for key in keys:
         found.append((value, key))
         if isinstance(value[key], (dict, list)):
-            found += places(value[key])
+            found += value_positions(value[key])
     return found
 
 
-def mutated(template: Object, changes: list[tuple[int, str, str, Any]]) -> Object:
-    """A copy with some things in it broken."""
+def mutate(template: Object, changes: list[tuple[int, str, str, Any]]) -> Object:
+    """A copy with some broken values."""
     obj = copy.deepcopy(template)
     for where, what, key, value in changes:
-        if not (found := places(obj)):
+        if not (found := value_positions(obj)):
             break
         holder, at = found[where % len(found)]
         match what:
@@ -155,46 +155,46 @@ def mutated(template: Object, changes: list[tuple[int, str, str, Any]]) -> Objec
     return obj
 
 
-def assert_ours(answer: ApiResponse) -> None:
+def assert_valid_reply(answer: ApiResponse) -> None:
     assert answer.code < 500, answer.body
     if answer.code >= 400:
         assert (answer.body["kind"], answer.body["code"]) == ("Status", answer.code)
 
 
-async def a_server() -> Api:
+async def start_server() -> Api:
     api = await Api.start()
     await api.create(NODE, node("n1"))
     await api.create(POD, pod("there", cpu="1", meta={"finalizers": ["example.com/stay"]}))
     return api
 
 
-async def look_at(api: Api, kind: Kind) -> None:
-    """Read everything of a kind in every form."""
+async def read_all(api: Api, kind: Kind) -> None:
+    """Read everything of a kind in every representation."""
     for accept in ("application/json", TABLE, "application/yaml"):
         answer = await api.ask("GET", kind.url_path(), headers={"accept": accept})
         assert answer.code == 200
     assert all(event.type != "ERROR" for event in await api.watch(kind, accept=TABLE))
 
 
-@tried(2.5)
+@share_of_examples(2.5)
 @given(st.sampled_from(TEMPLATES) | st.sampled_from(BARE), mutations)
 @in_virtual_time
 async def test_no_new_object_breaks_the_server(
     template: tuple[Kind, Object], changes: list[tuple[int, str, str, Any]]
 ) -> None:
-    kind, sound = template
-    api = await a_server()
+    kind, obj = template
+    api = await start_server()
     path = kind.url_path("default" if kind.namespaced else "")
-    answer = await api.ask("POST", path, mutated(sound, changes))
-    assert_ours(answer)
+    answer = await api.ask("POST", path, mutate(obj, changes))
+    assert_valid_reply(answer)
     if answer.code == 201:
-        await look_at(api, kind)
+        await read_all(api, kind)
         again = await api.ask("PUT", f"{path}/{answer.body['metadata']['name']}", answer.body)
         assert (again.code, again.body) == (200, answer.body)
-        assert_ours(await api.ask("DELETE", f"{path}/{answer.body['metadata']['name']}"))
+        assert_valid_reply(await api.ask("DELETE", f"{path}/{answer.body['metadata']['name']}"))
 
 
-#: Patches that mean something, to be broken.
+#: Valid patches, to be broken.
 PATCHES: tuple[tuple[str, Any], ...] = (
     ("merge", {"metadata": {"labels": {"a": "b"}, "finalizers": []}, "spec": {"x": 1}}),
     ("strategic", {
@@ -220,20 +220,20 @@ PATCHES: tuple[tuple[str, Any], ...] = (
 )  # fmt: skip
 
 
-@tried(2.5)
+@share_of_examples(2.5)
 @given(st.sampled_from(PATCHES), st.sampled_from(("", "status")), mutations | st.just([]))
 @in_virtual_time
 async def test_no_patch_breaks_the_server(
     template: tuple[str, Any], part: str, changes: list[tuple[int, str, str, Any]]
 ) -> None:
-    content, sound = template
-    api = await a_server()
-    answer = await api.patch(POD, "there", mutated(sound, changes), content, part=part)
-    assert_ours(answer)
-    await look_at(api, POD)
+    content, change = template
+    api = await start_server()
+    answer = await api.patch(POD, "there", mutate(change, changes), content, part=part)
+    assert_valid_reply(answer)
+    await read_all(api, POD)
 
 
-#: What is sent to be done, and where to; a name in capitals stands for the uid of what has it.
+#: Actions and their paths; a name in capitals stands for the uid of that object.
 THERE, RUNS = POD.url_path("default", "there"), POD.url_path("default", "runs")
 MEANT = {b"THERE": (POD, "there"), b"RUNS": (POD, "runs"), b"GANG": (POD_GROUP, "g")}
 ACCESS = {"resourceAttributes": {"verb": "get", "resource": "pods", "namespace": "default"}}
@@ -290,9 +290,9 @@ ACTS: tuple[tuple[str, str, Object], ...] = (
 )  # fmt: skip
 
 
-async def a_busy_server() -> Api:
-    """One with something to act on."""
-    api = await a_server()
+async def start_busy_server() -> Api:
+    """A server with objects to act on."""
+    api = await start_server()
     await api.create(LEASE, EXAMPLES[LEASE])
     await api.create(POD_GROUP, gang("g", 2)[0])
     machine = node("n2")
@@ -309,23 +309,23 @@ async def a_busy_server() -> Api:
 
 
 async def do(api: Api, method: str, path: str, body: Object) -> ApiResponse:
-    """Have something done, the uids being what they are."""
+    """Perform an action with the actual uids."""
     text = orjson.dumps(body)
     for word, (kind, name) in MEANT.items():
         text = text.replace(word, (await api.get(kind, name))["metadata"]["uid"].encode())
     return await api.ask(method, path, text)
 
 
-@tried(2.5)
+@share_of_examples(2.5)
 @given(st.sampled_from(ACTS), mutations | st.just([]))
 @in_virtual_time
-async def test_no_act_breaks_the_server(
+async def test_no_action_breaks_the_server(
     act: tuple[str, str, Object], changes: list[tuple[int, str, str, Any]]
 ) -> None:
-    method, path, sound = act
-    api = await a_busy_server()
-    assert_ours(await do(api, method, path, mutated(sound, changes)))
-    await look_at(api, POD)
+    method, path, body = act
+    api = await start_busy_server()
+    assert_valid_reply(await do(api, method, path, mutate(body, changes)))
+    await read_all(api, POD)
 
 
 OPTIONS = (
@@ -342,15 +342,15 @@ questions = st.dictionaries(
 )  # fmt: skip
 
 
-@tried(2.5)
+@share_of_examples(2.5)
 @given(
     st.sampled_from(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "DANCE")),
     st.sampled_from(("", "/there", "/there/status", "/there/binding", "/there/dance", "/%00")),
     questions,
 )
 @in_virtual_time
-async def test_no_question_breaks_the_server(method: str, rest: str, query: dict[str, str]) -> None:
-    api = await a_server()
+async def test_no_read_breaks_the_server(method: str, rest: str, query: dict[str, str]) -> None:
+    api = await start_server()
     headers = {"content-type": "application/merge-patch+json"} if method == "PATCH" else {}
     path = POD.url_path("default") + rest
     answer = await api.ask(method, path, pod("there"), query=query, headers=headers)
@@ -358,7 +358,7 @@ async def test_no_question_breaks_the_server(method: str, rest: str, query: dict
     assert answer.code < 500 or answer.code == 504, answer.body
 
 
-@tried(3)
+@share_of_examples(3)
 @given(st.binary(max_size=60), st.sampled_from(("application/json", "application/yaml")))
 @in_virtual_time
 async def test_no_bytes_break_the_server(body: bytes, content: str) -> None:
@@ -366,10 +366,10 @@ async def test_no_bytes_break_the_server(body: bytes, content: str) -> None:
     answer = await api.ask(
         "POST", CONFIG_MAP.url_path("default"), body, headers={"content-type": content}
     )
-    assert_ours(answer)
+    assert_valid_reply(answer)
 
 
-@tried(2)
+@share_of_examples(2)
 @given(st.text(alphabet="/%.?#: apisv12podsnamec\x00é", max_size=30), st.booleans())
 @in_virtual_time
 async def test_no_path_breaks_the_server(rest: str, is_known: bool) -> None:
@@ -393,21 +393,21 @@ async def test_no_accept_header_breaks_the_server(parts: list[str]) -> None:
 
 
 @in_virtual_time
-async def test_the_acts_are_understood() -> None:
-    for method, path, sound in ACTS:
-        answer = await do(await a_busy_server(), method, path, sound)
+async def test_the_unbroken_actions_are_accepted() -> None:
+    for method, path, template in ACTS:
+        answer = await do(await start_busy_server(), method, path, template)
         assert answer.code in (200, 201, 409), (path, answer.body)
 
 
-def test_the_templates_are_sound() -> None:
+def test_the_templates_are_valid_for_their_kinds() -> None:
     for _, template in TEMPLATES:
         assert orjson.loads(orjson.dumps(template)) == template
 
 
 @in_virtual_time
-async def test_the_templates_are_accepted() -> None:
+async def test_the_unbroken_templates_are_accepted() -> None:
     for kind, template in TEMPLATES:
-        api = await a_server()
+        api = await start_server()
         path = kind.url_path("default" if kind.namespaced else "")
         answer = await api.ask("POST", path, template)
         assert answer.code == 201, answer.body

@@ -31,11 +31,11 @@ async def paths(peer: Peer, number: int) -> list[str]:
     return [(await peer.read_response()).json["path"] for _ in range(number)]
 
 
-# ---- one after the other -------------------------------------------------------------------------
+# ---- several requests ----------------------------------------------------------------------------
 
 
 @on_network
-async def test_a_connection_serves_one_request_after_the_other(net: ServerNetwork) -> None:
+async def test_a_connection_serves_several_requests(net: ServerNetwork) -> None:
     async with net.serving(echo):
         peer = await net.connect()
         for number in range(3):
@@ -46,7 +46,7 @@ async def test_a_connection_serves_one_request_after_the_other(net: ServerNetwor
 
 
 @on_network
-async def test_requests_that_come_together_are_answered_one_by_one_in_order(
+async def test_pipelined_requests_are_answered_in_order(
     net: ServerNetwork,
 ) -> None:
     held = HeldHandler()
@@ -55,13 +55,13 @@ async def test_requests_that_come_together_are_answered_one_by_one_in_order(
         peer.send(*(request("GET", f"/{number}") for number in range(5)))
         await held.arrived.wait()
         await serve_others(net)
-        assert [asked.path for asked in held.requests] == ["/0"]
+        assert [received.path for received in held.requests] == ["/0"]
         held.release.set()
         assert await paths(peer, 5) == ["/0", "/1", "/2", "/3", "/4"]
 
 
 @on_network
-async def test_a_client_that_asks_far_ahead_is_read_no_faster_than_it_is_answered(
+async def test_a_client_that_pipelines_too_much_is_read_only_as_fast_as_it_is_answered(
     net: ServerNetwork,
 ) -> None:
     held, number, filler = HeldHandler(), 300, "x" * 10_000
@@ -71,7 +71,7 @@ async def test_a_client_that_asks_far_ahead_is_read_no_faster_than_it_is_answere
             peer.send(request("GET", f"/{n}", f"X-Filler: {filler}"))
             await peer.writer.drain()
 
-    async with net.serving(held, HttpLimits(pipelined=2)):
+    async with net.serving(held, HttpLimits(pending_requests=2)):
         peer = await net.connect()
         sending = asyncio.create_task(send_all(peer))
         await held.arrived.wait()
@@ -83,7 +83,9 @@ async def test_a_client_that_asks_far_ahead_is_read_no_faster_than_it_is_answere
 
 
 @on_network
-async def test_what_is_no_request_is_answered_after_what_was_one(net: ServerNetwork) -> None:
+async def test_an_invalid_request_is_answered_after_the_valid_ones_before_it(
+    net: ServerNetwork,
+) -> None:
     async with net.serving(echo):
         peer = await net.connect()
         peer.send(GET, b"\0\1garbage\r\n\r\n", GET)
@@ -94,7 +96,7 @@ async def test_what_is_no_request_is_answered_after_what_was_one(net: ServerNetw
 
 
 @on_network
-async def test_a_client_that_wants_to_close_gets_its_answer_and_no_other(
+async def test_a_request_with_connection_close_is_the_last_one(
     net: ServerNetwork,
 ) -> None:
     async with net.serving(echo):
@@ -106,7 +108,7 @@ async def test_a_client_that_wants_to_close_gets_its_answer_and_no_other(
 
 
 @on_network
-async def test_a_client_of_old_is_answered_and_closed(net: ServerNetwork) -> None:
+async def test_an_http_1_0_client_is_answered_and_closed(net: ServerNetwork) -> None:
     async with net.serving(StreamingHandler(b"ab", b"c", ends=True)):
         peer = await net.connect()
         peer.send(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
@@ -119,7 +121,7 @@ async def test_a_client_of_old_is_answered_and_closed(net: ServerNetwork) -> Non
 
 
 @on_network
-async def test_a_head_says_how_long_the_body_would_be_and_has_none(net: ServerNetwork) -> None:
+async def test_a_head_request_gets_a_content_length_and_no_body(net: ServerNetwork) -> None:
     async with net.serving(StreamingHandler(b"never")):
         peer = await net.connect()
         peer.send(request("HEAD", "/"), GET)
@@ -131,13 +133,13 @@ async def test_a_head_says_how_long_the_body_would_be_and_has_none(net: ServerNe
         assert await peer.read_rest() == b""
 
 
-# ---- whether to go on ----------------------------------------------------------------------------
+# ---- 100 Continue --------------------------------------------------------------------------------
 
 EXPECTING = b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
 
 
 @on_network
-async def test_a_client_that_asks_whether_to_go_on_is_told_to(net: ServerNetwork) -> None:
+async def test_a_client_that_expects_100_continue_gets_it(net: ServerNetwork) -> None:
     async with net.serving(echo):
         peer = await net.connect()
         peer.send(EXPECTING)
@@ -147,7 +149,7 @@ async def test_a_client_that_asks_whether_to_go_on_is_told_to(net: ServerNetwork
 
 
 @on_network
-async def test_nobody_is_told_to_go_on_in_the_midst_of_another_answer(net: ServerNetwork) -> None:
+async def test_100_continue_is_not_sent_during_another_response(net: ServerNetwork) -> None:
     held = HeldHandler()
     async with net.serving(held):
         peer = await net.connect()
@@ -174,7 +176,7 @@ TOO_LARGE = {
 
 @pytest.mark.parametrize("data", TOO_LARGE.values(), ids=TOO_LARGE.keys())
 @on_network
-async def test_who_sends_too_much_can_read_that_after_having_sent_it_all(
+async def test_a_client_that_sends_too_much_can_read_the_refusal_afterwards(
     net: ServerNetwork, data: list[bytes]
 ) -> None:
     async with net.serving(echo):
@@ -188,15 +190,19 @@ async def test_who_sends_too_much_can_read_that_after_having_sent_it_all(
 
 
 @on_network
-async def test_who_asks_whether_to_send_too_much_is_told_not_to(net: ServerNetwork) -> None:
+async def test_a_client_that_expects_100_continue_for_too_much_is_refused(
+    net: ServerNetwork,
+) -> None:
     async with net.serving(echo):
         refused = await net.ask(EXPECTING.replace(b"Length: 2", b"Length: 3145729"))
         assert refused.code == 413
 
 
 @on_network
-async def test_who_was_refused_and_does_not_stop_sending_is_cut_off(net: ServerNetwork) -> None:
-    async with net.serving(echo, HttpLimits(dropped=100_000, linger=60)):
+async def test_a_refused_client_that_does_not_stop_sending_is_disconnected(
+    net: ServerNetwork,
+) -> None:
+    async with net.serving(echo, HttpLimits(discarded_bytes=100_000, close_timeout=60)):
         peer = await net.connect()
         peer.send(b"\0", BIG)
         assert (await peer.read_rest()).startswith(b"HTTP/1.1 400 ")
@@ -205,8 +211,8 @@ async def test_who_was_refused_and_does_not_stop_sending_is_cut_off(net: ServerN
 # ---- time ----------------------------------------------------------------------------------------
 
 SLOW, IDLE = (
-    HttpLimits(arrival=0.05, linger=0.05, sweep=0.01),
-    HttpLimits(idle=0.15, linger=0.05, sweep=0.01),
+    HttpLimits(request_timeout=0.05, close_timeout=0.05, check_interval=0.01),
+    HttpLimits(idle_timeout=0.15, close_timeout=0.05, check_interval=0.01),
 )
 
 
@@ -214,7 +220,7 @@ BEGUN = (b"G", GET[:-2], request("POST", "/", "Content-Length: 9") + b"{")
 
 
 @on_network
-async def test_a_request_that_does_not_come_to_its_end_is_refused(net: ServerNetwork) -> None:
+async def test_an_incomplete_request_times_out(net: ServerNetwork) -> None:
     async with net.serving(echo, SLOW):
         peers = [await net.connect() for _ in BEGUN]
         for peer, begun in zip(peers, BEGUN, strict=True):
@@ -227,7 +233,7 @@ async def test_a_request_that_does_not_come_to_its_end_is_refused(net: ServerNet
 
 
 @on_network
-async def test_the_time_of_a_request_runs_from_its_first_byte(net: ServerNetwork) -> None:
+async def test_the_time_limit_of_a_request_starts_with_its_first_byte(net: ServerNetwork) -> None:
     loop = asyncio.get_running_loop()
     async with net.serving(echo, SLOW):
         idle = await net.connect()
@@ -235,12 +241,15 @@ async def test_the_time_of_a_request_runs_from_its_first_byte(net: ServerNetwork
         idle.send(BEGUN[0])
         begin = loop.time()
         assert (await idle.read_response()).code == 408
-        assert loop.time() - begin > SLOW.arrival / 2
+        assert loop.time() - begin > SLOW.request_timeout / 2
 
 
 @on_network
-async def test_headers_have_less_time_than_a_body(net: ServerNetwork) -> None:
-    async with net.serving(echo, HttpLimits(head=0.05, arrival=60, linger=0.05, sweep=0.01)):
+async def test_headers_have_a_shorter_time_limit_than_the_request(net: ServerNetwork) -> None:
+    async with net.serving(
+        echo,
+        HttpLimits(head_timeout=0.05, request_timeout=60, close_timeout=0.05, check_interval=0.01),
+    ):
         peers = [await net.connect() for _ in BEGUN]
         for peer, begun in zip(peers, BEGUN, strict=True):
             peer.send(begun)
@@ -252,8 +261,8 @@ async def test_headers_have_less_time_than_a_body(net: ServerNetwork) -> None:
 
 
 @on_network
-async def test_a_request_that_comes_byte_by_byte_has_no_more_time(net: ServerNetwork) -> None:
-    async with net.serving(echo, HttpLimits(arrival=0.2, sweep=0.01)):
+async def test_a_request_that_comes_byte_by_byte_gets_no_more_time(net: ServerNetwork) -> None:
+    async with net.serving(echo, HttpLimits(request_timeout=0.2, check_interval=0.01)):
         peer, other = await net.connect(), await net.connect()
         peer.send(request("POST", "/", "Content-Length: 1000000"))
         answer = asyncio.create_task(peer.read_response())
@@ -264,7 +273,7 @@ async def test_a_request_that_comes_byte_by_byte_has_no_more_time(net: ServerNet
 
 
 @on_network
-async def test_a_client_that_says_nothing_more_is_closed_without_a_word(net: ServerNetwork) -> None:
+async def test_an_idle_connection_is_closed(net: ServerNetwork) -> None:
     async with net.serving(echo, IDLE):
         served = await net.connect()
         served.send(GET)
@@ -276,11 +285,11 @@ async def test_a_client_that_says_nothing_more_is_closed_without_a_word(net: Ser
 
 
 @on_network
-async def test_what_takes_too_long_is_answered_without_it_and_the_connection_goes_on(
+async def test_a_handler_that_takes_too_long_is_a_504_and_the_connection_continues(
     net: ServerNetwork,
 ) -> None:
     held = HeldHandler()
-    async with net.serving(held, HttpLimits(answer=0.05, sweep=0.01)):
+    async with net.serving(held, HttpLimits(handler_timeout=0.05, check_interval=0.01)):
         peer = await net.connect()
         peer.send(GET)
         late = await peer.read_response()
@@ -294,8 +303,8 @@ async def test_what_takes_too_long_is_answered_without_it_and_the_connection_goe
 async def test_a_watch_and_a_slow_answer_are_not_idle(net: ServerNetwork) -> None:
     held, watching = HeldHandler(), StreamingHandler(b"first")
 
-    async def handle(asked: Request) -> Reply | StreamReply:
-        return await (watching(asked) if "watch" in asked.query else held(asked))
+    async def handle(received: Request) -> Reply | StreamReply:
+        return await (watching(received) if "watch" in received.query else held(received))
 
     async with net.serving(handle, IDLE):
         slow = await net.connect()
@@ -309,18 +318,18 @@ async def test_a_watch_and_a_slow_answer_are_not_idle(net: ServerNetwork) -> Non
         assert (await slow.read_response()).code == 200
         begin = asyncio.get_running_loop().time()
         assert await slow.read_rest() == b""
-        assert asyncio.get_running_loop().time() - begin > IDLE.idle / 2
+        assert asyncio.get_running_loop().time() - begin > IDLE.idle_timeout / 2
 
 
 # ---- clients that do not read --------------------------------------------------------------------
 
 
-async def long(asked: Request) -> Reply:
-    return Reply(200, b"x" * LONG) if asked.path == "/long" else await echo(asked)
+async def long(received: Request) -> Reply:
+    return Reply(200, b"x" * LONG) if received.path == "/long" else await echo(received)
 
 
 @on_network
-async def test_a_long_reply_comes_whole(net: ServerNetwork) -> None:
+async def test_a_long_reply_is_complete(net: ServerNetwork) -> None:
     async with net.serving(long):
         peer = await net.connect()
         for _ in range(2):
@@ -329,7 +338,7 @@ async def test_a_long_reply_comes_whole(net: ServerNetwork) -> None:
 
 
 @on_network
-async def test_a_client_that_does_not_read_its_reply_is_cut_off_and_holds_up_nobody(
+async def test_a_client_that_does_not_read_is_disconnected_and_delays_no_other(
     net: ServerNetwork, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with net.serving(long, SHORT_WRITE_TIMEOUT):
@@ -338,14 +347,17 @@ async def test_a_client_that_does_not_read_its_reply_is_cut_off_and_holds_up_nob
         await peer.read_head()
         while "does not read" not in caplog.text:
             assert (await net.ask(GET)).code == 200
+            await asyncio.sleep(0.001)  # The connections of one user are limited.
         assert len(await peer.read_rest()) < LONG // 2
 
 
 @on_network
-async def test_a_client_that_does_not_read_the_last_is_not_waited_for(net: ServerNetwork) -> None:
+async def test_a_client_that_does_not_read_the_last_reply_is_disconnected(
+    net: ServerNetwork,
+) -> None:
     size = 500_000 if net.is_tls else 250_000
 
-    async def handle(asked: Request) -> Reply:
+    async def handle(received: Request) -> Reply:
         return Reply(200, b"x" * size)
 
     async with net.serving(handle, IDLE):
@@ -358,10 +370,10 @@ async def test_a_client_that_does_not_read_the_last_is_not_waited_for(net: Serve
 
 
 @on_network
-async def test_a_client_that_leaves_in_the_midst_of_its_reply_is_forgotten(
+async def test_a_client_that_disconnects_during_its_reply_is_forgotten(
     net: ServerNetwork,
 ) -> None:
-    async with net.serving(long, HttpLimits(stop=60)):
+    async with net.serving(long, HttpLimits(stop_timeout=60)):
         peer = await net.connect()
         peer.send(request("GET", "/long"))
         await peer.read_head()
@@ -371,7 +383,7 @@ async def test_a_client_that_leaves_in_the_midst_of_its_reply_is_forgotten(
 
 
 @on_network
-async def test_a_client_that_asks_and_asks_and_does_not_read_is_cut_off(
+async def test_a_client_that_sends_requests_without_reading_is_disconnected(
     net: ServerNetwork, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with net.serving(echo, SHORT_WRITE_TIMEOUT):
@@ -379,6 +391,7 @@ async def test_a_client_that_asks_and_asks_and_does_not_read_is_cut_off(
         peer.send(request("GET", "/", f"X-Filler: {'x' * 1000}") * 2000)
         while "does not read" not in caplog.text:
             assert (await net.ask(GET)).code == 200
+            await asyncio.sleep(0.001)  # The connections of one user are limited.
         assert (await peer.read_rest()).count(b"HTTP/1.1 200 ") < 2000
 
 
@@ -386,7 +399,9 @@ async def test_a_client_that_asks_and_asks_and_does_not_read_is_cut_off(
 
 
 @on_network
-async def test_what_a_client_asked_for_is_done_though_it_has_left(net: ServerNetwork) -> None:
+async def test_a_request_is_handled_although_its_client_has_disconnected(
+    net: ServerNetwork,
+) -> None:
     held = HeldHandler()
     async with net.serving(held):
         peer = await net.connect()
@@ -397,11 +412,11 @@ async def test_what_a_client_asked_for_is_done_though_it_has_left(net: ServerNet
         held.release.set()
         await held.done.wait()
         assert (await net.ask(GET)).code == 200
-    assert [asked.method for asked in held.requests] == ["POST", "GET"]
+    assert [received.method for received in held.requests] == ["POST", "GET"]
 
 
 @on_network
-async def test_a_client_that_leaves_in_the_midst_of_its_request_has_asked_nothing(
+async def test_an_incomplete_request_of_a_disconnected_client_is_not_handled(
     net: ServerNetwork,
 ) -> None:
     held = HeldHandler()
@@ -412,25 +427,25 @@ async def test_a_client_that_leaves_in_the_midst_of_its_request_has_asked_nothin
         await peer.writer.drain()
         peer.disconnect()
         assert (await net.ask(GET)).code == 200
-    assert [asked.method for asked in held.requests] == ["GET"]
+    assert [received.method for received in held.requests] == ["GET"]
 
 
-# ---- our own mistakes ----------------------------------------------------------------------------
+# ---- failing handlers ----------------------------------------------------------------------------
 
 
-async def broken(asked: Request) -> Reply:
-    if asked.path == "/broken":
+async def failing_handler(received: Request) -> Reply:
+    if received.path == "/failing_handler":
         raise RuntimeError("a secret")
-    return await echo(asked)
+    return await echo(received)
 
 
 @on_network
-async def test_a_handler_that_fails_is_a_500_and_the_connection_goes_on(
+async def test_a_handler_that_fails_is_a_500_and_the_connection_continues(
     net: ServerNetwork, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with net.serving(broken):
+    async with net.serving(failing_handler):
         peer = await net.connect()
-        peer.send(request("GET", "/broken"), GET)
+        peer.send(request("GET", "/failing_handler"), GET)
         failed, fine = await peer.read_response(), await peer.read_response()
         assert (failed.code, failed.json["code"], fine.code) == (500, 500, 200)
         assert b"a secret" not in failed.body
@@ -438,8 +453,8 @@ async def test_a_handler_that_fails_is_a_500_and_the_connection_goes_on(
 
 
 @on_network
-async def test_a_handler_that_gives_up_leaves_nobody_waiting(net: ServerNetwork) -> None:
-    async def handle(asked: Request) -> Reply:
+async def test_a_cancelled_handler_closes_the_connection(net: ServerNetwork) -> None:
+    async def handle(received: Request) -> Reply:
         raise asyncio.CancelledError
 
     async with net.serving(handle):
@@ -448,14 +463,14 @@ async def test_a_handler_that_gives_up_leaves_nobody_waiting(net: ServerNetwork)
         assert await peer.read_rest() == b""
 
 
-# ---- headers of answers --------------------------------------------------------------------------
+# ---- response headers ----------------------------------------------------------------------------
 
 
 @on_network
-async def test_what_a_header_says_cannot_end_it(net: ServerNetwork) -> None:
+async def test_a_header_value_cannot_end_the_header(net: ServerNetwork) -> None:
     evil = '299 - "ünbekannt 😀 \r\nset-cookie: a\r\n\r\nHTTP/1.1 200 OK \x00\x7f\x85 \ud800"'
 
-    async def handle(asked: Request) -> Reply:
+    async def handle(received: Request) -> Reply:
         return Reply(201, b"{}", headers=(("warning", evil), ("warning", "another")))
 
     async with net.serving(handle):
@@ -468,9 +483,9 @@ async def test_what_a_header_says_cannot_end_it(net: ServerNetwork) -> None:
 
 
 @on_network
-async def test_an_answer_is_not_kept_by_anybody_unless_it_says_so(net: ServerNetwork) -> None:
-    async def handle(asked: Request) -> Reply:
-        own = (("cache-control", "public"),) if asked.path == "/public" else ()
+async def test_a_reply_is_not_cached_by_default(net: ServerNetwork) -> None:
+    async def handle(received: Request) -> Reply:
+        own = (("cache-control", "public"),) if received.path == "/public" else ()
         return Reply(200, b"{}", headers=own)
 
     async with net.serving(handle):

@@ -31,7 +31,7 @@ from tests.server.test_negotiation import TABLE
 
 PODS = POD.url_path("default")
 MERGE = {"content-type": MERGE_PATCH}
-#: What the HTTP client says about a body that the server is meant to refuse.
+#: The errors of the HTTP client when the server refuses its body.
 LARGE = pytest.mark.filterwarnings("ignore:Sending a large body")
 
 
@@ -39,12 +39,12 @@ def post(path: str, body: object, query: str = "") -> Request:
     return Request("POST", path, query, {"content-type": "application/json"}, orjson.dumps(body))
 
 
-def signed(request: Request) -> Request:
-    """The same by somebody of that name: it is noted who wrote a field."""
+def with_user_agent(request: Request) -> Request:
+    """The request with a user agent: it becomes the field manager."""
     return replace(request, headers={**request.headers, "user-agent": "tester"})
 
 
-#: One of everything, in this order.
+#: One request of each type, in this order.
 SCRIPT = (
     post(PODS, pod("a", cpu="1")),
     post(PODS, pod("a")),
@@ -57,7 +57,7 @@ SCRIPT = (
     Request("POST", PODS, "", {"content-type": "application/json"}, b" " * (MAX_BODY_BYTES + 1)),
     Request("POST", PODS, "", {"content-type": "application/yaml"}, b"metadata: {name: y}"),
     Request("GET", PODS + "/a"),
-    Request("GET", PODS + "/nobody"),
+    Request("GET", PODS + "/missing"),
     Request("GET", PODS + "/.."),
     Request("GET", PODS, "limit=1"),
     Request("GET", PODS, "labelSelector=a+in"),
@@ -80,10 +80,10 @@ SCRIPT = (
 
 
 @LARGE
-def test_a_server_answers_alike_in_process_and_over_tls(
+def test_a_server_gives_the_same_replies_in_process_and_over_tls(
     in_process: Send, https: ListeningServer
 ) -> None:
-    for request in map(signed, SCRIPT):
+    for request in map(with_user_agent, SCRIPT):
         near, far = in_process(request), https.send(request)
         what = f"{request.method} {request.path}?{request.query}"
         assert (near.code, near.text) == (far.code, far.text), what
@@ -98,7 +98,7 @@ def test_an_object_lives_from_its_creation_to_its_deletion(send: Send) -> None:
     assert send(Request("GET", f"{PODS}/a")).code == 404
 
 
-def test_a_watch_streams_what_happens(send: Send) -> None:
+def test_a_watch_streams_changes(send: Send) -> None:
     send(post(PODS, pod("a")))
     query = "watch=true&allowWatchBookmarks=true&timeoutSeconds=1"
     answer = send(Request("GET", PODS, query))
@@ -112,7 +112,7 @@ def test_large_bodies_are_refused_with_a_status(send: Send) -> None:
     assert (answer.code, answer.body["kind"], answer.body["code"]) == (413, "Status", 413)
 
 
-# ---- the port ------------------------------------------------------------------------------------
+# ---- the listening socket ------------------------------------------------------------------------
 
 
 def test_old_tls_is_refused(https: ListeningServer) -> None:
@@ -136,7 +136,7 @@ def test_a_port_that_is_taken_is_an_error(https: ListeningServer) -> None:
         bind_socket("127.0.0.1", https.port)
 
 
-def test_port_zero_takes_any_free_one() -> None:
+def test_port_zero_binds_a_free_port() -> None:
     one, other = bind_socket("127.0.0.1", 0), bind_socket("127.0.0.1", 0)
     with one, other:
         assert one.getsockname()[1] != other.getsockname()[1] != 0
@@ -150,7 +150,7 @@ def test_ipv6_is_served_too() -> None:
 WATCH = Request("GET", PODS, "watch=true&allowWatchBookmarks=true&timeoutSeconds=100")
 
 
-def test_a_server_with_open_watches_stops_at_once_and_forgets_them(tmp_path: Path) -> None:
+def test_a_server_with_open_watches_stops_at_once(tmp_path: Path) -> None:
     server, sock = new_server(), bind_socket("127.0.0.1", 0)
     tls, authority = server_tls_context(tmp_path, [], WallClock().now())
     client = ssl.create_default_context(cadata=authority.decode())
@@ -175,14 +175,14 @@ def test_a_server_with_open_watches_stops_at_once_and_forgets_them(tmp_path: Pat
     assert len(server.context.watch_broadcaster) == 0
 
 
-def test_a_server_that_stops_still_gives_the_answers_that_it_owes(tmp_path: Path) -> None:
+def test_a_stopping_server_completes_running_requests(tmp_path: Path) -> None:
     begun = asyncio.Event()
 
-    def slowly() -> float:
+    def commit_latency() -> float:
         begun.set()
         return 0.3
 
-    server, sock = new_server(slowly), bind_socket("127.0.0.1", 0)
+    server, sock = new_server(commit_latency), bind_socket("127.0.0.1", 0)
     tls, authority = server_tls_context(tmp_path, [], WallClock().now())
     client = ssl.create_default_context(cadata=authority.decode())
 
@@ -201,18 +201,18 @@ def test_a_server_that_stops_still_gives_the_answers_that_it_owes(tmp_path: Path
     assert asyncio.run(main()) == 201
 
 
-# ---- the end -------------------------------------------------------------------------------------
+# ---- stopping ------------------------------------------------------------------------------------
 
 
-class Tied:
-    """Answers never, or with a watch without end; tells when it has let go of both."""
+class EndlessHandler:
+    """Never replies, or streams forever; tells when both have ended."""
 
     def __init__(self) -> None:
         self.held = 0
         self.came, self.free = asyncio.Event(), asyncio.Event()
 
-    async def __call__(self, asked: Request) -> Reply | StreamReply:
-        if asked.query:
+    async def __call__(self, received: Request) -> Reply | StreamReply:
+        if received.query:
             return StreamReply(200, self._chunks())
         return Reply(200, b"".join([chunk async for chunk in self._chunks()]))
 
@@ -228,39 +228,41 @@ class Tied:
 
 
 @on_network
-async def test_a_server_stops_whatever_its_clients_do(net: ServerNetwork) -> None:
-    tied = Tied()
-    async with net.serving(tied, HttpLimits(stop=0.1)):
+async def test_a_server_stops_even_if_handlers_do_not_end(net: ServerNetwork) -> None:
+    handler = EndlessHandler()
+    async with net.serving(handler, HttpLimits(stop_timeout=0.1)):
         idle, begun, slow, watching = [await net.connect() for _ in range(4)]
         begun.send(raw("POST", "/", "Content-Length: 9"), b"{")
         slow.send(raw("GET", "/"))
-        await tied.came.wait()
+        await handler.came.wait()
         watching.send(raw("GET", "/?watch"))
         await watching.read_head()
-        assert tied.held == 2
+        assert handler.held == 2
         begin = asyncio.get_running_loop().time()
     assert asyncio.get_running_loop().time() - begin < 2
-    assert tied.held == 0
+    assert handler.held == 0
     for peer in (idle, begun, slow, watching):
         assert await peer.read_rest() == b""
 
 
 @on_network
-async def test_a_server_that_owes_no_reply_stops_at_once(net: ServerNetwork) -> None:
-    tied = Tied()
-    async with net.serving(tied, HttpLimits(stop=60)):
+async def test_a_server_without_running_requests_stops_at_once(net: ServerNetwork) -> None:
+    handler = EndlessHandler()
+    async with net.serving(handler, HttpLimits(stop_timeout=60)):
         _idle, watching = await net.connect(), await net.connect()
         watching.send(raw("GET", "/?watch"))
         await watching.read_head()
-    assert tied.held == 0
+    assert handler.held == 0
 
 
 @on_network
-async def test_a_server_does_not_wait_for_clients_that_do_not_read(net: ServerNetwork) -> None:
-    async def handle(asked: Request) -> Reply:
+async def test_a_stopping_server_does_not_wait_for_clients_that_do_not_read(
+    net: ServerNetwork,
+) -> None:
+    async def handle(received: Request) -> Reply:
         return Reply(200, b"x" * 2**22)
 
-    async with net.serving(handle, HttpLimits(stop=0.1)):
+    async with net.serving(handle, HttpLimits(stop_timeout=0.1)):
         peer = await net.connect()
         peer.send(raw("GET", "/"))
         await peer.read_head()
@@ -269,21 +271,21 @@ async def test_a_server_does_not_wait_for_clients_that_do_not_read(net: ServerNe
     assert len(await peer.read_rest()) < 2**22
 
 
-async def come_and_come(net: ServerNetwork) -> None:
+async def connect_repeatedly(net: ServerNetwork) -> None:
     while True:
         await net.connect()
 
 
 @on_network
-async def test_a_server_that_stops_answers_once_more_and_says_that_it_was_the_last(
+async def test_the_last_reply_of_a_stopping_server_closes_the_connection(
     net: ServerNetwork,
 ) -> None:
     came, may = asyncio.Event(), asyncio.Event()
 
-    async def handle(asked: Request) -> Reply:
+    async def handle(received: Request) -> Reply:
         came.set()
         await may.wait()
-        return await echo(asked)
+        return await echo(received)
 
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(net.serving(handle))
@@ -292,7 +294,7 @@ async def test_a_server_that_stops_answers_once_more_and_says_that_it_was_the_la
         await came.wait()
         stopping = asyncio.create_task(stack.aclose())
         with pytest.raises((ConnectionError, ssl.SSLError)):
-            await come_and_come(net)
+            await connect_repeatedly(net)
         may.set()
         answer = await peer.read_response()
         assert (answer.json["path"], answer.all("connection")) == ("/1", ["close"])
@@ -300,11 +302,11 @@ async def test_a_server_that_stops_answers_once_more_and_says_that_it_was_the_la
         await stopping
 
 
-# ---- the beginning -------------------------------------------------------------------------------
+# ---- TLS handshakes ------------------------------------------------------------------------------
 
 
 async def knock(net: ServerNetwork, *said: bytes) -> Peer:
-    """A client that does not begin as it should."""
+    """A client that does not begin a TLS handshake."""
     peer = Peer(*await asyncio.open_connection("127.0.0.1", net.port))
     net.peers.append(peer)
     peer.send(*said)
@@ -312,7 +314,9 @@ async def knock(net: ServerNetwork, *said: bytes) -> Peer:
 
 
 @on_network
-async def test_who_speaks_no_tls_is_sent_away_and_others_are_served(net: ServerNetwork) -> None:
+async def test_a_client_without_tls_is_disconnected_and_others_are_served(
+    net: ServerNetwork,
+) -> None:
     async with net.serving(echo):
         for said in (GET, b"\x16\x03\x01\x00\x05hello", b"\0" * 100_000):
             peer = await knock(net, said)
@@ -323,14 +327,14 @@ async def test_who_speaks_no_tls_is_sent_away_and_others_are_served(net: ServerN
 
 
 @on_network
-async def test_who_does_not_shake_hands_is_not_waited_for(net: ServerNetwork) -> None:
-    limits = HttpLimits(handshake=0.05, idle=0.05, sweep=0.01)
+async def test_a_tls_handshake_times_out(net: ServerNetwork) -> None:
+    limits = HttpLimits(handshake_timeout=0.05, idle_timeout=0.05, check_interval=0.01)
     async with net.serving(echo, limits):
         assert await (await knock(net)).read_rest() == b""
 
 
 @on_network
-async def test_a_server_stops_while_a_client_shakes_hands(net: ServerNetwork) -> None:
+async def test_a_server_stops_during_a_tls_handshake(net: ServerNetwork) -> None:
     async with net.serving(echo):
         peer = await knock(net)
         assert (await net.ask(GET)).code == 200

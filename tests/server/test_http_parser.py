@@ -16,69 +16,71 @@ from tests.server.http_peers import TOKENS, request
 GET = request("GET", "/version")
 POST = b"POST / HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
-SMALL = HttpLimits(target=100, headers=10, header_bytes=1000, unseen=2000, body=1000)
+SMALL = HttpLimits(
+    target_bytes=100, header_count=10, header_bytes=1000, buffered_bytes=2000, body_bytes=1000
+)
 
 
 def parse(*data: bytes, limits: HttpLimits = SMALL) -> list[ParsedRequest]:
-    """What these pieces ask, fed until something is the last."""
-    parser, asked = HttpParser(RequestGuard(TOKENS), limits), list[ParsedRequest]()
+    """The requests in these pieces, up to the last one of the connection."""
+    parser, received = HttpParser(RequestGuard(TOKENS), limits), list[ParsedRequest]()
     for piece in data:
-        if not asked or not asked[-1].is_last:
-            asked += parser.feed(piece)
-    return asked
+        if not received or not received[-1].is_last:
+            received += parser.feed(piece)
+    return received
 
 
 def read(*data: bytes) -> Request:
-    """The one request in these pieces."""
-    (asked,) = parse(*data)
-    assert isinstance(asked.request, Request), asked.request
-    return asked.request
+    """The only request in these pieces."""
+    (received,) = parse(*data)
+    assert isinstance(received.request, Request), received.request
+    return received.request
 
 
-def codes(asked: list[ParsedRequest]) -> list[int]:
-    """How each ends: 200 if it can be handled."""
-    return [one.request.code if isinstance(one.request, ApiError) else 200 for one in asked]
+def codes(received: list[ParsedRequest]) -> list[int]:
+    """The code of each request: 200 if it is valid."""
+    return [one.request.code if isinstance(one.request, ApiError) else 200 for one in received]
 
 
-# ---- what is understood --------------------------------------------------------------------------
+# ---- valid requests ------------------------------------------------------------------------------
 
 
 def test_a_request_is_read_as_it_was_sent() -> None:
-    asked = read(request("PUT", "/a%2Fb//c?d=%20&e", "X-Mixed: Ünd so", body=b"\x00body"))
-    assert (asked.method, asked.path, asked.query) == ("PUT", "/a%2Fb//c", "d=%20&e")
-    assert (asked.headers["x-mixed"], asked.body) == ("Ünd so", b"\x00body")
-    assert asked.user == ANONYMOUS
+    received = read(request("PUT", "/a%2Fb//c?d=%20&e", "X-Mixed: Ünd so", body=b"\x00body"))
+    assert (received.method, received.path, received.query) == ("PUT", "/a%2Fb//c", "d=%20&e")
+    assert (received.headers["x-mixed"], received.body) == ("Ünd so", b"\x00body")
+    assert received.user == ANONYMOUS
 
 
-def test_a_token_says_who_asks() -> None:
+def test_a_token_authenticates_the_request() -> None:
     assert read(request("GET", "/", "Authorization: Bearer secret")).user == ADMIN
 
 
-def test_a_wrong_token_is_refused_but_the_connection_goes_on() -> None:
-    asked = parse(request("GET", "/", "Authorization: Bearer wrong") + GET)
-    assert codes(asked) == [401, 200]
+def test_a_wrong_token_is_refused_but_the_connection_continues() -> None:
+    received = parse(request("GET", "/", "Authorization: Bearer wrong") + GET)
+    assert codes(received) == [401, 200]
 
 
-def test_a_token_in_the_query_is_no_token() -> None:
+def test_a_token_in_the_query_is_ignored() -> None:
     assert read(request("GET", "/?token=secret&access_token=secret")).user == ANONYMOUS
 
 
-def test_chunks_are_one_body_and_trailers_are_not_believed() -> None:
+def test_chunks_are_joined_and_trailers_are_ignored() -> None:
     trailer = b"Authorization: Bearer secret\r\nX-Late: 1\r\n"
-    asked = read(CHUNKED + b"3;x=y\r\nabc\r\n1\r\nd\r\n0\r\n" + trailer + b"\r\n")
-    assert (asked.body, asked.user) == (b"abcd", ANONYMOUS)
-    assert "x-late" not in asked.headers
+    received = read(CHUNKED + b"3;x=y\r\nabc\r\n1\r\nd\r\n0\r\n" + trailer + b"\r\n")
+    assert (received.body, received.user) == (b"abcd", ANONYMOUS)
+    assert "x-late" not in received.headers
 
 
-def test_a_header_that_comes_twice_is_one_list() -> None:
-    asked = read(request("GET", "/", "Accept: a", "ACCEPT: b", "accept: c"))
-    assert asked.headers["accept"] == "a, b, c"
+def test_repeated_headers_are_joined() -> None:
+    received = read(request("GET", "/", "Accept: a", "ACCEPT: b", "accept: c"))
+    assert received.headers["accept"] == "a, b, c"
 
 
-def test_requests_behind_one_another_are_all_read() -> None:
-    asked = parse(GET + request("POST", "/", body=b"{}") + b"\r\n" + GET)
-    assert codes(asked) == [200, 200, 200]
-    assert not any(one.is_last for one in asked)
+def test_pipelined_requests_are_all_parsed() -> None:
+    received = parse(GET + request("POST", "/", body=b"{}") + b"\r\n" + GET)
+    assert codes(received) == [200, 200, 200]
+    assert not any(one.is_last for one in received)
 
 
 @pytest.mark.parametrize(
@@ -89,12 +91,12 @@ def test_requests_behind_one_another_are_all_read() -> None:
         b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
     ],
 )
-def test_nothing_is_read_behind_the_last(data: bytes) -> None:
-    (asked,) = parse(data + GET)
-    assert (codes([asked]), asked.is_last, asked.is_cut) == ([200], True, False)
+def test_nothing_is_parsed_after_the_last_request(data: bytes) -> None:
+    (received,) = parse(data + GET)
+    assert (codes([received]), received.is_last, received.is_cut) == ([200], True, False)
 
 
-def test_an_old_client_knows_no_chunks() -> None:
+def test_an_http_1_0_client_gets_no_chunks() -> None:
     old, new = parse(b"GET / HTTP/1.0\r\n\r\n"), parse(GET)
     assert (old[0].accepts_chunked, new[0].accepts_chunked) == (False, True)
 
@@ -102,7 +104,7 @@ def test_an_old_client_knows_no_chunks() -> None:
 EXPECTING = POST + b"Content-Length: 2\r\nExpect: 100-Continue\r\n\r\n"
 
 
-def test_a_client_that_asks_before_it_sends_its_body_waits_for_a_word() -> None:
+def test_a_client_may_expect_100_continue() -> None:
     parser = HttpParser(RequestGuard(TOKENS), SMALL)
     assert parser.feed(EXPECTING) == []
     assert parser.expects_continue
@@ -111,13 +113,13 @@ def test_a_client_that_asks_before_it_sends_its_body_waits_for_a_word() -> None:
 
 
 @pytest.mark.parametrize("data", [EXPECTING + b"{}", EXPECTING.replace(b"/1.1", b"/1.0")])
-def test_who_sends_its_body_anyway_or_is_old_waits_for_none(data: bytes) -> None:
+def test_100_continue_is_not_expected_after_the_body_or_with_http_1_0(data: bytes) -> None:
     parser = HttpParser(RequestGuard(TOKENS), SMALL)
     parser.feed(data)
     assert not parser.expects_continue
 
 
-# ---- what is not ---------------------------------------------------------------------------------
+# ---- invalid requests ----------------------------------------------------------------------------
 
 BAD = {
     "TLS": b"\x16\x03\x01\x02\x00",
@@ -172,14 +174,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("data", BAD.values(), ids=BAD.keys())
-def test_what_is_no_request_is_cut_short_after_what_was_one(data: bytes) -> None:
-    asked = parse(GET + data + GET)
-    assert codes(asked) == [200, 400]
-    assert asked[-1].is_last
-    assert asked[-1].is_cut
+def test_an_invalid_request_ends_the_connection_after_the_valid_ones_before_it(data: bytes) -> None:
+    received = parse(GET + data + GET)
+    assert codes(received) == [200, 400]
+    assert received[-1].is_last
+    assert received[-1].is_cut
 
 
-def test_a_compressed_body_is_not_read() -> None:
+def test_a_compressed_body_is_refused() -> None:
     assert codes(parse(request("POST", "/", "Content-Encoding: gzip", body=b"x"))) == [415]
     assert codes(parse(request("POST", "/", "Content-Encoding: Identity", body=b"x"))) == [200]
 
@@ -208,7 +210,7 @@ def test_a_compressed_body_is_not_read() -> None:
         (CHUNKED + b"0\r\n" + b"X: y\r\n" * 20 + b"\r\n", 431),
     ],
 )
-def test_a_request_has_limits_however_it_comes(data: bytes, code: int) -> None:
+def test_limits_apply_however_the_bytes_are_split(data: bytes, code: int) -> None:
     assert codes(parse(data)) == [code]
     assert codes(parse(*(bytes([byte]) for byte in data))) == [code]
 
@@ -219,12 +221,12 @@ def test_a_request_has_limits_however_it_comes(data: bytes, code: int) -> None:
      CHUNKED + b"0\r\nX", CHUNKED + b"1;"],
     ids=["empty lines", "target", "name", "value", "trailer", "trailer's name", "chunk extension"],
 )  # fmt: skip
-def test_nothing_is_taken_in_without_end(begin: bytes) -> None:
+def test_no_input_is_buffered_without_limit(begin: bytes) -> None:
     endless = b"y" * 100 if begin else b"\r\n" * 50
     assert codes(parse(begin, *[endless] * 100)) == [431]
 
 
-def test_the_limits_are_those_that_are_promised() -> None:
+def test_the_default_limits_are_as_documented() -> None:
     limits = HttpLimits()
     long = request("GET", "/" + "a" * 8191, *(f"X-{n}: {'y' * 600}" for n in range(99)))
     assert codes(parse(long, limits=limits)) == [200]
@@ -235,7 +237,7 @@ def test_the_limits_are_those_that_are_promised() -> None:
 
 
 @pytest.mark.parametrize("token", ["secret", "wrong"])
-def test_nothing_is_kept_of_what_was_given_away(token: str) -> None:
+def test_the_parser_keeps_no_finished_requests(token: str) -> None:
     parser = HttpParser(RequestGuard(TOKENS), HttpLimits())
     data = request("POST", "/", f"Authorization: Bearer {token}", body=b"x" * 2**20)
     tracemalloc.start()
@@ -259,24 +261,28 @@ MESSAGES = [
 ]
 
 
-def shown(asked: list[ParsedRequest]) -> list[object]:
-    """Asked, so that it can be compared: errors are, when they say the same."""
+def comparable(received: list[ParsedRequest]) -> list[object]:
+    """Parsed requests in a form that can be compared, including errors."""
     return [
         (one.request.status() if isinstance(one.request, ApiError) else one.request, *one[1:])
-        for one in asked
+        for one in received
     ]
 
 
 @given(st.lists(st.sampled_from(MESSAGES), max_size=5), st.data())
-def test_how_bytes_are_cut_does_not_matter(messages: list[bytes], data: st.DataObject) -> None:
+def test_the_result_does_not_depend_on_how_the_bytes_are_split(
+    messages: list[bytes], data: st.DataObject
+) -> None:
     whole = b"".join(messages)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=20)))
     pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
-    assert shown(parse(*pieces)) == shown(parse(whole))
+    assert comparable(parse(*pieces)) == comparable(parse(whole))
 
 
 @given(st.sampled_from(MESSAGES), st.binary(max_size=30), st.integers(0, 200))
-def test_whatever_comes_is_answered_or_waited_for(message: bytes, noise: bytes, place: int) -> None:
-    asked = parse(message[:place] + noise + message[place:], GET)
-    assert set(codes(asked)) <= {200, 400, 401, 413, 415, 431}
-    assert not any(one.is_last for one in asked[:-1])
+def test_any_bytes_give_a_request_or_an_error_or_need_more_bytes(
+    message: bytes, noise: bytes, place: int
+) -> None:
+    received = parse(message[:place] + noise + message[place:], GET)
+    assert set(codes(received)) <= {200, 400, 401, 413, 415, 431}
+    assert not any(one.is_last for one in received[:-1])

@@ -1,4 +1,4 @@
-"""Watches over HTTP: taken as fast as they are read, and closed when nobody is left to read."""
+"""Watches over HTTP: produced as fast as they are read, closed when the client disconnects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHUNKS = [b"%d" % (number % 10) * 65536 for number in range(60)]
 
 
 @on_network
-async def test_a_watch_is_taken_no_faster_than_it_is_read(net: ServerNetwork) -> None:
+async def test_a_watch_is_produced_no_faster_than_it_is_read(net: ServerNetwork) -> None:
     watching = StreamingHandler(*CHUNKS, ends=True)
     async with net.serving(watching):
         peer = await net.connect()
@@ -42,7 +42,7 @@ async def test_a_watch_is_taken_no_faster_than_it_is_read(net: ServerNetwork) ->
 
 
 @on_network
-async def test_a_watch_that_is_not_read_is_cut_off_and_closed(
+async def test_a_watch_that_is_not_read_is_disconnected_and_closed(
     net: ServerNetwork, caplog: pytest.LogCaptureFixture
 ) -> None:
     watching = StreamingHandler(*CHUNKS)
@@ -56,7 +56,7 @@ async def test_a_watch_that_is_not_read_is_cut_off_and_closed(
 
 
 @on_network
-async def test_a_watch_with_little_to_tell_says_at_once_that_it_stands(net: ServerNetwork) -> None:
+async def test_the_headers_of_a_quiet_watch_are_sent_at_once(net: ServerNetwork) -> None:
     async with net.serving(StreamingHandler()):
         peer = await net.connect()
         peer.send(WATCH)
@@ -64,7 +64,7 @@ async def test_a_watch_with_little_to_tell_says_at_once_that_it_stands(net: Serv
 
 
 @on_network
-async def test_a_long_chunk_comes_in_pieces_and_an_empty_one_does_not_end_the_watch(
+async def test_long_chunks_are_split_and_empty_chunks_do_not_end_the_watch(
     net: ServerNetwork,
 ) -> None:
     async with net.serving(StreamingHandler(b"a", b"", b"x" * LONG, ends=True)):
@@ -73,7 +73,9 @@ async def test_a_long_chunk_comes_in_pieces_and_an_empty_one_does_not_end_the_wa
 
 @pytest.mark.parametrize("behind", [b"", GET, GET * 100], ids=["alone", "one", "many"])
 @on_network
-async def test_a_watch_is_closed_when_its_client_leaves(net: ServerNetwork, behind: bytes) -> None:
+async def test_a_watch_is_closed_when_its_client_disconnects(
+    net: ServerNetwork, behind: bytes
+) -> None:
     watching = StreamingHandler(b"first")
     async with net.serving(watching):
         peer = await net.connect()
@@ -86,7 +88,7 @@ async def test_a_watch_is_closed_when_its_client_leaves(net: ServerNetwork, behi
 
 
 @on_network
-async def test_a_watch_is_closed_when_its_client_closes_its_side(net: ServerNetwork) -> None:
+async def test_a_watch_is_closed_when_its_client_half_closes(net: ServerNetwork) -> None:
     watching = StreamingHandler(b"first")
     async with net.serving(watching):
         peer = await net.connect()
@@ -97,14 +99,14 @@ async def test_a_watch_is_closed_when_its_client_closes_its_side(net: ServerNetw
 
 
 @on_network
-async def test_a_watch_that_comes_too_late_for_its_client_is_closed_unread(
+async def test_a_watch_whose_client_has_disconnected_is_closed_unread(
     net: ServerNetwork,
 ) -> None:
     held, watching = HeldHandler(), StreamingHandler(b"first")
 
-    async def handle(asked: Request) -> Reply | StreamReply:
-        await held(asked)
-        return await watching(asked)
+    async def handle(received: Request) -> Reply | StreamReply:
+        await held(received)
+        return await watching(received)
 
     async with net.serving(handle):
         peer = await net.connect()
@@ -119,7 +121,7 @@ async def test_a_watch_that_comes_too_late_for_its_client_is_closed_unread(
 
 @pytest.mark.parametrize("said", [[], [b"first"]], ids=["at once", "later"])
 @on_network
-async def test_a_watch_that_fails_is_cut_off_without_a_word(
+async def test_a_watch_that_fails_is_aborted(
     net: ServerNetwork, said: list[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def chunks() -> AsyncGenerator[bytes, None]:
@@ -127,7 +129,7 @@ async def test_a_watch_that_fails_is_cut_off_without_a_word(
             yield chunk
         raise RuntimeError("a secret")
 
-    async def handle(asked: Request) -> StreamReply:
+    async def handle(received: Request) -> StreamReply:
         return StreamReply(200, chunks())
 
     async with net.serving(handle):

@@ -1,4 +1,4 @@
-"""JobSets and LeaderWorkerSets as clients meet them: served without a definition, like any kind."""
+"""JobSets and LeaderWorkerSets: built-in kinds that need no CustomResourceDefinition."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def job_set(name: str = "a", workers: Object | None = None, **spec: Any) -> Obje
 
 
 def groups(name: str = "a", size: int = 2, **spec: Any) -> Object:
-    """Groups of a leader and its workers."""
+    """A LeaderWorkerSet."""
     meta = {"name": name, "namespace": "default"}
     template = {"size": size, "workerTemplate": PODS}
     return copy.deepcopy({"metadata": meta, "spec": {"leaderWorkerTemplate": template, **spec}})
@@ -47,12 +47,12 @@ async def post(api: Api, kind: Kind, obj: Object, **query: object) -> ApiRespons
     return await api.ask("POST", kind.url_path("default"), obj, query=query)
 
 
-# ---- like any kind -------------------------------------------------------------------------------
+# ---- generic behaviour ---------------------------------------------------------------------------
 
 
 @each
 @in_virtual_time
-async def test_whoever_makes_one_is_told_that_nobody_acts_on_it(kind: Kind, obj: Object) -> None:
+async def test_creating_one_warns_that_no_controller_acts_on_it(kind: Kind, obj: Object) -> None:
     api = await Api.start()
     made = await post(api, kind, obj)
     assert (made.code, made.header_values("warning")) == (
@@ -65,7 +65,7 @@ async def test_whoever_makes_one_is_told_that_nobody_acts_on_it(kind: Kind, obj:
 
 @each
 @in_virtual_time
-async def test_another_spec_is_another_generation_and_another_status_is_not(
+async def test_the_generation_changes_with_the_spec_and_not_with_the_status(
     kind: Kind, obj: Object
 ) -> None:
     api = await Api.start()
@@ -75,15 +75,15 @@ async def test_another_spec_is_another_generation_and_another_status_is_not(
     changed = await api.patch(kind, "a", {**change, "status": {"replicas": 7, "restarts": 7}})
     assert (changed.body["metadata"]["generation"], "status" in changed.body) == (2, False)
     status = {"restarts": 1} if kind is JOB_SET else {"replicas": 1}
-    told = await api.patch(kind, "a", {"status": status, "spec": None}, part="status")
-    assert told.body["status"] == status
-    assert told.body["spec"] == changed.body["spec"]
-    assert told.body["metadata"]["generation"] == 2
+    answer = await api.patch(kind, "a", {"status": status, "spec": None}, part="status")
+    assert answer.body["status"] == status
+    assert answer.body["spec"] == changed.body["spec"]
+    assert answer.body["metadata"]["generation"] == 2
 
 
 @each
 @in_virtual_time
-async def test_a_writer_says_what_it_has_seen(kind: Kind, obj: Object) -> None:
+async def test_an_update_needs_a_resource_version(kind: Kind, obj: Object) -> None:
     api = await Api.start()
     (made,) = await api.create(kind, obj)
     blind = copy.deepcopy(made)
@@ -97,7 +97,7 @@ async def test_a_writer_says_what_it_has_seen(kind: Kind, obj: Object) -> None:
 
 @each
 @in_virtual_time
-async def test_neither_comes_as_protobuf(kind: Kind, obj: Object) -> None:
+async def test_neither_is_accepted_as_protobuf(kind: Kind, obj: Object) -> None:
     api = await Api.start()
     headers = {"content-type": PROTOBUF}
     answer = await api.ask("POST", kind.url_path("default"), b"k8s\0", headers=headers)
@@ -119,7 +119,7 @@ async def test_a_quota_counts_them(kind: Kind, obj: Object) -> None:
 
 
 @in_virtual_time
-async def test_discovery_shows_them_with_their_parts() -> None:
+async def test_discovery_lists_them_with_their_subresources() -> None:
     api = await Api.start()
 
     async def parts(kind: Kind) -> list[tuple[str, str, list[str]]]:
@@ -138,7 +138,7 @@ async def test_discovery_shows_them_with_their_parts() -> None:
 
 
 @in_virtual_time
-async def test_a_table_shows_how_far_they_have_come() -> None:
+async def test_a_table_shows_their_progress() -> None:
     api = await Api.start()
     await api.create(JOB_SET, job_set(suspend=False), job_set("b"))
     await api.create(LEADER_WORKER_SET, groups(replicas=3))
@@ -170,7 +170,7 @@ SCALE = LEADER_WORKER_SET.url_path("default", "a", "scale")
 
 
 @in_virtual_time
-async def test_groups_are_scaled_as_every_scaler_does_it() -> None:
+async def test_groups_have_a_scale_subresource() -> None:
     api = await Api.start()
     await api.create(LEADER_WORKER_SET, groups(replicas=3))
     status = {"replicas": 2, "hpaPodSelector": "role=leader"}
@@ -188,7 +188,7 @@ async def test_groups_are_scaled_as_every_scaler_does_it() -> None:
 
 @pytest.mark.parametrize("replicas", [-1, 2_000_000])
 @in_virtual_time
-async def test_a_scale_that_a_set_cannot_have_is_refused(replicas: int) -> None:
+async def test_an_invalid_scale_is_refused(replicas: int) -> None:
     api = await Api.start()
     await api.create(LEADER_WORKER_SET, groups())
     change = {"spec": {"replicas": replicas}}
@@ -210,7 +210,7 @@ STORED_RACK: Object = {"topology": [{"key": "example.com/rack"}]}
 
 
 @in_virtual_time
-async def test_both_ways_to_say_it_are_stored_under_the_names_that_stand() -> None:
+async def test_aliases_are_stored_under_the_canonical_names() -> None:
     api = await Api.start()
     root: Object = {"policy": {"basic": {}}}
     nested = {"scheduling": {"constraints": RACK}}
@@ -235,21 +235,21 @@ async def test_both_ways_to_say_it_are_stored_under_the_names_that_stand() -> No
 
 
 @in_virtual_time
-async def test_saying_two_things_of_the_same_jobs_is_refused_by_any_name() -> None:
+async def test_contradictory_policies_are_refused_with_any_alias() -> None:
     api = await Api.start()
     nested = {"scheduling": {"policy": {"gang": {"minCount": 2}}}}
     field = "spec.replicatedJobs[0].template.spec.scheduling"
     for size, code in ((2, 201), (3, 422)):
         policy = {"schedulingPolicy": {"gang": {"minCount": size}}}
         by_name = [{"targetReplicatedJob": "workers", **policy}]
-        wish = job_set(f"a{size}", nested, scheduling={"replicatedJobPolicies": by_name})
-        answer = await post(api, JOB_SET, wish)
+        obj = job_set(f"a{size}", nested, scheduling={"replicatedJobPolicies": by_name})
+        answer = await post(api, JOB_SET, obj)
         assert answer.code == code
     assert answer.cause_reasons == [(field, "FieldValueInvalid")]
 
 
 @in_virtual_time
-async def test_groups_leave_their_gang_by_any_name() -> None:
+async def test_groups_drop_their_gang_policy_with_any_alias() -> None:
     api = await Api.start()
     (made,) = await api.create(LEADER_WORKER_SET, groups(scheduling={"policy": {"basic": {}}}))
     assert made["spec"]["scheduling"] == {"schedulingPolicy": {"basic": {}}}
@@ -258,7 +258,7 @@ async def test_groups_leave_their_gang_by_any_name() -> None:
 
 
 @in_virtual_time
-async def test_a_configuration_owns_what_it_says_by_another_name() -> None:
+async def test_an_applied_alias_owns_the_stored_field() -> None:
     api = await Api.start()
     config = {
         "apiVersion": LEADER_WORKER_SET.api_version, "kind": LEADER_WORKER_SET.name,
@@ -275,7 +275,7 @@ async def test_a_configuration_owns_what_it_says_by_another_name() -> None:
 
 
 @in_virtual_time
-async def test_switched_off_it_is_not_stored() -> None:
+async def test_a_disabled_field_is_not_stored() -> None:
     api = await Api.start()
     clock = LoopClock(asyncio.get_running_loop(), EPOCH)
     api.server = Server(

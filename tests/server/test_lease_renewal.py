@@ -32,7 +32,7 @@ async def renew_time(api: Api, name: str) -> str:
 
 
 @in_virtual_time
-async def test_leases_are_renewed_in_one_transaction_each_at_a_revision_of_its_own() -> None:
+async def test_leases_are_renewed_in_one_transaction_each_with_its_own_revision() -> None:
     api = await Api.start()
     await api.create(LEASE, lease("a"), lease("b"), lease("c"))
     commits: list[int] = []
@@ -46,7 +46,7 @@ async def test_leases_are_renewed_in_one_transaction_each_at_a_revision_of_its_o
 
 
 @in_virtual_time
-async def test_a_renewed_lease_is_what_a_patch_would_have_made_of_it() -> None:
+async def test_a_renewed_lease_equals_a_patched_one() -> None:
     api = await Api.start()
     await api.create(LEASE, lease("a"), lease("b"))
     await asyncio.sleep(10)
@@ -58,7 +58,7 @@ async def test_a_renewed_lease_is_what_a_patch_would_have_made_of_it() -> None:
 
 
 @in_virtual_time
-async def test_whoever_watches_sees_every_lease_renewed() -> None:
+async def test_a_watch_sees_every_renewal() -> None:
     api = await Api.start()
     await api.create(LEASE, lease("a"), lease("b"))
     before = api.store.revision
@@ -68,7 +68,7 @@ async def test_whoever_watches_sees_every_lease_renewed() -> None:
 
 
 @in_virtual_time
-async def test_what_is_gone_or_held_by_another_is_told_and_the_others_are_renewed() -> None:
+async def test_missing_leases_and_other_holders_are_reported_and_the_rest_renewed() -> None:
     api = await Api.start()
     await api.create(LEASE, lease("a"), lease("b", holder="you"))
     mine = [{"name": name, "holderIdentity": "me"} for name in "abc"]
@@ -85,7 +85,7 @@ async def test_what_is_gone_or_held_by_another_is_told_and_the_others_are_renewe
 
 
 @in_virtual_time
-async def test_a_renewal_that_says_nothing_new_writes_nothing() -> None:
+async def test_a_renewal_with_the_same_time_writes_nothing() -> None:
     api = await Api.start()
     await api.create(LEASE, lease("a"))
     before = api.store.revision
@@ -106,7 +106,7 @@ async def test_a_renewal_that_says_nothing_new_writes_nothing() -> None:
     ],
 )
 @in_virtual_time
-async def test_a_renewal_that_makes_no_sense_is_refused(
+async def test_an_invalid_renewal_is_refused(
     leases: list[Object], when: object, code: int, field: str
 ) -> None:
     api = await Api.start()

@@ -11,7 +11,7 @@ from phalanx.api.kinds import (
     Kind,
 )
 from phalanx.api.wire import Object
-from phalanx.server.admission import LIMIT_RANGER_ANNOTATION
+from phalanx.server.limit_ranges import LIMIT_RANGER_ANNOTATION
 from tests.builders import in_virtual_time, pod
 from tests.server.api import Api, ApiResponse
 
@@ -40,7 +40,7 @@ def container(
 
 
 def of(*made: Object, init: tuple[Object, ...] = ()) -> Object:
-    """A pod of these containers."""
+    """A pod with these containers."""
     spec: Object = {"containers": list(made)}
     if init:
         spec["initContainers"] = list(init)
@@ -71,49 +71,49 @@ DEFAULTS = [
         container("main"),
         {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}},
         SET + "cpu, memory request for container main; cpu, memory limit for container main",
-        id="who says nothing gets everything",
+        id="no resources: all defaults",
     ),
     pytest.param(
         containers(default={"cpu": "1"}, defaultRequest={"cpu": "500m"}),
         container("main", {"cpu": "200m"}),
         {"requests": {"cpu": "200m"}, "limits": {"cpu": "1"}},
         SET + "cpu limit for container main",
-        id="what is said stays",
+        id="stated resources are kept",
     ),
     pytest.param(
         containers(default={"cpu": "1"}, defaultRequest={"cpu": "100m"}),
         container("main", limits={"cpu": "2"}),
         {"requests": {"cpu": "2"}, "limits": {"cpu": "2"}},
         None,
-        id="a limit is a request too",
+        id="a limit is also the request",
     ),
     pytest.param(
         containers(max={"cpu": "2"}),
         container("main"),
         {"requests": {"cpu": "2"}, "limits": {"cpu": "2"}},
         SET + "cpu request for container main; cpu limit for container main",
-        id="the most is the default",
+        id="the maximum is the default limit",
     ),
     pytest.param(
         containers(min={"memory": "64Mi"}),
         container("main"),
         {"requests": {"memory": "64Mi"}},
         SET + "memory request for container main",
-        id="the least is the default request",
+        id="the minimum is the default request",
     ),
     pytest.param(
         pods(max={"cpu": "2"}),
         container("main", {"cpu": "1"}, {"cpu": "1"}),
         {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}},
         None,
-        id="limits of pods are no defaults",
+        id="pod limits are not defaults",
     ),
 ]
 
 
 @pytest.mark.parametrize(("item", "given", "resources", "note"), DEFAULTS)
 @in_virtual_time
-async def test_containers_get_what_they_do_not_say(
+async def test_containers_get_the_default_resources(
     item: Object, given: Object, resources: Object, note: str | None
 ) -> None:
     api = await with_limits(item)
@@ -134,7 +134,7 @@ async def test_init_containers_get_defaults_too_and_the_annotation_names_all() -
 
 
 @in_virtual_time
-async def test_of_several_limit_ranges_the_first_by_name_gives_the_default() -> None:
+async def test_the_first_limit_range_by_name_gives_the_default() -> None:
     api = await Api.start()
     first = limit_range(containers(defaultRequest={"cpu": "1"}), name="a")
     second = limit_range(containers(defaultRequest={"cpu": "2", "memory": "1Gi"}), name="b")
@@ -147,7 +147,7 @@ async def test_of_several_limit_ranges_the_first_by_name_gives_the_default() -> 
 
 
 @in_virtual_time
-async def test_the_quality_of_service_is_that_of_the_completed_pod() -> None:
+async def test_the_qos_class_is_computed_after_defaulting() -> None:
     api = await with_limits(containers(default={"cpu": "1", "memory": "1Gi"}))
     [got] = await api.create(POD, of(container("main")))
     assert got["status"]["qosClass"] == "Guaranteed"
@@ -163,7 +163,7 @@ async def test_defaults_count_in_quotas() -> None:
 
 
 @in_virtual_time
-async def test_another_namespace_has_no_part_in_limits() -> None:
+async def test_limits_do_not_apply_to_other_namespaces() -> None:
     api = await with_limits(containers(default={"cpu": "1"}, max={"cpu": "1"}))
     path = POD.url_path("kube-public")
     answer = await api.ask("POST", path, pod("p", namespace="kube-public", cpu="2"))
@@ -184,13 +184,13 @@ BOUNDS = [
         [containers(min={"cpu": "100m"}, defaultRequest={"cpu": "200m"})],
         of(container("main", limits={"cpu": "50m"})),
         "minimum cpu usage per Container is 100m, but request is 50m",
-        id="of one container and bound only the first is told",
+        id="only the first violation of a container and bound",
     ),
     pytest.param(
         [pods(min={"memory": "1Gi"})],
         of(container("main")),
         "minimum memory usage per Pod is 1Gi.  No request is specified",
-        id="a least request must be there",
+        id="a minimum requires a request",
     ),
     pytest.param(
         [containers(max={"cpu": "1"})],
@@ -202,7 +202,7 @@ BOUNDS = [
         [pods(max={"cpu": "1"})],
         of(container("main", {"cpu": "500m"})),
         "maximum cpu usage per Pod is 1.  No limit is specified",
-        id="a limit must be there",
+        id="a maximum requires a limit",
     ),
     pytest.param(
         [pods(max={"memory": "1Gi"})],
@@ -250,13 +250,13 @@ BOUNDS = [
         "[minimum cpu usage per Container is 100m, but request is 50m, "
         "minimum memory usage per Container is 1Gi, but request is 1Mi, "
         "maximum cpu usage per Pod is 10m, but limit is 50m]",
-        id="everything is told at once",
+        id="all violations",
     ),
     pytest.param(
         [containers(max={"cpu": "1"})],
         of(*(container(n, {"cpu": "2"}, {"cpu": "2"}) for n in "ab")),
         "maximum cpu usage per Container is 1, but limit is 2",
-        id="the same is told once",
+        id="equal violations once",
     ),
     pytest.param(
         [containers(max={"cpu": "1"})],
@@ -271,20 +271,22 @@ BOUNDS = [
         ],
         of(container("main", CPU, {"cpu": "1"})),
         "",
-        id="on the bounds is within them",
+        id="equal to the bounds",
     ),
     pytest.param(
         [{"type": "PersistentVolumeClaim", "max": {"storage": "1Gi"}}],
         pod("p", memory="8Gi"),
         "",
-        id="bounds of claims are not for pods",
+        id="claim limits do not apply to pods",
     ),
 ]
 
 
 @pytest.mark.parametrize(("items", "wanted", "why"), BOUNDS)
 @in_virtual_time
-async def test_pods_stay_within_bounds(items: list[Object], wanted: Object, why: str) -> None:
+async def test_pods_out_of_bounds_are_refused(
+    items: list[Object], wanted: Object, why: str
+) -> None:
     api = await with_limits(*items)
     answer = await made(api, POD, wanted)
     if why:
@@ -309,7 +311,7 @@ STORAGE = {
     ],
 )
 @in_virtual_time
-async def test_claims_stay_within_bounds(storage: str, why: str) -> None:
+async def test_claims_out_of_bounds_are_refused(storage: str, why: str) -> None:
     api = await with_limits(STORAGE)
     answer = await made(api, PERSISTENT_VOLUME_CLAIM, claim(storage))
     refusal = f'persistentvolumeclaims "c" is forbidden: {why}' if why else None
@@ -317,11 +319,11 @@ async def test_claims_stay_within_bounds(storage: str, why: str) -> None:
     assert answer.code == (403 if why else 201)
 
 
-# ---- when ----------------------------------------------------------------------------------------
+# ---- when limits apply ---------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_a_dry_run_is_completed_and_refused_like_any_other() -> None:
+async def test_a_dry_run_is_defaulted_and_refused_like_a_real_request() -> None:
     api = await with_limits(containers(default={"cpu": "1"}, max={"cpu": "1"}))
     answer = await made(api, POD, of(container("main")), dryRun="All")
     assert answer.body["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "1"}
@@ -329,7 +331,7 @@ async def test_a_dry_run_is_completed_and_refused_like_any_other() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_that_is_there_is_not_held_against_later_limits() -> None:
+async def test_an_existing_pod_is_not_checked_against_later_limits() -> None:
     api = await Api.start()
     await api.create(POD, pod("p", cpu="2"))
     await api.create(LIMIT_RANGE, limit_range(containers(max={"cpu": "1"})))
@@ -339,7 +341,7 @@ async def test_a_pod_that_is_there_is_not_held_against_later_limits() -> None:
 
 
 @in_virtual_time
-async def test_a_claim_that_changes_is_held_against_limits_until_it_is_to_go() -> None:
+async def test_an_updated_claim_is_checked_unless_it_is_being_deleted() -> None:
     api = await Api.start()
     kept = claim("8Gi")
     kept["metadata"]["finalizers"] = ["example.com/stay"]
@@ -352,7 +354,7 @@ async def test_a_claim_that_changes_is_held_against_limits_until_it_is_to_go() -
 
 
 @in_virtual_time
-async def test_the_status_of_a_claim_is_not_held_against_limits() -> None:
+async def test_a_status_update_of_a_claim_is_not_checked() -> None:
     api = await Api.start()
     await api.create(PERSISTENT_VOLUME_CLAIM, claim("8Gi"))
     await api.create(LIMIT_RANGE, limit_range(STORAGE))
@@ -361,14 +363,14 @@ async def test_the_status_of_a_claim_is_not_held_against_limits() -> None:
 
 
 @in_virtual_time
-async def test_what_is_invalid_is_told_before_what_is_out_of_bounds() -> None:
+async def test_validation_errors_come_before_limit_range_errors() -> None:
     api = await with_limits(containers(max={"cpu": "1"}))
     bad = of(container("main", {"cpu": "3"}, {"cpu": "2"}))
     assert (await made(api, POD, bad)).code == 422
 
 
 @in_virtual_time
-async def test_a_priority_class_that_is_not_there_is_told_before_what_is_out_of_bounds() -> None:
+async def test_a_missing_priority_class_is_reported_before_limit_range_errors() -> None:
     api = await with_limits(containers(default={"cpu": "1"}, max={"cpu": "1"}))
     missing = pod("p", cpu="2", spec={"priorityClassName": "none"})
     answer = await made(api, POD, missing)

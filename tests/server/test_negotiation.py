@@ -73,7 +73,7 @@ LISTED = [kind for kind in KINDS if "list" in kind.verbs]
 
 @pytest.mark.parametrize("kind", LISTED, ids=lambda kind: kind.resource)
 @in_virtual_time
-async def test_no_kind_is_without_columns(kind: Kind) -> None:
+async def test_every_kind_has_columns(kind: Kind) -> None:
     api = await Api.start()
     table = await get(api, kind.url_path(), KUBECTL)
     assert table.body["kind"] == "Table"
@@ -82,7 +82,7 @@ async def test_no_kind_is_without_columns(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", EXAMPLES, ids=lambda kind: kind.name)
 @in_virtual_time
-async def test_every_kind_is_shown_as_a_table_and_as_metadata_alone(kind: Kind) -> None:
+async def test_every_kind_is_served_as_a_table_and_as_metadata_only(kind: Kind) -> None:
     api = await Api.start()
     (made,) = await api.create(kind, EXAMPLES[kind])
     name, namespace = made["metadata"]["name"], made["metadata"].get("namespace", "")
@@ -101,7 +101,7 @@ async def test_every_kind_is_shown_as_a_table_and_as_metadata_alone(kind: Kind) 
 
 
 @in_virtual_time
-async def test_a_table_carries_as_much_of_each_object_as_is_asked_for() -> None:
+async def test_a_table_includes_the_requested_part_of_each_object() -> None:
     api = await Api.start()
     await api.create(POD, pod("a"))
 
@@ -128,7 +128,7 @@ async def test_a_table_is_paged_like_the_list() -> None:
 
 
 @in_virtual_time
-async def test_yaml_is_answered_to_whoever_wants_it() -> None:
+async def test_yaml_is_served_on_request() -> None:
     api = await Api.start()
     await api.create(POD, pod("a"))
     for path in (POD.url_path("default", "a"), POD.url_path("default")):
@@ -150,7 +150,7 @@ async def test_yaml_is_answered_to_whoever_wants_it() -> None:
     ],
 )
 @in_virtual_time
-async def test_the_first_form_that_we_can_give_is_given(accept: str, kind: str) -> None:
+async def test_the_first_supported_media_type_is_used(accept: str, kind: str) -> None:
     api = await Api.start()
     assert (await get(api, POD.url_path("default"), accept)).body["kind"] == kind
 
@@ -164,7 +164,7 @@ async def test_the_first_form_that_we_can_give_is_given(accept: str, kind: str) 
     ],
 )  # fmt: skip
 @in_virtual_time
-async def test_a_form_that_nobody_can_give_is_not_acceptable(accept: str) -> None:
+async def test_an_unsupported_media_type_is_not_acceptable(accept: str) -> None:
     api = await Api.start()
     path = POD.url_path("default")
     body = pod("a")

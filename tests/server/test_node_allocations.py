@@ -11,16 +11,16 @@ from phalanx.api.core import Pod
 from phalanx.api.kinds import NODE, POD
 from phalanx.api.resources import Amounts, pod_requests, sum_amounts
 from phalanx.api.wire import Object
-from phalanx.server.node_allocations import allocated_amounts
-from tests.builders import in_virtual_time, node, pod, tried
+from phalanx.server.node_allocations import get_allocated_amounts
+from tests.builders import in_virtual_time, node, pod, share_of_examples
 from tests.server.api import Api, ApiResponse
 
 NODES = ("n1", "n2")
 PODS = ("a", "b", "c", "d", "e")
-#: The last one is more than 64 bits hold, in thousandths.
+#: The last one exceeds 64 bits in thousandths.
 CPUS = ("1", "1500m", "3", "1e18")
 
-#: What is done, to which pods, and where.
+#: Action, pods, node.
 acts = st.lists(
     st.tuples(
         st.sampled_from(
@@ -35,14 +35,14 @@ acts = st.lists(
 
 
 def found(api: Api, name: str) -> Object:
-    """A pod as it will be, or one that is not there."""
+    """A pod including uncommitted writes, or one that does not exist."""
     record = api.store.pending(POD.store_key("default", name))
     missing = {"metadata": {"name": name, "uid": "none"}}
     return msgspec.json.decode(record.value) if record else missing
 
 
 async def act(api: Api, what: str, pods: Sequence[str], where: str, cpu: str) -> ApiResponse:
-    """Do one thing; most of the time it is refused, which must leave the ledger true too."""
+    """Perform one action; most are refused, which must leave the allocations exact too."""
     name, path = pods[0], POD.url_path("default")
     match what:
         case "make":
@@ -68,14 +68,14 @@ async def act(api: Api, what: str, pods: Sequence[str], where: str, cpu: str) ->
 
 
 def used(api: Api, where: str) -> Amounts:
-    """What the pods of a node take, counted anew."""
+    """The resources of the pods of a node, counted from scratch."""
     pods = [msgspec.json.decode(r.value, type=Pod) for r in api.store.range(POD.store_prefix())]
     return sum_amounts(pod_requests(one) for one in pods if one.occupied_node == where)
 
 
 @given(acts)
 @in_virtual_time
-async def test_the_ledger_is_true_whatever_happens_to_pods(
+async def test_allocations_are_exact_after_any_sequence_of_writes(
     acts: list[tuple[str, list[str], str, str]],
 ) -> None:
     api = await Api.start()
@@ -83,15 +83,15 @@ async def test_the_ledger_is_true_whatever_happens_to_pods(
     for what, pods, where, cpu in acts:
         answer = await act(api, what, pods, where, cpu)
         assert answer.code < 500, answer.body
-        assert {name: allocated_amounts(api.store, name) for name in NODES} == {
+        assert {name: get_allocated_amounts(api.store, name) for name in NODES} == {
             name: used(api, name) for name in NODES
         }
 
 
-@tried(0.5)
+@share_of_examples(0.5)
 @given(acts)
 @in_virtual_time
-async def test_the_ledger_is_true_when_everything_happens_at_once(
+async def test_allocations_are_exact_after_concurrent_writes(
     acts: list[tuple[str, list[str], str, str]],
 ) -> None:
     api = await Api.start(latency=lambda: 0.5)
@@ -99,44 +99,44 @@ async def test_the_ledger_is_true_when_everything_happens_at_once(
     answers = await asyncio.gather(*(act(api, *one) for one in acts))
     assert all(answer.code < 500 for answer in answers)
     for name in NODES:
-        assert allocated_amounts(api.store, name) == used(api, name)
+        assert get_allocated_amounts(api.store, name) == used(api, name)
 
 
-@tried(0.5)
+@share_of_examples(0.5)
 @given(st.lists(st.tuples(st.sampled_from(NODES), st.sampled_from(CPUS)), min_size=1, max_size=12))
 @in_virtual_time
-async def test_group_bindings_alone_never_fill_a_node_beyond_its_room(
-    wishes: list[tuple[str, str]],
+async def test_group_bindings_never_exceed_the_resources_of_a_node(
+    actions: list[tuple[str, str]],
 ) -> None:
     api = await Api.start(latency=lambda: 0.5)
     await api.create(NODE, *(node(name, cpu="4") for name in NODES))
-    pods = await api.create(POD, *(pod(f"p{n}", cpu=cpu) for n, (_, cpu) in enumerate(wishes)))
+    pods = await api.create(POD, *(pod(f"p{n}", cpu=cpu) for n, (_, cpu) in enumerate(actions)))
     await asyncio.gather(
-        *(api.bind_group((one, where)) for one, (where, _) in zip(pods, wishes, strict=True))
+        *(api.bind_group((one, where)) for one, (where, _) in zip(pods, actions, strict=True))
     )
     assert all(used(api, name).get("cpu", 0) <= 4000 for name in NODES)
 
 
 @in_virtual_time
-async def test_a_node_with_nothing_on_it_has_no_entry() -> None:
+async def test_a_node_without_pods_has_no_record() -> None:
     api = await Api.start()
     await api.create(POD, pod("a", on="n1", cpu="1"))
-    assert allocated_amounts(api.store, "n1") == {"cpu": 1000, "pods": 1}
+    assert get_allocated_amounts(api.store, "n1") == {"cpu": 1000, "pods": 1}
     await api.delete(POD, "a", {"gracePeriodSeconds": 0})
-    assert allocated_amounts(api.store, "n1") == {}
+    assert get_allocated_amounts(api.store, "n1") == {}
     assert list(api.store.range("/phalanx.dev/")) == []
 
 
 @in_virtual_time
-async def test_a_pod_that_is_being_deleted_takes_room_until_it_is_gone() -> None:
+async def test_a_pod_that_is_being_deleted_is_counted_until_it_is_removed() -> None:
     api = await Api.start()
     await api.create(POD, pod("a", on="n1", cpu="1"))
     await api.delete(POD, "a")
-    assert allocated_amounts(api.store, "n1") == {"cpu": 1000, "pods": 1}
+    assert get_allocated_amounts(api.store, "n1") == {"cpu": 1000, "pods": 1}
 
 
 @in_virtual_time
-async def test_the_ledger_is_hidden_from_the_api() -> None:
+async def test_the_records_are_not_visible_in_the_api() -> None:
     api = await Api.start()
     await api.create(POD, pod("a", on="n1", cpu="1"))
     groups = (await api.ask("GET", "/apis")).body["groups"]

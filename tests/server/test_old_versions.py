@@ -1,4 +1,4 @@
-"""Workloads and PodGroups in versions of another form than the stored one, through the server."""
+"""Workloads and PodGroups in versions whose fields differ from the stored one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from phalanx.server.security.authorization import ADMIN
 from phalanx.server.serialization import PROTOBUF
 from tests.api.schema_strategies import objects
 from tests.api.workload_strategies import pod_groups, workloads
-from tests.builders import in_virtual_time, tried
+from tests.builders import in_virtual_time, share_of_examples
 from tests.server.api import Api, names
 from tests.server.old_versions import (
     ALL_GROUPS,
@@ -53,12 +53,12 @@ from tests.server.old_versions import (
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 
-# ------------------------------------------------------------------------------------- every reader
+# ---- reads ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("versions", [ALL_GROUPS, ALL_WORKLOADS], ids=["PodGroup", "Workload"])
 @in_virtual_time
-async def test_whoever_writes_everybody_reads_it_in_the_own_version(
+async def test_an_object_is_read_in_the_requested_version(
     versions: tuple[Kind, ...],
 ) -> None:
     api = await Api.start()
@@ -82,7 +82,7 @@ async def test_whoever_writes_everybody_reads_it_in_the_own_version(
 
 @each
 @in_virtual_time
-async def test_a_table_has_the_same_cells_and_objects_of_the_version(kind: Kind) -> None:
+async def test_a_table_has_the_same_cells_and_objects_of_the_requested_version(kind: Kind) -> None:
     api = await Api.start()
     await api.create(kind, example(kind))
     query, headers = {"includeObject": "Object"}, {"accept": TABLE}
@@ -95,7 +95,7 @@ async def test_a_table_has_the_same_cells_and_objects_of_the_version(kind: Kind)
 
 @each
 @in_virtual_time
-async def test_a_dry_run_and_a_deletion_show_the_version(kind: Kind) -> None:
+async def test_a_dry_run_and_a_deletion_reply_in_the_requested_version(kind: Kind) -> None:
     api = await Api.start()
     path, dry = kind.url_path("default"), {"dryRun": "All"}
     tried_out = await api.ask("POST", path, example(kind), query=dry)
@@ -110,7 +110,7 @@ async def test_a_dry_run_and_a_deletion_show_the_version(kind: Kind) -> None:
 
 @each
 @in_virtual_time
-async def test_whoever_uses_an_old_version_is_told(kind: Kind) -> None:
+async def test_an_old_version_gets_a_deprecation_warning(kind: Kind) -> None:
     api = await Api.start()
     text = f"{kind.api_version} {kind.name} is deprecated; use scheduling.k8s.io/v1beta1"
     wanted = [f'299 - "{text} {kind.name}"']
@@ -118,7 +118,7 @@ async def test_whoever_uses_an_old_version_is_told(kind: Kind) -> None:
     assert (await post_object(api, kind, example(kind))).header_values("warning") == wanted
     assert (await api.ask("GET", path)).header_values("warning") == wanted
     assert (await api.ask("GET", kind.url_path("default", "x"))).header_values("warning") == wanted
-    assert (await api.ask("GET", kind.url_path("default", "nobody"))).header_values(
+    assert (await api.ask("GET", kind.url_path("default", "missing"))).header_values(
         "warning"
     ) == wanted
     watch = await api.server.handle(Request("GET", path, "watch=1", {}, b"", ADMIN))
@@ -141,19 +141,19 @@ async def test_discovery_lists_old_versions_last() -> None:
 
 @each
 @in_virtual_time
-async def test_nobody_knows_how_protobuf_has_an_old_version(kind: Kind) -> None:
+async def test_an_old_version_is_not_accepted_as_protobuf(kind: Kind) -> None:
     api = await Api.start()
     headers = {"content-type": PROTOBUF}
     answer = await api.ask("POST", kind.url_path("default"), MAGIC + b"\0", headers=headers)
     assert (answer.code, PROTOBUF in answer.body["message"]) == (415, False)
 
 
-# ------------------------------------------------------------------------------------ every writer
+# ---- writes --------------------------------------------------------------------------------------
 
 
 @each_workload
 @in_virtual_time
-async def test_what_is_read_can_be_written_back_and_nothing_changes(kind: Kind) -> None:
+async def test_writing_back_what_was_read_changes_nothing(kind: Kind) -> None:
     api = await api_with_workload(**TREE)
     before = await api.get(WORKLOAD, "w")
     assert (await put_object(api, kind, await api.get(kind, "w"))).code == 200
@@ -162,7 +162,7 @@ async def test_what_is_read_can_be_written_back_and_nothing_changes(kind: Kind) 
 
 @each_workload
 @in_virtual_time
-async def test_what_an_old_client_cannot_see_outlives_its_changes(kind: Kind) -> None:
+async def test_fields_that_an_old_version_lacks_survive_its_updates(kind: Kind) -> None:
     api = await api_with_workload()
     templates, policy = template_fields(kind)
     served = await api.get(kind, "w")
@@ -180,7 +180,7 @@ async def test_what_an_old_client_cannot_see_outlives_its_changes(kind: Kind) ->
 @each_workload
 @pytest.mark.parametrize("spec", [{"podGroupTemplates": [LEAF]}, TREE], ids=["leaf", "tree"])
 @in_virtual_time
-async def test_a_manifest_of_ones_own_keeps_what_its_version_cannot_say(
+async def test_an_applied_manifest_keeps_fields_that_its_version_lacks(
     kind: Kind, spec: Object
 ) -> None:
     api = await api_with_workload(**spec)
@@ -195,7 +195,7 @@ async def test_a_manifest_of_ones_own_keeps_what_its_version_cannot_say(
 
 @each_workload
 @in_virtual_time
-async def test_who_says_that_nothing_is_left_over_meets_the_rules_of_the_stored_version(
+async def test_an_update_without_leftovers_is_validated_in_the_stored_version(
     kind: Kind,
 ) -> None:
     api = await api_with_workload()
@@ -209,7 +209,7 @@ async def test_who_says_that_nothing_is_left_over_meets_the_rules_of_the_stored_
 
 @each_workload
 @in_virtual_time
-async def test_a_tree_goes_where_a_manifest_of_ones_own_has_templates_in_its_place(
+async def test_applied_templates_replace_composite_templates(
     kind: Kind,
 ) -> None:
     api = await api_with_workload(**TREE)
@@ -242,7 +242,7 @@ async def test_a_group_keeps_its_preemption_policy_and_its_parent(kind: Kind) ->
 
 @each_group
 @in_virtual_time
-async def test_a_group_takes_the_preemption_policy_of_its_class(kind: Kind) -> None:
+async def test_a_group_gets_the_preemption_policy_of_its_priority_class(kind: Kind) -> None:
     api = await Api.start()
     priority = {"metadata": {"name": "meek"}, "value": 5, "preemptionPolicy": "Never"}
     await api.create(PRIORITY_CLASS, priority)
@@ -253,7 +253,7 @@ async def test_a_group_takes_the_preemption_policy_of_its_class(kind: Kind) -> N
 
 @each_workload
 @in_virtual_time
-async def test_a_saved_object_can_be_made_again_as_it_was(kind: Kind) -> None:
+async def test_a_saved_object_can_be_recreated(kind: Kind) -> None:
     api = await api_with_workload()
     served = await api.get(kind, "w")
     await api.delete(kind, "w")
@@ -279,7 +279,7 @@ async def test_the_annotation_never_reaches_the_store(kind: Kind) -> None:
 @each_workload
 @pytest.mark.parametrize("content", ["merge", "json", "strategic"])
 @in_virtual_time
-async def test_a_patch_is_of_the_form_that_the_client_reads(kind: Kind, content: str) -> None:
+async def test_a_patch_applies_to_the_requested_version(kind: Kind, content: str) -> None:
     api = await api_with_workload()
     templates, policy = template_fields(kind)
     changed = {"name": "a", policy: {"gang": {"minCount": 9}}}
@@ -299,7 +299,7 @@ async def test_a_patch_is_of_the_form_that_the_client_reads(kind: Kind, content:
 
 @each_group
 @in_virtual_time
-async def test_the_status_is_patched_by_the_types_of_conditions(kind: Kind) -> None:
+async def test_conditions_are_merged_by_type(kind: Kind) -> None:
     api = await Api.start()
     await api.create(kind, example(kind))
 
@@ -322,7 +322,7 @@ async def test_the_status_is_patched_by_the_types_of_conditions(kind: Kind) -> N
 
 
 @in_virtual_time
-async def test_faults_are_told_of_the_fields_that_the_client_wrote() -> None:
+async def test_causes_name_the_fields_of_the_requested_version() -> None:
     api = await Api.start()
     bad = new_object(
         WORKLOAD_V1ALPHA1, "x", podGroups=[{"name": "a"}, {"name": "A", "policy": GANG}]
@@ -352,12 +352,12 @@ async def test_faults_are_told_of_the_fields_that_the_client_wrote() -> None:
     assert answer.cause_reasons == [(place, "FieldValueRequired")]
 
 
-# ------------------------------------------------------------------------------------------- apply
+# ---- apply ---------------------------------------------------------------------------------------
 
 
 @each_workload
 @in_virtual_time
-async def test_who_applies_in_one_version_and_then_in_another_is_one_manager(kind: Kind) -> None:
+async def test_applying_in_two_versions_is_one_field_manager(kind: Kind) -> None:
     api = await Api.start()
     templates, policy = template_fields(kind)
     terms = {"name": "a", "disruptionMode": "PodGroup", policy: GANG}
@@ -380,7 +380,7 @@ async def test_who_applies_in_one_version_and_then_in_another_is_one_manager(kin
 
 @each_workload
 @in_virtual_time
-async def test_an_applier_owns_nothing_that_its_version_cannot_say(kind: Kind) -> None:
+async def test_an_applier_owns_no_fields_that_its_version_lacks(kind: Kind) -> None:
     api = await api_with_workload()
     served = await api.get(kind, "w")
     mine = {**served, "metadata": {**served["metadata"]}}
@@ -394,7 +394,7 @@ async def test_an_applier_owns_nothing_that_its_version_cannot_say(kind: Kind) -
 
 
 @in_virtual_time
-async def test_a_conflict_names_the_field_as_the_applier_calls_it() -> None:
+async def test_a_conflict_names_the_field_of_the_requested_version() -> None:
     api = await Api.start()
     await apply_object(api, WORKLOAD, example(WORKLOAD), "you")
     mine = new_object(
@@ -407,13 +407,13 @@ async def test_a_conflict_names_the_field_as_the_applier_calls_it() -> None:
     assert (await apply_object(api, WORKLOAD_V1ALPHA1, mine, force="true")).code == 200
 
 
-# ---------------------------------------------------------------------------------- whatever comes
+# ---- any input -----------------------------------------------------------------------------------
 
 
 @each
-@tried(0.2)
+@share_of_examples(0.2)
 @given(st.data())
-def test_whatever_is_sent_the_answer_is_no_error_of_ours(kind: Kind, data: st.DataObject) -> None:
+def test_no_input_causes_a_server_error(kind: Kind, data: st.DataObject) -> None:
     stored = workloads() if kind in WORKLOADS else pod_groups()
     body = data.draw(st.one_of(objects(kind.schema), stored.map(partial(from_hub, kind))))
     body.pop("apiVersion", None)

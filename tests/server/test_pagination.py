@@ -11,7 +11,7 @@ from phalanx.api.kinds import CONFIG_MAP, SECRET
 from phalanx.api.wire import Object
 from phalanx.server.security.authorization import Tokens
 from phalanx.server.security.signing import Signer
-from tests.builders import in_virtual_time, tried
+from tests.builders import in_virtual_time, share_of_examples
 from tests.server.api import Api, ApiResponse, names, revision
 
 MAPS = CONFIG_MAP.url_path("default")
@@ -26,7 +26,7 @@ async def ask(api: Api, path: str = MAPS, **query: object) -> ApiResponse:
 
 
 async def pages(api: Api, limit: int, query: dict[str, str] | None = None) -> list[Object]:
-    """A list, page by page."""
+    """The pages of a list."""
     found: list[Object] = []
     more = ""
     while not found or more:
@@ -37,8 +37,8 @@ async def pages(api: Api, limit: int, query: dict[str, str] | None = None) -> li
     return found
 
 
-async def begun(api: Api, **query: object) -> str:
-    """The token of a list of three whose first page is shown."""
+async def first_token(api: Api, **query: object) -> str:
+    """The token after the first page of a list of three."""
     await api.create(CONFIG_MAP, *(config(name, color="red") for name in "abc"))
     first = await api.list_default(CONFIG_MAP, {"limit": 1, **query})
     token: str = first["metadata"]["continue"]
@@ -68,7 +68,7 @@ async def test_pages_show_one_revision_while_writes_go_on() -> None:
     assert {revision(page) for page in (whole, first, second, third)} == {revision(whole)}
 
 
-@tried(0.5)
+@share_of_examples(0.5)
 @given(
     st.lists(st.sampled_from(("red", "blue")), max_size=12),
     st.integers(1, 13),
@@ -86,7 +86,7 @@ async def test_all_pages_together_are_the_list(
 
 
 @in_virtual_time
-async def test_a_selective_page_is_full_however_many_objects_it_skips() -> None:
+async def test_a_page_with_a_selector_is_full() -> None:
     api = await Api.start()
     await api.create(CONFIG_MAP, *(config(f"c{n:04}") for n in range(1100)))
     await api.create(CONFIG_MAP, config("last-1", color="red"), config("last-2", color="red"))
@@ -94,13 +94,13 @@ async def test_a_selective_page_is_full_however_many_objects_it_skips() -> None:
     assert [names(page) for page in await pages(api, 1, red)] == [["last-1"], ["last-2"]]
 
 
-# ---- history that is gone ------------------------------------------------------------------------
+# ---- compacted history ---------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_a_page_whose_history_is_gone_says_so_and_how_to_go_on_nevertheless() -> None:
+async def test_an_expired_page_comes_with_a_token_for_an_inconsistent_list() -> None:
     api = await Api.start()
-    token = await begun(api)
+    token = await first_token(api)
     await api.create(CONFIG_MAP, config("b2"))
     api.store.compact(api.store.revision)
     late = await ask(api, limit=1, **{"continue": token})
@@ -115,9 +115,9 @@ async def test_a_page_whose_history_is_gone_says_so_and_how_to_go_on_nevertheles
 
 
 @in_virtual_time
-async def test_a_list_of_a_forgotten_revision_has_nothing_to_go_on_with() -> None:
+async def test_a_list_at_a_compacted_revision_has_no_token() -> None:
     api = await Api.start()
-    await begun(api)
+    await first_token(api)
     api.store.compact(api.store.revision)
     late = await ask(api, resourceVersion=1, resourceVersionMatch="Exact", limit=1)
     assert (late.code, late.body["metadata"]) == (410, {})
@@ -126,32 +126,32 @@ async def test_a_list_of_a_forgotten_revision_has_nothing_to_go_on_with() -> Non
 # ---- tokens --------------------------------------------------------------------------------------
 
 
-def made_up(place: object) -> str:
+def forged(place: object) -> str:
     return base64.urlsafe_b64encode(orjson.dumps(place)).decode().rstrip("=")
 
 
 @pytest.mark.parametrize(
     "bad",
     [
-        "%", "a", "äöü", "!!!!", "\x00", "x" * 4000, made_up([]), made_up(1), made_up({}),
-        made_up([7, "a"]), made_up([-1, ""]), made_up({"rv": 7, "after": "a"}),
-        made_up({"v": "meta.k8s.io/v1", "rv": 7, "start": "a\u0000"}),
-        made_up(["x" * 16, 7, "../../secrets/kube-system/"]),
+        "%", "a", "äöü", "!!!!", "\x00", "x" * 4000, forged([]), forged(1), forged({}),
+        forged([7, "a"]), forged([-1, ""]), forged({"rv": 7, "after": "a"}),
+        forged({"v": "meta.k8s.io/v1", "rv": 7, "start": "a\u0000"}),
+        forged(["x" * 16, 7, "../../secrets/kube-system/"]),
     ],
 )  # fmt: skip
 @in_virtual_time
-async def test_a_token_that_is_none_of_ours_is_a_bad_request(bad: str) -> None:
+async def test_a_forged_token_is_a_bad_request(bad: str) -> None:
     api = await Api.start()
-    await begun(api)
+    await first_token(api)
     answer = await ask(api, **{"continue": bad})
     assert (answer.code, answer.body["reason"]) == (400, "BadRequest")
     assert answer.body["message"].startswith("invalid continue token")
 
 
 @in_virtual_time
-async def test_a_token_of_which_one_letter_is_another_is_none() -> None:
+async def test_a_token_with_one_changed_letter_is_refused() -> None:
     api = await Api.start()
-    token = await begun(api)
+    token = await first_token(api)
     for at, letter in enumerate(token):
         other = "A" if letter != "A" else "B"
         for changed in (token[:at] + other + token[at + 1 :], token[:at] + token[at + 1 :]):
@@ -172,9 +172,9 @@ async def test_a_token_of_which_one_letter_is_another_is_none() -> None:
     ids=["kind", "namespace", "every namespace", "labels", "fields"],
 )
 @in_virtual_time
-async def test_a_token_continues_no_list_but_its_own(path: str, query: dict[str, str]) -> None:
+async def test_a_token_continues_only_its_own_list(path: str, query: dict[str, str]) -> None:
     api = await Api.start()
-    token = await begun(api)
+    token = await first_token(api)
     await api.create(SECRET, config("secret"))
     await api.create(CONFIG_MAP, config("elsewhere", "kube-system"))
     assert (await ask(api, path, **query, **{"continue": token})).code == 400
@@ -182,19 +182,19 @@ async def test_a_token_continues_no_list_but_its_own(path: str, query: dict[str,
 
 
 @in_virtual_time
-async def test_a_token_outlives_its_server_but_not_the_key_that_sealed_it() -> None:
+async def test_a_token_survives_a_restart_but_not_a_new_signing_key() -> None:
     signer = Signer.generate()
     first = await Api.start(tokens=Tokens({}, signer=signer))
-    token = await begun(first)
+    token = await first_token(first)
     for next_signer, code in ((signer, 200), (Signer.generate(), 400)):
         second = await Api.start(tokens=Tokens({}, signer=next_signer))
-        await begun(second)
+        await first_token(second)
         assert (await ask(second, **{"continue": token})).code == code
 
 
 @in_virtual_time
-async def test_a_revision_and_a_token_contradict_each_other_unless_any_will_do() -> None:
+async def test_a_revision_and_a_token_are_refused_unless_the_revision_is_zero() -> None:
     api = await Api.start()
-    token = await begun(api)
+    token = await first_token(api)
     for version, code in (("5", 400), ("0", 200), ("", 200)):
         assert (await ask(api, resourceVersion=version, **{"continue": token})).code == code

@@ -1,4 +1,4 @@
-"""Groups in old versions that only refer to a template, and what they take from it."""
+"""PodGroups of old versions that only refer to a template, and the fields that they get from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.server.old_versions import (
 
 @each_group
 @in_virtual_time
-async def test_a_group_that_only_refers_to_a_template_gets_what_that_says(kind: Kind) -> None:
+async def test_a_group_with_only_a_reference_gets_the_fields_of_the_template(kind: Kind) -> None:
     terms: Object = {
         "schedulingPolicy": {"gang": {"minCount": 4}},
         "schedulingConstraints": {"topology": [{"key": "rack"}]},
@@ -42,7 +42,7 @@ async def test_a_group_that_only_refers_to_a_template_gets_what_that_says(kind: 
 
 @each_group
 @in_virtual_time
-async def test_what_a_group_says_itself_it_does_not_take_from_the_template(kind: Kind) -> None:
+async def test_fields_of_a_group_are_not_replaced_by_the_template(kind: Kind) -> None:
     api = await api_with_workload(
         podGroupTemplates=[{"name": "a", "schedulingPolicy": GANG, "disruptionMode": {"all": {}}}]
     )
@@ -56,7 +56,7 @@ async def test_what_a_group_says_itself_it_does_not_take_from_the_template(kind:
 
 
 @in_virtual_time
-async def test_a_template_below_a_composite_one_is_found() -> None:
+async def test_a_template_below_a_composite_template_is_found() -> None:
     api = await api_with_workload(**TREE)
     priority = {"metadata": {"name": "meek"}, "value": 0, "preemptionPolicy": "Never"}
     await api.create(PRIORITY_CLASS, priority)
@@ -71,7 +71,7 @@ async def test_a_template_below_a_composite_one_is_found() -> None:
 @pytest.mark.parametrize("named", ["", "meek"])
 @each_group
 @in_virtual_time
-async def test_whom_a_group_preempts_comes_of_its_class_and_not_of_the_template(
+async def test_the_preemption_policy_comes_from_the_priority_class_and_not_from_the_template(
     kind: Kind, named: str
 ) -> None:
     leaf = {**LEAF, "priorityClassName": named} if named else LEAF
@@ -82,13 +82,13 @@ async def test_whom_a_group_preempts_comes_of_its_class_and_not_of_the_template(
     assert answer.code == 201, answer.body
     spec = (await api.get(POD_GROUP, "g"))["spec"]
     assert spec["preemptionPolicy"] == ("Never" if named else "PreemptLowerPriority")
-    told = [text for text in answer.header_values("warning") if "only a PriorityClass" in text]
-    assert len(told) == (0 if named else 1)
+    warnings = [text for text in answer.header_values("warning") if "only a PriorityClass" in text]
+    assert len(warnings) == (0 if named else 1)
 
 
 @each_group
 @in_virtual_time
-async def test_what_a_group_refers_to_must_be_there_if_it_says_nothing_itself(kind: Kind) -> None:
+async def test_a_missing_workload_or_template_is_invalid(kind: Kind) -> None:
     api = await api_with_workload()
     where = "spec.podGroupTemplateRef.workload"
     for said, place, text in (
@@ -109,7 +109,7 @@ async def test_what_a_group_refers_to_must_be_there_if_it_says_nothing_itself(ki
 
 
 @in_virtual_time
-async def test_where_there_is_no_namespace_that_is_what_is_told() -> None:
+async def test_a_missing_namespace_is_reported_first() -> None:
     api = await Api.start()
     group = pod_group_with_reference(POD_GROUP_V1ALPHA2)
     group["metadata"]["namespace"] = "nowhere"
@@ -118,7 +118,7 @@ async def test_where_there_is_no_namespace_that_is_what_is_told() -> None:
 
 
 @in_virtual_time
-async def test_a_group_of_a_new_version_must_say_its_policy_itself() -> None:
+async def test_a_group_of_a_new_version_needs_a_policy() -> None:
     api = await api_with_workload()
     group = new_object(POD_GROUP, "g", workloadRef={"workloadName": "w", "templateName": "a"})
     answer = await post_object(api, POD_GROUP, group)
@@ -130,7 +130,7 @@ async def test_a_group_of_a_new_version_must_say_its_policy_itself() -> None:
 
 @each_group
 @in_virtual_time
-async def test_a_group_that_was_completed_stays_so_whatever_becomes_of_the_workload(
+async def test_a_completed_group_does_not_depend_on_its_workload(
     kind: Kind,
 ) -> None:
     api = await api_with_workload(podGroupTemplates=[{"name": "a", "schedulingPolicy": GANG}])

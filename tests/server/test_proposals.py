@@ -1,4 +1,4 @@
-"""Workloads and PodGroups as any proposal printed them under the first version."""
+"""Workloads and PodGroups in the forms that the proposals used for the first version."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from tests.server.old_versions import (
     ],
 )
 @in_virtual_time
-async def test_a_workload_may_call_its_templates_as_any_proposal_did(
+async def test_a_workload_may_use_the_template_names_of_any_proposal(
     spec: Object, names: list[str]
 ) -> None:
     api = await Api.start()
     answer = await post_object(api, WORKLOAD_V1ALPHA1, new_object(WORKLOAD_V1ALPHA1, "x", **spec))
     assert answer.body.get("spec") == {"podGroups": [{"name": "a", "policy": GANG}]}, answer.body
-    told = [
+    warnings = [
         text.partition('"')[2].partition(":")[0] for text in answer.header_values("warning")[:-1]
     ]
-    assert told == names
+    assert warnings == names
     found = (await api.get(WORKLOAD, "x"))["spec"]
     assert found == {"podGroupTemplates": [{"name": "a", "schedulingPolicy": GANG}]}
 
@@ -86,7 +86,7 @@ WHOLE = {
     ],
 )
 @in_virtual_time
-async def test_a_group_may_refer_to_its_template_as_any_proposal_did(said: Object) -> None:
+async def test_a_group_may_use_the_reference_of_any_proposal(said: Object) -> None:
     api = await api_with_workload(podGroupTemplates=[{"name": "a", "schedulingPolicy": GANG}])
     answer = await post_object(api, POD_GROUP_V1ALPHA1, new_object(POD_GROUP_V1ALPHA1, "g", **said))
     assert answer.code == 201, answer.body
@@ -130,7 +130,7 @@ async def test_a_group_may_refer_to_its_template_as_any_proposal_did(said: Objec
     ],
 )
 @in_virtual_time
-async def test_what_contradicts_itself_is_refused_by_the_name_that_was_written(
+async def test_a_contradiction_is_refused_with_the_name_that_the_client_used(
     kind: Kind, spec: Object, place: str
 ) -> None:
     api = await Api.start()

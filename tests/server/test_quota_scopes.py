@@ -14,25 +14,25 @@ HIGH = pod("p", spec={"priorityClassName": "high"})
 LOW = pod("p", spec={"priorityClassName": "low"})
 
 
-def attracted(**term: object) -> Object:
-    """A pod that wants to be near others."""
+def pod_with_affinity(**term: object) -> Object:
+    """A pod with pod affinity."""
     wanted = [{"topologyKey": "zone", **term}]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": wanted}
     return pod("p", spec={"affinity": {"podAffinity": required}})
 
 
-def repelled(**term: object) -> Object:
-    """A pod that would rather not be near others."""
+def pod_with_anti_affinity(**term: object) -> Object:
+    """A pod with preferred pod anti-affinity."""
     wanted = [{"weight": 1, "podAffinityTerm": {"topologyKey": "zone", **term}}]
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": wanted}
     return pod("p", spec={"affinity": {"podAntiAffinity": preferred}})
 
 
-def scoped(*names: str) -> Object:
+def quota_with_scopes(*names: str) -> Object:
     return {"spec": {"scopes": list(names)}}
 
 
-def selecting(scope: str, operator: str, *values: str) -> Object:
+def quota_with_selector(scope: str, operator: str, *values: str) -> Object:
     requirement = {"scopeName": scope, "operator": operator, "values": list(values)}
     return {"spec": {"scopeSelector": {"matchExpressions": [requirement]}}}
 
@@ -40,42 +40,42 @@ def selecting(scope: str, operator: str, *values: str) -> Object:
 @pytest.mark.parametrize(
     ("quota", "covered", "not_covered"),
     [
-        (scoped(), [PLAIN, SIZED, SHORT], []),
-        (scoped("Terminating"), [SHORT], [PLAIN, SIZED]),
-        (scoped("NotTerminating"), [PLAIN, SIZED], [SHORT]),
-        (scoped("BestEffort"), [PLAIN, SHORT], [SIZED]),
-        (scoped("NotBestEffort"), [SIZED], [PLAIN, SHORT]),
-        (scoped("BestEffort", "Terminating"), [SHORT], [PLAIN, SIZED]),
-        (scoped("PriorityClass"), [HIGH, LOW], [PLAIN]),
-        (selecting("PriorityClass", "Exists"), [HIGH, LOW], [PLAIN]),
-        (selecting("PriorityClass", "DoesNotExist"), [PLAIN], [HIGH, LOW]),
-        (selecting("PriorityClass", "In", "high", "higher"), [HIGH], [LOW, PLAIN]),
-        (selecting("PriorityClass", "NotIn", "high"), [LOW, PLAIN], [HIGH]),
-        (selecting("BestEffort", "Exists"), [PLAIN], [SIZED]),
+        (quota_with_scopes(), [PLAIN, SIZED, SHORT], []),
+        (quota_with_scopes("Terminating"), [SHORT], [PLAIN, SIZED]),
+        (quota_with_scopes("NotTerminating"), [PLAIN, SIZED], [SHORT]),
+        (quota_with_scopes("BestEffort"), [PLAIN, SHORT], [SIZED]),
+        (quota_with_scopes("NotBestEffort"), [SIZED], [PLAIN, SHORT]),
+        (quota_with_scopes("BestEffort", "Terminating"), [SHORT], [PLAIN, SIZED]),
+        (quota_with_scopes("PriorityClass"), [HIGH, LOW], [PLAIN]),
+        (quota_with_selector("PriorityClass", "Exists"), [HIGH, LOW], [PLAIN]),
+        (quota_with_selector("PriorityClass", "DoesNotExist"), [PLAIN], [HIGH, LOW]),
+        (quota_with_selector("PriorityClass", "In", "high", "higher"), [HIGH], [LOW, PLAIN]),
+        (quota_with_selector("PriorityClass", "NotIn", "high"), [LOW, PLAIN], [HIGH]),
+        (quota_with_selector("BestEffort", "Exists"), [PLAIN], [SIZED]),
         (
-            scoped("CrossNamespacePodAffinity"),
-            [attracted(namespaces=["a"]), repelled(namespaceSelector={})],
-            [PLAIN, attracted(), repelled()],
+            quota_with_scopes("CrossNamespacePodAffinity"),
+            [pod_with_affinity(namespaces=["a"]), pod_with_anti_affinity(namespaceSelector={})],
+            [PLAIN, pod_with_affinity(), pod_with_anti_affinity()],
         ),
     ],
 )
-def test_a_quota_is_about_the_pods_of_which_all_its_scopes_hold(
+def test_a_quota_covers_pods_that_match_all_its_scopes(
     quota: Object, covered: list[Object], not_covered: list[Object]
 ) -> None:
     assert [quota_covers(quota, POD, one) for one in covered] == [True] * len(covered)
     assert [quota_covers(quota, POD, one) for one in not_covered] == [False] * len(not_covered)
 
 
-def test_only_a_quota_without_scopes_is_about_what_has_none() -> None:
+def test_objects_without_scopes_are_covered_only_by_quotas_without_scopes() -> None:
     data: Object = {"metadata": {"name": "c"}, "data": {}}
-    assert quota_covers(scoped(), CONFIG_MAP, data)
-    assert not quota_covers(scoped("NotTerminating"), CONFIG_MAP, data)
+    assert quota_covers(quota_with_scopes(), CONFIG_MAP, data)
+    assert not quota_covers(quota_with_scopes("NotTerminating"), CONFIG_MAP, data)
 
 
-def test_claims_have_a_scope_of_their_own() -> None:
+def test_claims_have_their_own_scope() -> None:
     claim: Object = {"metadata": {"name": "c"}, "spec": {"volumeAttributesClassName": "fast"}}
     assert quota_covers(
-        selecting("VolumeAttributesClass", "In", "fast"), PERSISTENT_VOLUME_CLAIM, claim
+        quota_with_selector("VolumeAttributesClass", "In", "fast"), PERSISTENT_VOLUME_CLAIM, claim
     )
-    assert not quota_covers(scoped("NotTerminating"), PERSISTENT_VOLUME_CLAIM, claim)
-    assert not quota_covers(scoped("VolumeAttributesClass"), POD, PLAIN)
+    assert not quota_covers(quota_with_scopes("NotTerminating"), PERSISTENT_VOLUME_CLAIM, claim)
+    assert not quota_covers(quota_with_scopes("VolumeAttributesClass"), POD, PLAIN)

@@ -15,11 +15,11 @@ def config(name: str, **labels: str) -> Object:
     return {"metadata": {"name": name, "namespace": "default", "labels": labels}}
 
 
-# ---- one -----------------------------------------------------------------------------------------
+# ---- get -----------------------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_an_object_is_read_as_it_was_answered_when_it_was_made() -> None:
+async def test_a_get_returns_what_the_create_returned() -> None:
     api = await Api.start()
     (made,) = await api.create(POD, pod("a", cpu="1"))
     assert await api.get(POD, "a") == made
@@ -28,15 +28,15 @@ async def test_an_object_is_read_as_it_was_answered_when_it_was_made() -> None:
 
 
 @in_virtual_time
-async def test_what_is_not_there_is_not_found_by_name() -> None:
+async def test_a_missing_object_is_not_found() -> None:
     api = await Api.start()
-    answer = await api.ask("GET", POD.url_path("default", "nobody"))
-    assert (answer.code, answer.body["message"]) == (404, 'pods "nobody" not found')
-    assert answer.body["details"] == {"name": "nobody", "kind": "pods"}
+    answer = await api.ask("GET", POD.url_path("default", "missing"))
+    assert (answer.code, answer.body["message"]) == (404, 'pods "missing" not found')
+    assert answer.body["details"] == {"name": "missing", "kind": "pods"}
 
 
 @in_virtual_time
-async def test_what_is_not_committed_yet_is_not_read() -> None:
+async def test_uncommitted_objects_are_not_read() -> None:
     api = await Api.start(latency=lambda: 1.0)
     writing = asyncio.ensure_future(api.create(POD, pod("a")))
     await asyncio.sleep(0.5)
@@ -46,13 +46,13 @@ async def test_what_is_not_committed_yet_is_not_read() -> None:
     assert names(await api.list_default(POD)) == ["a"]
 
 
-# ---- many ----------------------------------------------------------------------------------------
+# ---- lists and collections -----------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_a_list_that_is_too_large_is_to_be_asked_for_in_pages() -> None:
+async def test_a_list_that_is_too_large_is_refused() -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "LARGEST", 50 * 1024)
+        patch.setattr(reading, "MAX_LIST_BYTES", 50 * 1024)
         api = await Api.start()
         await api.create(CONFIG_MAP, *(config(f"c{n}") for n in range(500)))
         answer = await api.ask("GET", CONFIG_MAP.url_path("default"))
@@ -62,7 +62,7 @@ async def test_a_list_that_is_too_large_is_to_be_asked_for_in_pages() -> None:
 
 
 @in_virtual_time
-async def test_a_list_has_what_its_selectors_mean_by_name() -> None:
+async def test_a_list_has_the_selected_objects_ordered_by_name() -> None:
     api = await Api.start()
     red, blue = {"labels": {"color": "red"}}, {"labels": {"color": "blue"}}
     await api.create(POD, pod("b", meta=red), pod("c", meta=blue), pod("a", on="n1", meta=red))
@@ -82,7 +82,7 @@ async def test_a_list_has_what_its_selectors_mean_by_name() -> None:
 
 
 @in_virtual_time
-async def test_a_list_of_all_namespaces_goes_by_namespace_and_name() -> None:
+async def test_a_list_of_all_namespaces_is_ordered_by_namespace_and_name() -> None:
     api = await Api.start()
     for namespace in ("kube-system", "default", "kube-public"):
         await api.create(POD, pod("a", namespace=namespace))
@@ -91,7 +91,7 @@ async def test_a_list_of_all_namespaces_goes_by_namespace_and_name() -> None:
     assert spaces == ["default", "kube-public", "kube-system"]
 
 
-# ---- which revision ------------------------------------------------------------------------------
+# ---- revisions -----------------------------------------------------------------------------------
 
 
 async def ask(api: Api, **query: object) -> ApiResponse:
@@ -99,7 +99,7 @@ async def ask(api: Api, **query: object) -> ApiResponse:
 
 
 @in_virtual_time
-async def test_a_list_of_an_exact_revision_shows_the_past() -> None:
+async def test_a_list_at_an_exact_revision_shows_the_past() -> None:
     api = await Api.start()
     (made,) = await api.create(CONFIG_MAP, config("a"))
     await api.create(CONFIG_MAP, config("b"))
@@ -111,7 +111,7 @@ async def test_a_list_of_an_exact_revision_shows_the_past() -> None:
 
 
 @in_virtual_time
-async def test_a_list_of_an_exact_revision_that_is_forgotten_says_so() -> None:
+async def test_a_list_at_a_compacted_revision_expires() -> None:
     api = await Api.start()
     await api.create(CONFIG_MAP, config("a"), config("b"))
     api.store.compact(api.store.revision)
@@ -123,7 +123,7 @@ async def test_a_list_of_an_exact_revision_that_is_forgotten_says_so() -> None:
     "path", [CONFIG_MAP.url_path("default"), CONFIG_MAP.url_path("default", "a")]
 )
 @in_virtual_time
-async def test_a_revision_of_the_future_is_waited_for_and_never_answered_with_the_past(
+async def test_a_future_revision_is_awaited_and_never_answered_with_the_past(
     path: str,
 ) -> None:
     api = await Api.start()
@@ -141,14 +141,14 @@ async def test_a_revision_of_the_future_is_waited_for_and_never_answered_with_th
 
 @pytest.mark.parametrize("bad", ["abc", "-1", "1.5", "9" * 40, "٣ "])
 @in_virtual_time
-async def test_a_revision_that_is_no_number_is_a_bad_request(bad: str) -> None:
+async def test_a_revision_that_is_not_a_number_is_a_bad_request(bad: str) -> None:
     api = await Api.start()
     assert (await ask(api, resourceVersion=bad)).code == 400
 
 
 @pytest.mark.parametrize("bad", ["x", "1e3", " 5", "9" * 30])
 @in_virtual_time
-async def test_a_limit_that_is_no_number_is_a_bad_request(bad: str) -> None:
+async def test_a_limit_that_is_not_a_number_is_a_bad_request(bad: str) -> None:
     api = await Api.start()
     assert (await ask(api, limit=bad)).code == 400
 
@@ -165,7 +165,7 @@ async def test_a_limit_that_is_no_number_is_a_bad_request(bad: str) -> None:
         ("/api/v1/namespaces/default/pods/a/dragons", 404),
         ("/api/v1/namespaces/default/pods/a/status/more", 404),
         ("/apis/scheduling.k8s.io/v1/podgroups", 404),
-        ("/apis/nobody.example/v1/things", 404),
+        ("/apis/missing.example/v1/things", 404),
         ("/api/v2/pods", 404),
         ("/nowhere", 404),
         ("/api/v1/namespaces/default/pods/a%2Fb", 400),
@@ -175,7 +175,7 @@ async def test_a_limit_that_is_no_number_is_a_bad_request(bad: str) -> None:
     ],
 )
 @in_virtual_time
-async def test_a_path_that_leads_nowhere_says_so(path: str, code: int) -> None:
+async def test_an_unknown_path_is_not_found(path: str, code: int) -> None:
     api = await Api.start()
     await api.create(POD, pod("a", namespace="kube-system"))
     await api.create(NODE, node("n1"))
@@ -183,7 +183,7 @@ async def test_a_path_that_leads_nowhere_says_so(path: str, code: int) -> None:
 
 
 @in_virtual_time
-async def test_the_prefix_of_a_namespace_is_not_the_namespace() -> None:
+async def test_a_namespace_does_not_match_by_prefix() -> None:
     api = await Api.start()
     await api.create(POD, pod("a"))
     assert (await api.ask("GET", "/api/v1/namespaces/def/pods")).body["items"] == []

@@ -1,4 +1,4 @@
-"""The recorded answers that must go on passing, asked in-process and over HTTPS."""
+"""The recorded replies of Kubernetes that must keep passing, in process and over HTTPS."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Answer = tuple[int, Sequence[tuple[str, str]], bytes]
 
 
 async def ask(server: Server, request: Request) -> Answer:
-    """One request in-process; a stream is read to its end, and a HEAD loses its body."""
+    """Send one request in process; a stream is read to its end, and a HEAD reply has no body."""
     answer = await server.handle(request)
     if isinstance(answer, Reply):
         return answer.code, answer.headers, b"" if request.method == "HEAD" else answer.body
@@ -72,10 +72,10 @@ CASES = passing_cases()
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.names_a_token], ids=str)
-def test_in_process_the_answer_is_as_recorded(case: Case, in_process: Send) -> None:
+def test_the_in_process_reply_is_as_recorded(case: Case, in_process: Send) -> None:
     assert run(case, in_process, next(WORDS)) == []
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_over_https_the_answer_is_as_recorded(case: Case, over_https: Send) -> None:
+def test_the_https_reply_is_as_recorded(case: Case, over_https: Send) -> None:
     assert run(case, over_https, next(WORDS)) == []

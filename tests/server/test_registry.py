@@ -20,7 +20,7 @@ def define(registry: KindRegistry, name: str, *kinds: Kind) -> None:
     registry.define(name, [(kind, BuiltinStrategy(kind)) for kind in kinds])
 
 
-def test_what_is_defined_is_served_behind_what_is_always_there(registry: KindRegistry) -> None:
+def test_custom_kinds_come_after_built_in_kinds(registry: KindRegistry) -> None:
     define(registry, "widgets.example.com", WIDGET)
     define(registry, "gadgets.example.com", GADGET)
     assert registry.kinds == (CONFIG_MAP, POD, GADGET, WIDGET)
@@ -30,7 +30,7 @@ def test_what_is_defined_is_served_behind_what_is_always_there(registry: KindReg
     assert registry.serves("example.com", "v1")
 
 
-def test_a_definition_takes_the_place_of_what_it_defined_before(registry: KindRegistry) -> None:
+def test_a_changed_definition_replaces_its_kinds(registry: KindRegistry) -> None:
     define(registry, "widgets.example.com", WIDGET, WIDGET_BETA)
     define(registry, "widgets.example.com", WIDGET_BETA)
     assert registry.find("example.com", "v1", "widgets") is None
@@ -47,7 +47,7 @@ def test_versions_come_in_the_order_in_which_clients_should_prefer_them(
     assert registry.versions_by_group() == {"": ["v1"], "example.com": ["v1", "v1beta1"]}
 
 
-def test_what_is_always_there_cannot_be_defined_anew(registry: KindRegistry) -> None:
+def test_a_built_in_kind_cannot_be_redefined(registry: KindRegistry) -> None:
     other = Kind("", "v1", "Pod", "pods", "core.v1.ConfigMap")
     newer = Kind("", "v2", "Pod", "pods", "core.v1.ConfigMap")
     define(registry, "pods.", other, newer)
@@ -57,8 +57,8 @@ def test_what_is_always_there_cannot_be_defined_anew(registry: KindRegistry) -> 
     assert not registry.is_built_in("example.com", "pods")
 
 
-def test_a_kind_can_be_judged_by_another_model(registry: KindRegistry) -> None:
+def test_the_strategy_of_a_kind_can_be_replaced(registry: KindRegistry) -> None:
     model = BuiltinStrategy(POD)
-    registry.set_model(CONFIG_MAP, model)
-    assert registry.model(CONFIG_MAP) is model
+    registry.set_strategy(CONFIG_MAP, model)
+    assert registry.strategy(CONFIG_MAP) is model
     assert registry.kinds == (CONFIG_MAP, POD)

@@ -17,7 +17,7 @@ YAML = {"content-type": "application/yaml"}
 
 
 async def post(body: bytes, *, yaml: bool = False) -> ApiResponse:
-    """A new config map from bytes, on a server of its own."""
+    """Create a config map from bytes, on a new server."""
     api = await Api.start()
     return await api.ask("POST", CONFIGS, body, headers=YAML if yaml else {})
 
@@ -32,19 +32,19 @@ def nested(depth: int) -> bytes:
 
 
 @in_virtual_time
-async def test_a_body_is_not_larger_than_the_limit() -> None:
+async def test_a_body_over_the_size_limit_is_refused() -> None:
     answer = await post(b'{"metadata":{"name":"' + b"a" * MAX_BODY_BYTES + b'"}}')
     assert (answer.code, answer.body["reason"]) == (413, "RequestEntityTooLarge")
 
 
 @pytest.mark.parametrize(("depth", "code"), [(MAX_DEPTH, 201), (MAX_DEPTH + 1, 400), (10**6, 400)])
 @in_virtual_time
-async def test_a_body_is_not_deeper_than_the_limit(depth: int, code: int) -> None:
+async def test_a_body_over_the_depth_limit_is_refused(depth: int, code: int) -> None:
     assert (await post(nested(depth))).code == code
 
 
 @in_virtual_time
-async def test_brackets_in_a_text_are_no_depth() -> None:
+async def test_brackets_in_strings_do_not_count_as_depth() -> None:
     text = '[{"\\' * 1000
     body = orjson.dumps({"metadata": {"name": "a"}, "data": {"x": text}})
     answer = await post(body)
@@ -64,7 +64,7 @@ async def test_yaml_may_use_some_aliases() -> None:
 
 
 @in_virtual_time
-async def test_a_few_bytes_of_yaml_do_not_become_megabytes() -> None:
+async def test_yaml_aliases_cannot_expand_to_megabytes() -> None:
     rows = ["a0: &a0 [x,x,x,x,x,x,x,x,x]"]
     rows += [f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 7)]
     tracemalloc.start()
@@ -78,7 +78,7 @@ async def test_a_few_bytes_of_yaml_do_not_become_megabytes() -> None:
 
 
 @in_virtual_time
-async def test_yaml_that_becomes_too_large_is_refused() -> None:
+async def test_yaml_that_expands_too_much_is_refused() -> None:
     text = b"metadata: {name: a}\ndata:\n  a0: &a0 " + b"x" * 200_000
     for number in range(1, 20):
         text += b"\n  a%d: *a0" % number
@@ -87,7 +87,7 @@ async def test_yaml_that_becomes_too_large_is_refused() -> None:
 
 @pytest.mark.parametrize("option", ["labelSelector", "fieldSelector"])
 @in_virtual_time
-async def test_a_selector_is_not_longer_than_the_limit(option: str) -> None:
+async def test_a_selector_over_the_limit_is_refused(option: str) -> None:
     api = await Api.start()
     for method in ("GET", "DELETE"):
         query = {option: "a=b," * (MAX_LENGTH // 4 + 1)}
@@ -95,21 +95,21 @@ async def test_a_selector_is_not_longer_than_the_limit(option: str) -> None:
 
 
 @in_virtual_time
-async def test_a_query_has_not_too_many_options() -> None:
+async def test_a_query_with_too_many_options_is_refused() -> None:
     api = await Api.start()
     query = {f"option{n}": "x" for n in range(101)}
     assert (await api.ask("GET", CONFIGS, query=query)).code == 400
 
 
 @in_virtual_time
-async def test_a_response_has_not_too_many_warnings() -> None:
+async def test_the_warnings_of_a_response_are_limited() -> None:
     body = {"metadata": {"name": "a"}, **{f"unknown{n}": 1 for n in range(1000)}}
     answer = await post(orjson.dumps(body))
     assert answer.code == 201
     assert len(answer.header_values("warning")) <= 50
 
 
-# ---- what cannot be read -------------------------------------------------------------------------
+# ---- invalid bodies ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ async def test_a_response_has_not_too_many_warnings() -> None:
     ],
 )  # fmt: skip
 @in_virtual_time
-async def test_what_is_no_json_object_is_a_bad_request(body: bytes) -> None:
+async def test_a_body_that_is_not_a_json_object_is_a_bad_request(body: bytes) -> None:
     answer = await post(body)
     assert (answer.code, answer.body["reason"]) == (400, "BadRequest")
 
@@ -130,13 +130,13 @@ async def test_what_is_no_json_object_is_a_bad_request(body: bytes) -> None:
     "body",
     [
         b"", b"- a", b"text", b"a: [", b"a: b: c", b"a: !!binary aGk=", b"a: !!set {b}",
-        b"a: !!python/object:os.system x", b"--- {a: 1}\n--- {b: 2}", b"&a [*a]", b"*nobody",
+        b"a: !!python/object:os.system x", b"--- {a: 1}\n--- {b: 2}", b"&a [*a]", b"*missing",
         b"\xff\xfe\xfa", b"a: 99999999999999999999999999", b"\x00", b'a: "\\ud800"', b"? [a]\n: b",
         b"\t", b"%TAG ! x", b"<<: 5",
     ],
 )  # fmt: skip
 @in_virtual_time
-async def test_what_yaml_cannot_say_in_json_is_a_bad_request(body: bytes) -> None:
+async def test_yaml_that_json_cannot_express_is_a_bad_request(body: bytes) -> None:
     assert (await post(body, yaml=True)).code == 400
 
 
@@ -153,7 +153,7 @@ async def test_what_yaml_cannot_say_in_json_is_a_bad_request(body: bytes) -> Non
     ],
 )
 @in_virtual_time
-async def test_yaml_texts_stay_texts(text: str, value: str) -> None:
+async def test_yaml_strings_stay_strings(text: str, value: str) -> None:
     answer = await post(f"metadata: {{name: a}}\ndata:\n  x: {text}\n".encode(), yaml=True)
     assert answer.code == 201, answer.body
     assert answer.body["data"]["x"].strip() == value
@@ -161,7 +161,7 @@ async def test_yaml_texts_stay_texts(text: str, value: str) -> None:
 
 @pytest.mark.parametrize("text", ["no", "yes", "on", "off", "y", "n", "true", "5", "1.5", "0x10"])
 @in_virtual_time
-async def test_yaml_truths_and_numbers_are_no_texts(text: str) -> None:
+async def test_yaml_booleans_and_numbers_are_not_strings(text: str) -> None:
     answer = await post(f"metadata: {{name: a}}\ndata: {{x: {text}}}".encode(), yaml=True)
     assert answer.code == 400
     assert "ConfigMap.data of type string" in answer.body["message"]
@@ -181,7 +181,7 @@ async def test_a_number_that_does_not_fit_is_a_bad_request(number: object) -> No
     "content", ["text/plain", "application/xml", "application/x-www-form-urlencoded", "x"]
 )
 @in_virtual_time
-async def test_a_format_that_is_not_read_is_refused(content: str) -> None:
+async def test_an_unsupported_media_type_is_refused(content: str) -> None:
     api = await Api.start()
     body: Object = {"metadata": {"name": "a"}}
     answer = await api.ask("POST", CONFIGS, body, headers={"content-type": content})
@@ -190,7 +190,7 @@ async def test_a_format_that_is_not_read_is_refused(content: str) -> None:
 
 @pytest.mark.parametrize("content", ["", "application/json; charset=utf-8", "APPLICATION/JSON"])
 @in_virtual_time
-async def test_json_goes_by_several_names(content: str) -> None:
+async def test_several_media_types_mean_json(content: str) -> None:
     api = await Api.start()
     body: Object = {"metadata": {"name": "a"}}
     answer = await api.ask("POST", CONFIGS, body, headers={"content-type": content})

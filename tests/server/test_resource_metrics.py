@@ -1,4 +1,4 @@
-"""What `kubectl top` shows: of simulated pods what is said, of processes what was measured."""
+"""Resource metrics: annotated usage of simulated pods, measured usage of processes."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ TABLE = {"accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
 
 
 async def cluster(**sorts: str) -> Api:
-    """A server with a node of each name and sort."""
+    """A server with nodes of these names and types."""
     api = await Api.start()
-    for name, sort in sorts.items():
+    for name, node_type in sorts.items():
         machine = node(name)
-        machine["metadata"]["annotations"] = {NODE_TYPE_ANNOTATION: sort} if sort else {}
+        machine["metadata"]["annotations"] = {NODE_TYPE_ANNOTATION: node_type} if node_type else {}
         await api.create(NODE, machine)
     return api
 
 
-async def runs(api: Api, made: Object) -> str:
-    """Have a pod run; its uid."""
+async def run_pod(api: Api, made: Object) -> str:
+    """Create a running pod; return its uid."""
     (found,) = await api.create(POD, made)
-    told = await api.patch(POD, made["metadata"]["name"], {"status": {"phase": "Running"}},
+    answer = await api.patch(POD, made["metadata"]["name"], {"status": {"phase": "Running"}},
                            part="status")  # fmt: skip
-    assert told.code == 200, told.body
+    assert answer.code == 200, answer.body
     uid: str = found["metadata"]["uid"]
     return uid
 
@@ -65,35 +65,35 @@ async def report(api: Api, name: str, uid: str, **usage: str) -> ApiResponse:
 
 
 @in_virtual_time
-async def test_a_simulated_pod_uses_what_it_asks_for() -> None:
+async def test_a_simulated_pod_uses_its_requests() -> None:
     api = await cluster(n0=SIMULATED_NODE_TYPE)
-    await runs(api, pod("a", on="n0", cpu="1500m", memory="1Gi"))
+    await run_pod(api, pod("a", on="n0", cpu="1500m", memory="1Gi"))
     assert await pod_usage(api, "a") == {"cpu": "1500m", "memory": "1073741824"}
 
 
 @in_virtual_time
-async def test_a_simulated_pod_uses_what_it_says_that_it_uses() -> None:
+async def test_a_simulated_pod_uses_its_annotated_usage() -> None:
     api = await cluster(n0=SIMULATED_NODE_TYPE)
     meta = {"annotations": {USAGE_ANNOTATION: "cpu=2"}}
-    await runs(api, pod("a", on="n0", cpu="1", memory="1k", meta=meta))
+    await run_pod(api, pod("a", on="n0", cpu="1", memory="1k", meta=meta))
     assert await pod_usage(api, "a") == {"cpu": "2", "memory": "1k"}
 
 
 @in_virtual_time
-async def test_a_node_uses_what_its_pods_use() -> None:
+async def test_a_node_uses_the_sum_of_its_pods() -> None:
     api = await cluster(n0=SIMULATED_NODE_TYPE, n1=SIMULATED_NODE_TYPE)
-    await runs(api, pod("a", on="n0", cpu="1", memory="1k"))
-    await runs(api, pod("b", on="n0", cpu="500m"))
+    await run_pod(api, pod("a", on="n0", cpu="1", memory="1k"))
+    await run_pod(api, pod("b", on="n0", cpu="500m"))
     await api.create(POD, pod("pending", cpu="1"))
     assert await node_usage(api, "n0") == {"cpu": "1500m", "memory": "1k"}
     assert await node_usage(api, "n1") == {"cpu": "0", "memory": "0"}
 
 
 @in_virtual_time
-async def test_of_what_does_not_run_and_of_foreign_nodes_nothing_is_known() -> None:
+async def test_there_are_no_metrics_for_pending_pods_and_foreign_nodes() -> None:
     api = await cluster(n0=SIMULATED_NODE_TYPE, foreign="")
     await api.create(POD, pod("pending", on="n0"))
-    await runs(api, pod("elsewhere", on="foreign", cpu="1"))
+    await run_pod(api, pod("elsewhere", on="foreign", cpu="1"))
     assert (await api.list_default(POD_METRICS))["items"] == []
     answer = await api.ask("GET", POD_METRICS.url_path("default", "elsewhere"))
     assert (answer.code, answer.body["message"]) == (
@@ -107,8 +107,8 @@ async def test_of_what_does_not_run_and_of_foreign_nodes_nothing_is_known() -> N
 @in_virtual_time
 async def test_lists_are_selected_and_shown_as_tables() -> None:
     api = await cluster(n0=SIMULATED_NODE_TYPE)
-    await runs(api, pod("a", on="n0", cpu="1", meta={"labels": {"app": "x"}}))
-    await runs(api, pod("b", on="n0", cpu="1"))
+    await run_pod(api, pod("a", on="n0", cpu="1", meta={"labels": {"app": "x"}}))
+    await run_pod(api, pod("b", on="n0", cpu="1"))
     cases: tuple[tuple[dict[str, str], list[str]], ...] = (
         ({"labelSelector": "app=x"}, ["a"]),
         ({"fieldSelector": "metadata.name=b"}, ["b"]),
@@ -124,9 +124,9 @@ async def test_lists_are_selected_and_shown_as_tables() -> None:
 
 @pytest.mark.parametrize("verb", ["watch", "DELETE", "PUT"])
 @in_virtual_time
-async def test_they_are_only_read(verb: str) -> None:
+async def test_metrics_are_read_only(verb: str) -> None:
     api = await cluster(n0=SIMULATED_NODE_TYPE)
-    await runs(api, pod("a", on="n0", cpu="1"))
+    await run_pod(api, pod("a", on="n0", cpu="1"))
     if verb == "watch":
         answer = await api.ask("GET", POD_METRICS.url_path("default"), query={"watch": 1})
     else:
@@ -135,9 +135,9 @@ async def test_they_are_only_read(verb: str) -> None:
 
 
 @in_virtual_time
-async def test_a_process_uses_what_was_measured_last_for_as_long_as_that_is_fresh() -> None:
+async def test_a_process_uses_the_latest_sample_while_it_is_fresh() -> None:
     api = await cluster(n0=PROCESS_NODE_TYPE)
-    uid = await runs(api, pod("a", on="n0", cpu="4"))
+    uid = await run_pod(api, pod("a", on="n0", cpu="4"))
     assert (await api.ask("GET", POD_METRICS.url_path("default", "a"))).code == 404
     for cpu in ("1", "250m"):
         assert (await report(api, "a", uid, cpu=cpu, memory="4096")).code == 201
@@ -148,19 +148,19 @@ async def test_a_process_uses_what_was_measured_last_for_as_long_as_that_is_fres
 
 
 @in_virtual_time
-async def test_a_report_of_another_pod_or_of_nothing_is_refused() -> None:
+async def test_an_invalid_report_is_refused() -> None:
     api = await cluster(n0=PROCESS_NODE_TYPE, n1=SIMULATED_NODE_TYPE)
-    await runs(api, pod("a", on="n0"))
-    uid = await runs(api, pod("simulated", on="n1"))
+    await run_pod(api, pod("a", on="n0"))
+    uid = await run_pod(api, pod("simulated", on="n1"))
     assert (await report(api, "a", "another", cpu="1")).code == 409
-    assert (await report(api, "nobody", "x", cpu="1")).code == 404
+    assert (await report(api, "missing", "x", cpu="1")).code == 404
     assert (await report(api, "simulated", uid, cpu="1")).code == 400
     assert (await report(api, "a", "x", cpu="much")).code == 400
     headers = {"content-type": "application/json"}
     assert (await api.ask("POST", POD_METRICS.url_path("default"), {}, headers=headers)).code == 400
 
 
-def test_of_too_many_measurements_the_oldest_goes() -> None:
+def test_the_oldest_of_too_many_samples_is_dropped() -> None:
     kept, used = UsageSamples(max_pods=2), Amounts(cpu=1)
     for moment, uid in enumerate(("a", "b", "a", "c")):
         kept.add(uid, UsageSample(float(moment), "5s", {"main": used}))

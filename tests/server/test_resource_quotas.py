@@ -1,4 +1,4 @@
-"""Quotas: what they count and refuse, and what becomes of it when they change."""
+"""ResourceQuotas: what they count and refuse, and what happens when they change."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.server.quota_fixtures import (
 
 
 @in_virtual_time
-async def test_a_quota_knows_what_is_used_as_soon_as_it_is_there() -> None:
+async def test_a_new_quota_counts_existing_objects() -> None:
     api = await Api.start()
     await api.create(POD, pod("a", cpu="500m"), pod("b", cpu="1"))
     [made] = await api.create(RESOURCE_QUOTA, quota(pods="5", requests_cpu="2"))
@@ -54,7 +54,7 @@ async def test_a_quota_knows_what_is_used_as_soon_as_it_is_there() -> None:
 
 
 @in_virtual_time
-async def test_pods_count_until_they_have_ended_and_objects_until_they_are_gone() -> None:
+async def test_pods_count_until_they_finish_and_objects_until_they_are_removed() -> None:
     api = await api_with_quota(quota_of("q", {"pods": "5", "cpu": "5", "count/pods": "5"}))
     await api.create(POD, pod("a", cpu="1"), pod("b", on="n", cpu="2"))
     assert await quota_usage(api) == {"pods": "2", "cpu": "3", "count/pods": "2"}
@@ -67,7 +67,7 @@ async def test_pods_count_until_they_have_ended_and_objects_until_they_are_gone(
 
 
 @in_virtual_time
-async def test_an_object_that_waits_for_a_finalizer_counts_until_that_is_gone() -> None:
+async def test_an_object_with_a_finalizer_counts_until_it_is_removed() -> None:
     api = await api_with_quota(quota(configmaps="1"))
     kept = config_map("c")
     kept["metadata"]["finalizers"] = ["example.com/stay"]
@@ -102,7 +102,7 @@ async def test_objects_of_any_kind_can_be_counted() -> None:
 
 
 @in_virtual_time
-async def test_objects_of_a_kind_that_users_define_count_until_it_is_gone() -> None:
+async def test_custom_resources_count_until_their_definition_is_removed() -> None:
     name = "count/widgets.example.com"
     api = await api_with_quota(quota_of("q", {name: "2"}))
     both = custom_resource_definition(served_version("v1"), served_version("v2", storage=False))
@@ -121,14 +121,14 @@ async def test_objects_of_a_kind_that_users_define_count_until_it_is_gone() -> N
 async def test_an_object_of_a_kind_with_several_versions_counts_once() -> None:
     api = await Api.start()
     registry = api.server.context.registry
-    registry.define("twice", [(replace(CONFIG_MAP, version="v2"), registry.model(CONFIG_MAP))])
+    registry.define("twice", [(replace(CONFIG_MAP, version="v2"), registry.strategy(CONFIG_MAP))])
     await api.create(CONFIG_MAP, config_map("c"))
     await api.create(RESOURCE_QUOTA, quota(configmaps="5"))
     assert await quota_usage(api) == {"configmaps": "1"}
 
 
 @in_virtual_time
-async def test_objects_that_go_together_are_released_together() -> None:
+async def test_objects_that_are_removed_together_are_released_together() -> None:
     api = await api_with_quota(quota("a", configmaps="5"), quota("b", pods="5"))
     await api.create(CONFIG_MAP, config_map("x"), config_map("y"), config_map("z"))
     gone = api.store.range(CONFIG_MAP.store_prefix("default"))[:2]
@@ -144,7 +144,7 @@ async def test_objects_that_go_together_are_released_together() -> None:
 
 
 @in_virtual_time
-async def test_events_are_free() -> None:
+async def test_events_are_not_counted() -> None:
     api = await api_with_quota(quota_of("q", {"count/events": "0"}))
     about = {"involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"}}
     await api.create(EVENT, {"metadata": {"name": "e", "namespace": "default"}, **about})
@@ -170,7 +170,7 @@ async def test_a_quota_counts_itself_and_others() -> None:
 
 
 @in_virtual_time
-async def test_what_is_used_is_written_in_the_style_of_the_limit() -> None:
+async def test_usage_is_formatted_like_the_limit() -> None:
     api = await api_with_quota(quota("a", memory="4Gi"), quota("b", memory="4G"))
     await api.create(POD, pod("p", memory="1536Mi"))
     assert await quota_usage(api, "a") == {"memory": "1536Mi"}
@@ -178,7 +178,7 @@ async def test_what_is_used_is_written_in_the_style_of_the_limit() -> None:
 
 
 @in_virtual_time
-async def test_another_namespace_has_no_part_in_a_quota() -> None:
+async def test_a_quota_does_not_count_other_namespaces() -> None:
     api = await api_with_quota(quota(pods="0"))
     answer = await api.ask(
         "POST", POD.url_path("kube-public"), pod("p", namespace="kube-public", cpu="2")
@@ -200,7 +200,7 @@ async def test_watchers_see_the_quota_change_with_the_object() -> None:
 
 
 @in_virtual_time
-async def test_what_has_no_room_is_refused() -> None:
+async def test_an_object_that_exceeds_a_quota_is_refused() -> None:
     api = await api_with_quota(quota(pods="2"))
     await api.create(POD, pod("a"), pod("b"))
     answer = await post(api, POD, pod("p"))
@@ -214,7 +214,7 @@ async def test_what_has_no_room_is_refused() -> None:
 
 
 @in_virtual_time
-async def test_only_what_is_exceeded_is_told_in_the_order_of_names() -> None:
+async def test_the_message_lists_exceeded_resources_by_name() -> None:
     api = await api_with_quota(quota(requests_memory="1Gi", pods="5", requests_cpu="500m"))
     answer = await post(api, POD, pod("p", cpu="1", memory="2Gi"))
     assert answer.body["message"] == (
@@ -224,7 +224,7 @@ async def test_only_what_is_exceeded_is_told_in_the_order_of_names() -> None:
 
 
 @in_virtual_time
-async def test_every_quota_must_have_room_and_a_refusal_changes_none() -> None:
+async def test_every_quota_is_checked_and_a_refusal_changes_none() -> None:
     api = await api_with_quota(quota("a", pods="5"), quota("b", requests_cpu="1"))
     assert (await post(api, POD, pod("p", cpu="2"))).code == 403
     assert (await quota_usage(api, "a"), await quota_usage(api, "b")) == (
@@ -242,7 +242,7 @@ async def test_every_quota_must_have_room_and_a_refusal_changes_none() -> None:
     ],
 )
 @in_virtual_time
-async def test_containers_must_state_what_a_quota_is_about(hard: Object, why: str) -> None:
+async def test_containers_must_state_limited_resources(hard: Object, why: str) -> None:
     api = await api_with_quota(quota_of("q", hard))
     asks = {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}
     image = "registry.example/main:1"
@@ -252,8 +252,8 @@ async def test_containers_must_state_what_a_quota_is_about(hard: Object, why: st
         "initContainers": [{"name": "i", "image": image}],
     }  # fmt: skip
     answer = await post(api, POD, pod("p", spec=spec))
-    told = f'pods "p" is forbidden: failed quota: q: must specify {why}'
-    assert (answer.code, answer.body["message"]) == (403, told)
+    message = f'pods "p" is forbidden: failed quota: q: must specify {why}'
+    assert (answer.code, answer.body["message"]) == (403, message)
 
 
 @in_virtual_time
@@ -268,7 +268,7 @@ async def test_other_resources_need_not_be_stated() -> None:
 
 
 @in_virtual_time
-async def test_a_dry_run_is_refused_like_any_other_and_uses_nothing() -> None:
+async def test_a_dry_run_is_checked_and_uses_nothing() -> None:
     api = await api_with_quota(quota(pods="1"))
     assert (await post(api, POD, pod("p"), dryRun="All")).code == 201
     assert await quota_usage(api) == {"pods": "0"}
@@ -277,7 +277,7 @@ async def test_a_dry_run_is_refused_like_any_other_and_uses_nothing() -> None:
 
 
 @in_virtual_time
-async def test_what_grows_needs_room_and_what_shrinks_does_not() -> None:
+async def test_a_growing_object_is_checked_and_a_shrinking_one_is_not() -> None:
     hard = {"services.loadbalancers": "1", "services.nodeports": "2"}
     api = await api_with_quota(quota_of("q", hard))
     await api.create(SERVICE, service("a", "LoadBalancer"), service("b"))
@@ -290,7 +290,7 @@ async def test_what_grows_needs_room_and_what_shrinks_does_not() -> None:
 
 
 @in_virtual_time
-async def test_storage_is_summed_up() -> None:
+async def test_storage_requests_are_summed() -> None:
     api = await api_with_quota(quota(requests_storage="5Gi", persistentvolumeclaims="5"))
     await api.create(PERSISTENT_VOLUME_CLAIM, claim("a", "3Gi"))
     answer = await post(api, PERSISTENT_VOLUME_CLAIM, claim("b", "3Gi"))
@@ -299,7 +299,7 @@ async def test_storage_is_summed_up() -> None:
 
 
 @in_virtual_time
-async def test_what_goes_or_shrinks_is_let_go_however_much_is_left() -> None:
+async def test_shrinking_and_removing_is_allowed_over_the_limit() -> None:
     api = await api_with_quota(quota(configmaps="3", services_nodeports="3"))
     await api.create(CONFIG_MAP, config_map("a"), config_map("b"))
     wide = service("s", "NodePort")
@@ -317,7 +317,7 @@ async def test_what_goes_or_shrinks_is_let_go_however_much_is_left() -> None:
 
 
 @in_virtual_time
-async def test_a_quota_with_scopes_counts_and_refuses_only_what_is_in_them() -> None:
+async def test_a_quota_with_scopes_counts_only_matching_objects() -> None:
     api = await api_with_quota(
         quota("best", ["BestEffort"], pods="1"), quota("short", ["Terminating"], requests_cpu="1")
     )
@@ -340,7 +340,7 @@ async def test_a_pod_may_move_into_the_scope_of_a_full_quota() -> None:
 
 
 @in_virtual_time
-async def test_the_class_that_a_pod_is_given_decides() -> None:
+async def test_the_default_priority_class_decides_the_scope() -> None:
     chosen = {"scopeName": "PriorityClass", "operator": "In", "values": ["usual"]}
     limited = quota(pods="1")
     limited["spec"]["scopeSelector"] = {"matchExpressions": [chosen]}
@@ -352,11 +352,11 @@ async def test_the_class_that_a_pod_is_given_decides() -> None:
     assert (await post(api, POD, pod("c"))).code == 403
 
 
-# ---- changing a quota ----------------------------------------------------------------------------
+# ---- changed quotas ------------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_a_changed_quota_is_counted_anew_and_only_refuses_more() -> None:
+async def test_a_changed_quota_is_recounted_and_only_refuses_more() -> None:
     api = await api_with_quota(quota(pods="3"))
     await api.create(POD, pod("a", cpu="1"), pod("b", cpu="1"))
     changed = await api.patch(RESOURCE_QUOTA, "q", {"spec": {"hard": {"pods": "1", "cpu": "4"}}})
@@ -372,7 +372,7 @@ async def test_a_changed_quota_is_counted_anew_and_only_refuses_more() -> None:
 
 
 @in_virtual_time
-async def test_what_is_used_is_not_for_clients_to_say() -> None:
+async def test_clients_cannot_set_the_usage() -> None:
     api = await api_with_quota({**quota(pods="1"), "status": {"used": {"pods": "1"}}})
     assert await quota_usage(api) == {"pods": "0"}
     lie = {"status": {"hard": {"pods": "9"}, "used": {"pods": "7"}}}
@@ -383,31 +383,36 @@ async def test_what_is_used_is_not_for_clients_to_say() -> None:
 
 
 @in_virtual_time
-async def test_a_quota_that_limits_nothing_has_nothing_to_tell() -> None:
+async def test_a_quota_without_limits_has_an_empty_status() -> None:
     api = await api_with_quota(quota())
     await api.create(POD, pod("p"))
     assert (await api.get(RESOURCE_QUOTA, "q"))["status"] == {}
 
 
 @in_virtual_time
-async def test_a_quota_counts_what_is_still_on_its_way_to_disk() -> None:
+async def test_a_quota_counts_uncommitted_objects() -> None:
     api = await Api.start(latency=lambda: 0.5)
-    wishes = [(POD, pod("a")), (RESOURCE_QUOTA, quota(pods="2")), (POD, pod("b")), (POD, pod("c"))]
-    answers = await asyncio.gather(*(post(api, kind, obj) for kind, obj in wishes))
+    requests = [
+        (POD, pod("a")),
+        (RESOURCE_QUOTA, quota(pods="2")),
+        (POD, pod("b")),
+        (POD, pod("c")),
+    ]
+    answers = await asyncio.gather(*(post(api, kind, obj) for kind, obj in requests))
     assert [answer.code for answer in answers] == [201, 201, 201, 403]
     assert answers[1].body["status"]["used"] == {"pods": "1"}
     assert await quota_usage(api) == {"pods": "2"}
 
 
 @in_virtual_time
-async def test_a_quota_that_is_going_away_is_gone_for_what_comes_after_it() -> None:
+async def test_a_quota_that_is_being_removed_does_not_limit_later_objects() -> None:
     api = await api_with_quota(quota(pods="0"))
     _, answer = await asyncio.gather(api.delete(RESOURCE_QUOTA, "q"), post(api, POD, pod("a")))
     assert answer.code == 201
 
 
 @in_virtual_time
-async def test_a_namespace_without_quotas_remembers_nothing_of_them() -> None:
+async def test_a_namespace_without_quotas_has_no_index_record() -> None:
     api = await api_with_quota(quota("a"), quota("b"))
     assert len(api.store.range("/phalanx.dev/quotas/")) == 1
     await api.delete(RESOURCE_QUOTA, "a")

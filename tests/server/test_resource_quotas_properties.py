@@ -1,4 +1,4 @@
-"""Whatever happens, quotas are true and never overfilled."""
+"""Quotas are exact and never exceeded, whatever is written."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ HARDS: tuple[Object, ...] = (
 )
 SCOPES = ((), ("Terminating",), ("NotBestEffort",))
 
-#: What the quotas say that are there at first.
+#: The initial quotas.
 Limits = tuple[tuple[Object, tuple[str, ...]], ...]
 limits = st.tuples(*(st.tuples(st.sampled_from(HARDS), st.sampled_from(SCOPES)) for _ in QUOTAS))
-#: What is done then, to which object, with which CPU, under which limits and scopes.
+#: Action, object, CPU, limits and scopes.
 Act = tuple[str, str, str, Object, tuple[str, ...]]
 
 
@@ -57,7 +57,7 @@ async def set_limits(api: Api, limits: Limits) -> None:
 
 
 async def act(api: Api, what: str, name: str, cpu: str, hard: Object, scopes: Iterable[str]) -> int:
-    """Do one thing; much of it is refused, which must leave quotas true too."""
+    """Perform one action; many are refused, which must leave quotas exact too."""
     limited = quota_of(QUOTAS[PODS.index(name) % 2], hard, scopes)
     brief = {"activeDeadlineSeconds": 60}
     match what:
@@ -98,13 +98,13 @@ def present(api: Api, kind: Kind) -> list[Object]:
     return [orjson.loads(record.value) for record in api.store.range(kind.store_prefix("default"))]
 
 
-def counted(api: Api, limited: Object) -> dict[str, Fraction]:
-    """What is used of a quota, counted anew and in the simplest way."""
+def count_usage(api: Api, limited: Object) -> dict[str, Fraction]:
+    """The usage of a quota, counted from scratch in the simplest way."""
     scopes = limited["spec"].get("scopes", [])
     pods = [one for one in present(api, POD) if all(holds(scope, one) for scope in scopes)]
     alive = [one for one in pods if one["status"]["phase"] != "Succeeded"]
-    asked = [one["spec"]["containers"][0]["resources"] for one in alive]
-    cpu = sum(exact_value(part.get("requests", {}).get("cpu", "0")) for part in asked)
+    request = [one["spec"]["containers"][0]["resources"] for one in alive]
+    cpu = sum(exact_value(part.get("requests", {}).get("cpu", "0")) for part in request)
     others: Object = {}
     if not scopes:
         is_open = [one["spec"]["type"] == "NodePort" for one in present(api, SERVICE)]
@@ -125,22 +125,24 @@ def holds(scope: str, one: Object) -> bool:
     return bool(one["spec"]["containers"][0]["resources"].get("requests"))
 
 
-def untrue(api: Api) -> list[Object]:
-    """The quotas whose status is not what is there."""
-    return [one for one in present(api, RESOURCE_QUOTA) if told(one) != counted(api, one)]
+def inexact_quotas(api: Api) -> list[Object]:
+    """The quotas whose status differs from the existing objects."""
+    return [
+        one for one in present(api, RESOURCE_QUOTA) if status_usage(one) != count_usage(api, one)
+    ]
 
 
-def told(limited: Object) -> dict[str, Fraction]:
+def status_usage(limited: Object) -> dict[str, Fraction]:
     return {name: exact_value(text) for name, text in limited["status"].get("used", {}).items()}
 
 
-def overfilled(change: StoreChange) -> bool:
-    """Whether more is used than before of a quota that allows no more than before, and too much."""
+def is_overfilled(change: StoreChange) -> bool:
+    """Whether a quota is exceeded more than before although its limit did not grow."""
     if change.before is None or change.after is None:
         return False
     before, after = orjson.loads(change.before.value), orjson.loads(change.after.value)
     hard = {name: exact_value(text) for name, text in after["spec"].get("hard", {}).items()}
-    was, now = told(before), told(after)
+    was, now = status_usage(before), status_usage(after)
     return before["spec"] == after["spec"] and any(
         now[name] > was[name] and now[name] > hard[name] for name in now
     )
@@ -148,43 +150,45 @@ def overfilled(change: StoreChange) -> bool:
 
 @given(limits, acts_of(*ACTS, "hurry"))
 @in_virtual_time
-async def test_quotas_are_true_whatever_happens(limits: Limits, acts: list[Act]) -> None:
+async def test_quotas_are_exact_after_any_sequence_of_writes(
+    limits: Limits, acts: list[Act]
+) -> None:
     api = await Api.start()
     await set_limits(api, limits)
     for one in acts:
         assert await act(api, *one) < 500
-        assert untrue(api) == []
+        assert inexact_quotas(api) == []
 
 
 @given(limits, acts_of(*ACTS), st.integers(1, 8))
 @in_virtual_time
-async def test_quotas_are_true_at_every_moment_and_never_overfilled_by_what_is_made_at_once(
+async def test_quotas_are_exact_at_every_revision_and_never_exceeded_by_concurrent_writes(
     limits: Limits, acts: list[Act], together: int
 ) -> None:
     api = await Api.start(latency=lambda: 0.5)
     await set_limits(api, limits)
     wrong: list[Object] = []
-    api.store.subscribe(lambda changes: wrong.extend(untrue(api)))
+    api.store.subscribe(lambda changes: wrong.extend(inexact_quotas(api)))
     for at in range(0, len(acts), together):
         codes = await asyncio.gather(*(act(api, *one) for one in acts[at : at + together]))
         assert all(code < 500 for code in codes)
     assert wrong == []
     prefix = RESOURCE_QUOTA.store_prefix("default")
-    assert [change for change in api.store.changes(0, prefix) if overfilled(change)] == []
+    assert [change for change in api.store.changes(0, prefix) if is_overfilled(change)] == []
 
 
 @settings(max_examples=50)
 @given(st.lists(st.sampled_from(CPUS), min_size=1, max_size=20))
 @in_virtual_time
-async def test_pods_that_come_at_once_fill_a_quota_and_no_more(cpus: list[str]) -> None:
+async def test_concurrent_pods_fill_a_quota_exactly(cpus: list[str]) -> None:
     api = await Api.start(latency=lambda: 0.5)
     await api.create(RESOURCE_QUOTA, quota(pods="7", requests_cpu="5"))
-    wishes = (post(api, POD, pod(f"p{n}", cpu=cpu)) for n, cpu in enumerate(cpus))
-    codes = [answer.code for answer in await asyncio.gather(*wishes)]
-    room, places, expected = Fraction(5), 7, []
+    actions = (post(api, POD, pod(f"p{n}", cpu=cpu)) for n, cpu in enumerate(cpus))
+    codes = [answer.code for answer in await asyncio.gather(*actions)]
+    left, places, expected = Fraction(5), 7, []
     for cpu in map(exact_value, cpus):
-        fits = cpu <= room and places > 0
-        room, places = (room - cpu, places - 1) if fits else (room, places)
+        fits = cpu <= left and places > 0
+        left, places = (left - cpu, places - 1) if fits else (left, places)
         expected.append(201 if fits else 403)
     assert codes == expected
-    assert untrue(api) == []
+    assert inexact_quotas(api) == []

@@ -24,17 +24,17 @@ from tests.builders import pod
 GI = 2**30
 
 
-def ended(obj: Object) -> Object:
+def finished_pod(obj: Object) -> Object:
     return {**obj, "status": {"phase": "Succeeded"}}
 
 
-def service(sort: str, *ports: Object, **spec: object) -> Object:
-    return {"metadata": {"name": "s"}, "spec": {"type": sort, "ports": list(ports), **spec}}
+def service(service_type: str, *ports: Object, **spec: object) -> Object:
+    return {"metadata": {"name": "s"}, "spec": {"type": service_type, "ports": list(ports), **spec}}
 
 
 def claim(storage: str, **spec: object) -> Object:
-    asked = {"resources": {"requests": {"storage": storage}}}
-    return {"metadata": {"name": "c"}, "spec": {**asked, **spec}}
+    request = {"resources": {"requests": {"storage": storage}}}
+    return {"metadata": {"name": "c"}, "spec": {**request, **spec}}
 
 
 ASKS = {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}
@@ -53,8 +53,8 @@ GPU = "nvidia.com/gpu"
             },
             id="a pod",
         ),
-        pytest.param(POD, pod("p"), {"count/pods": 1, "pods": 1}, id="a pod that asks for nothing"),
-        pytest.param(POD, ended(pod("p", cpu="1")), {"count/pods": 1}, id="a pod that has ended"),
+        pytest.param(POD, pod("p"), {"count/pods": 1, "pods": 1}, id="a pod without requests"),
+        pytest.param(POD, finished_pod(pod("p", cpu="1")), {"count/pods": 1}, id="a finished pod"),
         pytest.param(
             POD,
             pod("p", asks={GPU: "2"}),
@@ -69,13 +69,13 @@ GPU = "nvidia.com/gpu"
                 "count/pods": 1, "pods": 1, "cpu": 2, "requests.cpu": 2, "limits.cpu": 3,
                 "memory": GI, "requests.memory": GI,
             },
-            id="overhead is asked for, and raises limits that are there",
+            id="overhead adds to requests and to stated limits",
         ),
         pytest.param(
             POD,
             pod("p", cpu="1", spec={"resources": ASKS}),
             {"count/pods": 1, "pods": 1, "cpu": 1, "requests.cpu": 1, "limits.cpu": 2},
-            id="what a pod says as a whole stands for its containers",
+            id="pod-level resources replace those of containers",
         ),
         pytest.param(CONFIG_MAP, {}, {"count/configmaps": 1, "configmaps": 1}, id="a config map"),
         pytest.param(JOB, {}, {"count/jobs.batch": 1, "jobs.batch": 1}, id="a job"),
@@ -97,11 +97,11 @@ GPU = "nvidia.com/gpu"
                 "gold.storageclass.storage.k8s.io/persistentvolumeclaims": 1,
                 "gold.storageclass.storage.k8s.io/requests.storage": 2,
             },
-            id="a claim of a class, in whole bytes",
+            id="a claim with a storage class, in whole bytes",
         ),
     ],
 )  # fmt: skip
-def test_an_object_counts_for(kind: Kind, obj: Object, counted: Object) -> None:
+def test_an_object_uses(kind: Kind, obj: Object, counted: Object) -> None:
     assert {
         name: amount / MILLI_PER_UNIT for name, amount in object_usage(kind, obj).items()
     } == counted
@@ -123,9 +123,7 @@ def test_an_object_counts_for(kind: Kind, obj: Object, counted: Object) -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_service_counts_for_the_ports_that_it_takes_of_nodes(
-    obj: Object, ports: int, balancers: int
-) -> None:
+def test_a_service_uses_its_node_ports(obj: Object, ports: int, balancers: int) -> None:
     assert object_usage(SERVICE, obj) == {
         "count/services": MILLI_PER_UNIT,
         "services": MILLI_PER_UNIT,
@@ -146,16 +144,14 @@ def test_a_service_counts_for_the_ports_that_it_takes_of_nodes(
         (RESOURCE_QUOTA, ("resourcequotas", "count/resourcequotas")),
     ],
 )  # fmt: skip
-def test_only_kinds_that_can_count_for_a_name_are_looked_at(
-    kind: Kind, names: tuple[str, ...]
-) -> None:
+def test_only_kinds_that_can_use_a_resource_are_counted(kind: Kind, names: tuple[str, ...]) -> None:
     assert [name for name in names if not counts_for(kind, name)] == []
     others = (POD, SERVICE, PERSISTENT_VOLUME_CLAIM, JOB, RESOURCE_QUOTA, CONFIG_MAP)
     plain = [name for name in names if "storageclass" not in name]
     assert [(o.name, n) for o in others if o is not kind for n in plain if counts_for(o, n)] == []
 
 
-def test_whatever_an_object_counts_for_its_kind_can_count_for() -> None:
+def test_the_usage_of_an_object_is_possible_for_its_kind() -> None:
     objects = [
         (POD, pod("p", cpu="1", memory="1Gi", asks={GPU: "1", "hugepages-2Mi": "2Mi"})),
         (PERSISTENT_VOLUME_CLAIM, claim("1Gi", storageClassName="gold")),
@@ -166,7 +162,7 @@ def test_whatever_an_object_counts_for_its_kind_can_count_for() -> None:
         assert [name for name in object_usage(kind, obj) if not counts_for(kind, name)] == []
 
 
-def test_only_of_some_kinds_the_content_matters() -> None:
+def test_the_content_matters_only_for_some_kinds() -> None:
     kinds = (POD, SERVICE, PERSISTENT_VOLUME_CLAIM, CONFIG_MAP, JOB)
     assert [kind.name for kind in kinds if has_usage_evaluator(kind)] == [
         "Pod", "Service", "PersistentVolumeClaim",
@@ -186,7 +182,5 @@ def test_only_of_some_kinds_the_content_matters() -> None:
         (-MILLI_PER_UNIT, "4", "-1"),
     ],
 )
-def test_amounts_are_written_like_what_they_are_compared_with(
-    amount: int, like: str, text: str
-) -> None:
+def test_amounts_are_formatted_like_the_limit(amount: int, like: str, text: str) -> None:
     assert format_milli(amount, like) == text

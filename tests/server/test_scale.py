@@ -17,7 +17,7 @@ PATHS = {
 }
 
 
-async def started() -> Api:
+async def start_api() -> Api:
     api = await Api.start()
     status = {"size": {"type": "integer"}, "selector": {"type": "string"}}
     made = served_version(subresources={"scale": PATHS})
@@ -38,8 +38,8 @@ def replicas(answer: ApiResponse) -> int:
 
 
 @in_virtual_time
-async def test_a_scale_is_read_from_where_the_definition_says() -> None:
-    api = await started()
+async def test_a_scale_is_read_from_the_paths_of_the_definition() -> None:
+    api = await start_api()
     answer = await api.ask("GET", SCALE)
     assert answer.code == 200
     assert (answer.body["kind"], answer.body["apiVersion"]) == ("Scale", "autoscaling/v1")
@@ -50,7 +50,7 @@ async def test_a_scale_is_read_from_where_the_definition_says() -> None:
 
 @in_virtual_time
 async def test_a_scale_is_written_back_into_the_object() -> None:
-    api = await started()
+    api = await start_api()
     scale = (await api.ask("GET", SCALE)).body
     scale["spec"]["replicas"] = 5
     answer = await api.ask("PUT", SCALE, scale)
@@ -69,7 +69,7 @@ async def test_a_scale_is_written_back_into_the_object() -> None:
 )
 @in_virtual_time
 async def test_a_scale_can_be_patched(patch: object, content: str) -> None:
-    api = await started()
+    api = await start_api()
     assert replicas(await change(api, patch, content)) == 7
     assert (await api.get(KIND, "w"))["spec"]["size"] == 7
 
@@ -87,21 +87,21 @@ async def test_a_scale_can_be_patched(patch: object, content: str) -> None:
     ],
 )
 @in_virtual_time
-async def test_a_scale_that_cannot_be_is_refused(patch: object, code: int) -> None:
-    api = await started()
+async def test_an_invalid_scale_is_refused(patch: object, code: int) -> None:
+    api = await start_api()
     assert (await change(api, patch)).code == code
     assert (await api.get(KIND, "w"))["spec"]["size"] == 3
 
 
 @in_virtual_time
-async def test_what_has_no_scale_has_none() -> None:
+async def test_a_kind_without_scale_has_no_scale_subresource() -> None:
     api = await Api.start()
     await api.create(CUSTOM_RESOURCE_DEFINITION, custom_resource_definition())
     await api.create(KIND, widget())
     missing: list[Object] = [(await api.ask("GET", SCALE)).body]
     assert missing[0]["code"] == 404
-    api = await started()
-    nobody = KIND.url_path("default", "nobody", "scale")
-    assert (await api.ask("GET", nobody)).code == 404
+    api = await start_api()
+    path = KIND.url_path("default", "missing", "scale")
+    assert (await api.ask("GET", path)).code == 404
     strategic = await change(api, {}, "strategic-merge-patch+json")
     assert strategic.code == 415

@@ -1,4 +1,4 @@
-"""Kinds that are served in several versions: one object, whichever version it is asked for in."""
+"""Kinds that are served in several versions: one object, in whatever version it is read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from phalanx.api.kinds import (
     Kind,
 )
 from phalanx.api.wire import Object
-from phalanx.server.watches import BOOKMARK
+from phalanx.server.watches import BOOKMARK_INTERVAL
 from tests.builders import in_virtual_time, pod_group
 from tests.server.api import Api, names, revision
 
@@ -62,7 +62,7 @@ def content(obj: Object) -> Object:
 
 @VERSIONS
 @in_virtual_time
-async def test_what_is_made_in_one_version_is_read_in_another(one: Kind, other: Kind) -> None:
+async def test_an_object_created_in_one_version_is_read_in_another(one: Kind, other: Kind) -> None:
     api = await Api.start()
     (made,) = await api.create(one, example(one))
     found = await api.get(other, "a")
@@ -74,12 +74,12 @@ async def test_what_is_made_in_one_version_is_read_in_another(one: Kind, other: 
 
 @VERSIONS
 @in_virtual_time
-async def test_a_watch_speaks_its_own_version(one: Kind, other: Kind) -> None:
+async def test_a_watch_uses_the_requested_version(one: Kind, other: Kind) -> None:
     api = await Api.start()
     watching = asyncio.ensure_future(
         api.watch(
             other, {"allowWatchBookmarks": "true"}, since=api.store.revision,
-            seconds=int(BOOKMARK) + 1,
+            seconds=int(BOOKMARK_INTERVAL) + 1,
         )
     )  # fmt: skip
     await asyncio.sleep(0)
@@ -95,7 +95,7 @@ async def test_a_watch_speaks_its_own_version(one: Kind, other: Kind) -> None:
 
 @VERSIONS
 @in_virtual_time
-async def test_every_way_to_write_is_open_in_every_version(one: Kind, other: Kind) -> None:
+async def test_every_write_works_in_every_version(one: Kind, other: Kind) -> None:
     api = await Api.start()
     await api.create(one, example(one))
     patched = await api.patch(other, "a", {"metadata": {"labels": {"k": "v"}}}, "strategic")
@@ -144,7 +144,7 @@ async def test_fields_have_one_owner_whatever_the_version(one: Kind, other: Kind
 
 
 @in_virtual_time
-async def test_an_event_is_applied_in_the_new_form_and_read_in_the_old_one() -> None:
+async def test_an_event_is_applied_in_the_new_version_and_read_in_the_old_one() -> None:
     api = await Api.start()
     event = {
         "apiVersion": EVENTS_EVENT.api_version, "kind": "Event",
@@ -161,9 +161,7 @@ async def test_an_event_is_applied_in_the_new_form_and_read_in_the_old_one() -> 
 
 @VERSIONS
 @in_virtual_time
-async def test_a_table_holds_objects_of_the_version_that_was_asked_for(
-    one: Kind, other: Kind
-) -> None:
+async def test_a_table_has_objects_of_the_requested_version(one: Kind, other: Kind) -> None:
     api = await Api.start()
     await api.create(one, example(one))
     for path in (other.url_path("default"), other.url_path("default", "a")):
@@ -189,7 +187,7 @@ async def test_a_quota_counts_an_object_once_whatever_the_version() -> None:
 
 
 @in_virtual_time
-async def test_discovery_prefers_the_stable_version_and_lists_what_each_has() -> None:
+async def test_discovery_prefers_the_stable_version() -> None:
     api = await Api.start()
     group = (await api.ask("GET", "/apis/scheduling.k8s.io")).body
     assert group["preferredVersion"]["version"] == "v1"
@@ -206,13 +204,13 @@ async def test_discovery_prefers_the_stable_version_and_lists_what_each_has() ->
     ]  # fmt: skip
 
 
-# ---- groups and their priority -------------------------------------------------------------------
+# ---- priority of groups --------------------------------------------------------------------------
 
 GROUPS = pytest.mark.parametrize("kind", [POD_GROUP, COMPOSITE_POD_GROUP], ids=lambda k: k.name)
 
 
-async def in_class(api: Api, kind: Kind, name: str, **spec: object) -> tuple[int, Object]:
-    """What comes of a group of a priority class."""
+async def create_in_class(api: Api, kind: Kind, name: str, **spec: object) -> tuple[int, Object]:
+    """Create a group with a priority class."""
     group = example(kind)
     group["spec"] |= {"priorityClassName": name, **spec}
     answer = await api.ask("POST", kind.url_path("default"), group, query={"dryRun": "All"})
@@ -221,31 +219,31 @@ async def in_class(api: Api, kind: Kind, name: str, **spec: object) -> tuple[int
 
 @GROUPS
 @in_virtual_time
-async def test_a_group_has_the_priority_and_the_policy_of_its_class(kind: Kind) -> None:
+async def test_a_group_gets_the_priority_and_policy_of_its_class(kind: Kind) -> None:
     api = await Api.start()
     meek = {"metadata": {"name": "meek"}, "value": 7, "preemptionPolicy": "Never"}
     await api.create(PRIORITY_CLASS, meek)
     for said in ({}, {"priority": 7}):
-        code, made = await in_class(api, kind, "meek", preemptionPolicy="Never", **said)
+        code, made = await create_in_class(api, kind, "meek", preemptionPolicy="Never", **said)
         assert (code, made["spec"]["priority"]) == (201, 7)
     for wrong in ({"priority": 8}, {"preemptionPolicy": "PreemptLowerPriority"}, {}):
-        assert (await in_class(api, kind, "meek", **wrong))[0] == 403
+        assert (await create_in_class(api, kind, "meek", **wrong))[0] == 403
 
 
 @GROUPS
 @in_virtual_time
-async def test_a_group_of_a_class_that_is_not_there_is_forbidden(kind: Kind) -> None:
+async def test_a_group_with_a_missing_class_is_forbidden(kind: Kind) -> None:
     api = await Api.start()
-    code, answer = await in_class(api, kind, "nowhere")
+    code, answer = await create_in_class(api, kind, "nowhere")
     assert (code, answer["reason"]) == (403, "Forbidden")
     assert answer["message"].endswith("no PriorityClass with name nowhere was found")
 
 
 @GROUPS
 @in_virtual_time
-async def test_a_group_is_never_as_important_as_the_system(kind: Kind) -> None:
+async def test_a_group_cannot_have_a_system_priority_class(kind: Kind) -> None:
     api = await Api.start()
-    code, answer = await in_class(api, kind, "system-cluster-critical")
+    code, answer = await create_in_class(api, kind, "system-cluster-critical")
     assert code == 422
     assert [cause["field"] for cause in answer["details"]["causes"]] == ["spec.priority"]
 
@@ -272,7 +270,7 @@ async def test_a_group_has_no_generation_and_is_updated_by_version(kind: Kind) -
 
 
 @in_virtual_time
-async def test_only_groups_of_pods_are_protected() -> None:
+async def test_only_pod_groups_have_the_protection_finalizer() -> None:
     api = await Api.start()
     for kind in (POD_GROUP_V1ALPHA3, COMPOSITE_POD_GROUP, WORKLOAD):
         (made,) = await api.create(kind, example(kind))
@@ -282,7 +280,7 @@ async def test_only_groups_of_pods_are_protected() -> None:
 
 @GROUPS
 @in_virtual_time
-async def test_the_status_of_a_group_is_written_at_a_place_of_its_own(kind: Kind) -> None:
+async def test_the_status_of_a_group_is_a_subresource(kind: Kind) -> None:
     api = await Api.start()
     (made,) = await api.create(kind, example(kind))
     condition = {
@@ -310,7 +308,7 @@ async def test_the_status_of_a_pod_group_counts_its_members() -> None:
 
 
 @in_virtual_time
-async def test_what_kubernetes_writes_as_null_is_as_good_as_absent() -> None:
+async def test_null_fields_are_treated_as_absent() -> None:
     api = await Api.start()
     (made,) = await api.create(WORKLOAD, example(WORKLOAD))
     (template,) = made["spec"]["podGroupTemplates"]
@@ -322,7 +320,7 @@ async def test_what_kubernetes_writes_as_null_is_as_good_as_absent() -> None:
 
 @pytest.mark.parametrize("levels", [4, 20, 115, 150])
 @in_virtual_time
-async def test_a_tree_that_is_far_too_deep_is_refused(levels: int) -> None:
+async def test_a_tree_that_is_too_deep_is_refused(levels: int) -> None:
     api = await Api.start()
     templates: Object = {"podGroupTemplates": [dict(TEMPLATE)]}
     for level in range(levels):

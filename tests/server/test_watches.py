@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from phalanx.api.kinds import CONFIG_MAP, NODE, POD
 from phalanx.api.wire import Object
-from phalanx.server.watches import BOOKMARK, BUFFER, DISPATCH_INTERVAL
-from tests.builders import in_virtual_time, node, pod, tried
+from phalanx.server.watches import BOOKMARK_INTERVAL, BUFFER_BYTES, DISPATCH_INTERVAL
+from tests.builders import in_virtual_time, node, pod, share_of_examples
 from tests.server.api import Api, WatchEvent, events, names, revision
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -32,15 +32,15 @@ async def relabel(api: Api, name: str, color: str | None) -> None:
     assert (await api.patch(CONFIG_MAP, name, change)).code == 200
 
 
-def told(found: list[WatchEvent]) -> list[str]:
+def summaries(found: list[WatchEvent]) -> list[str]:
     return [str(event) for event in found]
 
 
-# ---- what is told --------------------------------------------------------------------------------
+# ---- events --------------------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_a_watch_tells_of_additions_changes_and_deletions() -> None:
+async def test_a_watch_sends_additions_changes_and_deletions() -> None:
     api = await Api.start()
     watching = asyncio.ensure_future(api.watch(CONFIG_MAP, since=api.store.revision))
     await asyncio.sleep(0)
@@ -49,14 +49,14 @@ async def test_a_watch_tells_of_additions_changes_and_deletions() -> None:
     changed = await api.get(CONFIG_MAP, "a")
     await api.delete(CONFIG_MAP, "a")
     found = await watching
-    assert told(found) == ["ADDED a", "MODIFIED a", "DELETED a"]
+    assert summaries(found) == ["ADDED a", "MODIFIED a", "DELETED a"]
     assert [event.object for event in found[:2]] == [made, changed]
     last = {**changed["metadata"], "resourceVersion": str(api.store.revision)}
     assert found[2].object == {**changed, "metadata": last}
 
 
 @in_virtual_time
-async def test_a_change_of_nothing_is_not_told() -> None:
+async def test_an_update_without_changes_sends_no_event() -> None:
     api = await Api.start()
     await api.create(CONFIG_MAP, config("a", color="red"))
     before = api.store.revision
@@ -65,9 +65,9 @@ async def test_a_change_of_nothing_is_not_told() -> None:
     assert await api.watch(CONFIG_MAP, since=before) == []
 
 
-@pytest.mark.parametrize("is_live", [True, False], ids=["as it happens", "from history"])
+@pytest.mark.parametrize("is_live", [True, False], ids=["live", "from history"])
 @in_virtual_time
-async def test_to_a_selector_objects_come_and_go_with_their_labels(is_live: bool) -> None:
+async def test_objects_enter_and_leave_a_selector_with_their_labels(is_live: bool) -> None:
     api = await Api.start()
     await api.create(CONFIG_MAP, config("a"))
     since = api.store.revision
@@ -80,36 +80,38 @@ async def test_to_a_selector_objects_come_and_go_with_their_labels(is_live: bool
     await api.patch(CONFIG_MAP, "a", {"data": {"d": "new"}})
     await api.delete(CONFIG_MAP, "a")
     found = await (watching if is_live else api.watch(CONFIG_MAP, RED, since=since))
-    assert told(found) == [
+    assert summaries(found) == [
         "ADDED a", "DELETED a", "ADDED a", "DELETED a", "ADDED a", "MODIFIED a", "DELETED a",
     ]  # fmt: skip
     await watching
 
 
 @in_virtual_time
-async def test_what_leaves_a_selector_is_shown_as_it_was_at_the_revision_of_its_leaving() -> None:
+async def test_an_object_that_leaves_a_selector_is_sent_in_its_old_state_at_the_new_revision() -> (
+    None
+):
     api = await Api.start()
     (made,) = await api.create(CONFIG_MAP, config("a", color="red"))
     await relabel(api, "a", "blue")
     left = await api.watch(CONFIG_MAP, since=revision(made), query=RED)
-    assert told(left) == ["DELETED a"]
+    assert summaries(left) == ["DELETED a"]
     assert left[0].object["metadata"]["labels"] == {"color": "red"}
     assert left[0].revision == api.store.revision
 
 
 @in_virtual_time
-async def test_a_kubelet_watches_the_pods_of_its_node_alone() -> None:
+async def test_a_watch_by_node_name_sends_only_pods_of_that_node() -> None:
     api = await Api.start()
     await api.create(POD, pod("a"), pod("b"), pod("c", on="n1"))
     before = api.store.revision
     await api.bind("a", "n1")
     await api.bind("b", "n2")
     found = await api.watch(POD, {"fieldSelector": "spec.nodeName=n1"}, since=before)
-    assert told(found) == ["ADDED a"]
+    assert summaries(found) == ["ADDED a"]
 
 
 @in_virtual_time
-async def test_a_watch_of_one_namespace_or_name_tells_of_nothing_else() -> None:
+async def test_a_watch_of_one_namespace_or_name_sends_nothing_else() -> None:
     api = await Api.start()
     await api.create(CONFIG_MAP, config("a"))
     elsewhere = config("a")
@@ -117,25 +119,27 @@ async def test_a_watch_of_one_namespace_or_name_tells_of_nothing_else() -> None:
     before = api.store.revision
     await api.create(CONFIG_MAP, config("b"), elsewhere)
     await relabel(api, "a", "red")
-    assert told(await api.watch(CONFIG_MAP, since=before)) == ["ADDED b", "MODIFIED a"]
+    assert summaries(await api.watch(CONFIG_MAP, since=before)) == ["ADDED b", "MODIFIED a"]
     of_a = {"fieldSelector": "metadata.name=a"}
-    assert told(await api.watch(CONFIG_MAP, of_a, since=before)) == ["MODIFIED a"]
+    assert summaries(await api.watch(CONFIG_MAP, of_a, since=before)) == ["MODIFIED a"]
 
 
-# ---- where it begins -----------------------------------------------------------------------------
+# ---- initial events ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("since", [None, 0], ids=["nowhere", "anywhere"])
+@pytest.mark.parametrize("since", [None, 0], ids=["no revision", "revision 0"])
 @in_virtual_time
-async def test_a_watch_from_nowhere_begins_with_what_is_there(since: int | None) -> None:
+async def test_a_watch_without_a_revision_begins_with_the_current_objects(
+    since: int | None,
+) -> None:
     api = await Api.start()
     await api.create(CONFIG_MAP, config("b"), config("a", color="red"))
-    assert told(await api.watch(CONFIG_MAP, since=since)) == ["ADDED a", "ADDED b"]
-    assert told(await api.watch(CONFIG_MAP, RED, since=since)) == ["ADDED a"]
+    assert summaries(await api.watch(CONFIG_MAP, since=since)) == ["ADDED a", "ADDED b"]
+    assert summaries(await api.watch(CONFIG_MAP, RED, since=since)) == ["ADDED a"]
 
 
 @in_virtual_time
-async def test_the_end_of_what_was_there_first_is_marked_for_whoever_asks() -> None:
+async def test_the_end_of_the_initial_events_is_marked_on_request() -> None:
     api = await Api.start()
     await api.create(CONFIG_MAP, config("a"), config("b"))
     at = api.store.revision
@@ -143,7 +147,7 @@ async def test_the_end_of_what_was_there_first_is_marked_for_whoever_asks() -> N
     await asyncio.sleep(0)
     await api.create(CONFIG_MAP, config("c"))
     found = await watching
-    assert told(found)[:4] == ["ADDED a", "ADDED b", "BOOKMARK ", "ADDED c"]
+    assert summaries(found)[:4] == ["ADDED a", "ADDED b", "BOOKMARK ", "ADDED c"]
     mark = found[2].object["metadata"]
     assert (found[2].revision, mark["annotations"]) == (at, {"k8s.io/initial-events-end": "true"})
 
@@ -162,13 +166,13 @@ async def test_a_list_and_a_watch_from_its_revision_miss_nothing() -> None:
 
 
 @in_virtual_time
-async def test_a_watch_from_the_future_waits_for_it_a_little() -> None:
+async def test_a_watch_from_a_future_revision_waits_shortly() -> None:
     api = await Api.start()
     soon = api.store.revision + 1
     watching = asyncio.ensure_future(api.watch(CONFIG_MAP, since=soon))
     await asyncio.sleep(1)
     await api.create(CONFIG_MAP, config("a"), config("b"))
-    assert told(await watching) == ["ADDED b"]
+    assert summaries(await watching) == ["ADDED b"]
     query = {"watch": "true", "resourceVersion": api.store.revision + 5}
     answer = await api.ask("GET", CONFIG_MAP.url_path("default"), query=query)
     assert (answer.code, answer.body["reason"]) == (504, "Timeout")
@@ -185,7 +189,7 @@ async def test_a_watch_from_the_future_waits_for_it_a_little() -> None:
     ids=str,
 )
 @in_virtual_time
-async def test_a_watch_with_options_that_cannot_be_read_is_a_bad_request(
+async def test_a_watch_with_invalid_options_is_a_bad_request(
     query: dict[str, str],
 ) -> None:
     api = await Api.start()
@@ -193,7 +197,7 @@ async def test_a_watch_with_options_that_cannot_be_read_is_a_bad_request(
     assert answer.code == 400
 
 
-# ---- how long, and bookmarks ---------------------------------------------------------------------
+# ---- timeouts and bookmarks ----------------------------------------------------------------------
 
 
 @in_virtual_time
@@ -205,7 +209,7 @@ async def test_a_watch_ends_when_its_time_is_over() -> None:
 
 
 @in_virtual_time
-async def test_a_quiet_watch_is_told_every_minute_how_far_it_has_seen() -> None:
+async def test_a_quiet_watch_gets_a_bookmark_every_minute() -> None:
     api = await Api.start()
     await api.create(CONFIG_MAP, config("a"))
     since = api.store.revision
@@ -213,31 +217,31 @@ async def test_a_quiet_watch_is_told_every_minute_how_far_it_has_seen() -> None:
     await asyncio.sleep(30)
     await api.create(NODE, node("n1"))
     found = await watching
-    assert told(found)[:2] == ["BOOKMARK ", "BOOKMARK "]
+    assert summaries(found)[:2] == ["BOOKMARK ", "BOOKMARK "]
     assert {event.revision for event in found} == {api.store.revision}
     assert found[0].object["kind"] == "ConfigMap"
 
 
 @in_virtual_time
-async def test_bookmarks_are_only_for_those_who_ask() -> None:
+async def test_bookmarks_are_sent_only_on_request() -> None:
     api = await Api.start()
     assert await api.watch(CONFIG_MAP, seconds=150) == []
 
 
 @pytest.mark.parametrize("early", [0.0, 0.001, 0.5])
 @in_virtual_time
-async def test_after_a_bookmark_nothing_older_comes(early: float) -> None:
-    """The change is committed in the very moment in which a bookmark is due, or just before."""
+async def test_no_older_event_follows_a_bookmark(early: float) -> None:
+    """The change is committed exactly when a bookmark is due, or just before."""
     loop = asyncio.get_running_loop()
     due = loop.time()
     api = await Api.start(latency=lambda: max(due - early - loop.time(), 0))
     watching = asyncio.ensure_future(api.watch(CONFIG_MAP, MARKED, since=0, seconds=200))
     await asyncio.sleep(0)
-    due = loop.time() + BOOKMARK
+    due = loop.time() + BOOKMARK_INTERVAL
     await asyncio.sleep(1)
     await api.create(CONFIG_MAP, config("a"))
     found = await watching
-    at = told(found).index("ADDED a")
+    at = summaries(found).index("ADDED a")
     assert all(event.revision < found[at].revision for event in found[:at])
     assert all(event.revision >= found[at].revision for event in found[at:])
 
@@ -246,7 +250,7 @@ async def test_after_a_bookmark_nothing_older_comes(early: float) -> None:
 
 
 async def read_slowly(api: Api, since: int, pause: asyncio.Event) -> list[WatchEvent]:
-    """Open a watch, leave it alone until told, then read on."""
+    """Open a watch, wait until the event is set, then read on."""
     chunks = api.chunks(CONFIG_MAP, seconds=100, since=since)
     found = events(await anext(chunks))
     await pause.wait()
@@ -264,7 +268,7 @@ async def test_a_slow_reader_misses_nothing_and_gets_nothing_twice(writes: int) 
     await asyncio.sleep(0)
     await api.create(CONFIG_MAP, config("big"))
     await asyncio.sleep(0.1)
-    size = 2 * BUFFER // writes
+    size = 2 * BUFFER_BYTES // writes
     for number in range(writes):
         await api.patch(CONFIG_MAP, "big", {"data": {"d": f"{number:>{size}}"}})
     go_on.set()
@@ -272,23 +276,23 @@ async def test_a_slow_reader_misses_nothing_and_gets_nothing_twice(writes: int) 
     await api.create(CONFIG_MAP, config("after"))
     found = await reading
     assert [event.revision for event in found] == list(range(before + 1, before + writes + 3))
-    assert told(found) == ["ADDED big", *["MODIFIED big"] * writes, "ADDED after"]
+    assert summaries(found) == ["ADDED big", *["MODIFIED big"] * writes, "ADDED after"]
 
 
 @in_virtual_time
-async def test_a_slow_reader_is_caught_up_in_pieces_of_about_its_buffer() -> None:
+async def test_a_slow_reader_catches_up_in_chunks_of_about_the_buffer_size() -> None:
     api = await Api.start()
     await api.create(CONFIG_MAP, config("big"))
-    since, size = api.store.revision, BUFFER // 4
+    since, size = api.store.revision, BUFFER_BYTES // 4
     for number in range(20):
         await api.patch(CONFIG_MAP, "big", {"data": {"d": f"{number:>{size}}"}})
     pieces = [len(chunk) async for chunk in api.chunks(CONFIG_MAP, since=since)]
     assert sum(pieces) > 20 * size
-    assert max(pieces) < BUFFER + 2 * size
+    assert max(pieces) < BUFFER_BYTES + 2 * size
 
 
 @in_virtual_time
-async def test_a_reader_that_leaves_is_forgotten() -> None:
+async def test_a_closed_watch_is_removed() -> None:
     api = await Api.start()
     await api.create(CONFIG_MAP, config("a"))
     chunks = api.chunks(CONFIG_MAP, seconds=100)
@@ -298,11 +302,11 @@ async def test_a_reader_that_leaves_is_forgotten() -> None:
     assert len(api.server.context.watch_broadcaster) == 0
 
 
-# ---- history that is gone ------------------------------------------------------------------------
+# ---- compacted history ---------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_a_watch_from_before_the_history_is_told_so_and_ends() -> None:
+async def test_a_watch_from_before_the_history_expires() -> None:
     api = await Api.start()
     await api.create(CONFIG_MAP, config("a"), config("b"))
     api.store.compact(api.store.revision - 1)
@@ -315,16 +319,16 @@ async def test_a_watch_from_before_the_history_is_told_so_and_ends() -> None:
 
 
 @in_virtual_time
-async def test_a_watch_from_the_last_revision_of_the_history_goes_on() -> None:
+async def test_a_watch_from_the_last_revision_of_the_history_continues() -> None:
     api = await Api.start()
     await api.create(CONFIG_MAP, config("a"), config("b"))
     api.store.compact(api.store.revision - 1)
     at = api.store.revision - 1
-    assert told(await api.watch(CONFIG_MAP, since=at)) == ["ADDED b"]
+    assert summaries(await api.watch(CONFIG_MAP, since=at)) == ["ADDED b"]
 
 
 @in_virtual_time
-async def test_a_slow_reader_whose_place_is_forgotten_is_told_so() -> None:
+async def test_a_slow_reader_whose_position_is_compacted_expires() -> None:
     api = await Api.start()
     go_on = asyncio.Event()
     reading = asyncio.ensure_future(read_slowly(api, api.store.revision, go_on))
@@ -336,17 +340,17 @@ async def test_a_slow_reader_whose_place_is_forgotten_is_told_so() -> None:
     api.store.compact(api.store.revision)
     go_on.set()
     found = await reading
-    assert told(found)[0] == "ADDED big"
+    assert summaries(found)[0] == "ADDED big"
     assert (found[-1].type, found[-1].object["code"]) == ("ERROR", 410)
 
 
-# ---- when it is told -----------------------------------------------------------------------------
+# ---- timing --------------------------------------------------------------------------------------
 
 
-async def timed(
+async def timed_chunks(
     api: Api, since: int, query: dict[str, str]
 ) -> list[tuple[float, list[WatchEvent]]]:
-    """The pieces of a watch, each with the seconds after which it came."""
+    """The chunks of a watch, each with the seconds after which it came."""
     loop, pieces = (
         asyncio.get_running_loop(),
         api.chunks(CONFIG_MAP, query, since=since, seconds=100),
@@ -356,12 +360,10 @@ async def timed(
 
 
 @in_virtual_time
-async def test_after_a_quiet_moment_a_change_is_told_at_once_and_those_close_behind_together() -> (
-    None
-):
+async def test_the_first_change_is_sent_at_once_and_the_following_ones_together() -> None:
     api = await Api.start()
     await asyncio.sleep(1)
-    watching = asyncio.ensure_future(timed(api, api.store.revision, {}))
+    watching = asyncio.ensure_future(timed_chunks(api, api.store.revision, {}))
     await asyncio.sleep(1)
     await api.create(CONFIG_MAP, config("a"))
     for name in "bcd":
@@ -370,7 +372,7 @@ async def test_after_a_quiet_moment_a_change_is_told_at_once_and_those_close_beh
     await asyncio.sleep(1)
     await api.create(CONFIG_MAP, config("e"))
     (first, one), (second, several), (third, last) = await watching
-    assert [told(found) for found in (one, several, last)] == [
+    assert [summaries(found) for found in (one, several, last)] == [
         ["ADDED a"], ["ADDED b", "ADDED c", "ADDED d"], ["ADDED e"],
     ]  # fmt: skip
     assert [first, second] == pytest.approx([1, 1 + DISPATCH_INTERVAL])
@@ -378,33 +380,35 @@ async def test_after_a_quiet_moment_a_change_is_told_at_once_and_those_close_beh
 
 
 @in_virtual_time
-async def test_a_bookmark_promises_nothing_that_is_still_to_be_told() -> None:
+async def test_a_bookmark_does_not_pass_undispatched_changes() -> None:
     api = await Api.start()
     await asyncio.sleep(1)
-    watching = asyncio.ensure_future(timed(api, api.store.revision, MARKED))
-    await asyncio.sleep(BOOKMARK - DISPATCH_INTERVAL / 2)
+    watching = asyncio.ensure_future(timed_chunks(api, api.store.revision, MARKED))
+    await asyncio.sleep(BOOKMARK_INTERVAL - DISPATCH_INTERVAL / 2)
     (made,) = await api.create(POD, pod("x"))
     await asyncio.sleep(DISPATCH_INTERVAL / 4)
     await api.create(CONFIG_MAP, config("a"))
     (first, (mark,)), (second, (news,)), *_ = await watching
     assert (str(mark), mark.revision) == ("BOOKMARK ", revision(made))
     assert (str(news), news.revision) == ("ADDED a", revision(made) + 1)
-    assert [first, second] == pytest.approx([BOOKMARK, BOOKMARK + DISPATCH_INTERVAL / 2])
+    assert [first, second] == pytest.approx(
+        [BOOKMARK_INTERVAL, BOOKMARK_INTERVAL + DISPATCH_INTERVAL / 2]
+    )
 
 
 @in_virtual_time
-async def test_every_piece_of_news_puts_the_next_bookmark_off() -> None:
+async def test_every_event_delays_the_next_bookmark() -> None:
     api = await Api.start()
     await asyncio.sleep(1)
-    watching = asyncio.ensure_future(timed(api, api.store.revision, MARKED))
+    watching = asyncio.ensure_future(timed_chunks(api, api.store.revision, MARKED))
     await asyncio.sleep(35)
     await api.create(CONFIG_MAP, config("a"))
     (first, news), (second, mark), *_ = await watching
-    assert [told(news), told(mark)] == [["ADDED a"], ["BOOKMARK "]]
-    assert [first, second] == pytest.approx([35, 35 + BOOKMARK])
+    assert [summaries(news), summaries(mark)] == [["ADDED a"], ["BOOKMARK "]]
+    assert [first, second] == pytest.approx([35, 35 + BOOKMARK_INTERVAL])
 
 
-# ---- other forms ---------------------------------------------------------------------------------
+# ---- Tables and metadata -------------------------------------------------------------------------
 
 
 @in_virtual_time
@@ -416,14 +420,14 @@ async def test_kubectl_watches_tables() -> None:
     await api.bind("a", "n1")
     await api.delete(POD, "a", {"gracePeriodSeconds": 0})
     found = await watching
-    assert told(found) == ["ADDED a", "MODIFIED a", "DELETED a"]
+    assert summaries(found) == ["ADDED a", "MODIFIED a", "DELETED a"]
     table = found[0].object
     assert (table["kind"], table["rows"][0]["cells"][:3]) == ("Table", ["a", "0/1", "Pending"])
     assert [column["name"] for column in table["columnDefinitions"]][:2] == ["Name", "Ready"]
 
 
 @in_virtual_time
-async def test_metadata_can_be_watched_alone() -> None:
+async def test_metadata_only_can_be_watched() -> None:
     api = await Api.start()
     await api.create(CONFIG_MAP, config("a", "secret"))
     accept = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
@@ -432,7 +436,7 @@ async def test_metadata_can_be_watched_alone() -> None:
     assert "data" not in event.object
 
 
-# ---- whatever happens ----------------------------------------------------------------------------
+# ---- properties ----------------------------------------------------------------------------------
 
 COLORS = ("red", "blue")
 acts = st.lists(
@@ -455,7 +459,7 @@ async def play(api: Api, acts: list[tuple[str, str, str]]) -> None:
 
 
 async def states(api: Api, since: int, query: dict[str, str]) -> list[dict[str, Object]]:
-    """What a list shows at each revision from one on."""
+    """The list at each revision since one."""
     found = []
     for at in range(since, api.store.revision + 1):
         exact = {"resourceVersion": at, "resourceVersionMatch": "Exact", **query}
@@ -465,7 +469,7 @@ async def states(api: Api, since: int, query: dict[str, str]) -> list[dict[str, 
 
 
 def differences(states: list[dict[str, Object]]) -> list[str]:
-    """What a watch must tell between one state and the next."""
+    """The events that a watch must send between consecutive states."""
     found = []
     for before, after in pairwise(states):
         for name in sorted({*before, *after}):
@@ -478,10 +482,10 @@ def differences(states: list[dict[str, Object]]) -> list[str]:
     return found
 
 
-@tried(0.6)
+@share_of_examples(0.6)
 @given(acts, acts, st.sampled_from(({}, RED)), st.data())
 @in_virtual_time
-async def test_a_watch_tells_the_difference_of_lists_wherever_it_breaks_off(
+async def test_an_interrupted_watch_sends_the_difference_of_lists(
     first: list[tuple[str, str, str]],
     second: list[tuple[str, str, str]],
     query: dict[str, str],
@@ -494,7 +498,7 @@ async def test_a_watch_tells_the_difference_of_lists_wherever_it_breaks_off(
     await asyncio.sleep(0)
     await play(api, second)
     found = await watching
-    assert told(found) == differences(await states(api, since, query))
+    assert summaries(found) == differences(await states(api, since, query))
     assert len({event.revision for event in found}) == len(found)
     stop = data.draw(st.integers(since, api.store.revision), "stop")
     rest = await api.watch(CONFIG_MAP, query, since=stop)

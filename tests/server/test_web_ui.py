@@ -1,4 +1,4 @@
-"""The page's files: what they are served as, who may have them, and that nothing else is had."""
+"""The files of the web UI: content types, access, caching and their contents."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ def headers(answer: ApiResponse) -> dict[str, str]:
     return {name.lower(): value for name, value in answer.headers}
 
 
-# ---- what is served ------------------------------------------------------------------------------
+# ---- files ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_file_is_served_as_what_it_is(in_process: Send, name: str) -> None:
+def test_every_file_has_its_content_type(in_process: Send, name: str) -> None:
     answer = in_process(Request("GET", f"/ui/{name}"))
     assert (answer.code, answer.kind) == (200, KINDS[Path(name).suffix])
     assert answer.text == (FOLDER / name).read_bytes()
 
 
-def test_the_page_begins_at_its_folder(in_process: Send) -> None:
+def test_the_root_redirects_to_the_page(in_process: Send) -> None:
     moved = in_process(Request("GET", "/ui"))
     assert (moved.code, headers(moved)["location"]) == (308, "/ui/")
     answer = in_process(Request("GET", "/ui/"))
     assert answer.text == (FOLDER / "index.html").read_bytes()
 
 
-def test_a_browser_that_has_a_file_is_not_sent_it_again(in_process: Send) -> None:
+def test_a_cached_file_is_not_sent_again(in_process: Send) -> None:
     first = in_process(Request("GET", "/ui/page.js"))
     mark = headers(first)["etag"]
     assert headers(first)["cache-control"] == "no-cache"
@@ -57,7 +57,7 @@ def test_a_browser_that_has_a_file_is_not_sent_it_again(in_process: Send) -> Non
 
 
 @pytest.mark.parametrize("name", ["", "page.js", "page.css"])
-def test_the_page_may_only_run_and_ask_what_is_here(in_process: Send, name: str) -> None:
+def test_the_content_security_policy_allows_only_this_server(in_process: Send, name: str) -> None:
     found = headers(in_process(Request("GET", f"/ui/{name}")))
     policy = dict(part.split(" ", 1) for part in found["content-security-policy"].split("; "))
     assert policy["default-src"] == policy["frame-ancestors"] == policy["form-action"] == "'none'"
@@ -66,7 +66,7 @@ def test_the_page_may_only_run_and_ask_what_is_here(in_process: Send, name: str)
     assert found["referrer-policy"] == "no-referrer"
 
 
-# ---- and nothing else ----------------------------------------------------------------------------
+# ---- other paths ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -83,18 +83,18 @@ def test_the_page_may_only_run_and_ask_what_is_here(in_process: Send, name: str)
         "/ui/index.html/x",
     ],
 )
-def test_no_path_leads_elsewhere(send: Send, path: str) -> None:
+def test_no_path_leads_outside_of_the_folder(send: Send, path: str) -> None:
     answer = send(Request("GET", path))
     assert (answer.code, answer.text) == (404, b"404 page not found\n")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-def test_the_page_is_only_read(in_process: Send, method: str) -> None:
+def test_the_page_is_read_only(in_process: Send, method: str) -> None:
     assert in_process(Request(method, "/ui/")).code == 405
 
 
 @pytest.mark.parametrize("path", ["/uix", "/uix/", "/u"])
-def test_what_only_looks_like_the_page_is_nowhere(https: ListeningServer, path: str) -> None:
+def test_paths_that_resemble_the_page_are_not_found(https: ListeningServer, path: str) -> None:
     assert https.send(Request("GET", path), "").code == 403
     assert https.send(Request("GET", path)).code == 404
 
@@ -102,19 +102,19 @@ def test_what_only_looks_like_the_page_is_nowhere(https: ListeningServer, path: 
 # ---- over the network ----------------------------------------------------------------------------
 
 
-def test_anybody_may_have_the_page_and_nobody_by_a_wrong_token(https: ListeningServer) -> None:
+def test_the_page_needs_no_token_but_a_wrong_one_is_refused(https: ListeningServer) -> None:
     assert https.send(Request("GET", "/ui/"), "").code == 200
     assert https.send(Request("GET", "/ui/"), "wrong").code == 401
 
 
-def test_a_page_from_elsewhere_may_not_have_it(https: ListeningServer) -> None:
+def test_requests_of_foreign_pages_are_refused(https: ListeningServer) -> None:
     foreign = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
     assert https.send(Request("GET", "/ui/page.js", headers=foreign), "").code == 403
     own = {"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"}
     assert https.send(Request("GET", "/ui/page.js", headers=own), "").code == 200
 
 
-def test_the_head_of_a_file_is_that_of_the_file(https: ListeningServer) -> None:
+def test_a_head_request_gets_the_headers_of_the_file(https: ListeningServer) -> None:
     whole = https.send(Request("GET", "/ui/page.css"), "")
     head = https.send(Request("HEAD", "/ui/page.css"), "")
     assert (head.code, head.text) == (200, b"")
@@ -122,11 +122,11 @@ def test_the_head_of_a_file_is_that_of_the_file(https: ListeningServer) -> None:
     assert headers(head)["content-length"] == str(len(whole.text))
 
 
-# ---- the files themselves ------------------------------------------------------------------------
+# ---- contents of the files -----------------------------------------------------------------------
 
 
 class Inline(HTMLParser):
-    """Collects what the policy would refuse, and what the page wants besides."""
+    """Collects what the policy would refuse, and the files that the page refers to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,9 +143,7 @@ class Inline(HTMLParser):
             self.wanted.append(str(given["href"]))
 
 
-def test_the_page_holds_nothing_that_its_policy_refuses_and_wants_nothing_that_is_not_there() -> (
-    None
-):
+def test_the_page_complies_with_its_policy_and_refers_only_to_existing_files() -> None:
     found = Inline()
     found.feed((FOLDER / "index.html").read_text())
     assert found.refused == []
@@ -153,7 +151,7 @@ def test_the_page_holds_nothing_that_its_policy_refuses_and_wants_nothing_that_i
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.endswith(".js")])
-def test_a_module_is_short_says_what_it_is_and_imports_what_is_there(name: str) -> None:
+def test_a_module_is_short_documented_and_imports_existing_modules(name: str) -> None:
     text = (FOLDER / name).read_text()
     assert len(text.splitlines()) <= LONGEST
     assert text.startswith("/* ")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from phalanx.api.kinds import CONFIG_MAP, NODE, POD, POD_GROUP, PRIORITY_CLASS
 from phalanx.api.wire import Object
-from tests.builders import in_virtual_time, node, pod, pod_group, tried
+from tests.builders import in_virtual_time, node, pod, pod_group, share_of_examples
 from tests.server.api import Api, ApiResponse, names, revision
 from tests.server.test_read_handlers import config
 
@@ -25,7 +25,7 @@ async def put(api: Api, obj: Object, part: str = "", **query: str) -> ApiRespons
 
 
 @in_virtual_time
-async def test_the_server_alone_says_who_an_object_is() -> None:
+async def test_the_server_sets_the_identity_of_an_object() -> None:
     api = await Api.start()
     claimed = {
         "uid": "mine", "creationTimestamp": "2001-01-01T00:00:00Z", "generation": 7,
@@ -48,7 +48,7 @@ async def test_a_name_is_taken_once() -> None:
 
 
 @in_virtual_time
-async def test_a_name_is_generated_from_its_beginning() -> None:
+async def test_a_name_is_generated_from_its_prefix() -> None:
     api = await Api.start()
     nameless = {**pod("a"), "metadata": {"generateName": "job-", "namespace": "default"}}
     made = await api.create(POD, nameless, nameless, nameless)
@@ -87,7 +87,7 @@ async def test_every_object_has_a_name(path: str, body: Object) -> None:
     ids=str,
 )
 @in_virtual_time
-async def test_an_object_must_be_what_its_path_says(change: Object, code: int) -> None:
+async def test_an_object_must_match_its_path(change: Object, code: int) -> None:
     api = await Api.start()
     answer = await api.ask("POST", PODS, {**pod("a"), **change})
     assert answer.code == code
@@ -95,7 +95,7 @@ async def test_an_object_must_be_what_its_path_says(change: Object, code: int) -
 
 
 @in_virtual_time
-async def test_an_object_needs_a_namespace_that_is_there() -> None:
+async def test_an_object_needs_an_existing_namespace() -> None:
     api = await Api.start()
     answer = await api.ask("POST", POD.url_path("nowhere"), pod("a", namespace="nowhere"))
     assert (answer.code, answer.body["message"]) == (404, 'namespaces "nowhere" not found')
@@ -112,11 +112,11 @@ async def test_a_priority_comes_from_its_class() -> None:
         assert (await api.ask("POST", PODS, pod("b", spec=wrong))).code == 403
 
 
-# ---- somebody else was faster --------------------------------------------------------------------
+# ---- concurrent writers --------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_of_two_updates_from_the_same_version_one_wins() -> None:
+async def test_one_of_two_updates_from_the_same_version_wins() -> None:
     api = await Api.start(latency=lambda: 1.0)
     (made,) = await api.create(CONFIG_MAP, config("a"))
     one, other = ({**made, "data": {"by": name}} for name in ("one", "other"))
@@ -127,7 +127,7 @@ async def test_of_two_updates_from_the_same_version_one_wins() -> None:
 
 
 @in_virtual_time
-async def test_a_patch_with_a_version_is_for_that_version_alone() -> None:
+async def test_a_patch_with_a_version_applies_only_to_that_version() -> None:
     api = await Api.start()
     (made,) = await api.create(CONFIG_MAP, config("a"))
     fresh = {"metadata": {"resourceVersion": str(revision(made))}, "data": {"a": "b"}}
@@ -135,7 +135,7 @@ async def test_a_patch_with_a_version_is_for_that_version_alone() -> None:
 
 
 @in_virtual_time
-async def test_patches_without_a_version_all_find_their_place() -> None:
+async def test_concurrent_patches_without_a_version_all_succeed() -> None:
     api = await Api.start(latency=lambda: 1.0)
     await api.create(CONFIG_MAP, config("a"))
     changes = [{"data": {f"k{n}": str(n)}} for n in range(5)]
@@ -145,7 +145,7 @@ async def test_patches_without_a_version_all_find_their_place() -> None:
 
 
 @in_virtual_time
-async def test_an_update_meant_for_a_dead_namesake_does_not_touch_the_living() -> None:
+async def test_an_update_with_the_uid_of_a_removed_object_is_a_conflict() -> None:
     api = await Api.start()
     (dead,) = await api.create(CONFIG_MAP, config("a"))
     await api.delete(CONFIG_MAP, "a")
@@ -170,18 +170,18 @@ async def test_some_kinds_are_updated_only_with_their_version() -> None:
 
 @pytest.mark.parametrize("version", ["abc", "-1", "1e3"])
 @in_virtual_time
-async def test_a_version_that_is_no_number_is_a_bad_request(version: str) -> None:
+async def test_a_version_that_is_not_a_number_is_a_bad_request(version: str) -> None:
     api = await Api.start()
     (made,) = await api.create(CONFIG_MAP, config("a"))
     made["metadata"]["resourceVersion"] = version
     assert (await put(api, made)).code == 400
 
 
-@tried(0.4)
+@share_of_examples(0.4)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=15))
 @in_virtual_time
-async def test_the_history_of_an_object_has_one_line(acts: list[tuple[int, int]]) -> None:
-    """Writers read, think for a while and write: each success follows on what it had read."""
+async def test_the_history_of_an_object_is_linear(acts: list[tuple[int, int]]) -> None:
+    """Concurrent writers read, wait and write: each success follows the version that it read."""
     api = await Api.start(latency=lambda: 0.3)
     await api.create(CONFIG_MAP, {**config("a"), "data": {"line": "0"}})
 
@@ -194,17 +194,17 @@ async def test_the_history_of_an_object_has_one_line(acts: list[tuple[int, int]]
 
     since = api.store.revision
     won = await asyncio.gather(*(writer(n, *act) for n, act in enumerate(acts)))
-    told = await api.watch(CONFIG_MAP, since=since - 1)
-    assert len(told) == 1 + sum(won)
-    for before, after in pairwise(told):
+    events = await api.watch(CONFIG_MAP, since=since - 1)
+    assert len(events) == 1 + sum(won)
+    for before, after in pairwise(events):
         assert after.object["data"]["line"].startswith(f"{before.revision}>")
 
 
-# ---- what a write may change ---------------------------------------------------------------------
+# ---- fields that a write may change --------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_an_update_that_changes_nothing_makes_no_revision() -> None:
+async def test_an_update_without_changes_makes_no_revision() -> None:
     api = await Api.start()
     (made,) = await api.create(POD, pod("a", cpu="1"))
     before = api.store.revision
@@ -217,9 +217,7 @@ async def test_an_update_that_changes_nothing_makes_no_revision() -> None:
 
 
 @in_virtual_time
-async def test_an_update_that_changes_nothing_is_still_answered_only_when_all_before_is_safe() -> (
-    None
-):
+async def test_an_update_without_changes_waits_for_earlier_commits() -> None:
     api = await Api.start(latency=lambda: 1.0)
     await api.create(CONFIG_MAP, config("a"))
     writing = asyncio.ensure_future(api.patch(CONFIG_MAP, "a", {"data": {"a": "b"}}))
@@ -230,7 +228,7 @@ async def test_an_update_that_changes_nothing_is_still_answered_only_when_all_be
 
 
 @in_virtual_time
-async def test_a_status_and_the_rest_are_written_apart() -> None:
+async def test_status_and_spec_are_written_separately() -> None:
     api = await Api.start()
     (made,) = await api.create(POD, pod("a"))
     both = {"metadata": {"labels": {"a": "b"}}, "status": {"phase": "Running"}}
@@ -258,7 +256,7 @@ async def test_the_generation_rises_only_with_the_spec() -> None:
 
 
 @in_virtual_time
-async def test_what_is_fixed_stays_as_it_is() -> None:
+async def test_immutable_fields_do_not_change() -> None:
     api = await Api.start()
     (made,) = await api.create(POD, pod("a", "g", on="n1"))
     for change in (
@@ -289,7 +287,7 @@ async def test_what_is_fixed_stays_as_it_is() -> None:
     ],
 )
 @in_virtual_time
-async def test_every_sort_of_patch_changes_what_it_names(content: str, change: object) -> None:
+async def test_every_type_of_patch_changes_the_named_fields(content: str, change: object) -> None:
     api = await Api.start()
     await api.create(NODE, node("n1", labels={"color": "red", "size": "big", "stays": "true"}))
     kind = {"merge": "merge-patch", "strategic": "strategic-merge-patch", "json": "json-patch"}
@@ -331,9 +329,7 @@ async def test_conditions_are_merged_by_their_type() -> None:
     ids=lambda value: str(value)[:60],
 )
 @in_virtual_time
-async def test_a_patch_that_does_not_fit_changes_nothing(
-    content: str, change: object, code: int
-) -> None:
+async def test_an_invalid_patch_changes_nothing(content: str, change: object, code: int) -> None:
     api = await Api.start()
     (made,) = await api.create(POD, pod("a"))
     answer = await api.patch(POD, "a", change, content)
@@ -343,7 +339,7 @@ async def test_a_patch_that_does_not_fit_changes_nothing(
 
 @pytest.mark.parametrize("content", ["application/json", "text/plain", ""])
 @in_virtual_time
-async def test_a_patch_says_what_sort_it_is(content: str) -> None:
+async def test_a_patch_needs_a_supported_content_type(content: str) -> None:
     api = await Api.start()
     await api.create(POD, pod("a"))
     answer = await api.ask(
@@ -353,7 +349,7 @@ async def test_a_patch_says_what_sort_it_is(content: str) -> None:
 
 
 @in_virtual_time
-async def test_a_patch_of_nothing_is_not_found() -> None:
+async def test_a_patch_of_a_missing_object_is_not_found() -> None:
     api = await Api.start()
     assert (await api.patch(POD, "a", {})).code == 404
 
@@ -362,7 +358,7 @@ async def test_a_patch_of_nothing_is_not_found() -> None:
 
 
 @in_virtual_time
-async def test_a_dry_run_answers_as_if_and_writes_nothing() -> None:
+async def test_a_dry_run_replies_like_a_real_request_and_writes_nothing() -> None:
     api = await Api.start()
     (made,) = await api.create(CONFIG_MAP, config("a"))
     before = api.store.revision
@@ -390,7 +386,7 @@ async def test_a_dry_run_is_refused_like_the_real_one() -> None:
     assert (await put(api, made, dryRun="Some")).code == 422
 
 
-# ---- fields that nobody knows --------------------------------------------------------------------
+# ---- unknown fields ------------------------------------------------------------------------------
 
 ODD = b"""{"metadata": {"name": "a", "nickname": "b"}, "data": {"x": "1", "x": "2"}, "more": {}}"""
 
@@ -402,13 +398,13 @@ async def post_odd(api: Api, mode: str) -> ApiResponse:
 
 @pytest.mark.parametrize("mode", ["", "Warn"])
 @in_virtual_time
-async def test_unknown_and_doubled_fields_are_told_of_and_dropped(mode: str) -> None:
+async def test_unknown_and_duplicate_fields_get_warnings_and_are_dropped(mode: str) -> None:
     api = await Api.start()
     answer = await post_odd(api, mode)
     assert answer.code == 201
     assert ("more" in answer.body, answer.body["data"]) == (False, {"x": "2"})
-    told = answer.header_values("warning")
-    assert [text.split('"', 1)[1] for text in told] == [
+    warnings = answer.header_values("warning")
+    assert [text.split('"', 1)[1] for text in warnings] == [
         'unknown field \\"metadata.nickname\\""',
         'unknown field \\"more\\""',
         'duplicate field \\"x\\""',
@@ -416,14 +412,14 @@ async def test_unknown_and_doubled_fields_are_told_of_and_dropped(mode: str) -> 
 
 
 @in_virtual_time
-async def test_unknown_and_doubled_fields_are_ignored_on_demand() -> None:
+async def test_unknown_and_duplicate_fields_are_ignored_on_request() -> None:
     api = await Api.start()
     answer = await post_odd(api, "Ignore")
     assert (answer.code, answer.header_values("warning")) == (201, [])
 
 
 @in_virtual_time
-async def test_unknown_and_doubled_fields_are_refused_on_demand() -> None:
+async def test_unknown_and_duplicate_fields_are_refused_on_request() -> None:
     api = await Api.start()
     answer = await post_odd(api, "Strict")
     assert answer.code == 400
@@ -432,7 +428,7 @@ async def test_unknown_and_doubled_fields_are_refused_on_demand() -> None:
 
 
 @in_virtual_time
-async def test_patches_are_held_to_the_same_fields() -> None:
+async def test_patches_are_checked_for_unknown_fields() -> None:
     api = await Api.start()
     await api.create(CONFIG_MAP, config("a"))
     odd = {"nothing": 1}

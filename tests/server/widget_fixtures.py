@@ -1,4 +1,4 @@
-"""Widgets, a kind that users define, and a server that has it."""
+"""Widgets, a custom kind, and a server that serves it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def widget(name: str = "w", size: Any = 3, **more: Any) -> Object:
 
 
 async def api_with_widgets(*versions: Object, **facts: Any) -> Api:
-    """A server that has a definition of widgets."""
+    """A server with a definition of widgets."""
     api = await Api.start()
     await define(api, *versions, **facts)
     return api

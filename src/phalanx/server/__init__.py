@@ -1,7 +1,26 @@
-"""The Kubernetes REST API over a store: request in, reply or stream out.
+"""The Kubernetes REST API over a store: requests in, replies and watch streams out.
 
-`app.Server.handle` is the one door; `listener.py`, `http.py` and `parser.py` put it on the
-network. Every kind is served by the same endpoints (`reading.py`, `writing.py`, `deleting.py`),
-which walk the rows of `api.kinds`. Does not schedule, does not run controllers, does not know
-SQL.
+Every kind is served by the same handlers, which work from the rows of `api.kinds`. The server does
+not schedule, runs no controllers and knows nothing of its clients.
+
+    app.py                                      Server.handle: authorization, errors, audit
+    context.py                                  what all handlers share
+    routes.py, request_info.py                  from method and path to handler and RequestInfo
+    http_server.py, http_parser.py              HTTP/1.1 connections
+    request_bodies.py, serialization.py         bodies to objects; media types
+    objects.py                                  stored bytes to replies; Tables; errors
+    read_handlers.py, watches.py                get, list, watch
+    write_handlers.py, server_side_apply.py, subresource_strategy.py, scale.py
+                                                create, update, patch, apply
+    deletion.py, eviction.py                    delete, evict
+    admission.py, admission_cache.py, limit_ranges.py, resource_quotas.py
+                                                the admission steps
+    binding.py, node_allocations.py             bindings, free resources of nodes
+    lease_renewal.py                            many Leases in one request
+    custom_resources.py, discovery.py           served kinds, discovery, OpenAPI
+    auth_handlers.py                            access reviews, service account tokens
+    kubelet_reports.py, pod_logs.py, resource_metrics.py
+                                                logs and usage of pods
+    request_metrics.py, web_ui.py               metrics of the server, the web page
+    security/                                   authentication, authorization, limits, audit
 """

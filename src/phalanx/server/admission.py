@@ -1,317 +1,140 @@
-"""What a PodGroup takes from the template that it refers to, where it says nothing itself.
+"""Admission: one table of the steps that change, refuse or charge an object before it is stored.
 
-In its old versions a PodGroup may only name a template of a Workload. It gets what the template
-says, once, when it is made: from then on it stands for itself, whatever becomes of the Workload.
-Whom it may preempt is no matter of either: that comes from its priority class.
+Each row of `ADMISSION_STEPS` declares the phase and the operations in which the step runs, the
+kinds that it applies to, and the kinds that it reads from the store. Steps of a phase run in the
+order of the table; a step changes the object in place, refuses it with an ApiError, or adds writes
+to the transaction.
 
-LimitRanges: what a container, a pod or a claim of a namespace gets, may and must ask for.
+    resolve ─▶ defaulting, field ownership ─▶ mutate ─▶ validation rules ─▶ validate ─▶ charge
+                └────────────────── cached for pods (`admission_cache.py`) ──────┘      each time
 
-Two steps of admission. `add_limits` comes before all other steps that change a pod, so that they
-and the quality of service see it whole; `check_limits` comes after the rules of the kind, as in
-Kubernetes, and before quotas. Both read what is committed. A LimitRange looks at one object alone;
-what all of them may hold together is for `quotas.py`.
-
-The steps between an object that was read and one that is stored: may it be, and what is added.
-
-A table of steps, each for some kinds, in order; each changes the object in place or refuses. They
-read what is committed, so a class or namespace that was acknowledged is there.
+Steps of the phases `resolve`, `mutate` and `validate` read committed objects. `charge` reads
+uncommitted ones too, because two requests must never use the same part of a quota. A step must
+read only the kinds that it declares: the admission cache is invalidated by exactly those.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Collection, Iterator, Mapping
-from fractions import Fraction
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
-from phalanx.api.conversion.hub import VERSION_MAPPINGS
+import msgspec
+
+from phalanx.api.conversion.hub import causes_in_version
 from phalanx.api.errors import Cause
-from phalanx.api.field_errors import Causes, not_found
+from phalanx.api.field_errors import not_found
 from phalanx.api.kinds import (
+    COMPOSITE_POD_GROUP,
+    KINDS,
     LIMIT_RANGE,
     NAMESPACE,
+    NODE,
     PERSISTENT_VOLUME_CLAIM,
     POD,
+    POD_GROUP,
     POD_GROUP_V1ALPHA1,
     POD_GROUP_V1ALPHA2,
     PRIORITY_CLASS,
+    RESOURCE_QUOTA,
     WORKLOAD,
     Kind,
 )
-from phalanx.api.quantity import exact_value
 from phalanx.api.scheduling import POD_GROUP_PROTECTION_FINALIZER
 from phalanx.api.wire import Object
+from phalanx.server import limit_ranges, resource_quotas
 from phalanx.server.context import ServerContext
-from phalanx.server.objects import decode_record, forbidden_error, not_found_error
+from phalanx.server.objects import (
+    decode_record,
+    forbidden_error,
+    not_found_error,
+    raise_if_invalid,
+)
 from phalanx.server.request_info import RequestInfo
-from phalanx.server.resource_quotas import Usage, format_milli, pod_requests_and_limits
-from phalanx.store.kv import KeyValue
+from phalanx.store.kv import KeyValue, StoreWrite
 
-#: The kinds whose objects may leave it at a reference.
-_TEMPLATE_REF_KINDS = (POD_GROUP_V1ALPHA1, POD_GROUP_V1ALPHA2)
-_MISSING_WORKLOAD_HINT = "create it first, or give the PodGroup a schedulingPolicy of its own"
-
-
-def fill_from_template(
-    context: ServerContext, call: RequestInfo, obj: Object, old: Object | None
-) -> Causes:
-    """Add in place what a stored PodGroup leaves to its template, or what is wrong with that.
-
-    One that was completed once stays so: an update that leaves it at the reference keeps what is.
-    """
-    if call.kind not in _TEMPLATE_REF_KINDS:
-        return ()
-    spec = obj.get("spec", {})
-    reference = spec.get("workloadRef", {})
-    workload, template = reference.get("workloadName"), reference.get("templateName")
-    if spec.get("schedulingPolicy") or not (workload and template):
-        return ()
-    if old is not None:
-        return _copy_missing_fields(spec, old["spec"])
-    record = context.store.get(WORKLOAD.store_key(call.namespace, workload))
-    if record is None and context.store.get(NAMESPACE.store_key("", call.namespace)) is None:
-        return ()  # Admission has a better word for that.
-    if record is None:
-        detail = (
-            f'no Workload of that name in namespace "{call.namespace}"; {_MISSING_WORKLOAD_HINT}'
-        )
-        return [not_found("spec.workloadRef.workloadName", workload, detail)]
-    found = next(
-        (t for t in _pod_group_templates(decode_record(record)["spec"]) if t["name"] == template),
-        None,
-    )
-    if found is None:
-        detail = f'Workload "{workload}" has no template of that name for pod groups'
-        return [not_found("spec.workloadRef.templateName", template, detail)]
-    if found.get("preemptionPolicy") == "Never" and not _template_priority_class(spec, found):
-        call.warnings.append(
-            f'the preemptionPolicy of template "{template}" is not taken: only a PriorityClass '
-            "can say that a PodGroup preempts nobody"
-        )
-    return _copy_missing_fields(spec, found, exclude=("name", "preemptionPolicy"))
-
-
-def _template_priority_class(spec: Object, found: Object) -> str:
-    return str(spec.get("priorityClassName") or found.get("priorityClassName") or "")
-
-
-def _copy_missing_fields(spec: Object, source: Object, exclude: Collection[str] = ()) -> Causes:
-    spec.pop("schedulingPolicy", None)
-    for field, value in source.items():
-        if field not in exclude:
-            spec.setdefault(field, value)
-    return ()
-
-
-def _pod_group_templates(spec: Object) -> Iterator[Object]:
-    """The templates of pod groups in a Workload or below a composite template."""
-    yield from spec.get("podGroupTemplates") or ()
-    for composite in spec.get("compositePodGroupTemplates") or ():
-        yield from _pod_group_templates(composite)
-
-
-LIMIT_RANGER_ANNOTATION = "kubernetes.io/limit-ranger"
-#: What is said of which containers, in the order of the annotation.
-_CONTAINER_FIELDS = (("containers", "container"), ("initContainers", "init container"))
-#: Which types of limits are for objects of which kind.
-_LIMIT_TYPES: Mapping[Kind, tuple[str, ...]] = {
-    POD: ("Container", "Pod"),
-    PERSISTENT_VOLUME_CLAIM: ("PersistentVolumeClaim",),
-}
-
-Quantities = dict[str, str]
-#: What one container, pod or claim asks for and may use, by `request` and `limit`.
-StatedResources = Mapping[str, Quantities]
-
-
-class _LimitBound(NamedTuple):
-    """One bound, and what is stated there: `request`, `limit`, both or neither."""
-
-    resource: str
-    limit_type: str
-    amount: str
-    stated: Mapping[str, str]
-
-
-#: Why what is stated is out of bounds, or nothing.
-BoundCheck = Callable[[_LimitBound], str]
-
-
-def add_limits(context: ServerContext, call: RequestInfo, pod: Object) -> None:
-    """Have containers ask for and be limited to what the namespace says, where they do not say."""
-    items = _limit_items(context, call.namespace, ("Container",))
-    requests: Quantities = {}
-    limits: Quantities = {}
-    for item in items:
-        requests = {**item.get("defaultRequest", {}), **requests}
-        limits = {**item.get("default", {}), **limits}
-    if not items:
-        return
-    notes = [
-        note
-        for part, word in _CONTAINER_FIELDS
-        for container in pod["spec"].get(part, ())
-        for note in _apply_defaults(container, word, requests, limits)
-    ]
-    if notes:
-        annotations = pod["metadata"].setdefault("annotations", {})
-        annotations[LIMIT_RANGER_ANNOTATION] = "LimitRanger plugin set: " + "; ".join(notes)
-
-
-def check_limits(
-    context: ServerContext, call: RequestInfo, new: Object, old: Object | None = None
-) -> None:
-    """Refuse an object that is out of bounds; not a pod that is there, nor what is going away."""
-    is_let_be = old is not None and (call.kind is POD or "deletionTimestamp" in old["metadata"])
-    if call.kind not in _LIMIT_TYPES or call.subresource or is_let_be:
-        return
-    items = _limit_items(context, call.namespace, _LIMIT_TYPES[call.kind])
-    if found := list(dict.fromkeys(why for item in items for why in _violations(item, new))):
-        told = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
-        raise forbidden_error(call.kind, new["metadata"]["name"], told)
-
-
-def _limit_items(
-    context: ServerContext, namespace: str, limit_types: tuple[str, ...]
-) -> list[Object]:
-    """What the LimitRanges of a namespace say about some types, in the order of their names."""
-    return [
-        item
-        for record in context.store.range(LIMIT_RANGE.store_prefix(namespace))
-        for item in decode_record(record)["spec"].get("limits") or ()
-        if item["type"] in limit_types
-    ]
-
-
-def _apply_defaults(
-    container: Object, label: str, requests: Quantities, limits: Quantities
-) -> Iterator[str]:
-    """Complete the resources of a container; say what was added."""
-    resources = container.setdefault("resources", {})
-    for part, defaults in (("request", requests), ("limit", limits)):
-        stated = resources.get(f"{part}s") or {}
-        added = {name: amount for name, amount in defaults.items() if name not in stated}
-        if added:
-            resources[f"{part}s"] = {**stated, **added}
-            yield f"{', '.join(sorted(added))} {part} for {label} {container['name']}"
-
-
-def _violations(item: Object, obj: Object) -> Iterator[str]:
-    """What of an object is out of the bounds of one type."""
-    row = _LIMIT_TYPE_RULES[item["type"]]
-    for asked in row.resources_of(obj, item):
-        for part, judge in row.checks:
-            for name, amount in item.get(part, {}).items():
-                stated = {word: known[name] for word, known in asked.items() if name in known}
-                if why := judge(_LimitBound(name, item["type"], amount, stated)):
-                    yield why
-
-
-# ---- what is asked -------------------------------------------------------------------------------
-
-
-def _container_resources(pod: Object, item: Object) -> Iterator[StatedResources]:
-    for sort, _ in _CONTAINER_FIELDS:
-        for container in pod["spec"].get(sort, ()):
-            resources = container.get("resources") or {}
-            yield {part: resources.get(f"{part}s") or {} for part in ("request", "limit")}
-
-
-def _pod_resources(pod: Object, item: Object) -> Iterator[StatedResources]:
-    """Sums, written in the style of the bounds that they are held against."""
-    styles = {**item.get("min", {}), **item.get("max", {})}
-
-    def shown(total: Usage) -> Quantities:
-        return {name: format_milli(amount, styles.get(name, "")) for name, amount in total.items()}
-
-    requests, limits = pod_requests_and_limits(pod)
-    yield {"request": shown(requests), "limit": shown(limits)}
-
-
-def _claim_resources(claim: Object, item: Object) -> Iterator[StatedResources]:
-    yield {"request": (claim["spec"].get("resources") or {}).get("requests") or {}}
-
-
-# ---- how it is judged ----------------------------------------------------------------------------
-
-
-def _bound_check(
-    label: str, is_beyond: Callable[[Fraction, Fraction], bool], *parts: str
-) -> BoundCheck:
-    """A judge to whom the first of these parts must be stated, and none be beyond the bound."""
-
-    def judge(bound: _LimitBound) -> str:
-        told = f"{label} {bound.resource} usage per {bound.limit_type} is {bound.amount}"
-        if parts[0] not in bound.stated:
-            return f"{told}.  No {parts[0]} is specified"
-        for part in parts:
-            stated = bound.stated.get(part, bound.amount)
-            if is_beyond(exact_value(stated), exact_value(bound.amount)):
-                return f"{told}, but {part} is {stated}"
-        return ""
-
-    return judge
-
-
-def _check_ratio(bound: _LimitBound) -> str:
-    told = f"{bound.resource} max limit to request ratio per {bound.limit_type} is {bound.amount}"
-    request, limit = (exact_value(bound.stated.get(part, "0")) for part in ("request", "limit"))
-    for part, stated in (("request", request), ("limit", limit)):
-        if not stated:
-            return f"{told}, but no {part} is specified or {part} is 0"
-    given = limit / request
-    return (
-        f"{told}, but provided ratio is {float(given):f}"
-        if given > exact_value(bound.amount)
-        else ""
-    )
-
-
-class _LimitType(NamedTuple):
-    """How limits of one type are enforced: on what, and which part of them by whom."""
-
-    resources_of: Callable[[Object, Object], Iterator[StatedResources]]
-    checks: tuple[tuple[str, BoundCheck], ...]
-
-
-_MINIMUM = ("min", _bound_check("minimum", operator.lt, "request", "limit"))
-_MAXIMUM = ("max", _bound_check("maximum", operator.gt, "limit", "request"))
-_MAXIMUM_REQUEST = ("max", _bound_check("maximum", operator.gt, "request"))
-_RATIO = ("maxLimitRequestRatio", _check_ratio)
-
-_LIMIT_TYPE_RULES: Mapping[str, _LimitType] = {
-    "Container": _LimitType(_container_resources, (_MINIMUM, _MAXIMUM, _RATIO)),
-    "Pod": _LimitType(_pod_resources, (_MINIMUM, _MAXIMUM, _RATIO)),
-    "PersistentVolumeClaim": _LimitType(_claim_resources, (_MINIMUM, _MAXIMUM_REQUEST)),
-}
-
-
-AdmissionStep = Callable[[ServerContext, RequestInfo, Object], None]
+Phase = Literal["resolve", "mutate", "validate", "charge"]
+Operation = Literal["CREATE", "UPDATE", "DELETE"]
 
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
-#: Namespaces that are always there.
+#: Namespaces that always exist.
 SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 _DEFAULT_TOLERATION_SECONDS = 300
-#: What stored bytes do not hold need not be looked for in what they mean.
+#: Stored bytes without these need not be decoded to know that the field is absent.
 _DELETION_TIMESTAMP_BYTES, _GLOBAL_DEFAULT_BYTES = b'"deletionTimestamp"', b'"globalDefault"'
 _PREEMPT_LOWER_PRIORITY = "PreemptLowerPriority"
+#: How messages name the kinds that have a priority.
+_PRIORITY_KIND_LABELS = {
+    "Pod": "pod",
+    "PodGroup": "pod group",
+    "CompositePodGroup": "composite pod group",
+}
 
 
-def admit(context: ServerContext, call: RequestInfo, obj: Object) -> None:
-    """Take a new object through every step that concerns its kind."""
-    for step in (*_COMMON_STEPS, *_KIND_STEPS.get(call.kind.qualified_name, ())):
-        step(context, call, obj)
+class AdmissionRequest(msgspec.Struct):
+    """The object that a request wants to store, and the stored one that it replaces.
+
+    `object` is empty when the object is deleted. `writes` are committed together with the object.
+    """
+
+    context: ServerContext
+    call: RequestInfo
+    object: Object
+    old: Object | None = None
+    writes: list[StoreWrite] = msgspec.field(default_factory=list)
 
 
-def admit_deletion(call: RequestInfo) -> None:
-    """Refuse the deletion of what must stay."""
-    if call.kind is NAMESPACE and call.name in SYSTEM_NAMESPACES:
-        raise forbidden_error(call.kind, call.name, "this namespace may not be deleted")
+class AdmissionStep(NamedTuple):
+    """One row of the table; `plugin` is named as in Kubernetes where that has such a plugin."""
+
+    plugin: str
+    phase: Phase
+    operations: tuple[Operation, ...]
+    #: None: every kind.
+    kinds: Collection[Kind] | None
+    #: None: every kind.
+    reads: Collection[Kind] | None
+    run: Callable[[AdmissionRequest], None]
+
+    def applies_to(self, phase: Phase, operation: Operation, kind: Kind) -> bool:
+        """Whether the step runs for a request of this kind."""
+        is_due = self.phase == phase and operation in self.operations
+        return is_due and (self.kinds is None or kind in self.kinds)
+
+
+def run_phase(phase: Phase, operation: Operation, request: AdmissionRequest) -> None:
+    """Run the steps of one phase on a request."""
+    for run in _steps(phase, operation, request.call.kind):
+        run(request)
+
+
+def kinds_read(operation: Operation, kind: Kind) -> frozenset[Kind]:
+    """The kinds whose objects decide how an object is admitted, except for charging."""
+    phases: tuple[Phase, ...] = ("resolve", "mutate", "validate")
+    steps = [
+        step
+        for step in ADMISSION_STEPS
+        if any(step.applies_to(phase, operation, kind) for phase in phases)
+    ]
+    return frozenset(
+        read for step in steps for read in (KINDS if step.reads is None else step.reads)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _steps(
+    phase: Phase, operation: Operation, kind: Kind
+) -> tuple[Callable[[AdmissionRequest], None], ...]:
+    steps = (step for step in ADMISSION_STEPS if step.applies_to(phase, operation, kind))
+    return tuple(step.run for step in steps)
+
+
+# ---- namespaces ----------------------------------------------------------------------------------
 
 
 def is_terminating_or_missing(context: ServerContext, namespace: str) -> bool:
-    """Whether nothing new may come to a namespace: it is being deleted, or not there."""
+    """Whether a namespace takes no new objects: it is being deleted, or does not exist."""
     record = context.store.get(NAMESPACE.store_key("", namespace))
     return record is None or _is_terminating(record)
 
@@ -321,96 +144,115 @@ def _is_terminating(record: KeyValue) -> bool:
     return is_marked and bool(decode_record(record)["metadata"].get("deletionTimestamp"))
 
 
-def _object_name(obj: Object) -> str:
-    """The name, which the rules ask for only after admission."""
-    return str(obj["metadata"].get("name", ""))
-
-
-def _check_namespace(context: ServerContext, call: RequestInfo, obj: Object) -> None:
+def _check_namespace(request: AdmissionRequest) -> None:
+    call = request.call
     if not call.kind.namespaced:
         return
-    record = context.store.get(NAMESPACE.store_key("", call.namespace))
+    record = request.context.store.get(NAMESPACE.store_key("", call.namespace))
     if record is None:
         raise not_found_error(NAMESPACE, call.namespace)
     if _is_terminating(record):
-        why = f"unable to create new content in namespace {call.namespace} because it is being"
-        cause = Cause("metadata.namespace", "NamespaceTerminating", f"{why} terminated")
-        raise forbidden_error(call.kind, _object_name(obj), f"{why} terminated", (cause,))
+        detail = (
+            f"unable to create new content in namespace {call.namespace} because it is being "
+            "terminated"
+        )
+        cause = Cause("metadata.namespace", "NamespaceTerminating", detail)
+        raise forbidden_error(call.kind, _object_name(request.object), detail, (cause,))
 
 
-def _taint_new_node(context: ServerContext, call: RequestInfo, obj: Object) -> None:
-    taints = obj.setdefault("spec", {}).setdefault("taints", [])
+def _protect_system_namespaces(request: AdmissionRequest) -> None:
+    call = request.call
+    if call.name in SYSTEM_NAMESPACES:
+        raise forbidden_error(call.kind, call.name, "this namespace may not be deleted")
+
+
+def _object_name(obj: Object) -> str:
+    # The validation rules that require a name run after the mutating steps.
+    return str(obj["metadata"].get("name", ""))
+
+
+# ---- nodes and pods ------------------------------------------------------------------------------
+
+
+def _taint_new_node(request: AdmissionRequest) -> None:
+    taints = request.object.setdefault("spec", {}).setdefault("taints", [])
     if not any(t.get("key") == NOT_READY and t.get("effect") == "NoSchedule" for t in taints):
         taints.append({"key": NOT_READY, "effect": "NoSchedule"})
 
 
-def _add_default_tolerations(context: ServerContext, call: RequestInfo, obj: Object) -> None:
-    tolerations = obj["spec"].setdefault("tolerations", [])
+def _add_default_tolerations(request: AdmissionRequest) -> None:
+    tolerations = request.object["spec"].setdefault("tolerations", [])
     for key in (NOT_READY, UNREACHABLE):
         if not any(_tolerates(toleration, key) for toleration in tolerations):
-            tolerations.append({
-                "key": key, "operator": "Exists", "effect": "NoExecute",
-                "tolerationSeconds": _DEFAULT_TOLERATION_SECONDS,
-            })  # fmt: skip
+            tolerations.append(
+                {
+                    "key": key,
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": _DEFAULT_TOLERATION_SECONDS,
+                }
+            )
 
 
 def _tolerates(toleration: Object, key: str) -> bool:
-    return toleration.get("key", "") in ("", key) and toleration.get("effect", "") in (
-        "", "NoExecute",
-    )  # fmt: skip
+    has_effect = toleration.get("effect", "") in ("", "NoExecute")
+    return has_effect and toleration.get("key", "") in ("", key)
 
 
-def _add_protection_finalizer(context: ServerContext, call: RequestInfo, obj: Object) -> None:
-    finalizers = obj["metadata"].setdefault("finalizers", [])
-    if POD_GROUP_PROTECTION_FINALIZER not in finalizers:
-        finalizers.append(POD_GROUP_PROTECTION_FINALIZER)
+# ---- limit ranges and quotas ---------------------------------------------------------------------
 
 
-def _check_single_default_class(context: ServerContext, call: RequestInfo, obj: Object) -> None:
-    if not obj.get("globalDefault"):
+def _apply_limit_range_defaults(request: AdmissionRequest) -> None:
+    limit_ranges.apply_defaults(request.context.store, request.call.namespace, request.object)
+
+
+def _check_limit_ranges(request: AdmissionRequest) -> None:
+    call, old = request.call, request.old
+    if call.subresource or (old is not None and "deletionTimestamp" in old["metadata"]):
         return
-    for other in _default_priority_classes(context):
-        name = other["metadata"]["name"]
-        if other.get("globalDefault") and name != _object_name(obj):
-            why = f"PriorityClass {name} is already marked as default. Only one default can exist"
-            raise forbidden_error(PRIORITY_CLASS, _object_name(obj), why)
+    limit_ranges.check_limits(request.context.store, call.kind, call.namespace, request.object)
 
 
-def _drop_default_preemption_policy(context: ServerContext, call: RequestInfo, obj: Object) -> None:
-    """Who writes a version without a preemption policy has not asked for the one by default."""
-    if (
-        call.kind in VERSION_MAPPINGS
-        and obj["spec"].get("preemptionPolicy") == _PREEMPT_LOWER_PRIORITY
-    ):
-        del obj["spec"]["preemptionPolicy"]
+def _recompute_quota_status(request: AdmissionRequest) -> None:
+    resource_quotas.recompute_status(request.context, request.old, request.object)
 
 
-def _set_priority(context: ServerContext, call: RequestInfo, obj: Object) -> None:
-    """Priority and preemption policy come from the class, never from the client alone."""
-    spec = obj.setdefault("spec", {})
-    wanted = _find_priority_class(context, call, obj)
-    policy = wanted.get("preemptionPolicy") or _PREEMPT_LOWER_PRIORITY
-    value, name = wanted.get("value", 0), _object_name(obj)
+def _charge_quotas(request: AdmissionRequest) -> None:
+    request.writes += resource_quotas.quota_writes(
+        request.context, request.call.stored_kind, request.old, request.object or None
+    )
+
+
+# ---- priority ------------------------------------------------------------------------------------
+
+
+def _drop_default_preemption_policy(request: AdmissionRequest) -> None:
+    # Conversion fills in this default for versions that have no such field. The policy of the
+    # priority class must win over it.
+    spec = request.object["spec"]
+    if spec.get("preemptionPolicy") == _PREEMPT_LOWER_PRIORITY:
+        del spec["preemptionPolicy"]
+
+
+def _set_priority(request: AdmissionRequest) -> None:
+    """Take priority and preemption policy from the PriorityClass; refuse other values."""
+    kind, spec = request.call.kind, request.object.setdefault("spec", {})
+    priority_class = _find_priority_class(request)
+    policy = priority_class.get("preemptionPolicy") or _PREEMPT_LOWER_PRIORITY
+    value, name = priority_class.get("value", 0), _object_name(request.object)
     if spec.get("priority", value) != value:
-        raise forbidden_error(
-            call.kind, name, _priority_mismatch_message(call.kind, spec["priority"], value)
-        )
+        raise forbidden_error(kind, name, _priority_mismatch_message(kind, spec["priority"], value))
     if spec.get("preemptionPolicy", policy) != policy:
         raise forbidden_error(
-            call.kind,
+            kind,
             name,
-            (
-                f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be "
-                f"provided in {_KIND_LABELS[call.kind.name]} spec; priority admission controller computed "
-                f"{policy} from the given PriorityClass name"
-            ),
+            f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be "
+            f"provided in {_PRIORITY_KIND_LABELS[kind.name]} spec; priority admission controller "
+            f"computed {policy} from the given PriorityClass name",
         )
     spec["priority"], spec["preemptionPolicy"] = value, policy
-    if wanted.get("metadata"):
-        spec["priorityClassName"] = wanted["metadata"]["name"]
-
-
-_KIND_LABELS = {"Pod": "pod", "PodGroup": "pod group", "CompositePodGroup": "composite pod group"}
+    if priority_class.get("metadata"):
+        spec["priorityClassName"] = priority_class["metadata"]["name"]
 
 
 def _priority_mismatch_message(kind: Kind, given: int, computed: int) -> str:
@@ -420,38 +262,157 @@ def _priority_mismatch_message(kind: Kind, given: int, computed: int) -> str:
             f"admission controller computed {computed} from the given PriorityClass name"
         )
     return (
-        f"priority set in the {_KIND_LABELS[kind.name]} ({given}) must match the priority computed "
-        f"({computed}) based on the priority class set in the spec"
+        f"priority set in the {_PRIORITY_KIND_LABELS[kind.name]} ({given}) must match the priority "
+        f"computed ({computed}) based on the priority class set in the spec"
     )
 
 
-def _find_priority_class(context: ServerContext, call: RequestInfo, obj: Object) -> Object:
-    name = obj["spec"].get("priorityClassName", "")
+def _find_priority_class(request: AdmissionRequest) -> Object:
+    """The class that the object names, else the global default with the lowest value, else {}."""
+    name = request.object["spec"].get("priorityClassName", "")
     if not name:
-        defaults = [c for c in _default_priority_classes(context) if c.get("globalDefault")]
+        defaults = [c for c in _default_priority_classes(request) if c.get("globalDefault")]
         return min(defaults, key=lambda c: int(c.get("value", 0)), default={})
-    record = context.store.get(PRIORITY_CLASS.store_key("", name))
+    record = request.context.store.get(PRIORITY_CLASS.store_key("", name))
     if record is None:
-        why = f"no PriorityClass with name {name} was found"
-        raise forbidden_error(call.kind, _object_name(obj), why)
+        detail = f"no PriorityClass with name {name} was found"
+        raise forbidden_error(request.call.kind, _object_name(request.object), detail)
     return decode_record(record)
 
 
-def _default_priority_classes(context: ServerContext) -> list[dict[str, Any]]:
-    """Those that may be the default."""
-    records = context.store.range(PRIORITY_CLASS.store_prefix())
+def _default_priority_classes(request: AdmissionRequest) -> list[Object]:
+    """The classes that have the field `globalDefault`, true or false."""
+    records = request.context.store.range(PRIORITY_CLASS.store_prefix())
     return [decode_record(record) for record in records if _GLOBAL_DEFAULT_BYTES in record.value]
 
 
-_COMMON_STEPS: tuple[AdmissionStep, ...] = (_check_namespace,)
-_KIND_STEPS: Mapping[str, tuple[AdmissionStep, ...]] = {
-    "Node": (_taint_new_node,),
-    "Pod": (add_limits, _set_priority, _add_default_tolerations),
-    "PodGroup.scheduling.k8s.io": (
-        _drop_default_preemption_policy,
-        _set_priority,
-        _add_protection_finalizer,
-    ),
-    "CompositePodGroup.scheduling.k8s.io": (_set_priority,),
-    "PriorityClass.scheduling.k8s.io": (_check_single_default_class,),
-}
+def _check_single_default_class(request: AdmissionRequest) -> None:
+    if not request.object.get("globalDefault"):
+        return
+    for other in _default_priority_classes(request):
+        name = other["metadata"]["name"]
+        if other.get("globalDefault") and name != _object_name(request.object):
+            detail = (
+                f"PriorityClass {name} is already marked as default. Only one default can exist"
+            )
+            raise forbidden_error(PRIORITY_CLASS, _object_name(request.object), detail)
+
+
+# ---- pod groups ----------------------------------------------------------------------------------
+
+
+def _add_protection_finalizer(request: AdmissionRequest) -> None:
+    finalizers = request.object["metadata"].setdefault("finalizers", [])
+    if POD_GROUP_PROTECTION_FINALIZER not in finalizers:
+        finalizers.append(POD_GROUP_PROTECTION_FINALIZER)
+
+
+def _resolve_pod_group_template(request: AdmissionRequest) -> None:
+    """Copy the fields that a PodGroup leaves to the template of a Workload that it refers to.
+
+    In v1alpha1 and v1alpha2 a PodGroup may consist of a reference only. The fields are copied once,
+    on creation: later changes of the Workload do not affect the PodGroup, and an update that
+    contains only the reference keeps the stored fields.
+    """
+    call, old = request.call, request.old
+    spec = request.object.get("spec", {})
+    reference = spec.get("workloadRef", {})
+    workload, template = reference.get("workloadName"), reference.get("templateName")
+    if spec.get("schedulingPolicy") or not (workload and template):
+        return
+    if old is not None:
+        _copy_missing_fields(spec, old["spec"])
+        return
+    store = request.context.store
+    record = store.get(WORKLOAD.store_key(call.namespace, workload))
+    if record is None:
+        if store.get(NAMESPACE.store_key("", call.namespace)) is None:
+            return  # `_check_namespace` reports the missing namespace.
+        detail = (
+            f'no Workload with this name in namespace "{call.namespace}"; create it first, or set '
+            "spec.schedulingPolicy"
+        )
+        _refuse_reference(request, not_found("spec.workloadRef.workloadName", workload, detail))
+        return
+    templates = _pod_group_templates(decode_record(record)["spec"])
+    found = next((t for t in templates if t["name"] == template), None)
+    if found is None:
+        detail = f'Workload "{workload}" has no PodGroup template with this name'
+        _refuse_reference(request, not_found("spec.workloadRef.templateName", template, detail))
+        return
+    priority_class = spec.get("priorityClassName") or found.get("priorityClassName")
+    if found.get("preemptionPolicy") == "Never" and not priority_class:
+        call.warnings.append(
+            f'preemptionPolicy of template "{template}" is ignored: only a PriorityClass can '
+            "disable preemption for a PodGroup"
+        )
+    _copy_missing_fields(spec, found, exclude=("name", "preemptionPolicy"))
+
+
+def _refuse_reference(request: AdmissionRequest, cause: Cause) -> None:
+    kind = request.call.kind
+    raise_if_invalid(kind, _object_name(request.object), causes_in_version(kind, [cause]))
+
+
+def _copy_missing_fields(spec: Object, source: Object, exclude: Collection[str] = ()) -> None:
+    spec.pop("schedulingPolicy", None)
+    for field, value in source.items():
+        if field not in exclude:
+            spec.setdefault(field, value)
+
+
+def _pod_group_templates(spec: Object) -> Iterator[Object]:
+    """The PodGroup templates of a Workload, including those below composite templates."""
+    yield from spec.get("podGroupTemplates") or ()
+    for composite in spec.get("compositePodGroupTemplates") or ():
+        yield from _pod_group_templates(composite)
+
+
+# ---- the table -----------------------------------------------------------------------------------
+
+
+def _versions(kind: Kind) -> tuple[Kind, ...]:
+    """A kind in all versions that are served."""
+    return tuple(other for other in KINDS if other.qualified_name == kind.qualified_name)
+
+
+_CREATE: tuple[Operation, ...] = ("CREATE",)
+_UPDATE: tuple[Operation, ...] = ("UPDATE",)
+_DELETE: tuple[Operation, ...] = ("DELETE",)
+_ANY_KIND = None
+_POD_GROUPS = _versions(POD_GROUP)
+_OLD_POD_GROUPS = (POD_GROUP_V1ALPHA1, POD_GROUP_V1ALPHA2)
+_PRIORITY_KINDS = (POD, *_POD_GROUPS, *_versions(COMPOSITE_POD_GROUP))
+_PRIORITY_CLASSES = _versions(PRIORITY_CLASS)
+
+#: Columns: plugin, phase, operations, kinds, kinds that the step reads, function.
+ADMISSION_STEPS: tuple[AdmissionStep, ...] = (
+    AdmissionStep("PodGroupTemplate", "resolve", _CREATE + _UPDATE, _OLD_POD_GROUPS,
+                  (WORKLOAD, NAMESPACE), _resolve_pod_group_template),
+    AdmissionStep("NamespaceLifecycle", "mutate", _CREATE, _ANY_KIND,
+                  (NAMESPACE,), _check_namespace),
+    AdmissionStep("NamespaceLifecycle", "validate", _DELETE, (NAMESPACE,),
+                  (), _protect_system_namespaces),
+    AdmissionStep("TaintNodesByCondition", "mutate", _CREATE, (NODE,),
+                  (), _taint_new_node),
+    AdmissionStep("LimitRanger", "mutate", _CREATE, (POD,),
+                  (LIMIT_RANGE,), _apply_limit_range_defaults),
+    AdmissionStep("Priority", "mutate", _CREATE, _OLD_POD_GROUPS,
+                  (), _drop_default_preemption_policy),
+    AdmissionStep("Priority", "mutate", _CREATE, _PRIORITY_KINDS,
+                  (PRIORITY_CLASS,), _set_priority),
+    AdmissionStep("Priority", "mutate", _CREATE, _PRIORITY_CLASSES,
+                  (PRIORITY_CLASS,), _check_single_default_class),
+    AdmissionStep("DefaultTolerationSeconds", "mutate", _CREATE, (POD,),
+                  (), _add_default_tolerations),
+    AdmissionStep("PodGroupProtection", "mutate", _CREATE, _POD_GROUPS,
+                  (), _add_protection_finalizer),
+    AdmissionStep("LimitRanger", "validate", _CREATE, (POD,),
+                  (LIMIT_RANGE,), _check_limit_ranges),
+    AdmissionStep("LimitRanger", "validate", _CREATE + _UPDATE, (PERSISTENT_VOLUME_CLAIM,),
+                  (LIMIT_RANGE,), _check_limit_ranges),
+    AdmissionStep("ResourceQuota", "validate", _CREATE + _UPDATE, (RESOURCE_QUOTA,),
+                  _ANY_KIND, _recompute_quota_status),
+    AdmissionStep("ResourceQuota", "charge", _CREATE + _UPDATE + _DELETE, _ANY_KIND,
+                  (RESOURCE_QUOTA,), _charge_quotas),
+)  # fmt: skip

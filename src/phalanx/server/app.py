@@ -1,32 +1,31 @@
-"""The server: one door, `handle(Request) -> Reply | Stream`, for HTTP and in-process alike.
+"""The server: `handle(Request) -> Reply | StreamReply`, called over HTTP and in process alike.
 
-    request ─▶ route ─▶ authorise ─▶ lane ─▶ endpoint ─▶ reply ─▶ audit
+    request ─▶ route ─▶ authorize ─▶ priority level ─▶ handler ─▶ reply ─▶ audit
                  │
-                 └─▶ paths that are not about objects: discovery, schemas, health, metrics, page
+                 └─▶ non-resource paths: discovery, OpenAPI, health, metrics, web UI
 
-The one place where an ApiError becomes a Status body.
+The only module that turns an ApiError into a Status body. `http_server.py` puts it on the network;
+`control_plane.py` connects controllers and scheduler to it without a network.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 
 import orjson
 from msgspec.structs import replace
 
-from phalanx import __version__
-from phalanx.api.errors import ApiError, MethodNotAllowed, ServerError
+from phalanx import logs
+from phalanx.api.errors import ApiError, MethodNotAllowed, ServerError, Timeout
 from phalanx.api.feature_gates import DEFAULT_GATES, FeatureGates
-from phalanx.api.kinds import KINDS, NAMESPACE, PRIORITY_CLASS, Kind
+from phalanx.api.kinds import KINDS, NAMESPACE, POD, PRIORITY_CLASS, Kind
 from phalanx.api.scheduling import SYSTEM_PRIORITY_CLASSES
 from phalanx.api.wire import JSON, Object, Reply, Request, StreamReply, UserInfo
 from phalanx.clock import Clock
 from phalanx.randomness import Random
-from phalanx.server import discovery
-from phalanx.server import web_ui as page
-from phalanx.server.admission import SYSTEM_NAMESPACES
+from phalanx.server import discovery, web_ui
+from phalanx.server.admission import SYSTEM_NAMESPACES, kinds_read
 from phalanx.server.admission_cache import AdmissionCache
 from phalanx.server.context import ServerContext
 from phalanx.server.custom_resources import CustomResourceRegistrar, resume_deletions
@@ -45,10 +44,13 @@ from phalanx.server.write_handlers import insert
 from phalanx.store.errors import StoreFailed
 from phalanx.store.kv import Store
 from phalanx.telemetry import METRICS_CONTENT_TYPE, Metrics, StageMeter
+from phalanx.version import __version__
 
-_log = logging.getLogger("phalanx.server")
+LOG = logs.component("server")
 _KUBERNETES_VERSION = ("1", "37")
 _TEXT = "text/plain; charset=utf-8"
+#: What clients read when the server has a bug; the traceback is in the log.
+INTERNAL_ERROR = "internal error; see the server log"
 
 
 class Server:
@@ -65,29 +67,30 @@ class Server:
     ) -> None:
         self.metrics = Metrics()
         self.meter = StageMeter(self.metrics)
-        hub = WatchBroadcaster(store, self.meter)
+        broadcaster = WatchBroadcaster(store, self.meter)
         registry = KindRegistry(gates.filter_served(kinds))
         self.access = AccessControl(store, clock, tokens or Tokens({}))
         self.context = ServerContext(
             store,
             clock,
             random,
-            registry,
-            hub,
-            self.meter,
-            self.access,
-            gates,
-            AdmissionCache(store),
+            registry=registry,
+            watch_broadcaster=broadcaster,
+            meter=self.meter,
+            access=self.access,
+            gates=gates,
+            admission_cache=AdmissionCache(store, kinds_read("CREATE", POD)),
         )
         self.priority_levels, self._audit_ids = PriorityLevels(), AuditIds(clock)
-        #: Whoever writes down what was written and refused, if anybody does.
+        #: Set by the process that owns the audit file; None: no audit log.
         self.audit: AuditLog | None = None
         self._request_metrics = RequestMetrics(self.metrics)
-        register_gauges(self.metrics, gates, hub)
+        self._has_store_failed = False
+        register_gauges(self.metrics, gates, broadcaster)
         CustomResourceRegistrar(self.context)
 
     async def start(self) -> None:
-        """Make what every cluster has: the first namespaces, priority classes, roles."""
+        """Create the objects that every cluster has: namespaces, priority classes, roles."""
         for name in SYSTEM_NAMESPACES:
             await self._create_if_missing(NAMESPACE, {"metadata": {"name": name}})
         for name, value in SYSTEM_PRIORITY_CLASSES.items():
@@ -98,8 +101,8 @@ class Server:
         await resume_deletions(self.context)
 
     async def handle(self, request: Request) -> Reply | StreamReply:
-        """Answer a request, whatever it is."""
-        begin, resolved, actor = perf_counter(), None, request.user
+        """Answer a request; every error becomes a reply."""
+        started, resolved, actor = perf_counter(), None, request.user
         answer: Reply | StreamReply
         try:
             request = self.access.impersonate(request)
@@ -108,42 +111,59 @@ class Server:
             else:
                 answer = self._handle_non_resource_path(request)
         except ApiError as error:
-            answer = error_reply(error)
+            answer = _log_and_reply(request, error)
         except StoreFailed as error:
-            # No bug of ours, and whoever started the store is told by itself.
+            self._log_store_failure(error)
             answer = error_reply(ServerError(str(error)))
         except Exception:
-            # A bug of ours: the client learns that, the log learns where; nothing was written.
+            # A bug in the server; nothing was written. The reply and the log have the audit id.
             request = self._audit_ids.with_audit_id(request)
-            _log.exception("%s %s %s", request.headers[AUDIT_ID], request.method, request.path)
-            answer = error_reply(
-                ServerError("an internal error occurred; the server's log has more")
+            LOG.error(
+                "request failed",
+                exc_info=True,
+                method=request.method,
+                path=request.path,
+                audit_id=request.headers[AUDIT_ID],
             )
+            answer = error_reply(ServerError(INTERNAL_ERROR))
         if resolved:
-            self._request_metrics.record(*resolved, answer.code, perf_counter() - begin)
-        is_kept = (
+            self._request_metrics.record(*resolved, answer.code, perf_counter() - started)
+        is_audited = (
             self.audit is not None and resolved is not None and resolved[0].verb not in READ_VERBS
         )
-        if is_kept or answer.code >= 400 or AUDIT_ID in request.headers:
+        if is_audited or answer.code >= 400 or AUDIT_ID in request.headers:
             answer = self._audit_response(request, actor, resolved, answer)
         return answer
 
+    def _log_store_failure(self, error: StoreFailed) -> None:
+        # Every later request fails for the same reason: one line at ERROR is enough.
+        if self._has_store_failed:
+            LOG.debug("store failed", error=error)
+        else:
+            LOG.error("store failed", error=error)
+        self._has_store_failed = True
+
     def _audit_response(
-        self, request: Request, actor: UserInfo, resolved: tuple[Route, RequestInfo] | None,
+        self,
+        request: Request,
+        actor: UserInfo,
+        resolved: tuple[Route, RequestInfo] | None,
         answer: Reply | StreamReply,
-    ) -> Reply | StreamReply:  # fmt: skip
-        """The answer under its number, by which it can be found in the audit log."""
-        number = self._audit_ids.audit_id(request)
+    ) -> Reply | StreamReply:
+        """Record the answer in the audit log; return it with its audit id, if it shows one."""
+        audit_id = self._audit_ids.audit_id(request)
         route, call = resolved or (None, None)
         if self.audit is not None:
             verb = route.verb if route else request.method.lower()
-            self.audit.record_response(number, request, actor, verb, call, answer)
+            self.audit.record_response(
+                audit_id, request, actor, verb=verb, call=call, answer=answer
+            )
         if answer.code < 400 and AUDIT_ID not in request.headers:
             return answer
-        return replace(answer, headers=(*answer.headers, (AUDIT_ID, number)))
+        return replace(answer, headers=(*answer.headers, (AUDIT_ID, audit_id)))
 
     async def _authorize_and_handle(self, route: Route, call: RequestInfo) -> Reply | StreamReply:
-        """What is to be told besides is told with a refusal too: it may be what is to be mended."""
+        """Errors carry warnings too: they often explain the error."""
         with self.meter.stage("authorise"):
             self.access.authorize(call.request.user, route.verb, call)
         answer: Reply | StreamReply
@@ -153,7 +173,7 @@ class Server:
             if isinstance(answer, StreamReply):
                 self.priority_levels.track_watch(call.request.user, answer)
         except ApiError as error:
-            reply = error_reply(error)
+            reply = _log_and_reply(call.request, error)
             answer = replace(reply, headers=(*reply.headers, *call.warning_headers()))
         return _add_deprecation_warning(call.kind, answer)
 
@@ -161,7 +181,7 @@ class Server:
         try:
             return resolve_route(self.context, request)
         except ApiError:
-            # Who may not ask does not learn what there is.
+            # A user without access to the path must not learn which resources exist.
             self.access.authorize_path(request.user, request.method, request.path)
             raise
 
@@ -172,13 +192,12 @@ class Server:
             await insert(self.context, call, obj)
 
     def _handle_non_resource_path(self, request: Request) -> Reply:
-        """A path that is not about objects."""
         path = request.path.rstrip("/") or "/"
-        if page.is_ui_path(path):
-            return page.serve_ui(request)
+        if web_ui.is_ui_path(path):
+            return web_ui.serve_ui(request)
         self.access.authorize_path(request.user, request.method, path)
-        answer = _PATH_HANDLERS.get(path) or _find_prefix_handler(path)
-        reply = answer(self, request) if answer else _page_not_found()
+        handler = _PATH_HANDLERS.get(path) or _find_prefix_handler(path)
+        reply = handler(self, request) if handler else _page_not_found()
         if request.method != "GET" and reply.code < 400:
             raise MethodNotAllowed
         return reply
@@ -187,8 +206,33 @@ class Server:
 PathHandler = Callable[[Server, Request], Reply]
 
 
+def _log_and_reply(request: Request, error: ApiError) -> Reply:
+    if error.code == 429:
+        LOG.debug(
+            "request refused",
+            method=request.method,
+            path=request.path,
+            user=request.user.name,
+            reason=error.message,
+        )
+    elif isinstance(error, Timeout):
+        # Not a bug: clients retry, and any client can ask for a revision of the future.
+        LOG.warning(
+            "request timed out", method=request.method, path=request.path, reason=error.message
+        )
+    elif error.code >= 500:
+        LOG.error(
+            "request failed",
+            exc_info=True,
+            method=request.method,
+            path=request.path,
+            code=error.code,
+        )
+    return error_reply(error)
+
+
 def error_reply(error: ApiError) -> Reply:
-    """An error as a client reads it."""
+    """The Status that a client reads for an error."""
     headers: tuple[tuple[str, str], ...] = ()
     if error.retry_after:
         headers = (("retry-after", str(error.retry_after)),)
@@ -196,7 +240,6 @@ def error_reply(error: ApiError) -> Reply:
 
 
 def _add_deprecation_warning(kind: Kind, reply: Reply | StreamReply) -> Reply | StreamReply:
-    """The same, with a warning where the version that was asked is on its way out."""
     if not kind.deprecation:
         return reply
     text = kind.deprecation.replace("\\", "\\\\").replace('"', '\\"')
@@ -217,11 +260,18 @@ def _serve_health(server: Server, request: Request) -> Reply:
 
 def _serve_version(server: Server, request: Request) -> Reply:
     major, minor = _KUBERNETES_VERSION
-    return Reply(200, orjson.dumps({
-        "major": major, "minor": minor, "gitVersion": f"v{major}.{minor}.0-phalanx.{__version__}",
-        "gitCommit": "", "gitTreeState": "clean", "buildDate": "", "goVersion": "",
-        "compiler": "", "platform": "",
-    }))  # fmt: skip
+    version = {
+        "major": major,
+        "minor": minor,
+        "gitVersion": f"v{major}.{minor}.0-phalanx.{__version__}",
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "",
+        "goVersion": "",
+        "compiler": "",
+        "platform": "",
+    }
+    return Reply(200, orjson.dumps(version))
 
 
 def _serve_metrics(server: Server, request: Request) -> Reply:
@@ -237,16 +287,16 @@ def _serve_api_groups(server: Server, request: Request) -> Reply:
 
 
 def _serve_discovery(server: Server, request: Request, *, core: bool) -> Reply:
-    """Aggregated where the client takes that, in the first version that it names."""
+    """Answer with aggregated discovery if the client accepts it, else with the plain lists."""
     registry = server.context.registry
     for part in request.headers.get("accept", "").split(","):
         if "as=APIGroupDiscoveryList" in part:
             version = "v2beta1" if "v=v2beta1" in part else "v2"
             body = orjson.dumps(
-                discovery.aggregated_discovery(registry, core=core, version=version)
+                discovery.build_aggregated_discovery(registry, core=core, version=version)
             )
-            form = f"g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
-            return Reply(200, body, f"{JSON};{form}")
+            parameters = f"g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
+            return Reply(200, body, f"{JSON};{parameters}")
     return _json_reply(
         discovery.api_versions() if core else discovery.group_list(registry), request
     )
@@ -257,31 +307,42 @@ def _serve_openapi_index(server: Server, request: Request) -> Reply:
 
 
 def _serve_jwks(server: Server, request: Request) -> Reply:
-    """By which keys anybody can verify tokens of service accounts."""
+    """The public keys that verify service account tokens."""
     signer = server.access.authenticator.service_account_tokens.signer
     return Reply(200, orjson.dumps({"keys": [signer.jwk]}), "application/jwk-set+json")
 
 
 def _serve_oidc_configuration(server: Server, request: Request) -> Reply:
-    return Reply(200, orjson.dumps({
-        "issuer": ISSUER, "jwks_uri": f"{ISSUER}/openid/v1/jwks", "response_types_supported":
-        ["id_token"], "subject_types_supported": ["public"],
+    configuration = {
+        "issuer": ISSUER,
+        "jwks_uri": f"{ISSUER}/openid/v1/jwks",
+        "response_types_supported": ["id_token"],
+        "subject_types_supported": ["public"],
         "id_token_signing_alg_values_supported": ["ES256"],
-    }))  # fmt: skip
+    }
+    return Reply(200, orjson.dumps(configuration))
 
 
-#: How an OpenAPI v2 document in protobuf is asked for, by the first word that fits, and called.
-_SWAGGER_PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
-_SWAGGER_REPLY = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+#: An OpenAPI v2 document without schemas: {"swagger": "2.0", "info": {…}} in protobuf and JSON.
+_OPENAPI_V2_PROTOBUF = b"\n\x032.0\x12\r\n\x07Phalanx\x12\x02v1"
+_OPENAPI_V2_JSON = {
+    "swagger": "2.0",
+    "info": {"title": "Phalanx", "version": "v1"},
+    "paths": {},
+    "definitions": {},
+}
+_OPENAPI_V2_PROTOBUF_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 
 def _serve_openapi_v2(server: Server, request: Request) -> Reply:
-    """As JSON, or as protobuf for those who ask for that first."""
-    accept = request.headers.get("accept", "*/*")
-    if accept.split(",")[0].split(";")[0].strip() in (_SWAGGER_PROTOBUF, _SWAGGER_REPLY):
-        found = discovery.openapi_v2_document(server.context.registry, protobuf=True)
-        return Reply(200, found, _SWAGGER_REPLY)
-    return Reply(200, discovery.openapi_v2_document(server.context.registry))
+    """An empty document: kubectl reads schemas from OpenAPI v3.
+
+    kubectl still requires v2 in protobuf to exist: it validates a `List`, and kinds that are not
+    in v3, against it, and accepts kinds that v2 does not describe.
+    """
+    if "proto-openapi" in request.headers.get("accept", ""):
+        return Reply(200, _OPENAPI_V2_PROTOBUF, _OPENAPI_V2_PROTOBUF_TYPE)
+    return Reply(200, orjson.dumps(_OPENAPI_V2_JSON))
 
 
 _PATH_HANDLERS: Mapping[str, PathHandler] = {
@@ -300,7 +361,7 @@ _PATH_HANDLERS: Mapping[str, PathHandler] = {
 
 
 def _find_prefix_handler(path: str) -> PathHandler | None:
-    """`/api/v1`, `/apis/G`, `/apis/G/V`, `/openapi/v3/…`: present only if the group is served."""
+    """The handler of `/api/V`, `/apis/G`, `/apis/G/V` and `/openapi/v3/…`."""
     parts = path.strip("/").split("/")
     if parts[:2] == ["openapi", "v3"]:
         return lambda server, request: _serve_openapi_v3(server, request, parts[2:])

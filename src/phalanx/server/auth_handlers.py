@@ -1,13 +1,12 @@
-"""Questions about access, answered and never stored: who am I, may I, may somebody else.
+"""Access reviews and service account tokens: requests that are answered and never stored.
 
-SelfSubjectReview            who the server takes me for
-TokenReview                  whom it would take a token for
-SelfSubjectAccessReview      whether I may do something
-SubjectAccessReview          whether somebody may
+SelfSubjectReview            the user that the server sees
+TokenReview                  the user of a token
+SelfSubjectAccessReview      whether the user may do something
+SubjectAccessReview          whether another user may
 LocalSubjectAccessReview     the same, in one namespace
-SelfSubjectRulesReview       everything that I may do in a namespace
-
-`serviceaccounts/token`: a token for a service account, for a time, perhaps for a pod's life.
+SelfSubjectRulesReview       everything that the user may do in a namespace
+serviceaccounts/token        a token of limited duration, optionally bound to a pod or secret
 """
 
 from __future__ import annotations
@@ -33,37 +32,35 @@ _ALL_RULES = (PolicyRule((ALL,), (ALL,), (ALL,)), PolicyRule((ALL,), paths=(ALL,
 
 
 async def self_review(context: ServerContext, call: RequestInfo) -> Reply:
-    """Who asks, as the server sees it."""
+    """Handle a SelfSubjectReview."""
     return _review_reply(
         call, read_object(context, call), {"userInfo": user_info(call.request.user)}
     )
 
 
 async def token_review(context: ServerContext, call: RequestInfo) -> Reply:
-    """Whether a token is known, and whose it is."""
+    """Handle a TokenReview."""
     body = read_object(context, call)
     spec = body.get("spec") or {}
-    token, wanted = spec.get("token", ""), spec.get("audiences") or [ISSUER]
+    token, requested = spec.get("token", ""), spec.get("audiences") or [ISSUER]
     authenticator = context.access.authenticator
-    user = authenticator.user(token, wanted)
+    user = authenticator.user(token, requested)
     if user is None:
-        return _review_reply(
-            call, body, {"authenticated": False, "error": "the token is not known"}
-        )
-    given = authenticator.service_account_tokens.audiences(token) or (ISSUER,)
-    audiences = [one for one in wanted if one in given]
+        return _review_reply(call, body, {"authenticated": False, "error": "unknown token"})
+    granted = authenticator.service_account_tokens.audiences(token) or (ISSUER,)
+    audiences = [audience for audience in requested if audience in granted]
     status = {"authenticated": True, "user": user_info(user), "audiences": audiences}
     return _review_reply(call, body, status)
 
 
 async def self_access_review(context: ServerContext, call: RequestInfo) -> Reply:
-    """Whether the asker may do what the spec says."""
+    """Handle a SelfSubjectAccessReview."""
     body = read_object(context, call)
     return _review_access(context, call, body, call.request.user)
 
 
 async def access_review(context: ServerContext, call: RequestInfo) -> Reply:
-    """Whether the user in the spec may do what the spec says."""
+    """Handle a SubjectAccessReview or LocalSubjectAccessReview."""
     body = read_object(context, call)
     spec = body.get("spec") or {}
     if not spec.get("user") and not spec.get("groups"):
@@ -78,22 +75,23 @@ async def access_review(context: ServerContext, call: RequestInfo) -> Reply:
 
 
 async def self_rules_review(context: ServerContext, call: RequestInfo) -> Reply:
-    """What the asker may do in a namespace."""
+    """Handle a SelfSubjectRulesReview."""
     body, user = read_object(context, call), call.request.user
     namespace = (body.get("spec") or {}).get("namespace", "")
     if not namespace:
         raise _invalid_review(call, required("spec.namespace", "no namespace on request"))
     is_master = MASTERS in user.groups
     rules = _ALL_RULES if is_master else context.access.rbac.rules(user, namespace)
-    return _review_reply(call, body, {
+    status = {
         "resourceRules": [rule.to_object() for rule in rules if rule.resources],
         "nonResourceRules": [rule.to_object() for rule in rules if rule.paths],
         "incomplete": False,
-    })  # fmt: skip
+    }
+    return _review_reply(call, body, status)
 
 
 def user_info(user: UserInfo) -> Object:
-    """A user as reviews tell of them."""
+    """A user as reviews show it."""
     info: Object = {"username": user.name, "groups": list(user.groups)}
     if user.uid:
         info["uid"] = user.uid
@@ -116,18 +114,20 @@ def _review_attributes(call: RequestInfo, spec: Object) -> AuthorizationAttribut
         raise _invalid_review(
             call, Cause("spec", "FieldValueInvalid", f"Invalid value: null: {detail}")
         )
-    wish = spec[given[0]]
+    attributes = spec[given[0]]
+    verb = attributes.get("verb", "")
     if given[0] == "nonResourceAttributes":
-        # What says nothing is no path, and must not be taken for a resource.
-        return AuthorizationAttributes(wish.get("verb", ""), path=wish.get("path") or "/")
-    place = wish.get("namespace", "")
-    if call.kind is LOCAL_SUBJECT_ACCESS_REVIEW and place != call.namespace:
+        # Attributes without a path would be taken for a resource.
+        return AuthorizationAttributes(verb, path=attributes.get("path") or "/")
+    namespace = attributes.get("namespace", "")
+    if call.kind is LOCAL_SUBJECT_ACCESS_REVIEW and namespace != call.namespace:
         detail = "must match metadata.namespace"
-        raise _invalid_review(call, invalid("spec.resourceAttributes.namespace", place, detail))
-    what, part = wish.get("resource", ""), wish.get("subresource", "")
-    resource = f"{what}/{part}" if part else what
+        raise _invalid_review(call, invalid("spec.resourceAttributes.namespace", namespace, detail))
+    resource = attributes.get("resource", "")
+    if subresource := attributes.get("subresource", ""):
+        resource = f"{resource}/{subresource}"
     return AuthorizationAttributes(
-        wish.get("verb", ""), wish.get("group", ""), resource, place, wish.get("name", "")
+        verb, attributes.get("group", ""), resource, namespace, attributes.get("name", "")
     )
 
 
@@ -137,38 +137,45 @@ def _invalid_review(call: RequestInfo, cause: Cause) -> Invalid:
 
 
 def _review_reply(call: RequestInfo, body: Object, status: Object) -> Reply:
-    shown = {"kind": call.kind.name, "apiVersion": call.kind.api_version, **body, "status": status}
-    return Reply(201, orjson.dumps(shown))
+    review = {"kind": call.kind.name, "apiVersion": call.kind.api_version, **body}
+    return Reply(201, orjson.dumps({**review, "status": status}))
 
 
-#: Seconds that a token lasts, at least, unless said otherwise, and at most.
+#: The duration of a token in seconds: minimum, default and maximum.
 _MIN_TOKEN_SECONDS, _DEFAULT_TOKEN_SECONDS, _MAX_TOKEN_SECONDS = 600, 3600, 365 * 24 * 3600
 _MAX_REQUESTED_SECONDS = 1 << 32
 
 
 async def issue_token(context: ServerContext, call: RequestInfo) -> Reply:
-    """A new token of an account. Nothing is stored."""
+    """Handle a TokenRequest: issue a token of a service account."""
     call.check_dry_run()
-    asked = read_object(context, replace(call, kind=TOKEN_REQUEST))
-    spec: Object = asked.get("spec") or {}
+    spec: Object = read_object(context, replace(call, kind=TOKEN_REQUEST)).get("spec") or {}
     account = _get_service_account(context, call)
     seconds = _token_seconds(call, spec.get("expirationSeconds"))
     now = context.clock.now()
     audiences = tuple(spec.get("audiences") or (ISSUER,))
-    wanted = ServiceAccountClaims(
-        call.namespace, call.name, account["metadata"]["uid"], audiences, now + seconds,
+    claims = ServiceAccountClaims(
+        call.namespace,
+        call.name,
+        account["metadata"]["uid"],
+        audiences,
+        now + seconds,
         _bound_object(context, call, spec.get("boundObjectRef")),
-    )  # fmt: skip
-    token = context.access.authenticator.service_account_tokens.issue(
-        wanted, now, context.random.uid()
     )
-    status = {"token": token, "expirationTimestamp": timestamp(wanted.expires)}
-    said = {**spec, "audiences": list(audiences), "expirationSeconds": seconds}
-    meta = {"name": call.name, "namespace": call.namespace, "creationTimestamp": timestamp(now)}
-    return Reply(201, orjson.dumps({
-        "kind": TOKEN_REQUEST.name, "apiVersion": TOKEN_REQUEST.api_version, "metadata": meta,
-        "spec": said, "status": status,
-    }))  # fmt: skip
+    tokens = context.access.authenticator.service_account_tokens
+    token = tokens.issue(claims, now, context.random.uid())
+    body = {
+        "kind": TOKEN_REQUEST.name,
+        "apiVersion": TOKEN_REQUEST.api_version,
+        "metadata": {
+            "name": call.name,
+            "namespace": call.namespace,
+            "creationTimestamp": timestamp(now),
+        },
+        "spec": {**spec, "audiences": list(audiences), "expirationSeconds": seconds},
+        "status": {"token": token, "expirationTimestamp": timestamp(claims.expires)},
+    }
+    return Reply(201, orjson.dumps(body))
 
 
 def _get_service_account(context: ServerContext, call: RequestInfo) -> Object:
@@ -178,9 +185,9 @@ def _get_service_account(context: ServerContext, call: RequestInfo) -> Object:
     return decode_record(record)
 
 
-def _token_seconds(call: RequestInfo, wanted: int | None) -> int:
-    """How long a token lasts; more than we give becomes the most that we give."""
-    seconds = _DEFAULT_TOKEN_SECONDS if wanted is None else wanted
+def _token_seconds(call: RequestInfo, requested: int | None) -> int:
+    """The duration of a token, limited to the longest that the server issues."""
+    seconds = _DEFAULT_TOKEN_SECONDS if requested is None else requested
     if seconds < _MIN_TOKEN_SECONDS:
         raise _invalid_token_request(
             call, seconds, "may not specify a duration less than 10 minutes"
@@ -196,14 +203,17 @@ def _invalid_token_request(call: RequestInfo, value: int, detail: str) -> Invali
     cause: Cause = invalid("spec.expirationSeconds", value, detail)
     return Invalid(
         f'{TOKEN_REQUEST.qualified_name} "{call.name}" is invalid: {cause}',
-        name=call.name, group=TOKEN_REQUEST.group, kind=TOKEN_REQUEST.name, causes=[cause],
-    )  # fmt: skip
+        name=call.name,
+        group=TOKEN_REQUEST.group,
+        kind=TOKEN_REQUEST.name,
+        causes=[cause],
+    )
 
 
 def _bound_object(
     context: ServerContext, call: RequestInfo, reference: Object | None
 ) -> tuple[str, str, str] | None:
-    """What the token ends with, if with anything; it must be there."""
+    """Kind, name and uid of the object that the token is bound to; it must exist."""
     node = node_name(call.request.user)
     if reference is None:
         if node:
@@ -234,7 +244,7 @@ def _bound_object(
 
 
 def _check_bound_pod(call: RequestInfo, pod: Object, node: str) -> None:
-    """The pod must run under the account; and on the node, where a node asks."""
+    """The pod must use the service account, and run on the node that requests the token."""
     if (pod["spec"].get("serviceAccountName") or "default") != call.name:
         raise BadRequest(
             f'cannot bind token for serviceaccount "{call.name}" to pod running with different '

@@ -1,15 +1,13 @@
-"""What users are told of pods that are bound together: an event of each, the standing of groups.
+"""Bindings: a pod gets its node, alone or together with its whole gang in one transaction.
 
-Written in the transaction of a GroupBinding: told if and only if it is so, and at the price of no
-other request. All of it is the server's own word, so no admission and no rule looks at it, and it
-is owned by nobody, like the node and the condition that a binding gives to a pod.
+`pods/binding` behaves as in Kubernetes. `groupbindings` (a kind of Phalanx) binds all of its pods
+or none. Each pod must be unbound, alive and have the given uid. Each node must exist and have
+enough free resources (`node_allocations.py`). The PodGroups must still be those that the scheduler
+placed. The pods, their `Scheduled` events and the status of their PodGroups are committed together:
+an event exists if and only if the pod is bound, and no further request is needed.
 
-Binding: a pod gets its node, alone or with its whole gang in one transaction.
-
-`pods/binding` does what Kubernetes does. `groupbindings` (ours) binds many pods or none: each
-must be unbound, alive and of the given uid, each node must exist and have room left in the
-ledger, the groups by whose terms they were placed must be there, and all of it is committed at
-once, together with what users are told of it. DECISION → BIND → STORE ends here.
+Events and status are written by the server itself, so neither admission nor validation applies, and
+they have no field manager.
 """
 
 from __future__ import annotations
@@ -32,8 +30,8 @@ from phalanx.server.context import ServerContext
 from phalanx.server.node_allocations import (
     NO_ALLOCATION,
     NodeAllocation,
-    allocated_amounts,
     allocation_writes,
+    get_allocated_amounts,
     pod_allocation,
 )
 from phalanx.server.objects import (
@@ -50,78 +48,93 @@ from phalanx.server.security.audit import client_audit_id
 from phalanx.store.kv import KeyValue, RevisionConflict, StoreWrite
 from phalanx.telemetry import REQUEST_ANNOTATION
 
-#: How much of its uid tells an event from others of the same pod, and how long names may be before.
+#: The part of its uid that makes the name of an event unique, and the length of the rest.
 _UID_SUFFIX, _MAX_EVENT_NAME_PREFIX = slice(-12, None), 240
 _STATUS_COUNTS = ("pendingPods", "scheduledPods")
 
 
-def scheduled_event(context: ServerContext, pod: Object, audit_id: str) -> StoreWrite:
-    """The event that says where a pod went, in the name of the scheduler that it asks for.
+def create_scheduled_event(context: ServerContext, pod: Object, audit_id: str) -> StoreWrite:
+    """The `Scheduled` event of a bound pod, reported by the scheduler that the pod names.
 
-    It has the number of the request, if its client gave it one.
+    The event has the audit id of the request, if the client sent one.
     """
     meta, component = pod["metadata"], pod["spec"].get("schedulerName", "")
-    space, name, now = meta["namespace"], meta["name"], context.now_timestamp()
+    namespace, name, now = meta["namespace"], meta["name"], context.now_timestamp()
     uid = context.random.uid()
-    called = f"{name[:_MAX_EVENT_NAME_PREFIX].rstrip('-.')}.{uid[_UID_SUFFIX]}"
-    noted = {"annotations": {REQUEST_ANNOTATION: audit_id}} if audit_id else {}
+    event_name = f"{name[:_MAX_EVENT_NAME_PREFIX].rstrip('-.')}.{uid[_UID_SUFFIX]}"
+    annotations = {"annotations": {REQUEST_ANNOTATION: audit_id}} if audit_id else {}
     event = {
         "metadata": {
-            "name": called, "namespace": space, "uid": uid, "creationTimestamp": now, **noted,
+            "name": event_name,
+            "namespace": namespace,
+            "uid": uid,
+            "creationTimestamp": now,
+            **annotations,
         },
         "involvedObject": {
-            "kind": POD.name, "apiVersion": POD.api_version, "name": name, "namespace": space,
-            "uid": meta["uid"], "resourceVersion": meta["resourceVersion"],
+            "kind": POD.name,
+            "apiVersion": POD.api_version,
+            "name": name,
+            "namespace": namespace,
+            "uid": meta["uid"],
+            "resourceVersion": meta["resourceVersion"],
         },
         "reason": "Scheduled",
-        "message": f"Successfully assigned {space}/{name} to {pod['spec']['nodeName']}",
-        "type": "Normal", "source": {"component": component}, "reportingComponent": component,
-        "firstTimestamp": now, "lastTimestamp": now, "count": 1,
-    }  # fmt: skip
-    return StoreWrite(EVENT.store_key(space, called), encoder(event), 0)
+        "message": f"Successfully assigned {namespace}/{name} to {pod['spec']['nodeName']}",
+        "type": "Normal",
+        "source": {"component": component},
+        "reportingComponent": component,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+    return StoreWrite(EVENT.store_key(namespace, event_name), encoder(event), 0)
 
 
 def group_status_writes(
     context: ServerContext, record: KeyValue, group: Object, standing: Mapping[str, int]
 ) -> list[StoreWrite]:
-    """The write, if any is needed, by which a group says that it is placed, once and for all."""
+    """The write that sets the status of a placed PodGroup, if it changes."""
     old = group.get("status") or {}
     counts = {name: standing[name] for name in _STATUS_COUNTS if standing.get(name)}
-    kept = {name: value for name, value in old.items() if name not in _STATUS_COUNTS}
-    said = _placed_group_conditions(context, old.get("conditions") or [], standing)
-    new = {**kept, "conditions": said, **counts}
+    others = {name: value for name, value in old.items() if name not in _STATUS_COUNTS}
+    conditions = _update_group_conditions(context, old.get("conditions") or [], standing)
+    new = {**others, "conditions": conditions, **counts}
     if new == old:
         return []
     return [StoreWrite(record.key, encoder({**group, "status": new}), record.revision)]
 
 
-def _placed_group_conditions(
+def _update_group_conditions(
     context: ServerContext, conditions: list[Object], standing: Mapping[str, int]
 ) -> list[Object]:
-    """The conditions of a placed group, each where it was; one that is true stays as it is."""
-    found = {condition["type"]: condition for condition in conditions}
-    for news in scheduled_conditions(standing.get("neededPods", 0)):
-        if found.get(news.type, {}).get("status") != news.status:
+    """The conditions of a placed PodGroup; conditions that stay true are unchanged."""
+    by_type = {condition["type"]: condition for condition in conditions}
+    for scheduled in scheduled_conditions(standing.get("neededPods", 0)):
+        if by_type.get(scheduled.type, {}).get("status") != scheduled.status:
             condition: Object = {
-                "type": news.type, "status": news.status, "reason": news.reason,
-                "message": news.message, "lastTransitionTime": context.now_timestamp(),
-            }  # fmt: skip
+                "type": scheduled.type,
+                "status": scheduled.status,
+                "reason": scheduled.reason,
+                "message": scheduled.message,
+                "lastTransitionTime": context.now_timestamp(),
+            }
             if generation := standing.get("generation"):
                 condition["observedGeneration"] = generation
-            found[news.type] = condition
-    return list(found.values())
+            by_type[scheduled.type] = condition
+    return list(by_type.values())
 
 
-#: Pods that one GroupBinding may hold, and refusals that are gathered before it is given up.
+#: Pods that one GroupBinding may have, and refusals that its reply may have.
 MAX_BINDINGS = 20_000
 MAX_REFUSALS = 32
 _BINDING_RESOURCE = "pods/binding"
 
 
 async def bind(context: ServerContext, call: RequestInfo) -> Reply:
-    """Bind one pod, as Kubernetes does: the node need not exist nor have room.
+    """Handle a Binding of one pod: the node need not exist or have free resources.
 
-    Through the bindings collection it is the body that names the pod.
+    In a POST to the collection `bindings` the body names the pod.
     """
     call.check_dry_run()
     name, meta, target = _read_binding(context, call)
@@ -130,12 +143,13 @@ async def bind(context: ServerContext, call: RequestInfo) -> Reply:
         raise not_found_error(POD, name)
     pod = decode_record(record)
     if meta.get("uid", pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
-        raise conflict_error(POD, name, (
+        detail = (
             f"Precondition failed: UID in precondition: {meta['uid']}, "
             f"UID in object meta: {pod['metadata']['uid']}"
-        ))  # fmt: skip
-    if why := _unbindable_reason(pod):
-        raise conflict_error(POD, name, why, resource=_BINDING_RESOURCE)
+        )
+        raise conflict_error(POD, name, detail)
+    if reason := _reason_if_unbindable(pod):
+        raise conflict_error(POD, name, reason, resource=_BINDING_RESOURCE)
     bound = _assign_node(context, pod, target["name"])
     for part in ("annotations", "labels"):
         if meta.get(part):
@@ -162,31 +176,35 @@ def _read_binding(context: ServerContext, call: RequestInfo) -> tuple[str, Objec
 
 @dataclass(slots=True)
 class _GroupBinding:
-    """A GroupBinding in the making: what is bound, what it would take, what is wrong with it.
+    """A GroupBinding that is being checked: the bound pods, and the reasons to refuse it.
 
-    `news` are the writes that tell of it, but for the events of a namespace that takes none.
+    `status_writes` are the status of PodGroups and, if `records_events`, the events: a namespace
+    that is being deleted takes no events.
     """
 
     records_events: bool
     changes: list[tuple[KeyValue, Object, NodeAllocation]] = field(default_factory=list)
     status_writes: list[StoreWrite] = field(default_factory=list)
-    free_room: dict[str, Amounts] = field(default_factory=dict)
+    #: By node: its free resources after the members so far.
+    free: dict[str, Amounts] = field(default_factory=dict)
     refusals: list[Cause] = field(default_factory=list)
 
-    def add_refusal(self, at: str, reason: str, message: str) -> None:
-        self.refusals.append(Cause(at, reason, message))
+    def add_refusal(self, field: str, reason: str, message: str) -> None:
+        self.refusals.append(Cause(field, reason, message))
 
 
 async def bind_group(context: ServerContext, call: RequestInfo) -> Reply:
-    """Bind all the pods of a GroupBinding, or none."""
+    """Handle a GroupBinding: bind all its pods, or none."""
     call.check_dry_run()
     with context.meter.stage("bind"):
         group = _check_group_binding(context, call)
     if group.refusals:
         raise Conflict(
             f"no pod of the group was bound: {join_causes(group.refusals)}",
-            group=GROUP_BINDING.group, kind=GROUP_BINDING.plural, causes=group.refusals,
-        )  # fmt: skip
+            group=GROUP_BINDING.group,
+            kind=GROUP_BINDING.plural,
+            causes=group.refusals,
+        )
     if not call.dry_run:
         await _commit_bindings(context, group.changes, group.status_writes)
     return success_reply(201)
@@ -200,32 +218,37 @@ def _check_group_binding(context: ServerContext, call: RequestInfo) -> _GroupBin
             f"between 1 and {MAX_BINDINGS} bindings are needed, got {len(bindings)}"
         )
     group = _GroupBinding(not is_terminating_or_missing(context, call.namespace))
-    for number, terms in enumerate(body.get("groups") or []):
-        _check_group(context, call, group, f"groups[{number}]", terms)
+    for number, reference in enumerate(body.get("groups") or []):
+        _check_group(context, call, group, field=f"groups[{number}]", reference=reference)
     seen: set[str] = set()
     for number, binding in enumerate(bindings):
-        name, at = binding.get("name", ""), f"bindings[{number}]"
+        name, field = binding.get("name", ""), f"bindings[{number}]"
         if len(group.refusals) >= MAX_REFUSALS:
             break
         if name in seen:
-            group.add_refusal(at, "FieldValueDuplicate", f'pod "{name}" is bound twice')
+            group.add_refusal(field, "FieldValueDuplicate", f'pod "{name}" is bound twice')
         else:
             seen.add(name)
-            _add_member(context, call, group, at, binding)
+            _add_member(context, call, group, field=field, binding=binding)
     return group
 
 
 def _check_group(
-    context: ServerContext, call: RequestInfo, group: _GroupBinding, at: str, reference: Object
+    context: ServerContext,
+    call: RequestInfo,
+    group: _GroupBinding,
+    *,
+    field: str,
+    reference: Object,
 ) -> None:
-    """A group made again under its name may ask for something else."""
+    """Refuse a PodGroup that was recreated: it may have other requirements."""
     name, standing = reference.get("name", ""), reference.get("standing") or {}
     record = context.store.pending(POD_GROUP.store_key(call.namespace, name))
     found = decode_record(record) if record else None
     if record is None or found is None or found["metadata"]["uid"] != reference.get("uid"):
-        group.add_refusal(at, "GroupGone", f'group "{name}" is not the one that was meant')
+        group.add_refusal(field, "GroupGone", f'group "{name}" does not have the given uid')
     elif any(number < 0 for number in standing.values()):
-        group.add_refusal(f"{at}.standing", "FieldValueInvalid", "numbers may not be negative")
+        group.add_refusal(f"{field}.standing", "FieldValueInvalid", "numbers may not be negative")
     elif standing:
         group.status_writes += group_status_writes(context, record, found, standing)
 
@@ -234,56 +257,59 @@ def _add_member(
     context: ServerContext,
     call: RequestInfo,
     group: _GroupBinding,
-    at: str,
+    *,
+    field: str,
     binding: Mapping[str, str],
 ) -> None:
-    """Check one member and count the room that it takes."""
+    """Check one pod and reserve its resources on its node."""
     name, node = binding.get("name", ""), binding.get("node", "")
     record = context.store.pending(POD.store_key(call.namespace, name))
     if record is None:
-        return group.add_refusal(at, "PodGone", f'pod "{name}" not found')
+        return group.add_refusal(field, "PodGone", f'pod "{name}" not found')
     pod = decode_record(record)
     if binding.get("uid") != pod["metadata"]["uid"]:
-        return group.add_refusal(at, "PodGone", f'pod "{name}" is not the one that was meant')
-    if why := _unbindable_reason(pod) or _finished_reason(pod):
-        return group.add_refusal(at, "PodChanged", why)
-    room = _free_room(context, group, node)
-    if room is None:
-        return group.add_refusal(at, "NodeGone", f'node "{node}" not found')
+        return group.add_refusal(field, "PodGone", f'pod "{name}" does not have the given uid')
+    if reason := _reason_if_unbindable(pod) or _reason_if_finished(pod):
+        return group.add_refusal(field, "PodChanged", reason)
+    free = _free_resources(context, group, node)
+    if free is None:
+        return group.add_refusal(field, "NodeGone", f'node "{node}" not found')
     bound = _assign_node(context, pod, node)
-    taken_room = pod_allocation(bound)
-    if short := _reserve_room(room, taken_room.amounts):
-        return group.add_refusal(at, "NodeFull", f'node "{node}" has not enough {short} left')
+    allocation = pod_allocation(bound)
+    if short := _reserve(free, allocation.amounts):
+        return group.add_refusal(field, "NodeFull", f'node "{node}" has insufficient {short}')
     if group.records_events:
-        group.status_writes.append(scheduled_event(context, bound, client_audit_id(call.request)))
-    group.changes.append((record, bound, taken_room))
+        group.status_writes.append(
+            create_scheduled_event(context, bound, client_audit_id(call.request))
+        )
+    group.changes.append((record, bound, allocation))
     return None
 
 
-def _free_room(context: ServerContext, group: _GroupBinding, node: str) -> Amounts | None:
-    """What is left of a node, with the members so far on it; None when there is no such node."""
-    if node not in group.free_room:
+def _free_resources(context: ServerContext, group: _GroupBinding, node: str) -> Amounts | None:
+    """The free resources of a node after the members so far; None if the node is missing."""
+    if node not in group.free:
         record = context.store.pending(NODE.store_key("", node))
         if record is None:
             return None
-        room = node_allocatable(msgspec.json.decode(record.value, type=Node))
-        used = allocated_amounts(context.store, node)
-        group.free_room[node] = {name: amount - used.get(name, 0) for name, amount in room.items()}
-    return group.free_room[node]
+        total = node_allocatable(msgspec.json.decode(record.value, type=Node))
+        used = get_allocated_amounts(context.store, node)
+        group.free[node] = {name: amount - used.get(name, 0) for name, amount in total.items()}
+    return group.free[node]
 
 
-def _reserve_room(room: Amounts, requests: Mapping[str, int]) -> str:
-    """Take room; the first resource of which there is not enough, or nothing."""
+def _reserve(free: Amounts, requests: Mapping[str, int]) -> str:
+    """Subtract requests from free resources; return the first resource that is short, or ""."""
     for name, amount in requests.items():
-        if amount > room.get(name, 0):
+        if amount > free.get(name, 0):
             return name
     for name, amount in requests.items():
-        room[name] -= amount
+        free[name] -= amount
     return ""
 
 
-def _unbindable_reason(pod: Object) -> str:
-    """Why a pod may not be bound, if so."""
+def _reason_if_unbindable(pod: Object) -> str:
+    """Why a pod cannot be bound, or ""."""
     name, spec = pod["metadata"]["name"], pod.get("spec", {})
     if pod["metadata"].get("deletionTimestamp"):
         return f"pod {name} is being deleted, cannot be assigned to a host"
@@ -294,21 +320,24 @@ def _unbindable_reason(pod: Object) -> str:
     return ""
 
 
-def _finished_reason(pod: Object) -> str:
+def _reason_if_finished(pod: Object) -> str:
     phase = pod.get("status", {}).get("phase")
-    return f"pod {pod['metadata']['name']} has ended" if phase in ("Succeeded", "Failed") else ""
+    return f"pod {pod['metadata']['name']} has finished" if phase in ("Succeeded", "Failed") else ""
 
 
 def _assign_node(context: ServerContext, pod: Object, node: str) -> Object:
-    """The pod with its node and the condition that says so."""
+    """Set the node of a pod, and the condition PodScheduled."""
     pod["spec"]["nodeName"] = node
     status = pod.setdefault("status", {})
     status.pop("nominatedNodeName", None)
     others = [c for c in status.get("conditions") or [] if c.get("type") != "PodScheduled"]
-    status["conditions"] = [*others, {
-        "type": "PodScheduled", "status": "True", "lastProbeTime": None,
+    scheduled = {
+        "type": "PodScheduled",
+        "status": "True",
+        "lastProbeTime": None,
         "lastTransitionTime": context.now_timestamp(),
-    }]  # fmt: skip
+    }
+    status["conditions"] = [*others, scheduled]
     return pod
 
 
@@ -317,11 +346,11 @@ async def _commit_bindings(
     changes: list[tuple[KeyValue, Object, NodeAllocation]],
     extra_writes: Sequence[StoreWrite] = (),
 ) -> None:
-    """Write the bound pods, what is told of it, and the room that they take: none before."""
+    """Commit bound pods, `extra_writes` and the node allocations in one transaction."""
     writes = [StoreWrite(record.key, encoder(pod), record.revision) for record, pod, _ in changes]
     writes += extra_writes
     writes += allocation_writes(
-        context.store, [(NO_ALLOCATION, taken_room) for _, _, taken_room in changes]
+        context.store, [(NO_ALLOCATION, allocation) for _, _, allocation in changes]
     )
     try:
         with context.meter.stage("commit"):
@@ -331,13 +360,15 @@ async def _commit_bindings(
 
 
 def _invalid_binding(name: str, cause: Cause) -> ApiError:
-    return Invalid(f'Binding "{name}" is invalid: {cause}', name=name, kind="Binding",
-                   causes=[cause])  # fmt: skip
+    message = f'Binding "{name}" is invalid: {cause}'
+    return Invalid(message, name=name, kind="Binding", causes=[cause])
 
 
 def _invalid_group_binding(detail: str) -> ApiError:
     cause = Cause("bindings", "FieldValueInvalid", f"Invalid value: {detail}")
     return Invalid(
         f"{GROUP_BINDING.qualified_name} is invalid: {cause}",
-        group=GROUP_BINDING.group, kind=GROUP_BINDING.name, causes=[cause],
-    )  # fmt: skip
+        group=GROUP_BINDING.group,
+        kind=GROUP_BINDING.name,
+        causes=[cause],
+    )

@@ -1,4 +1,4 @@
-"""What the endpoints work with, as one value."""
+"""The dependencies that every request handler shares, as one value."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from phalanx.telemetry import StageMeter
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """Store, time and chance, the kinds that are served, the fan-out of watches, the meter.
+    """The store and everything else that handlers work with.
 
-    `access` says who may what, `gates` say what is switched off, `twins` are pods that are created
-    alike, `outputs` keep what was written by processes, `measurements` what they use.
+    `access` authorizes users, `gates` are the feature gates, `admission_cache` keeps admitted pods.
+    `container_logs` and `usage_samples` keep what the kubelets of process nodes report.
     """
 
     store: Store
@@ -38,5 +38,5 @@ class ServerContext:
     usage_samples: UsageSamples = field(default_factory=UsageSamples)
 
     def now_timestamp(self) -> str:
-        """The present moment as the API writes it."""
+        """The current time in the format of the API."""
         return timestamp(self.clock.now())

@@ -1,17 +1,18 @@
-"""Kinds that come and go: what stored CustomResourceDefinitions define is served at once.
+"""CustomResourceDefinitions: their kinds are served as soon as the definition is committed.
 
-    request ─▶ writing ─▶ store ─▶ follower: rows of the registry ─▶ reply
+    request ─▶ write_handlers ─▶ store ─▶ CustomResourceRegistrar: rows of KindRegistry ─▶ reply
 
-A definition is judged by a model of its own, which also writes its status: names that are free are
-accepted in the very request that asks for them. The rows follow the store: they change right after
-a commit and before its writer goes on, so whoever reads the reply finds the kind served, and a
-server that starts finds the rows that it left.
+`CustomResourceDefinitionStrategy` validates definitions and writes their status: free names are
+accepted in the request that asks for them. The registrar follows the store. It changes the registry
+after a commit and before the writer continues, so a client that reads the reply finds the kind
+served, and a restarted server serves the same kinds.
 
-A definition that is deleted waits for its objects (`clear`); the last one takes it along
-(`let_go`). From its mark on, nothing new is created (`refuse_ending`).
+A deleted definition waits for its objects (`delete_custom_objects`). The deletion of the last
+object removes the definition (`finish_definition_deletion`). From the deletion timestamp on, no
+object can be created (`check_not_terminating`).
 
-What we serve ourselves cannot be defined: such a definition is refused. One that was there before
-we did so stays, but defines nothing any more; its objects are ours, and outlive it.
+A definition of a built-in kind is refused. A definition that is older than the built-in kind stays,
+but defines nothing; its objects belong to the built-in kind and outlive it.
 """
 
 from __future__ import annotations
@@ -46,16 +47,16 @@ from phalanx.server.resource_quotas import release_writes
 from phalanx.store.kv import KeyValue, RevisionConflict, StoreChange, StoreWrite
 
 _PREFIX = CUSTOM_RESOURCE_DEFINITION.store_prefix()
-#: Objects that are deleted in one transaction.
+#: Objects that are deleted per transaction.
 _DELETE_BATCH = 500
 
 
 class CustomResourceRegistrar:
-    """Keeps the rows of a registry in step with the definitions in a store."""
+    """Keeps the kinds of a registry in step with the stored definitions."""
 
     def __init__(self, context: ServerContext) -> None:
         self._registry, self._watch_broadcaster = context.registry, context.watch_broadcaster
-        self._registry.set_model(
+        self._registry.set_strategy(
             CUSTOM_RESOURCE_DEFINITION, CustomResourceDefinitionStrategy(context)
         )
         for record in context.store.range(_PREFIX):
@@ -68,38 +69,38 @@ class CustomResourceRegistrar:
                 self._register(change.key, change.after)
 
     def _register(self, key: str, record: KeyValue | None) -> None:
-        made, name = [], key.removeprefix(_PREFIX)
+        rows, name = [], key.removeprefix(_PREFIX)
         if record is not None:
-            made = served_kinds(
+            rows = served_kinds(
                 decode_record(record), created_revision=record.created, revision=record.revision
             )
-        self._registry.define(name, [(row.kind, row.strategy) for row in made])
-        if not made:
+        self._registry.define(name, [(row.kind, row.strategy) for row in rows])
+        if not rows:
             plural, _, group = name.partition(".")
             self._watch_broadcaster.end_watches(_versionless_kind(group, plural).store_prefix())
 
 
 class CustomResourceDefinitionStrategy:
-    """How definitions are judged, and what their status says."""
+    """Defaults, status and validation of definitions."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
 
     @property
     def schema(self) -> Schema:
-        """The shape of a definition."""
+        """The schema of a definition."""
         return schema(CUSTOM_RESOURCE_DEFINITION.schema)
 
     def conform(self, obj: Object) -> ConformResult:
-        """Drop in place what does not belong."""
+        """Drop unknown fields in place."""
         return self.schema.conform(obj)
 
     def matches_structure(self, obj: Object) -> bool:
-        """What conforms to a definition fits it."""
+        """A conforming definition always does."""
         return True
 
     def apply_defaults(self, obj: Object) -> None:
-        """Add in place what nobody said, and the status that follows from it."""
+        """Add defaults and the resulting status in place."""
         self.schema.apply_defaults(obj)
         default_definition(obj)
         update_definition_status(
@@ -107,12 +108,12 @@ class CustomResourceDefinitionStrategy:
         )
 
     def prepare_for_create(self, obj: Object, now: str) -> None:
-        """Give a new definition a status of its own, whatever its maker said."""
+        """Replace the status that the client sent."""
         obj["status"] = {}
         self.apply_defaults(obj)
 
     def validate(self, new: Object, old: Object | None, subresource: str) -> Sequence[Cause]:
-        """What is wrong with a definition."""
+        """Return the causes to refuse a definition."""
         check = check_definition_status if subresource == "status" else check_definition
         causes = [
             *check_metadata(CUSTOM_RESOURCE_DEFINITION, new, old),
@@ -120,31 +121,29 @@ class CustomResourceDefinitionStrategy:
             *(self._check_not_built_in(new) if old is None else ()),
         ]
         if not causes:
-            # What could not be served must fail here, where nothing is written yet.
+            # A definition that cannot be served must fail before it is written.
             served_kinds(new, created_revision=0, revision=0)
         return list(dict.fromkeys(causes))
 
     def _check_not_built_in(self, new: Object) -> Sequence[Cause]:
-        """What we serve ourselves needs no definition, and would not follow one."""
         group, plural = _group_and_plural(new)
         if not self._context.registry.is_built_in(group, plural):
             return ()
-        detail = f"{plural}.{group} are served by Phalanx itself, without a definition"
+        detail = f"{plural}.{group} is built in and needs no CustomResourceDefinition"
         return [invalid("spec.names.plural", plural, detail)]
 
     def warnings(self, new: Object, old: Object | None) -> Sequence[str]:
-        """Nothing besides."""
+        """Definitions have no warnings."""
         return ()
 
 
 def _group_and_plural(definition: Object) -> tuple[str, str]:
-    """The group and the plural that a definition asks for."""
     spec = definition["spec"]
     return spec.get("group", ""), spec.get("names", {}).get("plural", "")
 
 
 def names_in_use(context: ServerContext, definition: Object) -> TakenNames:
-    """The names that others have in the group of a definition."""
+    """The names that other definitions and built-in kinds have in the group of a definition."""
     group, name = definition["spec"].get("group", ""), definition["metadata"].get("name", "")
     others = [
         decode_record(one)
@@ -162,32 +161,30 @@ def names_in_use(context: ServerContext, definition: Object) -> TakenNames:
 
 
 def _definitions_of_group(context: ServerContext, group: str) -> list[KeyValue]:
-    """The definitions of a group, told by their names."""
+    """The definitions of a group; the group is part of their name."""
     return [one for one in context.store.range(_PREFIX) if one.key.endswith(f".{group}")]
 
 
-# ------------------------------------------------------------------------------------------ the end
+# ---- deletion ------------------------------------------------------------------------------------
 
 
 def check_not_terminating(context: ServerContext, kind: Kind) -> None:
-    """Refuse a new object of a definition that is being deleted, decided or committed."""
+    """Refuse to create an object of a definition that is being deleted, committed or not."""
     if not isinstance(kind, CustomKind):
         return
     record = context.store.pending(_PREFIX + kind.resource)
     if record is None:
         raise NoSuchResource
-    # The row knows the revision that it was made of: only a later one need be looked into.
-    is_newer = record.revision != kind.revision
-    if (
-        "deletionTimestamp" in decode_record(record)["metadata"]
-        if is_newer
-        else kind.is_terminating
-    ):
+    # The kind was built from one revision of the definition: decode only a later one.
+    is_terminating = kind.is_terminating
+    if record.revision != kind.revision:
+        is_terminating = "deletionTimestamp" in decode_record(record)["metadata"]
+    if is_terminating:
         raise MethodNotAllowed("create not allowed while custom resource definition is terminating")
 
 
 async def resume_deletions(context: ServerContext) -> None:
-    """Go on with deletions that were under way when the server stopped."""
+    """Continue deletions that a restart interrupted."""
     for record in context.store.range(_PREFIX):
         if "deletionTimestamp" in decode_record(record)["metadata"]:
             await delete_custom_objects(context, record.key.removeprefix(_PREFIX))
@@ -197,26 +194,26 @@ async def delete_custom_objects(context: ServerContext, name: str) -> None:
     """Delete the objects of a definition that is being deleted, then the definition."""
     record = context.store.get(_PREFIX + name)
     if record is not None:
-        if kind := _stored_kind(context, decode_record(record)):
+        if kind := _find_stored_kind(context, decode_record(record)):
             await _delete_all_objects(context, kind)
         await remove_cleanup_finalizer(context, name)
 
 
 async def finish_definition_deletion(context: ServerContext, kind: Kind) -> None:
-    """After an object is gone: let its definition go too, if it waited for that."""
+    """After the removal of an object: remove its definition if that waited for it."""
     row = context.registry.find(kind.group, kind.version, kind.plural)
     if isinstance(row, CustomKind) and row.is_terminating:
         await remove_cleanup_finalizer(context, row.resource)
 
 
 async def remove_cleanup_finalizer(context: ServerContext, name: str) -> None:
-    """Let a definition that is being deleted go, once there is no object of it."""
+    """Remove a definition that is being deleted once it has no objects."""
     record = context.store.pending(_PREFIX + name)
     definition = decode_record(record) if record else {"metadata": {}}
     finalizers: list[str] = definition["metadata"].get("finalizers", [])
     if record is None or CLEANUP_FINALIZER not in finalizers:
         return
-    kind = _stored_kind(context, definition)
+    kind = _find_stored_kind(context, definition)
     if kind and context.store.range(kind.store_prefix(), limit=1):
         return
     finalizers.remove(CLEANUP_FINALIZER)
@@ -225,14 +222,14 @@ async def remove_cleanup_finalizer(context: ServerContext, name: str) -> None:
     await _retry_name_acceptance(context, definition["spec"]["group"])
 
 
-def _stored_kind(context: ServerContext, definition: Object) -> Kind | None:
-    """The kind of the objects of a definition, in no version; None if it has none of its own.
+def _find_stored_kind(context: ServerContext, definition: Object) -> Kind | None:
+    """The kind of the objects of a definition, without a version; None if it has no objects.
 
-    The objects below a name that was not accepted are somebody else's; and ours are those of a kind
-    that became one of ours.
+    Objects below a name that was not accepted belong to another definition, and those of a built-in
+    kind to that kind.
     """
-    is_ours = context.registry.is_built_in(*_group_and_plural(definition))
-    if is_ours or find_condition(definition, ESTABLISHED).get("status") != "True":
+    is_built_in = context.registry.is_built_in(*_group_and_plural(definition))
+    if is_built_in or find_condition(definition, ESTABLISHED).get("status") != "True":
         return None
     return _versionless_kind(
         definition["spec"]["group"], definition["status"]["acceptedNames"]["plural"]
@@ -244,25 +241,26 @@ def _versionless_kind(group: str, plural: str) -> Kind:
 
 
 async def _delete_all_objects(context: ServerContext, kind: Kind) -> None:
-    """Delete all objects of a kind: at once, or as soon as their finalizers are gone."""
+    """Delete all objects of a kind, or mark those that have finalizers."""
     while True:
-        ends = [
-            (one, _deletion_write(context, one)) for one in context.store.range(kind.store_prefix())
+        candidates = [
+            (record, _deletion_write(context, record))
+            for record in context.store.range(kind.store_prefix())
         ]
-        page = [(one, write) for one, write in ends if write][:_DELETE_BATCH]
-        if not page:
+        batch = [(record, write) for record, write in candidates if write][:_DELETE_BATCH]
+        if not batch:
             return
-        gone = [decode_record(one) for one, write in page if write.encode is None]
+        removed = [decode_record(record) for record, write in batch if write.encode is None]
         try:
-            writes = [write for _, write in page]
-            await context.store.commit([*writes, *release_writes(context, kind, gone)])
+            writes = [write for _, write in batch]
+            await context.store.commit([*writes, *release_writes(context, kind, removed)])
         except RevisionConflict:
-            # Somebody else writes to one of them: look again when that is done.
+            # Another request writes one of the objects: retry when that is committed.
             await context.store.commit(())
 
 
 def _deletion_write(context: ServerContext, record: KeyValue) -> StoreWrite | None:
-    """What deletes an object, or marks it; None if that was done before."""
+    """The write that removes or marks an object; None if it is marked already."""
     obj = decode_record(record)
     meta = obj["metadata"]
     if not meta.get("finalizers"):
@@ -275,17 +273,17 @@ def _deletion_write(context: ServerContext, record: KeyValue) -> StoreWrite | No
 
 
 async def _retry_name_acceptance(context: ServerContext, group: str) -> None:
-    """Look again at definitions whose names were taken: some may be free now."""
-    model = context.registry.model(CUSTOM_RESOURCE_DEFINITION)
+    """Update definitions whose names were taken: some may be free now."""
+    strategy = context.registry.strategy(CUSTOM_RESOURCE_DEFINITION)
     for record in _definitions_of_group(context, group):
         definition = decode_record(record)
         if find_condition(definition, NAMES_ACCEPTED).get("status") == "True":
             continue
-        model.apply_defaults(definition)
+        strategy.apply_defaults(definition)
         if definition == decode_record(record):
             continue
         try:
             write = StoreWrite(record.key, encoder(definition), record.revision)
             await context.store.commit([write])
         except RevisionConflict:
-            continue  # whoever writes it has it judged anew
+            continue  # The concurrent write updates the status itself.

@@ -1,4 +1,8 @@
-"""Delete one or many: at once, after a grace period, or when the last finalizer is gone."""
+"""Deletion of one or many objects: at once, after a grace period, or with the last finalizer.
+
+A deletion removes the object if nothing holds it. Otherwise it sets `deletionTimestamp`, and the
+write that removes the last finalizer, or a deletion with grace period 0, removes the object.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, NAMESPACE, POD
 from phalanx.api.meta import timestamp
 from phalanx.api.schema import Malformed, schema
 from phalanx.api.wire import Object, Reply
-from phalanx.server import admission
+from phalanx.server.admission import AdmissionRequest, run_phase
 from phalanx.server.context import ServerContext
 from phalanx.server.custom_resources import delete_custom_objects, finish_definition_deletion
 from phalanx.server.objects import (
@@ -30,10 +34,10 @@ from phalanx.server.serialization import encode_reply, load_body, negotiate
 from phalanx.server.write_handlers import is_deletable, remove_object, store_object
 from phalanx.store.kv import StoreWrite
 
-#: No pod is given longer than this to end: some 68 years.
+#: The longest grace period of a pod: some 68 years.
 _MAX_GRACE_PERIOD_SECONDS = 2**31 - 1
 _FINISHED_PHASES = ("Succeeded", "Failed")
-#: Policy -> the finalizer by which an object waits for what depends on it.
+#: Policy -> the finalizer that makes an object wait for its dependents.
 _POLICY_FINALIZERS = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 _ORPHAN_WARNING = (
     "child pods are preserved by default when {} are deleted; set propagationPolicy=Background to "
@@ -44,7 +48,7 @@ _POLICIES = ("Foreground", "Background", "Orphan", "nil")
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
-    """How to delete: after how long, and only if it is still the one that was meant."""
+    """The grace period, the propagation policy and the preconditions of a deletion."""
 
     grace: int | None = None
     policy: str = ""
@@ -54,9 +58,9 @@ class DeleteOptions:
 
 
 async def delete(context: ServerContext, call: RequestInfo) -> Reply:
-    """Delete one object."""
+    """Handle DELETE of one object."""
     accepted, options = negotiate(call.request), read_delete_options(call)
-    admission.admit_deletion(call)
+    run_phase("validate", "DELETE", AdmissionRequest(context, call, {}))
     body, is_gone = await delete_one(context, call, options)
     if is_gone and not call.kind.deletion_returns_object:
         body = _success_status(call, orjson.loads(body))
@@ -64,12 +68,9 @@ async def delete(context: ServerContext, call: RequestInfo) -> Reply:
 
 
 async def delete_collection(context: ServerContext, call: RequestInfo) -> Reply:
-    """Delete every object of a selection; the list of them."""
-    accepted, options, selection = (
-        negotiate(call.request),
-        read_delete_options(call),
-        call.selection_predicate(),
-    )
+    """Handle DELETE of a collection: delete the selected objects and return them."""
+    accepted, options = negotiate(call.request), read_delete_options(call)
+    selection = call.selection_predicate()
     values: list[bytes] = []
     for record in context.store.range(selection.prefix):
         obj = decode_record(record)
@@ -91,9 +92,9 @@ async def delete_one(
     options: DeleteOptions,
     extra_writes: Sequence[StoreWrite] = (),
 ) -> tuple[bytes, bool]:
-    """Delete, or begin to; the object as it is now, and whether it is gone.
+    """Delete an object or begin to; return it as it is now, and whether it is removed.
 
-    `also` is written in the same transaction.
+    `extra_writes` are committed in the same transaction.
     """
     kind, record = call.stored_kind, context.store.pending(call.key)
     if record is None:
@@ -105,16 +106,23 @@ async def delete_one(
     if options.dry_run:
         return serialize_object(call.kind, new), is_deletable(kind, new)
     if is_deletable(kind, new):
-        # A pod is told that it ended at once; other kinds are shown as they were.
+        # The reply shows a deletion timestamp for pods only, as in Kubernetes.
         last = await remove_object(
-            context, kind, record, old, new if kind is POD else old, extra_writes
+            context,
+            call,
+            record,
+            old=old,
+            last=new if kind is POD else old,
+            extra_writes=extra_writes,
         )
         await finish_definition_deletion(context, kind)
         return serialize_object(call.kind, last), True
     if new == old:
         await context.store.commit(())
         return serialize_stored(call.kind, record.value), False
-    written = await store_object(context, kind, call.key, new, record, old, extra_writes)
+    written = await store_object(
+        context, call, record.key, new, record=record, old=old, extra_writes=extra_writes
+    )
     if kind is CUSTOM_RESOURCE_DEFINITION:
         await delete_custom_objects(context, call.name)
     return serialize_stored(call.kind, written.value), False
@@ -123,7 +131,7 @@ async def delete_one(
 def mark_deleted(
     context: ServerContext, call: RequestInfo, obj: Object, options: DeleteOptions
 ) -> None:
-    """Note in an object that it is to go, and when; a second request can only hasten that."""
+    """Set `deletionTimestamp` in an object; a second deletion can only shorten the grace period."""
     meta = obj["metadata"]
     if call.kind is NAMESPACE:
         meta.setdefault("deletionTimestamp", context.now_timestamp())
@@ -142,7 +150,7 @@ def mark_deleted(
 
 
 def _set_propagation_finalizer(meta: Object, policy: str) -> None:
-    """Have the object wait for the garbage collector, where its deletion asks for that."""
+    """Add the finalizer that makes the object wait for the garbage collector."""
     others = [
         name for name in meta.get("finalizers") or [] if name not in _POLICY_FINALIZERS.values()
     ]
@@ -154,20 +162,20 @@ def _set_propagation_finalizer(meta: Object, policy: str) -> None:
 
 
 def _grace_period(call: RequestInfo, obj: Object, options: DeleteOptions) -> int:
-    """Only a pod that may be running on a node is given time."""
+    """The grace period in seconds: 0, except for a pod that may run on a node."""
     if call.kind is not POD:
         return 0
     spec = obj.get("spec", {})
     if not spec.get("nodeName") or obj.get("status", {}).get("phase") in _FINISHED_PHASES:
         return 0
-    wanted = options.grace
-    if wanted is None:
-        wanted = spec.get("terminationGracePeriodSeconds", 30)
-    return 1 if wanted < 0 else min(int(wanted), _MAX_GRACE_PERIOD_SECONDS)
+    seconds = options.grace
+    if seconds is None:
+        seconds = spec.get("terminationGracePeriodSeconds", 30)
+    return 1 if seconds < 0 else min(int(seconds), _MAX_GRACE_PERIOD_SECONDS)
 
 
 def read_delete_options(call: RequestInfo, given: Object | None = None) -> DeleteOptions:
-    """The options of a deletion, from the query and the body (or from where they are given)."""
+    """The options from the query and the body, or from `given` instead of the body."""
     call.check_dry_run()
     body = _read_body(call) if given is None else _check_options(given)
     policy = body.get("propagationPolicy") or call.query.get("propagationPolicy")
@@ -208,7 +216,7 @@ def _check_options(body: Object) -> Object:
     try:
         schema("meta.v1.DeleteOptions").conform(body)
     except Malformed as error:
-        raise BadRequest(f"delete options cannot be read: {error}") from error
+        raise BadRequest(f"invalid delete options: {error}") from error
     for mode in body.get("dryRun") or ():
         if mode != "All":
             raise invalid_options("DeleteOptions", [unsupported("dryRun", mode, ("All",))])
@@ -218,29 +226,35 @@ def _check_options(body: Object) -> Object:
 def _check_preconditions(call: RequestInfo, obj: Object, options: DeleteOptions) -> None:
     meta, name = obj["metadata"], call.kind.name
     if options.uid and options.uid != meta["uid"]:
-        raise _precondition_conflict(name, call, "UID", options.uid, meta["uid"])
+        raise _precondition_conflict(name, call, "UID", expected=options.uid, found=meta["uid"])
     if options.version and options.version != meta["resourceVersion"]:
         raise _precondition_conflict(
-            name, call, "ResourceVersion", options.version, meta["resourceVersion"]
+            name, call, "ResourceVersion", expected=options.version, found=meta["resourceVersion"]
         )
 
 
 def _precondition_conflict(
-    kind: str, call: RequestInfo, what: str, wanted: str, found: str
+    kind: str, call: RequestInfo, field: str, *, expected: str, found: str
 ) -> Conflict:
     return Conflict(
-        f'Operation cannot be fulfilled on {kind} "{call.name}": the {what} in the precondition '
-        f"({wanted}) does not match the {what} in record ({found}). The object might have been "
-        + ("deleted and then recreated" if what == "UID" else "modified"),
-        name=call.name, kind=kind,
-    )  # fmt: skip
+        f'Operation cannot be fulfilled on {kind} "{call.name}": the {field} in the precondition '
+        f"({expected}) does not match the {field} in record ({found}). The object might have been "
+        + ("deleted and then recreated" if field == "UID" else "modified"),
+        name=call.name,
+        kind=kind,
+    )
 
 
 def _success_status(call: RequestInfo, obj: Object) -> bytes:
     details: Object = {"name": call.name, "kind": call.kind.plural, "uid": obj["metadata"]["uid"]}
     if call.kind.group:
         details["group"] = call.kind.group
-    return orjson.dumps({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
-        "details": details,
-    })  # fmt: skip
+    return orjson.dumps(
+        {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Success",
+            "details": details,
+        }
+    )

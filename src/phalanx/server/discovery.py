@@ -1,7 +1,8 @@
-"""The kinds that a server serves, found by where they are served.
+"""The kinds that a server serves, and how clients discover them: groups, versions, OpenAPI.
 
-What is served, told to clients: groups, versions, resources, schemas. All from the rows of
-kinds.
+`KindRegistry` holds the built-in kinds and those of CustomResourceDefinitions
+(`custom_resources.py` keeps it up to date). The functions below it build the documents of `/api`,
+`/apis` and `/openapi/v3` from its rows.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from phalanx.api.wire import (
     Object,
 )
 
-#: A kind and how its objects are judged.
+#: A kind and the strategy for its objects.
 ServedKind = tuple[Kind, ResourceStrategy]
 
 
 class KindRegistry:
-    """Rows of kinds, in the order of discovery: what is always there, then what users define."""
+    """The served kinds and their strategies: built-in kinds first, then custom ones."""
 
     def __init__(self, kinds: Iterable[Kind]) -> None:
         self._built_in: dict[Kind, ResourceStrategy] = {
@@ -41,45 +42,48 @@ class KindRegistry:
         self._rebuild()
 
     def define(self, name: str, rows: Sequence[ServedKind]) -> None:
-        """Serve what a definition defines in place of what it defined before, if anything."""
+        """Serve the kinds of a CustomResourceDefinition instead of its previous ones."""
         self._custom.pop(name, None)
         if rows:
             self._custom[name] = dict(rows)
         self._rebuild()
 
-    def set_model(self, kind: Kind, model: ResourceStrategy) -> None:
-        """Judge a kind that is always there by another model than by its rows."""
-        self._built_in[kind] = model
+    def set_strategy(self, kind: Kind, strategy: ResourceStrategy) -> None:
+        """Replace the strategy of a built-in kind."""
+        self._built_in[kind] = strategy
         self._rebuild()
 
     def _rebuild(self) -> None:
-        self._models = dict(self._built_in)
+        self._strategies = dict(self._built_in)
         for _, rows in sorted(self._custom.items()):
-            free = {k: m for k, m in rows.items() if not self.is_built_in(k.group, k.plural)}
-            self._models |= free
-        self.kinds = tuple(self._models)
+            self._strategies |= {
+                kind: strategy
+                for kind, strategy in rows.items()
+                if not self.is_built_in(kind.group, kind.plural)
+            }
+        self.kinds = tuple(self._strategies)
         self._by_path = {(k.group, k.version, k.plural): k for k in reversed(self.kinds)}
         self._versions = {(k.group, k.version): None for k in self.kinds}
 
     @property
     def built_in(self) -> tuple[Kind, ...]:
-        """The kinds that are always there."""
+        """The built-in kinds."""
         return tuple(self._built_in)
 
     def is_built_in(self, group: str, plural: str) -> bool:
-        """Whether a kind of that name is always there, in whatever version."""
+        """Whether a resource is built in, in any version."""
         return any((kind.group, kind.plural) == (group, plural) for kind in self._built_in)
 
     def find(self, group: str, version: str, plural: str) -> Kind | None:
-        """The kind that is served at that place."""
+        """The kind that is served at a group, version and plural."""
         return self._by_path.get((group, version, plural))
 
-    def model(self, kind: Kind) -> ResourceStrategy:
-        """How objects of a kind are judged."""
-        return self._models.get(kind) or BuiltinStrategy(kind)
+    def strategy(self, kind: Kind) -> ResourceStrategy:
+        """The strategy of a kind: defaults, validation, warnings."""
+        return self._strategies.get(kind) or BuiltinStrategy(kind)
 
     def serves(self, group: str, version: str) -> bool:
-        """Whether anything is served in that group version."""
+        """Whether a group version is served."""
         return (group, version) in self._versions
 
     def kinds_in(self, group: str, version: str) -> list[Kind]:
@@ -87,16 +91,15 @@ class KindRegistry:
         return [k for k in self.kinds if (k.group, k.version) == (group, version)]
 
     def versions_by_group(self) -> dict[str, list[str]]:
-        """The versions of each group, those that clients should prefer first."""
-        found: dict[str, list[str]] = {}
+        """The versions of each group, in the order in which clients should prefer them."""
+        groups: dict[str, list[str]] = {}
         for group, version in self._versions:
-            found.setdefault(group, []).append(version)
-        return {group: sorted(versions, key=version_rank) for group, versions in found.items()}
+            groups.setdefault(group, []).append(version)
+        return {group: sorted(versions, key=version_rank) for group, versions in groups.items()}
 
 
 _STATUS_VERBS = ("get", "patch", "update")
-#: Subresource -> the kind that it takes, by name ("" for the object's own), group and version
-#: ("" for the object's own), and its verbs.
+#: Subresource -> name, group, version of the kind that it takes ("": as the object), and verbs.
 SUBRESOURCES = {
     "status": ("", "", "", _STATUS_VERBS),
     "finalize": ("", "", "", ("update",)),
@@ -135,8 +138,8 @@ def api_group(registry: KindRegistry, name: str) -> Object | None:
 
 
 def _group_entry(name: str, versions: list[str]) -> Object:
-    listed = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
-    return {"name": name, "versions": listed, "preferredVersion": listed[0]}
+    entries = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    return {"name": name, "versions": entries, "preferredVersion": entries[0]}
 
 
 def resource_list(registry: KindRegistry, group: str, version: str) -> Object | None:
@@ -179,12 +182,12 @@ def _subresource_entry(kind: Kind, name: str) -> Object:
     return {**entry, "group": group, "version": version} if group else entry
 
 
-def aggregated_discovery(registry: KindRegistry, *, core: bool, version: str) -> Object:
-    """`/api` or `/apis` in one document, as newer clients ask for it."""
+def build_aggregated_discovery(registry: KindRegistry, *, core: bool, version: str) -> Object:
+    """`/api` or `/apis` as one document with all resources."""
     items = [
         {
             "metadata": {"name": group} if group else {},
-            "versions": _aggregated_versions(registry, group),
+            "versions": _build_aggregated_versions(registry, group),
         }
         for group in registry.versions_by_group()
         if core == (not group)
@@ -197,18 +200,20 @@ def aggregated_discovery(registry: KindRegistry, *, core: bool, version: str) ->
     }
 
 
-def _aggregated_versions(registry: KindRegistry, group: str) -> list[Object]:
+def _build_aggregated_versions(registry: KindRegistry, group: str) -> list[Object]:
     return [
         {
             "version": version,
-            "resources": [_aggregated_resource(kind) for kind in registry.kinds_in(group, version)],
+            "resources": [
+                _build_aggregated_resource(kind) for kind in registry.kinds_in(group, version)
+            ],
             "freshness": "Current",
         }
         for version in registry.versions_by_group()[group]
     ]
 
 
-def _aggregated_resource(kind: Kind) -> Object:
+def _build_aggregated_resource(kind: Kind) -> Object:
     entry: Object = {
         "resource": kind.plural,
         "responseKind": {"group": "", "version": "", "kind": kind.name},
@@ -221,44 +226,47 @@ def _aggregated_resource(kind: Kind) -> Object:
     if kind.categories:
         entry["categories"] = list(kind.categories)
     if kind.subresources:
-        entry["subresources"] = [_aggregated_subresource(kind, name) for name in kind.subresources]
+        entry["subresources"] = [
+            _build_aggregated_subresource(kind, name) for name in kind.subresources
+        ]
     return entry
 
 
-def _aggregated_subresource(kind: Kind, name: str) -> Object:
+def _build_aggregated_subresource(kind: Kind, name: str) -> Object:
     other, group, version, verbs = SUBRESOURCES[name]
     response = {"group": group, "version": version, "kind": other or kind.name}
     return {"subresource": name, "responseKind": response, "verbs": list(verbs)}
 
 
 def openapi_index(registry: KindRegistry) -> Object:
-    """`/openapi/v3`: where each document is, with a hash so that clients can keep it."""
+    """`/openapi/v3`: the URL of each document, with a hash that lets clients cache it."""
     paths: Object = {}
     for group, versions in registry.versions_by_group().items():
         for version in versions:
-            place = f"apis/{group}/{version}" if group else f"api/{version}"
+            path = f"apis/{group}/{version}" if group else f"api/{version}"
             digest = hashlib.sha256(openapi_document(registry, group, version)).hexdigest().upper()
-            paths[place] = {"serverRelativeURL": f"/openapi/v3/{place}?hash={digest}"}
+            paths[path] = {"serverRelativeURL": f"/openapi/v3/{path}?hash={digest}"}
     return {"paths": paths}
 
 
 def openapi_document(registry: KindRegistry, group: str, version: str) -> bytes:
-    """The OpenAPI v3 document of one group version; made once, when first asked for."""
+    """The OpenAPI v3 document of one group version; built at the first request."""
     return _openapi_v3_document(tuple(registry.kinds_in(group, version)))
 
 
 @lru_cache(maxsize=256)
 def _openapi_v3_document(served: tuple[Kind, ...]) -> bytes:
-    return orjson.dumps({
+    document = {
         "openapi": "3.0.0",
         "info": {"title": "Phalanx", "version": "v1"},
         "paths": {path: item for kind in served for path, item in _openapi_paths(kind).items()},
         "components": {"schemas": _component_schemas(served)},
-    })  # fmt: skip
+    }
+    return orjson.dumps(document)
 
 
 def _component_schemas(served: Sequence[Kind]) -> Object:
-    """All schemas that these kinds lead to, by full name."""
+    """The schemas that these kinds refer to, by full name."""
     roots = [k.schema for k in served if not k.is_custom]
     custom = [k for k in served if isinstance(k, CustomKind)]
     roots += ["meta.v1.ObjectMeta", "meta.v1.ListMeta"] if custom else []
@@ -267,21 +275,6 @@ def _component_schemas(served: Sequence[Kind]) -> Object:
     for kind in custom:
         schemas |= kind.components
     return schemas
-
-
-def openapi_v2_document(registry: KindRegistry, *, protobuf: bool = False) -> bytes:
-    """`/openapi/v2`: all in one document, for clients that know no newer form."""
-    return _openapi_v2_document(tuple(registry.kinds), protobuf)
-
-
-@lru_cache(maxsize=2)
-def _openapi_v2_document(served: tuple[Kind, ...], protobuf: bool) -> bytes:
-    # Few ask for it: whoever does not need not load what makes it.
-    from phalanx.api.openapi import encode_v2, v2_document
-
-    paths = {path: item for kind in served for path, item in _openapi_paths(kind).items()}
-    made = v2_document("Phalanx", _component_schemas(served), paths)
-    return encode_v2(made) if protobuf else orjson.dumps(made)
 
 
 def _openapi_paths(kind: Kind) -> Object:
@@ -295,40 +288,41 @@ def _openapi_paths(kind: Kind) -> Object:
     return {path: item for path, item in paths.items() if item}
 
 
-#: Options that tell kubectl that the server checks fields itself, and how a dry run is asked for.
+#: kubectl reads from these whether the server supports field validation and dry run.
 _WRITE_OPTIONS = ("dryRun", "fieldManager", "fieldValidation")
 _PATCH_TYPES = (APPLY_PATCH, JSON_PATCH, MERGE_PATCH)
 
 
 def _operations(kind: Kind, *pairs: tuple[str, str]) -> Object:
     identity = {"group": kind.group, "version": kind.version, "kind": kind.name}
-    own = (
-        next(iter(kind.components))
-        if isinstance(kind, CustomKind)
-        else full_definition_name(kind.schema)
-    )
-    reference = {"$ref": f"#/components/schemas/{own}"}
-    # Kinds that users define have no merge keys to go by.
+    if isinstance(kind, CustomKind):
+        schema = next(iter(kind.components))
+    else:
+        schema = full_definition_name(kind.schema)
+    reference = {"$ref": f"#/components/schemas/{schema}"}
+    # Custom resources have no merge keys for a strategic merge patch.
     patches = _PATCH_TYPES if kind.is_custom else (*_PATCH_TYPES, STRATEGIC_PATCH)
     types = {"post": (JSON,), "put": (JSON,), "patch": patches}
     return {
-        method: _operation(verb, identity, reference, types.get(method, ()))
+        method: _operation(verb, identity, reference, body_types=types.get(method, ()))
         for method, verb in pairs
         if verb in kind.verbs
     }
 
 
-def _operation(verb: str, identity: Object, reference: Object, types: Sequence[str]) -> Object:
-    answer = {"description": "OK", "content": {JSON: {"schema": reference}}}
+def _operation(
+    verb: str, identity: Object, reference: Object, *, body_types: Sequence[str]
+) -> Object:
+    response = {"description": "OK", "content": {JSON: {"schema": reference}}}
     operation: Object = {
         "x-kubernetes-action": verb if verb != "create" else "post",
         "x-kubernetes-group-version-kind": identity,
-        "responses": {"200": answer},
+        "responses": {"200": response},
     }
-    if types:
+    if body_types:
         operation["parameters"] = [
             {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
             for name in _WRITE_OPTIONS
         ]
-        operation["requestBody"] = {"content": {kind: {"schema": reference} for kind in types}}
+        operation["requestBody"] = {"content": {kind: {"schema": reference} for kind in body_types}}
     return operation

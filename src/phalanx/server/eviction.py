@@ -1,15 +1,13 @@
-"""Eviction: the deletion of a pod that its disruption budget must allow.
+"""Evictions: of one pod with respect to its disruption budget, or of whole gangs at once.
 
-A pod that cannot be disrupted any more (pending, ended, going already) is simply deleted. Else the
-budget that covers it is charged in the very transaction that begins the deletion, so that two
-evictions never share one allowance.
+`pods/eviction` behaves as in Kubernetes. A pod that cannot be disrupted any more (pending,
+finished, being deleted) is deleted. Otherwise the budget that covers it is charged in the
+transaction that begins the deletion, so that two evictions never use the same allowance.
 
-Group evictions: pods that make way for somebody more important, in one transaction.
-
-`groupevictions` (ours) tells every pod why it goes and begins its deletion, all of them at once or
-none: a group of which all members must go is never seen half evicted. A pod that is gone, or going
-already, or another of the same name, is passed over. Groups that lose all their pods say so too. No
-disruption budget is asked: whoever sends this has weighed them.
+`groupevictions` (a kind of Phalanx) sets the condition DisruptionTarget on every pod and begins its
+deletion, for all pods in one transaction: a gang is never seen half evicted. Pods that are missing,
+being deleted or recreated are skipped. Groups that lose all their pods get the condition too.
+Disruption budgets are not checked: the scheduler that sends the request has considered them.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ _RETRY_SECONDS = 10
 
 
 async def evict(context: ServerContext, call: RequestInfo) -> Reply:
-    """Delete a pod if no budget is against it."""
+    """Handle an Eviction: delete a pod unless its disruption budget forbids it."""
     body = read_object(context, replace(call, kind=EVICTION))
     if body.get("metadata", {}).get("name", call.name) != call.name:
         raise BadRequest(f"name in URL does not match name in Eviction object: {call.name}")
@@ -79,7 +77,7 @@ def _is_not_disruptive(pod: Object) -> bool:
 
 
 def _budget_writes(context: ServerContext, call: RequestInfo, pod: Object) -> list[StoreWrite]:
-    """The write that takes one allowance from the pod's budget; raises when it has none."""
+    """The write that charges the budget of a pod; raises if it allows no disruption."""
     labels = pod["metadata"].get("labels") or {}
     found = [
         (record, budget)
@@ -105,8 +103,8 @@ def _take_disruption(
         return []
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
         name = budget["metadata"]["name"]
-        why = f"The disruption budget {name} is still being processed by the server."
-        raise _budget_violation(why, _RETRY_SECONDS)
+        reason = f"The disruption budget {name} is still being processed by the server."
+        raise _budget_violation(reason, _RETRY_SECONDS)
     if status.get("disruptionsAllowed", 0) < 1:
         raise _budget_violation(
             f"The disruption budget {budget['metadata']['name']} needs "
@@ -124,7 +122,7 @@ def _is_ready(pod: Object) -> bool:
 
 
 def _allows_unhealthy_eviction(budget: Object) -> bool:
-    """Whether a pod that is not ready may go without being counted."""
+    """Whether a pod that is not ready may be evicted without charging the budget."""
     if budget["spec"].get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
         return True
     desired = budget["status"].get("desiredHealthy", 0)
@@ -133,42 +131,43 @@ def _allows_unhealthy_eviction(budget: Object) -> bool:
 
 
 def _budget_violation(reason: str, retry_after: int | None = None) -> TooManyRequests:
-    """No for now. When to come back is said only where that is known: clients do wait."""
+    """The error of a refused eviction. Clients wait for `retry_after`: it is set only if known."""
     return TooManyRequests(
         "Cannot evict pod as it would violate the pod's disruption budget.",
-        causes=[Cause("", "DisruptionBudget", reason)], retry_after=retry_after,
-    )  # fmt: skip
+        causes=[Cause("", "DisruptionBudget", reason)],
+        retry_after=retry_after,
+    )
 
 
-#: Pods that one GroupEviction may hold.
+#: Pods that one GroupEviction may have.
 MAX_EVICTED_PODS = 20_000
 _GROUP_KINDS = {POD_GROUP.name: POD_GROUP, COMPOSITE_POD_GROUP.name: COMPOSITE_POD_GROUP}
 
 
 @dataclass(slots=True)
 class _GroupEviction:
-    """A GroupEviction in the making."""
+    """A GroupEviction that is being prepared."""
 
     reason: str
     message: str
     writes: list[StoreWrite] = field(default_factory=list)
-    #: Pods that are gone at once, having nothing to wait for.
+    #: Pods that are removed at once: neither a finalizer nor a grace period holds them.
     removed_pods: list[Object] = field(default_factory=list)
     allocation_changes: list[tuple[NodeAllocation, NodeAllocation]] = field(default_factory=list)
 
 
 async def evict_group(context: ServerContext, call: RequestInfo) -> Reply:
-    """Evict all the pods of a GroupEviction, or none."""
+    """Handle a GroupEviction: evict all its pods, or none."""
     call.check_dry_run()
     body = _check_group_eviction(read_object(context, call))
     pods = body["pods"]
-    exodus = _GroupEviction(body.get("reason", ""), body.get("message", ""))
+    eviction = _GroupEviction(body.get("reason", ""), body.get("message", ""))
     for name, uid in {pod["name"]: pod["uid"] for pod in pods}.items():
-        _evict_member(context, replace(call, kind=POD, name=name), uid, exodus)
+        _evict_member(context, replace(call, kind=POD, name=name), uid, eviction)
     for group in body.get("groups") or []:
-        _mark_group(context, call, group, exodus)
-    if exodus.writes and not call.dry_run:
-        await _commit_eviction(context, exodus)
+        _mark_group(context, call, group, eviction)
+    if eviction.writes and not call.dry_run:
+        await _commit_eviction(context, eviction)
     return success_reply(201)
 
 
@@ -190,7 +189,7 @@ def _check_group_eviction(body: Object) -> Object:
 def _evict_member(
     context: ServerContext, call: RequestInfo, uid: str, eviction: _GroupEviction
 ) -> None:
-    """Tell one pod, and begin its deletion."""
+    """Set the condition of one pod and begin its deletion."""
     record = context.store.pending(POD.store_key(call.namespace, call.name))
     pod = decode_record(record) if record else None
     if record is None or pod is None or pod["metadata"]["uid"] != uid:
@@ -209,16 +208,18 @@ def _evict_member(
 
 
 def _set_disruption_target(context: ServerContext, obj: Object, eviction: _GroupEviction) -> None:
-    """Say in the status of an object that it was told to make way."""
     status = obj.setdefault("status", {})
     others = [c for c in status.get("conditions") or [] if c.get("type") != DISRUPTION_TARGET]
-    news = {
-        "type": DISRUPTION_TARGET, "status": "True", "reason": eviction.reason,
-        "message": eviction.message, "lastTransitionTime": context.now_timestamp(),
-    }  # fmt: skip
+    condition = {
+        "type": DISRUPTION_TARGET,
+        "status": "True",
+        "reason": eviction.reason,
+        "message": eviction.message,
+        "lastTransitionTime": context.now_timestamp(),
+    }
     if generation := obj["metadata"].get("generation"):
-        news["observedGeneration"] = generation
-    status["conditions"] = [*others, news]
+        condition["observedGeneration"] = generation
+    status["conditions"] = [*others, condition]
 
 
 def _mark_group(
@@ -226,7 +227,7 @@ def _mark_group(
 ) -> None:
     kind: Kind | None = _GROUP_KINDS.get(group.get("kind", POD_GROUP.name))
     if kind is None:
-        raise BadRequest(f"groups are {' or '.join(_GROUP_KINDS)}, not {group['kind']}")
+        raise BadRequest(f"a group must be a {' or '.join(_GROUP_KINDS)}, not {group['kind']}")
     record = context.store.pending(kind.store_key(call.namespace, group["name"]))
     obj = decode_record(record) if record else None
     if record is not None and obj is not None and obj["metadata"]["uid"] == group["uid"]:

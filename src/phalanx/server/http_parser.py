@@ -1,17 +1,18 @@
-"""From bytes to what is asked: HTTP/1.1 as it arrives on one connection, within limits.
+"""An HTTP/1.1 parser for one connection: bytes in, complete requests out, within limits.
 
-The grammar is httptools'; what a client could use to wear us down is counted here: the target, the
-headers, the body, and whatever the grammar holds back. Does no I/O and knows no time.
+httptools implements the grammar. This module counts what a client could use to exhaust the server:
+the request target, the headers, the body, and the bytes that httptools buffers. It authenticates a
+request when it is complete, does no I/O and reads no clock.
 """
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import httptools
 
+from phalanx import logs
 from phalanx.api.errors import (
     ApiError,
     BadRequest,
@@ -24,94 +25,94 @@ from phalanx.api.wire import Request, UserInfo
 from phalanx.server.security.request_guard import RequestGuard
 from phalanx.server.serialization import MAX_BODY_BYTES
 
-_log = logging.getLogger("phalanx.server")
+LOG = logs.component("server")
 
-#: Headers of which a second one would leave open which is meant.
+#: Headers that must not be repeated: it would be unclear which one counts.
 _SINGLE_VALUE_HEADERS = frozenset({"authorization", "content-type", "host"})
 
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What one connection may cost us: in bytes and numbers, then in seconds."""
+    """Limits of one connection: sizes in bytes and counts first, then times in seconds."""
 
-    target: int = 8 * 1024
-    headers: int = 100
+    target_bytes: int = 8 * 1024
+    header_count: int = 100
     header_bytes: int = 64 * 1024
-    #: A head, or what stands behind a piece of a body, before it comes to its end.
-    unseen: int = 128 * 1024
-    body: int = MAX_BODY_BYTES
-    #: Requests that wait for their turn before no more are read.
-    pipelined: int = 16
-    #: What is read and dropped after a refusal, so that its sender comes to see it.
-    dropped: int = 64 * 1024 * 1024
+    #: Bytes that httptools may buffer: an incomplete head, or what follows a piece of a body.
+    buffered_bytes: int = 128 * 1024
+    body_bytes: int = MAX_BODY_BYTES
+    #: Requests that may wait for their turn before reading is paused.
+    pending_requests: int = 16
+    #: Input that is discarded after a refusal, so that the client gets to read the reply.
+    discarded_bytes: int = 64 * 1024 * 1024
 
-    handshake: float = 10.0
+    handshake_timeout: float = 10.0
     #: From the first byte of a request to the end of its headers, and to its last byte.
-    head: float = 10.0
-    arrival: float = 30.0
-    idle: float = 90.0
-    #: For what is asked to be done, but for a watch.
-    answer: float = 60.0
-    #: Without a sign that the client reads what it is sent.
-    unread: float = 30.0
-    #: Between our last word and the end, unless the client ends it.
-    linger: float = 5.0
-    #: For the replies that are under way when the server stops.
-    stop: float = 1.0
-    #: Between two looks at how long each client has kept us waiting.
-    sweep: float = 1.0
+    head_timeout: float = 10.0
+    request_timeout: float = 30.0
+    idle_timeout: float = 90.0
+    #: For handling a request, except for a watch.
+    handler_timeout: float = 60.0
+    #: Without progress of a client that must read a reply.
+    write_timeout: float = 30.0
+    #: Between the last reply and the end of the connection.
+    close_timeout: float = 5.0
+    #: For replies that are being computed when the server stops.
+    stop_timeout: float = 1.0
+    #: Between two checks of these times.
+    check_interval: float = 1.0
 
 
 class ParsedRequest(NamedTuple):
-    """A request that is whole, or what is wrong with it; and what that means for its connection."""
+    """A complete request, or the error in it, and what follows for the connection."""
 
     request: Request | ApiError
-    #: Nothing is read behind it; and it is not whole, its rest may still be on its way.
+    #: Whether no request follows it, and whether the rest of it may still arrive.
     is_last: bool = False
     is_cut: bool = False
-    #: How its sender reads the answer.
+    #: How the client reads the reply.
     is_head: bool = False
     accepts_chunked: bool = True
 
 
-def truncated_request(error: ApiError) -> ParsedRequest:
-    """A request that is refused before its end, and with it all that follows."""
+def new_truncated_request(error: ApiError) -> ParsedRequest:
+    """A request that is refused before its end; the connection ends with it."""
     return ParsedRequest(error, is_last=True, is_cut=True)
 
 
 class HttpParser:
-    """Takes bytes as they come, in whatever pieces, and gives what they ask."""
+    """Parses bytes, in pieces of any size, into requests."""
 
     def __init__(self, guard: RequestGuard, limits: HttpLimits) -> None:
         self._guard, self._limits = guard, limits
-        #: Whom the connection's certificate names, and whose requests came last.
+        #: The user of the client certificate, and the user of the last request.
         self.peer: UserInfo | ApiError | None = None
         self._user: UserInfo | None = None
         self._grammar = httptools.HttpRequestParser(self)
         self._parsed: list[ParsedRequest] = []
-        # Bytes fed since a request began or went on: what the grammar may have kept for itself.
+        # Bytes fed since the last callback: httptools may have buffered them.
         self._unparsed_bytes = 0
-        #: A request has begun, and is not whole yet; its headers may be.
+        #: Whether a request has begun, and whether its headers are complete.
         self.is_in_request = self.is_in_body = False
-        #: Its sender wants to be told to go on before it sends the body.
+        #: Whether the client waits for "100 Continue" before it sends the body.
         self.expects_continue = False
 
     def feed(self, data: bytes) -> list[ParsedRequest]:
-        """What has become whole by these bytes. There is no more to be fed after the last."""
+        """The requests that these bytes complete. Must not be called after the last request."""
         self._unparsed_bytes += len(data)
         try:
             self._grammar.feed_data(data)
-            if self._unparsed_bytes > self._limits.unseen:
+            if self._unparsed_bytes > self._limits.buffered_bytes:
                 raise self._headers_too_large()
         except (httptools.HttpParserError, ApiError) as error:
-            self._add_parsed(truncated_request(_parse_error(error)))
-        asked, self._parsed = self._parsed, []
-        return asked
+            self._add_parsed(new_truncated_request(_parse_error(error)))
+        requests, self._parsed = self._parsed, []
+        return requests
 
-    # ------------------------------------- what the grammar calls; an ApiError refuses the request
+    # ---- called by httptools; an ApiError refuses the request ----
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Called by httptools: a request begins."""
         self._target, self._body = b"", bytearray()
         self._headers: dict[str, str] = {}
         self._header_count = self._header_bytes = self._unparsed_bytes = 0
@@ -119,17 +120,19 @@ class HttpParser:
         self.is_in_request = True
 
     def on_url(self, url: bytes) -> None:
-        """A piece of its target."""
+        """Called by httptools with a piece of the request target."""
         self._target += url
-        if len(self._target) > self._limits.target:
-            raise HeadersTooLarge(f"the request target has more than {self._limits.target} bytes")
+        if len(self._target) > self._limits.target_bytes:
+            raise HeadersTooLarge(
+                f"the request target has more than {self._limits.target_bytes} bytes"
+            )
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header; or, behind the body, a trailer, which is counted but not believed."""
+        """Called by httptools with a header, or with a trailer, which is counted and ignored."""
         limits, key = self._limits, name.decode("latin-1").lower()
         self._header_count += 1
         self._header_bytes += len(name) + len(value)
-        if self._header_count > limits.headers or self._header_bytes > limits.header_bytes:
+        if self._header_count > limits.header_count or self._header_bytes > limits.header_bytes:
             raise self._headers_too_large()
         if self.is_in_body:
             return
@@ -138,41 +141,44 @@ class HttpParser:
         self._headers[key] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """All headers are there: what can be refused without the body is refused now."""
+        """Called by httptools: refuse what can be refused without the body."""
         version, headers = self._grammar.get_http_version(), self._headers
         self.is_in_body, self._is_http_1_0 = True, version == "1.0"
         self._check_head(version)
-        if "content-length" in headers and int(headers["content-length"]) > self._limits.body:
+        if "content-length" in headers and int(headers["content-length"]) > self._limits.body_bytes:
             raise self._too_large()
         if "expect" in headers and not self._is_http_1_0:
             self.expects_continue = headers["expect"].lower() == "100-continue"
 
     def on_body(self, body: bytes) -> None:
-        """A piece of its body."""
+        """Called by httptools with a piece of the body."""
         self._unparsed_bytes = 0
         self._body += body
-        if len(self._body) > self._limits.body:
+        if len(self._body) > self._limits.body_bytes:
             raise self._too_large()
 
     def on_message_complete(self) -> None:
-        """It is whole."""
+        """Called by httptools: the request is complete."""
         self.is_in_request = self.expects_continue = False
         method = self._grammar.get_method().decode("ascii")
         is_last = self._is_http_1_0 or not self._grammar.should_keep_alive()
         self._add_parsed(
             ParsedRequest(
-                self._build_request(method), is_last, False, method == "HEAD", not self._is_http_1_0
+                self._build_request(method),
+                is_last=is_last,
+                is_head=method == "HEAD",
+                accepts_chunked=not self._is_http_1_0,
             )
         )
         self._body.clear()
 
     def _add_parsed(self, parsed: ParsedRequest) -> None:
-        """Keep what is asked, unless it stands behind what was said to be the last."""
+        """Add a request, unless it follows the last one of the connection."""
         if not self._parsed or not self._parsed[-1].is_last:
             self._parsed.append(parsed)
 
     def _join_header(self, key: str, value: bytes) -> bytes:
-        """A header that came before and comes again, as one list."""
+        """Join a repeated header to a list."""
         if key in _SINGLE_VALUE_HEADERS:
             raise BadRequest(f"the request has more than one {key} header")
         return b"%b, %b" % (self._headers[key].encode("latin-1"), value)
@@ -182,12 +188,12 @@ class HttpParser:
         if self._grammar.should_upgrade():
             raise BadRequest("protocol upgrades are not supported")
         if not self._is_http_1_0 and (version != "1.1" or "host" not in headers):
-            raise BadRequest("this is no HTTP/1.1 request: the version or the Host header is wrong")
+            raise BadRequest("not an HTTP/1.1 request: wrong version, or no Host header")
         coding = headers.get("transfer-encoding", "")
         if coding and (self._is_http_1_0 or coding.lower() != "chunked"):
-            raise BadRequest("the only transfer encoding is chunked, and only since HTTP/1.1")
+            raise BadRequest("unsupported transfer encoding: only chunked, with HTTP/1.1")
         if headers.get("content-encoding", "identity").lower() != "identity":
-            raise UnsupportedMediaType("compressed request bodies are not read")
+            raise UnsupportedMediaType("compressed request bodies are not supported")
         if not self._target.startswith(b"/"):
             raise BadRequest("the request target must be a path")
 
@@ -202,33 +208,31 @@ class HttpParser:
         return Request(method, path, query, self._headers, bytes(self._body), user)
 
     def _assign_user(self, user: UserInfo) -> None:
-        """Count the connection as this user's, and no longer as another's."""
+        """Count the connection for this user, and no longer for the previous one."""
         self._guard.add_connection(user)
         self.release_user()
         self._user = user
 
     def release_user(self) -> None:
-        """The connection is nobody's any more."""
+        """Stop counting the connection for its user."""
         if self._user is not None:
             self._guard.remove_connection(self._user)
         self._user = None
 
     def _headers_too_large(self) -> ApiError:
-        limits = self._limits
-        return HeadersTooLarge(
-            f"the request has more than {limits.headers} headers or {limits.header_bytes} bytes"
-        )
+        count, size = self._limits.header_count, self._limits.header_bytes
+        return HeadersTooLarge(f"the request has more than {count} headers or {size} bytes")
 
     def _too_large(self) -> ApiError:
-        return TooLarge(f"Request entity too large: limit is {self._limits.body}")
+        return TooLarge(f"Request entity too large: limit is {self._limits.body_bytes}")
 
 
 def _parse_error(error: Exception) -> ApiError:
-    """What to tell a client whose bytes the grammar, or one of our limits, refused."""
+    """The error for a client whose bytes httptools or a limit refused."""
     cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else error
     if isinstance(cause, ApiError):
         return cause
     if isinstance(cause, httptools.HttpParserError):
-        return BadRequest(f"this is no HTTP/1.1 request: {cause}")
-    _log.error("a request could not be read", exc_info=cause)
-    return ServerError("an internal error occurred; the server's log has more")
+        return BadRequest(f"not an HTTP/1.1 request: {cause}")
+    LOG.error("request could not be parsed", exc_info=True)
+    return ServerError("internal error; see the server log")

@@ -1,14 +1,13 @@
-"""HTTP/1.1 on a connection: Requests out; Replies and Streams in, as bytes.
+"""HTTP/1.1 on a listening socket: parsed requests to `Server.handle`, replies back as bytes.
 
-Between the network (`listener.py`) and `Server.handle`.
+`serve_http` listens and creates an `HttpConnection` per client. A connection answers one request
+at a time, in the order of arrival.
 
-    bytes ─▶ Parser ─▶ Asked ─▶ queue ─▶ one answer at a time, in order ─▶ bytes
+    bytes ─▶ HttpParser ─▶ ParsedRequest ─▶ queue ─▶ handle ─▶ bytes
 
-A reply leaves in one write; a long one, and a stream, no faster than it is read. What cannot be
-understood is answered in its turn, and then nothing more is heard on that connection. Nobody is
-waited for without end: neither who sends slowly, nor who does not read, nor who does nothing.
-
-The port: connections in, each a `Connection`; time limits; a clean stop.
+A reply is one write. Long replies and streams are written no faster than the client reads. A
+request that cannot be parsed is answered in its turn and ends the connection. Every wait has a
+limit (`HttpLimits`): clients that send slowly, do not read or stay idle are disconnected.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import logging
 import socket
 import ssl
 from collections import deque
@@ -25,20 +23,21 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import cast
 
+from phalanx import logs
 from phalanx.api.errors import ApiError, RequestTimeout, ServerError, Timeout
 from phalanx.api.wire import Handler, Reply, Request, StreamReply
-from phalanx.server.app import error_reply
-from phalanx.server.http_parser import HttpLimits, HttpParser, ParsedRequest, truncated_request
+from phalanx.server.app import INTERNAL_ERROR, error_reply
+from phalanx.server.http_parser import HttpLimits, HttpParser, ParsedRequest, new_truncated_request
 from phalanx.server.security.authentication import RequestAuthenticator
 from phalanx.server.security.request_guard import RefusalHandler, RequestGuard
 
-_log = logging.getLogger("phalanx.server")
+LOG = logs.component("server")
 
-#: Bytes that may wait to be sent before their writer waits too; long answers go in pieces.
+#: Bytes that may be buffered before the writer waits, and the size of one write.
 _HIGH_WATER, _MAX_WRITE = 256 * 1024, 128 * 1024
-#: Headers of every answer that does not say otherwise.
+#: Headers of every reply that does not set them itself.
 _DEFAULT_HEADERS = (("cache-control", "no-cache, private"), ("x-content-type-options", "nosniff"))
-#: What could end a header early becomes a visible mark.
+#: Control characters could end a header early: they are replaced.
 _CONTROL_CHARACTERS = dict.fromkeys([*range(32), *range(127, 160)], "\N{REPLACEMENT CHARACTER}")
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
@@ -51,7 +50,7 @@ class _WriteTimeoutError(Exception):
 
 
 class HttpConnection(asyncio.Protocol):
-    """One client's connection, among all that are open. `ended` when nothing of it is left."""
+    """One client connection; `closed` completes when it has ended and its handler too."""
 
     def __init__(
         self,
@@ -67,29 +66,29 @@ class HttpConnection(asyncio.Protocol):
         self._pending: deque[ParsedRequest] = deque()
         self._handler_task: asyncio.Task[None] | None = None
         self._is_streaming = self._is_disconnected = False
-        # Nothing that comes is heard any more; it may be the rest of what was refused.
+        # Further input is discarded; it may be the rest of a request that was refused.
         self._ignores_input = self._is_truncated = False
         self._discarded_bytes = 0
-        # Since when something is being done for the client, and whether it was given up.
+        # When the current handler started, and whether it was cancelled by a timeout.
         self._request_started: float | None = None
         self._has_timed_out = False
         self._writable = asyncio.Event()
         self._writable.set()
-        # Since when the client keeps us waiting, if nothing is being answered.
+        # When the server began to wait for the client, if no handler runs.
         self._idle_since = self._loop.time()
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
-    # ------------------------------------------------------------------ what the loop calls
+    # ---- called by the event loop ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has come."""
+        """Called by the event loop: a client has connected."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(_HIGH_WATER)
         self._parser.peer = self._guard.peer_user(transport.get_extra_info("peercert"))
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone: a watch ends, but what is being done for it is still done."""
+        """Called by the event loop: end a watch, but let a write handler finish."""
         self._is_disconnected = True
         self._pending.clear()
         self._writable.set()
@@ -99,29 +98,29 @@ class HttpConnection(asyncio.Protocol):
             self._handler_task.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Called by the event loop with bytes from the client."""
         if self._ignores_input:
             self._discard(data)
             return
-        was_within = self._parser.is_in_request
-        asked = self._parser.feed(data)
-        for one in asked:
-            self._enqueue(one)
-        if self._parser.is_in_request and (asked or not was_within):
+        was_in_request = self._parser.is_in_request
+        requests = self._parser.feed(data)
+        for parsed in requests:
+            self._enqueue(parsed)
+        if self._parser.is_in_request and (requests or not was_in_request):
             self._idle_since = self._loop.time()
         self._send_continue()
 
     def pause_writing(self) -> None:
-        """The client reads too slowly."""
+        """Called by the event loop: the client reads too slowly."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """Called by the event loop: the client has caught up."""
         self._writable.set()
 
     def _discard(self, data: bytes) -> None:
         self._discarded_bytes += len(data)
-        if self._discarded_bytes > self._limits.dropped:
+        if self._discarded_bytes > self._limits.discarded_bytes:
             self._transport.abort()
 
     def _finish(self) -> None:
@@ -129,25 +128,25 @@ class HttpConnection(asyncio.Protocol):
         self._parser.release_user()
         self.closed.set_result(None)
 
-    # ----------------------------------------------------------------------------- answering
+    # ---- replies ----
 
     def _enqueue(self, parsed: ParsedRequest) -> None:
-        """Answer now or in its turn; a client that asks far ahead is not read until then."""
+        """Handle a request now or in its turn; pause reading while too many wait."""
         self._ignores_input, self._is_truncated = parsed.is_last, parsed.is_cut
         self._pending.append(parsed)
         if self._handler_task is None:
             self._handler_task = self._loop.create_task(self._handle_pending())
-        elif len(self._pending) == self._limits.pipelined:
+        elif len(self._pending) == self._limits.pending_requests:
             self._transport.pause_reading()
 
     async def _handle_pending(self) -> None:
-        """Answer what waits, one after the other; then listen on, or part."""
+        """Handle the waiting requests in order, then wait for more or close."""
         try:
             while self._pending:
-                asked = self._pending.popleft()
-                if len(self._pending) == self._limits.pipelined - 1:
+                parsed = self._pending.popleft()
+                if len(self._pending) == self._limits.pending_requests - 1:
                     self._transport.resume_reading()
-                await self._respond(asked)
+                await self._respond(parsed)
         except (Exception, asyncio.CancelledError) as error:
             self._abort_on_error(error)
         finally:
@@ -155,15 +154,14 @@ class HttpConnection(asyncio.Protocol):
             self._on_idle()
 
     def _abort_on_error(self, error: BaseException) -> None:
-        """End, so that what was not said to its end does not look as if it were."""
+        """Abort the connection, so that a partial reply does not look complete."""
         self._transport.abort()
         if isinstance(error, _WriteTimeoutError):
-            _log.warning("cut off a client that does not read")
+            LOG.warning("connection closed: client does not read", peer=self._peer())
         elif isinstance(error, Exception):
-            _log.error("an answer broke off", exc_info=error)
+            LOG.error("reply aborted", exc_info=True, peer=self._peer())
 
     def _on_idle(self) -> None:
-        """Nothing is under way: wait for the client, or part when all was said."""
         self._idle_since = self._loop.time()
         if self._is_disconnected:
             self._finish()
@@ -173,7 +171,7 @@ class HttpConnection(asyncio.Protocol):
             self._close()
 
     def _send_continue(self) -> None:
-        """Tell a client that asks whether to send its body to do so, when it is its turn."""
+        """Ask for the body of a request with `Expect: 100-continue` when it is its turn."""
         if self._parser.expects_continue and self._handler_task is None:
             self._parser.expects_continue = False
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -190,6 +188,8 @@ class HttpConnection(asyncio.Protocol):
 
     async def _handle_request(self, request: Request | ApiError) -> Reply | StreamReply:
         if isinstance(request, ApiError):
+            if request.code == 429:
+                LOG.debug("request refused", peer=self._peer(), reason=request.message)
             return error_reply(request)
         self._request_started = self._loop.time()
         try:
@@ -198,16 +198,17 @@ class HttpConnection(asyncio.Protocol):
             if not self._has_timed_out:
                 raise
             self._has_timed_out = False
-            return error_reply(Timeout("the request did not come to its end in time"))
+            return error_reply(Timeout("the request was not completed in time"))
         except Exception:
-            _log.exception("%s %s", request.method, request.path)
-            return error_reply(ServerError("an internal error occurred; the server's log has more"))
+            LOG.error("request failed", exc_info=True, method=request.method, path=request.path)
+            return error_reply(ServerError(INTERNAL_ERROR))
         finally:
             self._request_started = None
 
     async def _write_reply(self, reply: Reply, parsed: ParsedRequest) -> None:
         body, is_last = reply.body, self._ignores_input and not self._pending
-        head = b"%bcontent-length: %d\r\n\r\n" % (_response_head(reply, is_last), len(body))
+        head = _response_head(reply, is_last=is_last)
+        head = b"%bcontent-length: %d\r\n\r\n" % (head, len(body))
         if parsed.is_head:
             self._write(head)
         elif len(body) <= _MAX_WRITE:
@@ -220,18 +221,16 @@ class HttpConnection(asyncio.Protocol):
         await self._wait_writable()
 
     async def _write_stream(self, stream: StreamReply, parsed: ParsedRequest) -> None:
-        """Write chunks as they come, no faster than they are read.
+        """Write chunks as they come, no faster than the client reads.
 
-        A stream is the last answer on its connection, so that reading on, to see the client leave,
-        never makes requests queue up behind it.
+        A stream is the last reply on its connection. Input is still read, to notice that the client
+        disconnects, but no request is queued behind the stream.
         """
         self._ignores_input = True
         self._pending.clear()
         self._transport.resume_reading()
-        self._write(
-            b"%b%b\r\n"
-            % (_response_head(stream, True), _CHUNKED_HEADER if parsed.accepts_chunked else b"")
-        )
+        framing = _CHUNKED_HEADER if parsed.accepts_chunked else b""
+        self._write(b"%b%b\r\n" % (_response_head(stream, is_last=True), framing))
         if parsed.is_head or self._is_disconnected:
             return
         async for chunk in stream.chunks:
@@ -242,52 +241,55 @@ class HttpConnection(asyncio.Protocol):
         if parsed.accepts_chunked:
             self._write(b"0\r\n\r\n")
 
+    def _peer(self) -> str:
+        address = self._transport.get_extra_info("peername")
+        return f"{address[0]}:{address[1]}" if address else ""
+
     def _write(self, data: bytes) -> None:
         if not self._transport.is_closing():
             self._transport.write(data)
 
     async def _wait_writable(self) -> None:
-        """Wait until the client has read most of what it was sent, if it reads at all."""
+        """Wait until the client has read most of the buffered bytes."""
         if self._writable.is_set():
             return
         try:
-            async with asyncio.timeout(self._limits.unread):
+            async with asyncio.timeout(self._limits.write_timeout):
                 await self._writable.wait()
         except TimeoutError:
             raise _WriteTimeoutError from None
 
-    # ------------------------------------------------------------------- what the listener calls
+    # ---- called by the listener ----
 
     def check_timeouts(self, now: float) -> None:
-        """Part with a client that has kept us waiting too long."""
-        patience, part = self._current_timeout()
-        if self._handler_task is None and now - self._idle_since > patience:
-            part()
-        elif (
-            self._request_started is not None and now - self._request_started > self._limits.answer
-        ):
+        """Called periodically by the listener: enforce the time limits."""
+        started = self._request_started
+        limit, on_timeout = self._current_timeout()
+        if self._handler_task is None and now - self._idle_since > limit:
+            on_timeout()
+        elif started is not None and now - started > self._limits.handler_timeout:
             self._cancel_handler()
 
     def _cancel_handler(self) -> None:
-        """Answer without what was asked for: whether it is done is not known."""
+        """Cancel the handler; the client reads 504 and cannot know if the write happened."""
         if self._handler_task is not None and not self._has_timed_out:
             self._has_timed_out = True
             self._handler_task.cancel()
 
     def _current_timeout(self) -> tuple[float, Callable[[], None]]:
-        """For how many seconds we wait for this client, and what we do then."""
+        """The time limit of the current state, in seconds, and the action when it is over."""
         if self._transport.is_closing():
-            return self._limits.linger, self._transport.abort
+            return self._limits.close_timeout, self._transport.abort
         if self._ignores_input:
-            return self._limits.linger, self._close
+            return self._limits.close_timeout, self._close
         if self._parser.is_in_request:
             limits = self._limits
-            head = min(limits.head, limits.arrival)
-            return limits.arrival if self._parser.is_in_body else head, self._time_out
-        return self._limits.idle, self._close
+            head = min(limits.head_timeout, limits.request_timeout)
+            return limits.request_timeout if self._parser.is_in_body else head, self._time_out
+        return self._limits.idle_timeout, self._close
 
     def _time_out(self) -> None:
-        self._enqueue(truncated_request(RequestTimeout("the request took too long to arrive")))
+        self._enqueue(new_truncated_request(RequestTimeout("the request took too long to arrive")))
 
     def _close(self) -> None:
         self._ignores_input = True
@@ -296,39 +298,44 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
 
     def stop(self) -> None:
-        """End, but for a reply that is being made: that is still written."""
+        """Close the connection, after the reply that is being computed."""
         self._ignores_input, self._is_truncated = True, False
         self._pending.clear()
         if self._handler_task is None or self._is_streaming:
             self.abort()
 
     def abort(self) -> None:
-        """End, whatever is under way."""
+        """Close the connection at once and cancel its handler."""
         if self._handler_task is not None:
             self._handler_task.cancel()
         self._transport.abort()
 
 
 def _split_writes(data: bytes) -> Iterator[bytes]:
-    """Bytes in pieces that are not too long to be written at once; none of nothing."""
+    """Split bytes into pieces of at most `_MAX_WRITE`; empty input gives no piece."""
     return (data[at : at + _MAX_WRITE] for at in range(0, len(data), _MAX_WRITE))
 
 
-def _response_head(answer: Reply | StreamReply, is_last: bool) -> bytes:
-    """Status line and headers, up to those that say where the body ends."""
+def _response_head(answer: Reply | StreamReply, *, is_last: bool) -> bytes:
+    """The status line and the headers, except for those that delimit the body."""
     if answer.headers:
-        return _compose_head(answer.code, answer.content_type, answer.headers, is_last)
+        return _compose_head(
+            answer.code, answer.content_type, headers=answer.headers, is_last=is_last
+        )
     return _default_response_head(answer.code, answer.content_type, is_last)
 
 
 @lru_cache(maxsize=256)
-def _default_response_head(code: int, kind: str, is_last: bool) -> bytes:
-    return _compose_head(code, kind, (), is_last)
+def _default_response_head(code: int, content_type: str, is_last: bool) -> bytes:
+    return _compose_head(code, content_type, headers=(), is_last=is_last)
 
 
-def _compose_head(code: int, kind: str, own: tuple[tuple[str, str], ...], is_last: bool) -> bytes:
-    said = {name for name, _ in own}
-    rows = [("content-type", kind), *(row for row in _DEFAULT_HEADERS if row[0] not in said), *own]
+def _compose_head(
+    code: int, content_type: str, *, headers: tuple[tuple[str, str], ...], is_last: bool
+) -> bytes:
+    names = {name for name, _ in headers}
+    defaults = (row for row in _DEFAULT_HEADERS if row[0] not in names)
+    rows = [("content-type", content_type), *defaults, *headers]
     if is_last:
         rows.append(("connection", "close"))
     fields = "".join(f"{name}: {value.translate(_CONTROL_CHARACTERS)}\r\n" for name, value in rows)
@@ -339,7 +346,7 @@ _BACKLOG = 1024
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """A listening address; port 0 lets the system choose. Raises OSError when it is taken."""
+    """Bind a TCP socket; port 0 lets the system choose. Raises OSError if the port is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -354,7 +361,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
 @contextlib.asynccontextmanager
 async def serve_http(
     handle: Handler,
-    identifier: RequestAuthenticator,
+    authenticator: RequestAuthenticator,
     sock: socket.socket,
     tls: ssl.SSLContext | None,
     limits: HttpLimits | None = None,
@@ -362,39 +369,45 @@ async def serve_http(
     hosts: Iterable[str] | None = None,
     on_refused: RefusalHandler | None = None,
 ) -> AsyncIterator[None]:
-    """Serve on a socket for as long as the context lasts.
+    """Serve on a socket while the context lasts.
 
-    Where `hosts` are given, requests to others are refused; `refused` hears of those who were
-    turned away.
+    Requests whose Host header is not one of `hosts` are refused; None allows every host.
+    `on_refused` is called for each request that authentication or the Host check refuses.
     """
-    limits, door = limits or HttpLimits(), RequestGuard(identifier, hosts, on_refused)
+    limits, guard = limits or HttpLimits(), RequestGuard(authenticator, hosts, on_refused)
     _check_tls(sock, tls)
     connections: set[HttpConnection] = set()
     server = await asyncio.get_running_loop().create_server(
-        lambda: HttpConnection(handle, door, connections, limits), sock=sock, backlog=_BACKLOG,
-        ssl=tls, ssl_handshake_timeout=limits.handshake if tls else None,
-        ssl_shutdown_timeout=limits.linger if tls else None,
-    )  # fmt: skip
-    sweeping = asyncio.create_task(_check_timeouts(connections, limits.sweep))
+        lambda: HttpConnection(handle, guard, connections, limits),
+        sock=sock,
+        backlog=_BACKLOG,
+        ssl=tls,
+        ssl_handshake_timeout=limits.handshake_timeout if tls else None,
+        ssl_shutdown_timeout=limits.close_timeout if tls else None,
+    )
+    timeouts = asyncio.create_task(_check_timeouts(connections, limits.check_interval))
+    host, port = sock.getsockname()[:2]
+    LOG.info("listener started", address=f"{host}:{port}", tls=tls is not None)
     try:
         yield
     finally:
         server.close()
-        await _stop_connections(connections, limits.stop)
-        sweeping.cancel()
-        await asyncio.wait([sweeping])
+        await _stop_connections(connections, limits.stop_timeout)
+        timeouts.cancel()
+        await asyncio.wait([timeouts])
+        LOG.info("listener stopped", address=f"{host}:{port}")
 
 
 class TlsRequiredError(ValueError):
-    """Somebody wants to be reached from elsewhere without TLS."""
+    """The server would listen on a network address without TLS."""
 
 
 def _check_tls(sock: socket.socket, tls: ssl.SSLContext | None) -> None:
-    """Credentials go over the network under TLS, or not at all."""
+    """Refuse to send credentials over a network without TLS."""
     host = sock.getsockname()[0]
     if tls is None and not ipaddress.ip_address(host).is_loopback:
         raise TlsRequiredError(
-            f"without TLS this server listens on this machine alone, not on {host}"
+            f"without TLS the server listens on loopback addresses only, not on {host}"
         )
 
 
@@ -407,9 +420,9 @@ async def _check_timeouts(connections: set[HttpConnection], seconds: float) -> N
 
 
 async def _stop_connections(connections: set[HttpConnection], seconds: float) -> None:
-    """Let replies under way be written, then end everything."""
-    for end in (HttpConnection.stop, HttpConnection.abort):
+    """Let replies that are being computed be written, then close all connections."""
+    for close in (HttpConnection.stop, HttpConnection.abort):
         for connection in tuple(connections):
-            end(connection)
+            close(connection)
         if connections:
             await asyncio.wait([connection.closed for connection in connections], timeout=seconds)

@@ -1,13 +1,9 @@
-"""What processes on process nodes have written: the end of it, in memory, until the server stops.
+"""Container logs and resource usage that the kubelets of process nodes report; kept in memory.
 
-The kubelet of such a node sends lines here (`logs.write`), whoever may read `pods/log` reads them.
-Bounded twice: each run of a container by bytes, of which the last are kept, and all together, of
-which those go first that were written to longest ago. Never on disk and never in the store.
-
-What the kubelets of process nodes measured last of each pod: in memory, until the server stops.
-
-Sent by them (`figures.report`), shown by `kubectl top`. Bounded: of too many pods those go first
-that were measured longest ago. Never on disk and never in the store.
+Kubelets send log lines (`pod_logs.append_log`), which `pods/log` returns, and usage samples
+(`resource_metrics.report_pod_metrics`), which `kubectl top` shows. Both are bounded: logs by bytes
+per container run and in total, samples by the number of pods; the oldest are dropped first. Nothing
+is written to disk or to the store.
 """
 
 from __future__ import annotations
@@ -19,12 +15,12 @@ from typing import NamedTuple
 
 from phalanx.api.resources import Amounts
 
-#: Bytes that are kept of one run of a container, and of all.
+#: Bytes that are kept per run of a container, and in total.
 MAX_RUN_LOG_BYTES, MAX_TOTAL_LOG_BYTES = 1024 * 1024, 64 * 1024 * 1024
 
 
 class LogLine(NamedTuple):
-    """One line with its end, which it was since the beginning, and when it was written."""
+    """One line including its newline, its number in the run, and the time when it was received."""
 
     number: int
     time: float
@@ -32,7 +28,7 @@ class LogLine(NamedTuple):
 
 
 class ContainerRun(NamedTuple):
-    """Which run of which container of which pod."""
+    """One run of a container: pod uid, container name, number of restarts."""
 
     uid: str
     container: str
@@ -47,7 +43,7 @@ class _RunLog:
         self.size = self._count = 0
 
     def append(self, time: float, text: bytes) -> int:
-        """Keep these lines too, as far as there is room; by how much it has grown."""
+        """Append lines and drop the oldest; return the change of the size in bytes."""
         before = self.size
         for part in text.splitlines(keepends=True):
             line = part[-MAX_RUN_LOG_BYTES:]
@@ -60,39 +56,41 @@ class _RunLog:
 
 
 class ContainerLogs:
-    """Everything that was written, as far as it is kept."""
+    """The logs of all containers, within a limit."""
 
     def __init__(self, max_bytes: int = MAX_TOTAL_LOG_BYTES) -> None:
         self._logs: OrderedDict[ContainerRun, _RunLog] = OrderedDict()
         self._max_bytes, self._size = max_bytes, 0
 
     def append(self, run: ContainerRun, time: float, text: bytes) -> None:
-        """Keep what was written; older output of others gives way. Of each run but the last two
-        of a container nothing is kept."""
-        output = self._logs.setdefault(run, _RunLog())
+        """Append output to the log of a run; drop the least recently written logs if needed.
+
+        Only the last two runs of a container are kept.
+        """
+        log = self._logs.setdefault(run, _RunLog())
         self._logs.move_to_end(run)
-        self._size += output.append(time, text)
+        self._size += log.append(time, text)
         self._drop(run._replace(restart=run.restart - 2))
         while self._size > self._max_bytes and len(self._logs) > 1:
             self._drop(next(iter(self._logs)))
 
     def lines(self, run: ContainerRun) -> Iterator[LogLine]:
-        """What is kept of a run."""
-        output = self._logs.get(run)
-        return iter(list(output.lines) if output else ())
+        """The kept lines of a run."""
+        log = self._logs.get(run)
+        return iter(list(log.lines) if log else ())
 
     def _drop(self, run: ContainerRun) -> None:
-        output = self._logs.pop(run, None)
-        self._size -= output.size if output else 0
+        log = self._logs.pop(run, None)
+        self._size -= log.size if log else 0
 
 
-#: Pods of which something is kept.
+#: Pods whose samples are kept.
 MAX_SAMPLED_PODS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class UsageSample:
-    """What each container of a pod uses, up to a moment, CPU on average over a window."""
+    """The usage of each container of a pod at a time; CPU is the average over the window."""
 
     time: float
     window: str
@@ -100,20 +98,20 @@ class UsageSample:
 
 
 class UsageSamples:
-    """The last measurement of each pod, by its uid."""
+    """The latest sample of each pod, by uid."""
 
     def __init__(self, max_pods: int = MAX_SAMPLED_PODS) -> None:
         self._samples: OrderedDict[str, UsageSample] = OrderedDict()
         self._max_pods = max_pods
 
     def add(self, uid: str, sample: UsageSample) -> None:
-        """Have it take the place of the one before."""
+        """Replace the sample of a pod."""
         self._samples[uid] = sample
         self._samples.move_to_end(uid)
         if len(self._samples) > self._max_pods:
             self._samples.popitem(last=False)
 
     def latest(self, uid: str, *, since: float) -> UsageSample | None:
-        """The last one of a pod, unless it is older."""
-        found = self._samples.get(uid)
-        return found if found and found.time >= since else None
+        """The sample of a pod, unless it is older than `since`."""
+        sample = self._samples.get(uid)
+        return sample if sample and sample.time >= since else None

@@ -1,9 +1,9 @@
-"""Leases in numbers: one request renews many of them, in one transaction.
+"""LeaseRenewals: one request renews many Leases in one transaction.
 
-What a cluster does most when nothing happens is to say that its nodes are alive. `leaserenewals`
-(ours) does to each lease what a patch of its `renewTime` would, in a revision of its own, owned by
-whoever renews, seen by everybody who watches. A lease that is gone or held by another is told of
-and does not keep the others from being renewed.
+Node heartbeats are the most frequent writes of an idle cluster. `leaserenewals` (a kind of Phalanx)
+does to each Lease what a patch of its `renewTime` does: it gets its own revision, its field manager
+and its watch event. A Lease that is missing or has another holder is reported in the status and
+does not prevent the renewal of the others.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ MAX_LEASES = 1_000
 
 
 async def renew_leases(context: ServerContext, call: RequestInfo) -> Reply:
-    """Renew the named leases, but for those that are gone or not held as the request says."""
+    """Handle a LeaseRenewal."""
     call.check_dry_run()
     with context.meter.stage("parse"):
-        asked = read_object(context, call)
-    holds = _requested_holders(asked)
+        body = read_object(context, call)
+    holders = _read_holders(body)
     writes: list[StoreWrite] = []
     refused: list[Object] = []
-    as_patch = replace(call, kind=LEASE)
-    for name, holder in holds.items():
-        match _renewal_write(context, as_patch, name, holder, asked["renewTime"]):
+    lease_call = replace(call, kind=LEASE)
+    for name, holder in holders.items():
+        match _renewal_write(
+            context, lease_call, name, holder=holder, renew_time=body["renewTime"]
+        ):
             case StoreWrite() as write:
                 writes.append(write)
             case dict(refusal):
@@ -45,13 +47,13 @@ async def renew_leases(context: ServerContext, call: RequestInfo) -> Reply:
     if not call.dry_run:
         with context.meter.stage("commit"):
             await context.store.commit(writes)
-    asked["status"] = {"refused": refused} if refused else {}
-    told = object_header(LEASE_RENEWAL.name, LEASE_RENEWAL.api_version) + orjson.dumps(asked)[1:]
-    return Reply(201, told, headers=call.warning_headers())
+    body["status"] = {"refused": refused} if refused else {}
+    header = object_header(LEASE_RENEWAL.name, LEASE_RENEWAL.api_version)
+    return Reply(201, header + orjson.dumps(body)[1:], headers=call.warning_headers())
 
 
-def _requested_holders(body: Object) -> Mapping[str, str]:
-    """Which leases to renew, and who is said to hold each, if it is said."""
+def _read_holders(body: Object) -> Mapping[str, str]:
+    """The leases to renew, and the holder that each must have ("": any)."""
     leases = body.get("leases") or []
     if not body.get("renewTime"):
         raise _invalid_renewal(Cause("renewTime", "FieldValueRequired", "Required value"))
@@ -62,9 +64,9 @@ def _requested_holders(body: Object) -> Mapping[str, str]:
 
 
 def _renewal_write(
-    context: ServerContext, call: RequestInfo, name: str, holder: str, renew_time: str
+    context: ServerContext, call: RequestInfo, name: str, *, holder: str, renew_time: str
 ) -> StoreWrite | Object | None:
-    """The write that renews a lease, why it is not renewed, or nothing if it was already."""
+    """The write that renews a lease, the refusal, or None if it has this renewTime already."""
     record = context.store.pending(LEASE.store_key(call.namespace, name))
     if record is None:
         return _refusal(name, "NotFound", f'{LEASE.resource} "{name}" not found')
@@ -86,5 +88,7 @@ def _refusal(name: str, reason: str, message: str) -> Object:
 def _invalid_renewal(cause: Cause) -> Invalid:
     return Invalid(
         f"{LEASE_RENEWAL.qualified_name} is invalid: {cause}",
-        group=LEASE_RENEWAL.group, kind=LEASE_RENEWAL.name, causes=[cause],
-    )  # fmt: skip
+        group=LEASE_RENEWAL.group,
+        kind=LEASE_RENEWAL.name,
+        causes=[cause],
+    )

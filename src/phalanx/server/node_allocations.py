@@ -1,9 +1,12 @@
-"""The room ledger: how much of each node is taken, kept true by every write of a pod.
+"""Allocated resources of each node, updated by every write of a pod.
 
-A hidden record per node, compared and swapped in the transaction that binds, moves or ends a
-pod, so that two schedulers can never give the same room away. Never the Node's own revision:
-heartbeats would get in the way. Only GroupBinding refuses for want of room; a plain binding is
-let through, as Kubernetes does, and counted.
+One hidden record per node holds the sum of the requests of its pods. It is compared and swapped in
+the transaction that binds, moves, finishes or removes a pod, so that two schedulers never allocate
+the same resources. The record is separate from the Node, whose revision changes with heartbeats.
+Only a GroupBinding is refused for insufficient resources; a plain Binding is accepted and counted,
+as in Kubernetes.
+
+    /phalanx.dev/ledger/node-1   {"cpu": 4000, "memory": 8589934592, "pods": 2}
 """
 
 from __future__ import annotations
@@ -24,33 +27,32 @@ from phalanx.store.kv import Store, StoreWrite, ValueEncoder
 
 
 class NodeAllocation(NamedTuple):
-    """The room that a pod takes of a node; of no node when it takes none."""
+    """The resources that a pod takes of a node; the node is "" if it takes none."""
 
     node: str = ""
     amounts: Mapping[str, int] = {}
 
 
-#: Where the store keeps it.
+#: Store prefix of the records.
 ALLOCATION_PREFIX = "/phalanx.dev/ledger/"
-#: What a pod takes that is not bound, has ended, or is not there.
+#: The allocation of a pod that is not bound, has finished, or does not exist.
 NO_ALLOCATION = NodeAllocation()
-#: The parts of a pod's spec in which it asks for room.
+#: The fields of a pod spec that decide its requests.
 _RESOURCE_FIELDS = ("containers", "initContainers", "overhead", "resources")
-#: Amounts add up beyond 64 bits, and exactly.
+#: Decodes integers of any size: sums may exceed 64 bits.
 _decode = msgspec.json.Decoder(dict[str, int]).decode
 _encode = msgspec.json.Encoder().encode
 
 
 def pod_allocation(pod: Object | None) -> NodeAllocation:
-    """What a pod takes, and where."""
+    """The resources that a pod takes, and its node."""
     spec = pod.get("spec", {}) if pod else {}
     node = spec.get("nodeName")
     if pod is None or not node or pod.get("status", {}).get("phase") in TERMINAL_PHASES:
         return NO_ALLOCATION
-    said = compact_json({part: spec[part] for part in _RESOURCE_FIELDS if part in spec})
-    return NodeAllocation(
-        node, _cached_requests(said) if len(said) <= MAX_CACHED_BYTES else _decode_requests(said)
-    )
+    packed = compact_json({field: spec[field] for field in _RESOURCE_FIELDS if field in spec})
+    is_small = len(packed) <= MAX_CACHED_BYTES
+    return NodeAllocation(node, (_decode_requests_cached if is_small else _decode_requests)(packed))
 
 
 def _decode_requests(packed_spec: bytes) -> Amounts:
@@ -58,13 +60,13 @@ def _decode_requests(packed_spec: bytes) -> Amounts:
 
 
 @lru_cache(maxsize=CACHE_SIZE)
-def _cached_requests(packed_spec: bytes) -> Mapping[str, int]:
-    """Members of a gang ask for the same in the same words; what these mean is found out once."""
+def _decode_requests_cached(packed_spec: bytes) -> Mapping[str, int]:
+    """Members of a gang have equal specs: their requests are computed once."""
     return MappingProxyType(_decode_requests(packed_spec))
 
 
-def allocated_amounts(store: Store, node: str) -> Amounts:
-    """What is taken of a node, with everything that is on its way to disk."""
+def get_allocated_amounts(store: Store, node: str) -> Amounts:
+    """The allocated resources of a node, including uncommitted writes."""
     record = store.pending(_allocation_key(node))
     return _decode(record.value) if record else {}
 
@@ -72,7 +74,7 @@ def allocated_amounts(store: Store, node: str) -> Amounts:
 def allocation_writes(
     store: Store, changes: Iterable[tuple[NodeAllocation, NodeAllocation]]
 ) -> list[StoreWrite]:
-    """The writes that keep the ledger true when what pods take changes from one to the other."""
+    """The writes that update the records when pods change their (old, new) allocations."""
     deltas: dict[str, Amounts] = {}
     for old, new in changes:
         if old != new:
@@ -93,13 +95,13 @@ def _add_delta(deltas: dict[str, Amounts], allocation: NodeAllocation, sign: int
 
 
 def _allocation_write(store: Store, node: str, delta: Amounts) -> StoreWrite:
-    record, total = store.pending(_allocation_key(node)), allocated_amounts(store, node)
+    record, total = store.pending(_allocation_key(node)), get_allocated_amounts(store, node)
     for name, amount in delta.items():
         total[name] = total.get(name, 0) + amount
-    left = {name: amount for name, amount in total.items() if amount}
+    amounts = {name: amount for name, amount in total.items() if amount}
     return StoreWrite(
         _allocation_key(node),
-        _amounts_encoder(left) if left else None,
+        _amounts_encoder(amounts) if amounts else None,
         record.revision if record else 0,
     )
 

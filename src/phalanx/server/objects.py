@@ -1,20 +1,26 @@
-"""Between objects and the bytes that are stored: the one place that knows their layout.
+"""Objects and their stored bytes, the representations that clients read, and common errors.
 
-Stored bytes hold an object without `kind` and `apiVersion`, its metadata first and the name
-first in it, its own revision inside. So a read puts a head before them, a list puts commas
-between them, and a deletion swaps the revision; nothing is decoded to serve a read.
+The only module that knows the stored layout: no `kind` and `apiVersion`, `metadata` first with
+`name` first in it, and the revision as `resourceVersion`. So a read prepends a header, a list joins
+values with commas, and a deletion replaces the revision: reads decode nothing. Tables and
+PartialObjectMetadata, which kubectl and the garbage collector ask for, decode each object.
+
+    {"metadata":{"name":"web","namespace":"default",…,"resourceVersion":"7"},"spec":{…}}
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, lru_cache
+from typing import Any
 
 import orjson
 
-from phalanx.api.conversion.hub import CONVERSIONS
+from phalanx.api.conversion.hub import CONVERSIONS, from_hub
+from phalanx.api.custom_resources.custom_kinds import CustomKind
 from phalanx.api.errors import (
     AlreadyExists,
+    BadRequest,
     Cause,
     Conflict,
     Forbidden,
@@ -23,12 +29,13 @@ from phalanx.api.errors import (
     join_causes,
 )
 from phalanx.api.kinds import Kind
+from phalanx.api.printing.columns import DEFAULT_COLUMNS, PRINTER_COLUMNS, Column
 from phalanx.api.wire import Object, Reply
 from phalanx.store.kv import KeyValue, ValueEncoder
 
 
 def encoder(obj: Object) -> ValueEncoder:
-    """The bytes of an object, given the revision that it gets."""
+    """Encodes an object for the store, given the revision that it gets."""
     content, meta = _to_stored_layout(obj), obj["metadata"]
 
     def encode(revision: int) -> bytes:
@@ -39,7 +46,7 @@ def encoder(obj: Object) -> ValueEncoder:
 
 
 def _to_stored_layout(obj: Object) -> Object:
-    """An object in the order in which it is stored, in which one that was stored is already."""
+    """The object in the order of the stored layout; a no-op for an object from the store."""
     meta = obj["metadata"]
     if next(iter(meta)) != "name":
         meta = obj["metadata"] = {"name": meta["name"], **meta}
@@ -54,14 +61,14 @@ _TYPE_META_FIELDS = ("apiVersion", "kind")
 
 
 def decode_record(record: KeyValue) -> Object:
-    """A fresh object that the caller may change."""
+    """Decode a record; the caller may change the object."""
     obj: Object = orjson.loads(record.value)
     return obj
 
 
 @lru_cache(maxsize=1024)
 def object_header(kind: str, api_version: str) -> bytes:
-    """The beginning of an object, up to where its stored bytes go on."""
+    """The first bytes of a reply, before the stored bytes."""
     return orjson.dumps({"kind": kind, "apiVersion": api_version})[:-1] + b","
 
 
@@ -71,7 +78,7 @@ def serialize_stored(kind: Kind, value: bytes) -> bytes:
 
 
 def convert_stored(kind: Kind, value: bytes) -> bytes:
-    """Stored bytes in the form of a kind; only other forms than the stored one are decoded."""
+    """Stored bytes in the version of a kind; decodes only if that differs from the stored one."""
     conversion = CONVERSIONS.get(kind)
     if conversion is None or conversion.is_identity:
         return value
@@ -79,33 +86,156 @@ def convert_stored(kind: Kind, value: bytes) -> bytes:
 
 
 def serialize_object(kind: Kind, obj: Object) -> bytes:
-    """An object in the stored form that is not stored (a dry run, a deleted one), as it is read."""
+    """An object that is not in the store (a dry run, a removed object) as a client reads it."""
     content = _to_stored_layout(obj)
     content["metadata"] = {k: v for k, v in obj["metadata"].items() if v not in (None, "")}
     return serialize_stored(kind, orjson.dumps(content))
 
 
 def serialize_list(kind: Kind, meta: Object, values: Iterable[bytes]) -> bytes:
-    """A list of objects that are already in the form of their kind."""
+    """A list of values that are in the version of the kind."""
     opening = object_header(kind.list_name, kind.api_version) + b'"metadata":' + orjson.dumps(meta)
     return opening + b',"items":[' + b",".join(values) + b"]}"
 
 
-def deleted_state(record: KeyValue, revision: int) -> bytes:
-    """The last state of a deleted object, at the revision of its deletion."""
+def encode_deleted_state(record: KeyValue, revision: int) -> bytes:
+    """The last state of a removed object, at the revision of its deletion."""
     old, new = b'"resourceVersion":"%d"', b'"resourceVersion":"%d"'
     return record.value.replace(old % record.revision, new % revision, 1)
 
 
+# ---- representations: watch events, Tables, metadata only ----------------------------------------
+
+#: (event type, stored bytes of the object) -> the event as the client reads it.
+EventRenderer = Callable[[str, bytes], bytes]
+
+_INCLUDE = ("", "Metadata", "Object", "None")
+
+
+@cache
+def plain_renderer(kind: Kind) -> EventRenderer:
+    """Renders events with whole objects. One function per kind, so that bytes are shared."""
+
+    def render(event: str, value: bytes) -> bytes:
+        return b'{"type":"%s","object":%s}\n' % (event.encode(), serialize_stored(kind, value))
+
+    return render
+
+
+def check_include_object(include: str) -> str:
+    """The part of each object that goes into a Table row; raises BadRequest if unknown."""
+    if include not in _INCLUDE:
+        raise BadRequest(
+            "Unable to convert to Table as requested: includeObject: Invalid value: "
+            f"\"{include}\": must be 'Metadata', 'Object', 'None', or empty"
+        )
+    return include or "Metadata"
+
+
+def render_table(
+    kind: Kind, values: Iterable[bytes], meta: Object, *, include: str, now: float
+) -> bytes:
+    """Stored objects as a Table."""
+    columns = _table_columns(kind)
+    body: Object = {
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": meta,
+        "columnDefinitions": [_column_definition(column) for column in columns],
+        "rows": [
+            _table_row(kind, columns, orjson.loads(value), include=include, now=now)
+            for value in values
+        ],
+    }
+    return orjson.dumps(body)
+
+
+def table_renderer(kind: Kind, include: str, now: Callable[[], float]) -> EventRenderer:
+    """Renders watch events as Tables with one row."""
+
+    def render(event: str, value: bytes) -> bytes:
+        rows = render_table(kind, [value], {}, include=include, now=now())
+        return b'{"type":"%s","object":%s}\n' % (event.encode(), rows)
+
+    return render
+
+
+def metadata_only(value: bytes) -> Object:
+    """A stored object as PartialObjectMetadata."""
+    return {
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": orjson.loads(value)["metadata"],
+    }
+
+
+def metadata_list(values: Iterable[bytes], meta: Object) -> bytes:
+    """Stored objects as a PartialObjectMetadataList."""
+    body = {
+        "kind": "PartialObjectMetadataList",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": meta,
+        "items": [metadata_only(value) for value in values],
+    }
+    return orjson.dumps(body)
+
+
+def metadata_event(event: str, value: bytes) -> bytes:
+    """A watch event with PartialObjectMetadata."""
+    return orjson.dumps({"type": event, "object": metadata_only(value)}) + b"\n"
+
+
+def _table_columns(kind: Kind) -> tuple[Column, ...]:
+    return (
+        kind.columns
+        if isinstance(kind, CustomKind)
+        else PRINTER_COLUMNS.get(kind.name, DEFAULT_COLUMNS)
+    )
+
+
+def _column_definition(column: Column) -> Object:
+    return {
+        "name": column.name,
+        "type": column.type,
+        "format": column.format,
+        "description": column.description,
+        "priority": column.priority,
+    }
+
+
+def _table_row(
+    kind: Kind, columns: tuple[Column, ...], obj: Object, *, include: str, now: float
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"cells": [column.cell(obj, now) for column in columns]}
+    if include == "Object":
+        served = from_hub(kind, obj)
+        row["object"] = {"kind": kind.name, "apiVersion": kind.api_version, **served}
+    elif include == "Metadata":
+        row["object"] = {
+            "kind": "PartialObjectMetadata",
+            "apiVersion": "meta.k8s.io/v1",
+            "metadata": obj["metadata"],
+        }
+    return row
+
+
+# ---- status and errors ---------------------------------------------------------------------------
+
+
 def success_reply(code: int) -> Reply:
-    """The Status of an act that leaves no object to show."""
-    return Reply(code, orjson.dumps({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code,
-    }))  # fmt: skip
+    """A Status for a request that returns no object."""
+    status = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "code": code,
+    }
+    return Reply(code, orjson.dumps(status))
 
 
 def not_found_error(kind: Kind, name: str) -> NotFound:
-    """No such object of that kind."""
+    """404: no such object."""
     return NotFound(
         f'{kind.resource} "{name}" not found', name=name, group=kind.group, kind=kind.plural
     )
@@ -114,44 +244,55 @@ def not_found_error(kind: Kind, name: str) -> NotFound:
 def forbidden_error(
     kind: Kind, name: str, reason: str, causes: tuple[Cause, ...] = ()
 ) -> Forbidden:
-    """Not allowed, whoever asks."""
+    """403 for a reason that does not depend on the user."""
     return Forbidden(
         f'{kind.resource} "{name}" is forbidden: {reason}',
-        name=name, group=kind.group, kind=kind.plural, causes=causes,
-    )  # fmt: skip
+        name=name,
+        group=kind.group,
+        kind=kind.plural,
+        causes=causes,
+    )
 
 
 def raise_if_invalid(kind: Kind, name: str, causes: Sequence[Cause]) -> None:
-    """Raise what is wrong with an object, if anything is."""
+    """Raise 422 if there are causes."""
     if causes:
         raise Invalid(
             f'{kind.qualified_name} "{name}" is invalid: {join_causes(causes)}',
-            name=name, group=kind.group, kind=kind.name, causes=causes,
-        )  # fmt: skip
+            name=name,
+            group=kind.group,
+            kind=kind.name,
+            causes=causes,
+        )
 
 
 def already_exists_error(
     kind: Kind, name: str, *, being_deleted: bool = False, is_generated: bool = False
 ) -> AlreadyExists:
-    """The name is taken, if only by something that is going away; another may be free soon."""
+    """409: the name is taken, possibly by an object that is being deleted."""
     prefix = "object is being deleted: " if being_deleted else ""
-    rest = ", the server was not able to generate a unique name for the object"
+    suffix = ", the server was not able to generate a unique name for the object"
     return AlreadyExists(
-        f'{prefix}{kind.resource} "{name}" already exists{rest if is_generated else ""}',
-        name=name, group=kind.group, kind=kind.plural, retry_after=1 if is_generated else None,
-    )  # fmt: skip
+        f'{prefix}{kind.resource} "{name}" already exists{suffix if is_generated else ""}',
+        name=name,
+        group=kind.group,
+        kind=kind.plural,
+        retry_after=1 if is_generated else None,
+    )
 
 
 def conflict_error(kind: Kind, name: str, detail: str, *, resource: str = "") -> Conflict:
-    """A write that cannot be fulfilled in the present state."""
+    """409: the write contradicts the current state."""
     resource = resource or kind.resource
     return Conflict(
         f'Operation cannot be fulfilled on {resource} "{name}": {detail}',
-        name=name, group=kind.group, kind=resource.partition(".")[0],
-    )  # fmt: skip
+        name=name,
+        group=kind.group,
+        kind=resource.partition(".")[0],
+    )
 
 
 def modified_error(kind: Kind, name: str) -> Conflict:
-    """Somebody else has changed the object since the caller read it."""
+    """409: the object was changed since the client read it."""
     advice = "please apply your changes to the latest version and try again"
     return conflict_error(kind, name, f"the object has been modified; {advice}")

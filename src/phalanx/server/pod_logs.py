@@ -1,10 +1,8 @@
-"""What somebody wants of a log: the options of `pods/log`, read and applied to lines.
+"""Container logs: `pods/log`, read by `kubectl logs` and written by the kubelets of process nodes.
 
-Logs of containers, read (`kubectl logs`) and, by the kubelets of process nodes, written.
-
-What a container has said depends on the sort of its node: on a simulated one nothing ran, and a few
-lines tell of that; what processes wrote is in `outputs`; of other nodes nothing is known here, as
-no kubelet is ever asked.
+The source depends on the type of the node. On a simulated node nothing runs: a few generated lines
+describe the container. On a process node the kubelet sends the output (`kubelet_reports.py`). For
+other nodes the log is empty, because the server never calls a kubelet.
 """
 
 from __future__ import annotations
@@ -28,14 +26,14 @@ from phalanx.server.objects import decode_record, not_found_error
 from phalanx.server.request_info import RequestInfo
 from phalanx.server.serialization import load_body
 
-#: Option -> the least that it may be.
+#: Option -> its minimum.
 _MINIMUMS = {"tailLines": 0, "limitBytes": 1, "sinceSeconds": 1}
 _FALSE_VALUES = ("", "0", "f", "false")
 
 
 @dataclass(frozen=True, slots=True)
-class LogOptions:
-    """Which lines are wanted, and how. `limit` is in bytes, `since` a moment."""
+class PodLogOptions:
+    """The options of `pods/log`. `limit` is in bytes, `since` is a time."""
 
     previous: bool
     follow: bool
@@ -45,29 +43,29 @@ class LogOptions:
     since: float
 
     def select_lines(self, lines: Iterable[LogLine]) -> list[LogLine]:
-        """Those that are wanted of all that there are."""
+        """The lines that match `since` and `tail`."""
         found = [line for line in lines if line.time >= self.since]
         return found if self.tail is None else found[max(len(found) - self.tail, 0) :]
 
     def format_lines(self, lines: Sequence[LogLine]) -> bytes:
-        """Lines as they are sent."""
+        """Lines as the client reads them."""
         if not self.timestamps:
             return b"".join(line.text for line in lines)
         return b"".join(micro_timestamp(at).encode() + b" " + text for _, at, text in lines)
 
 
-def read_log_options(call: RequestInfo, now: float) -> LogOptions:
-    """The options of a request, refused where they make no sense."""
+def read_log_options(call: RequestInfo, now: float) -> PodLogOptions:
+    """Parse the options of a request. Raises Invalid."""
     numbers = {option: call.int_option(option) for option in _MINIMUMS}
     _check_numbers(call, numbers)
-    ago = numbers["sinceSeconds"]
-    return LogOptions(
-        _is_on(call, "previous"),
-        _is_on(call, "follow"),
-        _is_on(call, "timestamps"),
-        numbers["tailLines"],
-        numbers["limitBytes"],
-        _since_time(call) if ago is None else now - ago,
+    age = numbers["sinceSeconds"]
+    return PodLogOptions(
+        previous=_is_on(call, "previous"),
+        follow=_is_on(call, "follow"),
+        timestamps=_is_on(call, "timestamps"),
+        tail=numbers["tailLines"],
+        limit=numbers["limitBytes"],
+        since=_since_time(call) if age is None else now - age,
     )
 
 
@@ -91,7 +89,9 @@ def _since_time(call: RequestInfo) -> float:
     try:
         return parse_timestamp(text) if text else 0.0
     except ValueError:
-        raise BadRequest(f'sinceTime: "{text}" is no time such as 2027-01-15T08:00:00Z') from None
+        raise BadRequest(
+            f'sinceTime: invalid time "{text}": expected a time such as 2027-01-15T08:00:00Z'
+        ) from None
 
 
 def _is_on(call: RequestInfo, option: str) -> bool:
@@ -99,12 +99,12 @@ def _is_on(call: RequestInfo, option: str) -> bool:
 
 
 _TEXT = "text/plain; charset=utf-8"
-#: Seconds between two looks at whether there is more to follow.
+#: Seconds between two checks for new lines.
 _FOLLOW_INTERVAL = 0.2
 
 
 class _LogUpload(msgspec.Struct, frozen=True):
-    """What the kubelet of a process node sends: whole lines of one run of a container."""
+    """The body that a kubelet sends: whole lines of one run of a container."""
 
     uid: str
     container: str
@@ -113,86 +113,85 @@ class _LogUpload(msgspec.Struct, frozen=True):
 
 
 async def read_log(context: ServerContext, call: RequestInfo) -> Reply | StreamReply:
-    """What a container has written."""
+    """Handle GET of `pods/log`."""
     pod = _get_pod(context, call)
     name, options = _read_request(context, call, pod)
     if options.follow and not options.previous:
         return StreamReply(200, _follow_log(context, call, name, options), _TEXT)
-    lines = options.select_lines(_container_lines(context, pod, name, options.previous))
+    lines = options.select_lines(_container_lines(context, pod, name, previous=options.previous))
     return Reply(200, options.format_lines(lines)[: options.limit], _TEXT)
 
 
 async def append_log(context: ServerContext, call: RequestInfo) -> Reply:
-    """Keep what a container of a process node has written, of the very pod that is meant."""
+    """Handle POST of `pods/log`: append output of a container on a process node."""
     pod = _get_pod(context, call)
     try:
-        said = msgspec.convert(load_body(call.request, (JSON,)), _LogUpload)
+        upload = msgspec.convert(load_body(call.request, (JSON,)), _LogUpload)
     except msgspec.ValidationError as error:
-        raise BadRequest(f"this is no output of a container: {error}") from None
-    if said.uid != pod["metadata"]["uid"]:
-        raise Conflict(f'pod "{call.name}" is not the one of uid {said.uid}')
-    _check_container(call, pod, said.container)
+        raise BadRequest(f"invalid container output: {error}") from None
+    if upload.uid != pod["metadata"]["uid"]:
+        raise Conflict(f'pod "{call.name}" does not have uid {upload.uid}')
+    _check_container(call, pod, upload.container)
     if _pod_node_type(context, pod) != PROCESS_NODE_TYPE:
-        raise BadRequest(f'pod "{call.name}" is on no process node')
-    run = ContainerRun(said.uid, said.container, said.restart)
-    context.container_logs.append(run, context.clock.now(), said.text.encode(errors="replace"))
+        raise BadRequest(f'pod "{call.name}" is not on a process node')
+    run = ContainerRun(upload.uid, upload.container, upload.restart)
+    context.container_logs.append(run, context.clock.now(), upload.text.encode(errors="replace"))
     return Reply(201, orjson.dumps({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
 
 
 async def _follow_log(
-    context: ServerContext, call: RequestInfo, name: str, options: LogOptions
+    context: ServerContext, call: RequestInfo, name: str, options: PodLogOptions
 ) -> AsyncGenerator[bytes, None]:
-    """What there is and then what comes, until the container has ended."""
+    """The lines so far, then new ones, until the container has terminated."""
     seen, left = -1, options.limit
     while (record := context.store.get(call.key)) is not None:
         pod = decode_record(record)
-        known = list(_container_lines(context, pod, name))
-        new = (
-            options.select_lines(known)
-            if seen < 0
-            else [one for one in known if one.number >= seen]
-        )
-        seen = known[-1].number + 1 if known else 0
+        lines = list(_container_lines(context, pod, name))
+        if seen < 0:
+            new = options.select_lines(lines)
+        else:
+            new = [line for line in lines if line.number >= seen]
+        seen = lines[-1].number + 1 if lines else 0
         if text := options.format_lines(new)[:left]:
             left = None if left is None else left - len(text)
             yield text
-        # As it was before the lines were read: what was written last has been sent.
+        # The pod was read before the lines: if it had terminated, all its lines are sent.
         if left == 0 or "running" not in (_container_status(pod, name).get("state") or {}):
             return
         await asyncio.sleep(_FOLLOW_INTERVAL)
 
 
 def _container_lines(
-    context: ServerContext, pod: Object, name: str, previous: bool = False
+    context: ServerContext, pod: Object, name: str, *, previous: bool = False
 ) -> Iterator[LogLine]:
-    """All that is known of what a container wrote."""
+    """All kept lines of a container."""
     status = _container_status(pod, name)
-    sort = _pod_node_type(context, pod)
-    if sort == PROCESS_NODE_TYPE:
+    node_type = _pod_node_type(context, pod)
+    if node_type == PROCESS_NODE_TYPE:
         restart = status.get("restartCount", 0) - previous
         return context.container_logs.lines(ContainerRun(pod["metadata"]["uid"], name, restart))
-    return _simulated_lines(pod, name, status) if sort == SIMULATED_NODE_TYPE else iter(())
+    return _simulate_lines(pod, name, status) if node_type == SIMULATED_NODE_TYPE else iter(())
 
 
-def _simulated_lines(pod: Object, name: str, status: Object) -> Iterator[LogLine]:
-    """What a container would say if it ran; the same for the same pod."""
+def _simulate_lines(pod: Object, name: str, status: Object) -> Iterator[LogLine]:
+    """Generated lines for a container on a simulated node; equal for equal pods."""
     meta, spec, state = pod["metadata"], pod["spec"], status.get("state") or {}
-    ended = state.get("terminated") or {}
-    begin = ended.get("startedAt") or (state.get("running") or {}).get("startedAt")
-    if not begin:
+    terminated = state.get("terminated") or {}
+    started_at = terminated.get("startedAt") or (state.get("running") or {}).get("startedAt")
+    if not started_at:
         return
-    (own,) = [one for one in _containers(pod) if one["name"] == name]
-    argv = " ".join([*(own.get("command") or ()), *(own.get("args") or ())])
-    at = parse_timestamp(begin)
+    (container,) = [one for one in _containers(pod) if one["name"] == name]
+    argv = " ".join([*(container.get("command") or ()), *(container.get("args") or ())])
+    started = parse_timestamp(started_at)
     texts = [
         f"{meta['namespace']}/{meta['name']}: {name} started on simulated node {spec['nodeName']}",
-        f"image {own.get('image', '')}, nothing is executed: {argv or 'no command'}",
+        f"image {container.get('image', '')}, nothing is executed: {argv or 'no command'}",
     ]
     for number, text in enumerate(texts):
-        yield LogLine(number, at, f"{text}\n".encode())
-    if ended:
-        end = f"ended with exit code {ended.get('exitCode', 0)}\n"
-        yield LogLine(len(texts), parse_timestamp(ended["finishedAt"]), end.encode())
+        yield LogLine(number, started, f"{text}\n".encode())
+    if terminated:
+        text = f"ended with exit code {terminated.get('exitCode', 0)}\n"
+        yield LogLine(len(texts), parse_timestamp(terminated["finishedAt"]), text.encode())
 
 
 def _get_pod(context: ServerContext, call: RequestInfo) -> Object:
@@ -203,28 +202,27 @@ def _get_pod(context: ServerContext, call: RequestInfo) -> Object:
 
 
 def _pod_node_type(context: ServerContext, pod: Object) -> str:
-    """Of which sort the node of a pod is; "" if it is not one of ours."""
+    """The type of the node of a pod; "" for a node that Phalanx does not run."""
     name = pod.get("spec", {}).get("nodeName", "")
     record = context.store.get(NODE.store_key("", name)) if name else None
     if record is None:
         return ""
-    sort: str = (decode_record(record)["metadata"].get("annotations") or {}).get(
-        NODE_TYPE_ANNOTATION, ""
-    )
-    return sort
+    annotations = decode_record(record)["metadata"].get("annotations") or {}
+    return str(annotations.get(NODE_TYPE_ANNOTATION, ""))
 
 
-def _read_request(context: ServerContext, call: RequestInfo, pod: Object) -> tuple[str, LogOptions]:
-    """The container that is meant and what is wanted of it, if there can be anything."""
+def _read_request(
+    context: ServerContext, call: RequestInfo, pod: Object
+) -> tuple[str, PodLogOptions]:
+    """The requested container and options; raises BadRequest if it has no log."""
     options = read_log_options(call, context.clock.now())
-    name = _requested_container(call, pod)
+    name = _select_container(call, pod)
     status = _container_status(pod, name)
     restarts = status.get("restartCount", 0)
     if not status or ("waiting" in status.get("state", {}) and not restarts):
         raise BadRequest(f'container "{name}" in pod "{call.name}" is waiting to start')
     if options.previous and not restarts:
-        what = f'previous terminated container "{name}" in pod "{call.name}"'
-        raise BadRequest(f"{what} not found")
+        raise BadRequest(f'previous terminated container "{name}" in pod "{call.name}" not found')
     return name, options
 
 
@@ -234,22 +232,22 @@ def _containers(pod: Object) -> list[Object]:
 
 
 def _container_status(pod: Object, name: str) -> Object:
-    """What is known of how a container is."""
+    """The status of a container, or {}."""
     status = pod.get("status", {})
-    known = (status.get(kind) or () for kind in ("initContainerStatuses", "containerStatuses"))
-    return next((one for some in known for one in some if one.get("name") == name), {})
+    lists = (status.get(field) or () for field in ("initContainerStatuses", "containerStatuses"))
+    return next((one for statuses in lists for one in statuses if one.get("name") == name), {})
 
 
-def _requested_container(call: RequestInfo, pod: Object) -> str:
-    """The container that is meant: the one that is named, or the only one."""
+def _select_container(call: RequestInfo, pod: Object) -> str:
+    """The container that the query names, or the only one of the pod."""
     names = [c["name"] for c in pod["spec"].get("containers") or ()]
-    wanted = call.query.get("container") or (names[0] if len(names) == 1 else "")
-    if not wanted:
+    name = call.query.get("container") or (names[0] if len(names) == 1 else "")
+    if not name:
         raise BadRequest(
             f"a container name must be specified for pod {call.name}, choose one of: {names}"
         )
-    _check_container(call, pod, wanted)
-    return wanted
+    _check_container(call, pod, name)
+    return name
 
 
 def _check_container(call: RequestInfo, pod: Object, name: str) -> None:

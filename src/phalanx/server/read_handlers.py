@@ -1,12 +1,9 @@
-"""A list in pages: its records at one revision, and the token by which the next page is asked for.
+"""Get, list and watch: the same handlers for every kind.
 
-    page ─▶ token ─▶ client ─▶ place ─▶ page …
+    list ─▶ page ─▶ continue token ─▶ client ─▶ next page at the same revision
 
-A token is sealed for the very list that it continues, of that kind, namespace and selectors: one
-that was made up, or that belongs to another list, leads nowhere. `reading` asks; nothing here waits
-or decodes what it need not.
-
-Get, list and watch: once, for every kind. Nothing is decoded that need not be.
+A continue token is signed for one list (kind, namespace, selectors): a forged token, or the token
+of another list, is refused. Stored bytes are decoded only if a selector or a Table needs that.
 """
 
 from __future__ import annotations
@@ -24,28 +21,36 @@ from phalanx.api.custom_resources.custom_kinds import CustomKind
 from phalanx.api.errors import BadRequest, Cause, Expired, Timeout, TooLarge
 from phalanx.api.field_errors import forbidden, unsupported
 from phalanx.api.wire import Object, Reply, StreamReply
-from phalanx.server import tables, watches
+from phalanx.server import watches
 from phalanx.server.context import ServerContext
 from phalanx.server.objects import (
+    EventRenderer,
+    check_include_object,
     convert_stored,
     decode_record,
+    metadata_event,
+    metadata_list,
+    metadata_only,
     not_found_error,
+    plain_renderer,
+    render_table,
     serialize_list,
     serialize_stored,
+    table_renderer,
 )
 from phalanx.server.request_info import RequestInfo, SelectionPredicate, invalid_options
-from phalanx.server.serialization import Accepted, encode_reply, negotiate
+from phalanx.server.serialization import MediaTypeOptions, encode_reply, negotiate
 from phalanx.store.kv import KeyValue, RevisionCompacted
 
-#: Records that are read at once where the rest may not be needed.
+#: Records per read where the rest may not be needed.
 _READ_BATCH = 500
-#: Instead of a revision: whatever is the newest when the token is shown.
+#: Instead of a revision: the newest one at the time of the request.
 _LATEST_REVISION = -1
 _TOO_OLD = "The provided continue parameter is too old to display a consistent list result. "
 
 
 class ContinuePosition(msgspec.Struct, frozen=True, array_like=True):
-    """How far a list has come: the revision that it is of, and its last key below its prefix."""
+    """Where a list continues: its revision, and the last key below its prefix."""
 
     revision: int
     after: str
@@ -53,7 +58,7 @@ class ContinuePosition(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
-    """Part of a list: its records, the revision they are of, and how to go on."""
+    """Part of a list: its records, their revision, and how to continue."""
 
     records: list[KeyValue]
     revision: int
@@ -71,7 +76,7 @@ class ListPage:
 
 
 class ListPager:
-    """One list, as a call asks for it."""
+    """The pages of one list request."""
 
     def __init__(
         self, context: ServerContext, call: RequestInfo, selection: SelectionPredicate
@@ -82,18 +87,18 @@ class ListPager:
         self._token_purpose = "\0".join(("list", selection.prefix, *selectors))
 
     def first_page(self, revision: int) -> ListPage:
-        """The list from its beginning, of a revision. Raises Expired when that is forgotten."""
+        """The list from its beginning at a revision. Raises Expired if that is compacted."""
         try:
             return self._collect_page(revision, "")
         except RevisionCompacted as error:
             raise Expired("The resourceVersion for the provided list is too old.") from error
 
     def next_page(self, token: str) -> ListPage:
-        """The list from where a token leaves off. Raises BadRequest if it is not of this list."""
-        place, newest = self._decode_token(token), self._context.store.revision
-        revision = newest if place.revision == _LATEST_REVISION else place.revision
+        """The list after a continue token. Raises BadRequest if it is not of this list."""
+        position, newest = self._decode_token(token), self._context.store.revision
+        revision = newest if position.revision == _LATEST_REVISION else position.revision
         try:
-            return self._collect_page(revision, self._selection.prefix + place.after)
+            return self._collect_page(revision, self._selection.prefix + position.after)
         except RevisionCompacted as error:
             raise Expired(
                 f"{_TOO_OLD}You can start a new list without the continue parameter, or use the "
@@ -101,15 +106,14 @@ class ListPager:
                 "Continuing with the provided token results in an inconsistent list - objects that "
                 "were created, modified, or deleted between the time the first chunk was returned "
                 "and now may show up in the list.",
-                continue_token=self._encode_token(ContinuePosition(_LATEST_REVISION, place.after)),
+                continue_token=self._encode_token(
+                    ContinuePosition(_LATEST_REVISION, position.after)
+                ),
             ) from error
 
     def _collect_page(self, revision: int, after: str) -> ListPage:
-        found, limit, selection = (
-            self._matching_records(revision, after),
-            self._limit,
-            self._selection,
-        )
+        limit, selection = self._limit, self._selection
+        found = self._matching_records(revision, after)
         if not limit:
             return ListPage(list(found), revision)
         records = list(islice(found, limit))
@@ -122,7 +126,7 @@ class ListPager:
         return ListPage(records, revision, more, remaining)
 
     def _matching_records(self, revision: int, after: str) -> Iterator[KeyValue]:
-        """The records of the list; with a limit, read in pages so that a rest is left alone."""
+        """The records of the list; with a limit, they are read in batches."""
         store, selection = self._context.store, self._selection
         size = max(self._limit + 1, _READ_BATCH) if self._limit else 0
         while True:
@@ -142,23 +146,23 @@ class ListPager:
     def _decode_token(self, token: str) -> ContinuePosition:
         raw = self._context.access.token_signer.verify(token, self._token_purpose)
         if raw is None:
-            why = "it was not handed out for this list"
-            raise BadRequest(f"invalid continue token: continue key is not valid: {why}")
+            detail = "it was not issued for this list"
+            raise BadRequest(f"invalid continue token: continue key is not valid: {detail}")
         return msgspec.json.decode(raw, type=ContinuePosition)
 
 
-#: Seconds to wait for a revision that is not there yet.
+#: Seconds to wait for a revision that is not committed yet.
 FUTURE_REVISION_TIMEOUT = 3.0
 #: A watch without a time limit ends after a random time in this range, in seconds.
 WATCH_TIMEOUT_RANGE = (1800.0, 3600.0)
-#: Bytes of objects that one list may have, and how many objects cannot come near that.
-LARGEST, _SMALL_LIST_LENGTH = 512 << 20, 350
+#: Bytes of objects that one list may have, and a number of objects that never reaches it.
+MAX_LIST_BYTES, _SMALL_LIST_LENGTH = 512 << 20, 350
 
 
 async def get_object(context: ServerContext, call: RequestInfo) -> Reply:
-    """One object."""
+    """Handle GET of one object."""
     accepted = negotiate(call.request)
-    await _wait_for_revision(context, _requested_revision(call))
+    await _wait_for_revision(context, _parse_revision(call))
     record = context.store.get(call.key)
     if record is None:
         raise not_found_error(call.kind, call.name)
@@ -166,37 +170,39 @@ async def get_object(context: ServerContext, call: RequestInfo) -> Reply:
 
 
 def _serialize_object(
-    context: ServerContext, call: RequestInfo, accepted: Accepted, record: KeyValue
+    context: ServerContext, call: RequestInfo, accepted: MediaTypeOptions, record: KeyValue
 ) -> bytes:
     if accepted.form == "Table":
-        include = tables.check_include(call.query.get("includeObject", ""))
+        include = check_include_object(call.query.get("includeObject", ""))
         meta = {"resourceVersion": str(record.revision)}
-        return tables.table(call.kind, [record.value], meta, include, context.clock.now())
+        return render_table(
+            call.kind, [record.value], meta, include=include, now=context.clock.now()
+        )
     if accepted.form == "PartialObjectMetadata":
-        return orjson.dumps(tables.metadata_only(record.value))
+        return orjson.dumps(metadata_only(record.value))
     return serialize_stored(call.kind, record.value)
 
 
 async def list_or_watch(context: ServerContext, call: RequestInfo) -> Reply | StreamReply:
-    """A list, or a watch when that is asked for."""
+    """Handle GET of a collection: a list, or a watch if the query asks for it."""
     return (
         await watch_objects(context, call) if call.is_watch else await list_objects(context, call)
     )
 
 
 async def list_objects(context: ServerContext, call: RequestInfo) -> Reply:
-    """The objects of a selection, whole or page by page, at one revision."""
+    """Handle a list: the selected objects, whole or by pages, at one revision."""
     accepted, selection = negotiate(call.request), call.selection_predicate()
     _check_list_options(call)
     page = await _list_page(context, call, selection)
     values = [record.value for record in page.records]
     _check_size(values)
     if accepted.form == "Table":
-        include = tables.check_include(call.query.get("includeObject", ""))
+        include = check_include_object(call.query.get("includeObject", ""))
         now = context.clock.now()
-        body = tables.table(call.kind, values, page.meta(), include, now)
+        body = render_table(call.kind, values, page.meta(), include=include, now=now)
     elif accepted.form == "PartialObjectMetadataList":
-        body = tables.metadata_list(values, page.meta())
+        body = metadata_list(values, page.meta())
     else:
         body = serialize_list(
             call.kind, page.meta(), (convert_stored(call.kind, v) for v in values)
@@ -205,24 +211,26 @@ async def list_objects(context: ServerContext, call: RequestInfo) -> Reply:
 
 
 def _check_size(values: Sequence[bytes]) -> None:
-    """Refuse an answer that would take the memory of everybody else; few objects cannot."""
-    if len(values) > _SMALL_LIST_LENGTH and sum(map(len, values)) > LARGEST:
-        raise TooLarge(f"the list has more than {LARGEST >> 20} MiB: ask for pages with limit=500")
+    """Refuse a list that would take too much memory; a few objects cannot."""
+    if len(values) > _SMALL_LIST_LENGTH and sum(map(len, values)) > MAX_LIST_BYTES:
+        raise TooLarge(
+            f"the list has more than {MAX_LIST_BYTES >> 20} MiB: read it in pages, with limit=500"
+        )
 
 
 async def _list_page(
     context: ServerContext, call: RequestInfo, selection: SelectionPredicate
 ) -> ListPage:
-    paging, wanted = ListPager(context, call, selection), _requested_revision(call)
+    pager, revision = ListPager(context, call, selection), _parse_revision(call)
     if token := call.query.get("continue", ""):
-        return paging.next_page(token)
-    await _wait_for_revision(context, wanted)
-    is_exact = call.query.get("resourceVersionMatch", "") == "Exact" and wanted
-    return paging.first_page(wanted if is_exact else context.store.revision)
+        return pager.next_page(token)
+    await _wait_for_revision(context, revision)
+    is_exact = call.query.get("resourceVersionMatch", "") == "Exact" and revision
+    return pager.first_page(revision if is_exact else context.store.revision)
 
 
-def _requested_revision(call: RequestInfo) -> int:
-    """The resourceVersion that is asked for; 0 is any."""
+def _parse_revision(call: RequestInfo) -> int:
+    """The requested resourceVersion; 0 means any."""
     text = call.query.get("resourceVersion", "")
     if text not in ("", "0") and call.query.get("continue"):
         raise BadRequest("specifying resource version is not allowed when using continue")
@@ -233,17 +241,17 @@ def _requested_revision(call: RequestInfo) -> int:
 
 
 async def _wait_for_revision(context: ServerContext, revision: int) -> None:
-    """Wait a little for a revision that is still to come."""
+    """Wait shortly for a revision that is not committed yet."""
     loop, store = asyncio.get_running_loop(), context.store
     if revision <= store.revision:
         return
     reached = loop.create_future()
 
-    def look(_: object) -> None:
+    def check_revision(_: object) -> None:
         if store.revision >= revision and not reached.done():
             reached.set_result(None)
 
-    stop = store.subscribe(look)
+    unsubscribe = store.subscribe(check_revision)
     try:
         async with asyncio.timeout(FUTURE_REVISION_TIMEOUT):
             await reached
@@ -254,52 +262,54 @@ async def _wait_for_revision(context: ServerContext, revision: int) -> None:
             retry_after=1,
         ) from None
     finally:
-        stop()
+        unsubscribe()
 
 
 async def watch_objects(context: ServerContext, call: RequestInfo) -> StreamReply:
-    """Changes of a selection, as they come."""
+    """Handle a watch: a stream of changes of a selection."""
     accepted, selection = negotiate(call.request), call.selection_predicate()
     _check_watch_options(call)
-    asked, limit = _requested_revision(call), call.int_option("timeoutSeconds")
-    await _wait_for_revision(context, asked)
-    if isinstance(call.kind, CustomKind) and 0 < asked < call.kind.created_revision:
-        return StreamReply(200, _expired_stream(asked, call.kind.created_revision))
+    requested, timeout = _parse_revision(call), call.int_option("timeoutSeconds")
+    await _wait_for_revision(context, requested)
+    if isinstance(call.kind, CustomKind) and 0 < requested < call.kind.created_revision:
+        return StreamReply(200, _stream_expired(requested, call.kind.created_revision))
     render = _event_renderer(context, call, accepted)
     initial = b""
-    since = asked or context.store.revision
-    if _wants_initial_events(call, asked):
+    since = requested or context.store.revision
+    if _wants_initial_events(call, requested):
         since = context.store.revision
         records = context.store.range(selection.prefix)
         initial = b"".join(watches.initial_events(selection, records, render))
         if call.query.get("sendInitialEvents") == "true":
             initial += watches.bookmark_event(call.kind, since, ends_initial=True)
-    seconds = float(limit) if limit else context.random.between(*WATCH_TIMEOUT_RANGE)
+    seconds = float(timeout) if timeout else context.random.between(*WATCH_TIMEOUT_RANGE)
     bookmarks = call.query.get("allowWatchBookmarks") in ("true", "1")
-    wish = watches.WatchOptions(call.kind, selection, render, since, seconds, bookmarks)
-    return StreamReply(200, watches.watch_stream(context.watch_broadcaster, wish, initial))
+    options = watches.WatchOptions(
+        call.kind, selection, render, since=since, seconds=seconds, bookmarks=bookmarks
+    )
+    return StreamReply(200, watches.watch_stream(context.watch_broadcaster, options, initial))
 
 
-async def _expired_stream(asked: int, since: int) -> AsyncGenerator[bytes, None]:
-    """A watch from before its kind was defined: there is no history to tell."""
-    yield watches.error_event(Expired(f"too old resource version: {asked} ({since})"))
+async def _stream_expired(requested: int, since: int) -> AsyncGenerator[bytes, None]:
+    """A watch from before its kind was defined: there is no history of it."""
+    yield watches.error_event(Expired(f"too old resource version: {requested} ({since})"))
 
 
-def _wants_initial_events(call: RequestInfo, asked: int) -> bool:
-    """A watch from nowhere begins with what is there, and so does one that asks for it."""
-    wish = call.query.get("sendInitialEvents")
-    return wish == "true" or (not asked and wish != "false")
+def _wants_initial_events(call: RequestInfo, requested: int) -> bool:
+    """Whether the watch begins with the current objects: by request, or without a revision."""
+    option = call.query.get("sendInitialEvents")
+    return option == "true" or (not requested and option != "false")
 
 
 def _event_renderer(
-    context: ServerContext, call: RequestInfo, accepted: Accepted
-) -> watches.EventRenderer:
+    context: ServerContext, call: RequestInfo, accepted: MediaTypeOptions
+) -> EventRenderer:
     if accepted.form == "Table":
-        include = tables.check_include(call.query.get("includeObject", ""))
-        return tables.table_events(call.kind, include, context.clock.now)
+        include = check_include_object(call.query.get("includeObject", ""))
+        return table_renderer(call.kind, include, context.clock.now)
     if accepted.form.startswith("PartialObjectMetadata"):
-        return tables.metadata_event
-    return watches.plain_renderer(call.kind)
+        return metadata_event
+    return plain_renderer(call.kind)
 
 
 def _check_list_options(call: RequestInfo) -> None:
@@ -324,18 +334,14 @@ def _check_list_options(call: RequestInfo) -> None:
 
 
 def _check_watch_options(call: RequestInfo) -> None:
-    match, wish = call.query.get("resourceVersionMatch"), call.query.get("sendInitialEvents")
+    match, initial = call.query.get("resourceVersionMatch"), call.query.get("sendInitialEvents")
     causes: list[Cause] = []
-    if wish is not None and match != "NotOlderThan":
-        causes.append(forbidden(
-            "resourceVersionMatch",
-            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-        ))  # fmt: skip
-    if wish is None and match:
-        causes.append(forbidden(
-            "resourceVersionMatch",
-            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-        ))  # fmt: skip
+    if initial is not None and match != "NotOlderThan":
+        detail = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+        causes.append(forbidden("resourceVersionMatch", detail))
+    if initial is None and match:
+        detail = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+        causes.append(forbidden("resourceVersionMatch", detail))
     elif match not in (None, "", "NotOlderThan"):
         causes.append(unsupported("resourceVersionMatch", match, ("NotOlderThan",)))
     if causes:

@@ -1,6 +1,6 @@
-"""Request bodies: from bytes to an object that conforms to its kind's schema, or a 4xx.
+"""Request bodies: from bytes to an object that conforms to the schema of its kind, or a 4xx.
 
-bytes ─▶ read (JSON or YAML, limits) ─▶ stored names ─▶ conform (types, unknown fields) ─▶ object
+bytes ─▶ load (JSON, YAML, protobuf) ─▶ resolve field aliases ─▶ conform to the schema
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ from phalanx.server.request_info import RequestInfo
 from phalanx.server.serialization import OBJECT_MEDIA_TYPES, PROTOBUF, load_body, media_type
 
 _MAX_WARNINGS = 50
-#: How a key ends, in JSON as most write it and as it may be written too.
+#: The end of a key in JSON, in the usual form and with spaces.
 _KEY_END, _SPACED_KEY_END = b'":', re.compile(rb'"\s+:')
 
 
 def read_object(context: ServerContext, call: RequestInfo) -> Object:
-    """The object of a create or update, conforming, its kind checked, unknown fields told of."""
+    """The object of a create or update, conforming and of the right kind."""
     obj = _load_body(call)
     if not isinstance(obj, dict):
         raise BadRequest(
             _unrecognized_message(call.kind, f"cannot unmarshal {_json_type(obj)} into an object")
         )
     check_kind(call.kind, obj)
-    doubled = _find_duplicate_keys(call, obj)
+    duplicates = _find_duplicate_keys(call, obj)
     for key in ("apiVersion", "kind"):
         obj.pop(key, None)
     rename_fields(call, JSON, obj)
-    conform_object(context, call, obj, doubled)
+    conform_object(context, call, obj, duplicates)
     return obj
 
 
-def rename_fields(call: RequestInfo, form: str, wanted: Any) -> ResolvedRequest:
-    """A body or patch without other names of fields; who uses one is told what to write instead."""
+def rename_fields(call: RequestInfo, content_type: str, body: Any) -> ResolvedRequest:
+    """Replace field aliases in a body or patch by the stored names, with a warning for each."""
     if call.kind.is_custom:
-        return ResolvedRequest(wanted)
-    found = resolve_aliases(call.kind.schema, form, wanted, call.namespace)
-    if found is None:
-        return ResolvedRequest(wanted)
-    raise_if_invalid(call.kind, call.name or _body_name(wanted), found.causes)
-    call.warnings.extend(found.warnings)
-    return found
+        return ResolvedRequest(body)
+    resolved = resolve_aliases(call.kind.schema, content_type, body, call.namespace)
+    if resolved is None:
+        return ResolvedRequest(body)
+    raise_if_invalid(call.kind, call.name or _body_name(body), resolved.causes)
+    call.warnings.extend(resolved.warnings)
+    return resolved
 
 
 def convert_to_stored(
     call: RequestInfo, obj: Object, convert: Callable[[Kind, Object], Object] = to_hub
 ) -> Object:
-    """A conforming object as it is stored; refused is what only its own form can say wrongly."""
+    """Convert a conforming object to the stored version; check rules of its own version."""
     raise_if_invalid(call.kind, call.name or _body_name(obj), validate_in_version(call.kind, obj))
     return convert(call.kind, obj)
 
@@ -73,10 +73,10 @@ def conform_object(
     *,
     strict: bool = False,
 ) -> None:
-    """Prune and check an object in place; unknown and doubled fields are told of or refused."""
+    """Prune and check an object in place; warn of or refuse unknown and duplicate fields."""
     kind, mode = call.kind, "Strict" if strict else call.field_validation()
     try:
-        report = context.registry.model(kind).conform(obj)
+        report = context.registry.strategy(kind).conform(obj)
     except Malformed as error:
         raise BadRequest(_cannot_handle_message(kind, str(error))) from error
     found = [f'unknown field "{path}"' for path in report.unknown_fields]
@@ -88,7 +88,7 @@ def conform_object(
 
 
 def check_kind(kind: Kind, obj: Object) -> None:
-    """Refuse an object of another kind or version than the path is for."""
+    """Refuse an object of another kind or version than the request path."""
     name, version = obj.get("kind") or kind.name, obj.get("apiVersion") or kind.api_version
     if name != kind.name:
         short = str(version).rpartition("/")[2]
@@ -101,43 +101,43 @@ def check_kind(kind: Kind, obj: Object) -> None:
 
 
 def _body_name(obj: Any) -> str:
-    """The name that a body gives, which may be of any shape yet."""
+    """The name in a body that is not checked yet."""
     meta = obj.get("metadata") if isinstance(obj, dict) else None
     return str(meta.get("name") or "") if isinstance(meta, dict) else ""
 
 
 def _load_body(call: RequestInfo) -> Any:
     try:
-        return load_body(call.request, _accepted_formats(call.kind))
+        return load_body(call.request, _media_types_for(call.kind))
     except BadRequest as error:
         raw = call.request.body if isinstance(call.request.body, bytes) else b""
-        shown = raw[:30].decode(errors="replace") + " ..." if raw else "<empty>"
-        raise BadRequest(_unrecognized_message(call.kind, f"{error.message} ({shown})")) from error
+        excerpt = raw[:30].decode(errors="replace") + " ..." if raw else "<empty>"
+        detail = f"{error.message} ({excerpt})"
+        raise BadRequest(_unrecognized_message(call.kind, detail)) from error
 
 
-def _accepted_formats(kind: Kind) -> tuple[str, ...]:
-    """What objects of a kind may be sent in; not of every kind is it known how protobuf has it."""
+def _media_types_for(kind: Kind) -> tuple[str, ...]:
+    """The media types for a kind; some kinds have no protobuf message."""
     if message_name(kind.api_version, kind.name):
         return OBJECT_MEDIA_TYPES
     return tuple(form for form in OBJECT_MEDIA_TYPES if form != PROTOBUF)
 
 
 def _find_duplicate_keys(call: RequestInfo, obj: Object) -> list[str]:
-    """The keys that occur twice in one object of a body in JSON; written anew, it has each once."""
+    """The duplicate keys of a JSON body; encoding the parsed object again shows if any exist."""
     raw = call.request.body
     if not isinstance(raw, bytes) or media_type(call.request) != JSON:
         return []
-    is_plain = raw.count(_KEY_END) == orjson.dumps(obj).count(
-        _KEY_END
-    ) and not _SPACED_KEY_END.search(raw)
-    return [] if is_plain else _parse_duplicate_keys(raw)
+    has_same_keys = raw.count(_KEY_END) == orjson.dumps(obj).count(_KEY_END)
+    if has_same_keys and not _SPACED_KEY_END.search(raw):
+        return []
+    return _parse_duplicate_keys(raw)
 
 
 def _parse_duplicate_keys(raw: bytes) -> list[str]:
-    """The names of keys that occur twice in one object of a JSON text."""
     found: list[str] = []
 
-    def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: dict[str, Any] = {}
         for key, value in pairs:
             if key in seen:
@@ -146,7 +146,7 @@ def _parse_duplicate_keys(raw: bytes) -> list[str]:
         return seen
 
     try:
-        json.loads(raw, object_pairs_hook=note)
+        json.loads(raw, object_pairs_hook=collect)
     except ValueError:
         return []
     return found

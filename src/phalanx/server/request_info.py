@@ -1,6 +1,7 @@
-"""Which objects a list or a watch is about: a kind, a namespace, labels, fields.
+"""What a request asks for: its kind, object, options and selection.
 
-A request, understood: which kind, which object, which options. Made once, by `routes`.
+`routes.py` builds one `RequestInfo` per request about a resource; handlers read it. A
+`SelectionPredicate` says which objects a list or a watch is about. Nothing here reads the store.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from phalanx.api.selectors import (
 )
 from phalanx.api.wire import Object, Request
 
-#: The shelf of selections that no single value can tell apart.
+#: The index field of selections that do not require one value of any field.
 UNINDEXED = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectionPredicate:
-    """What is asked for."""
+    """The objects that a list or a watch is about: kind, namespace, labels, fields."""
 
     kind: Kind
     namespace: str = ""
@@ -41,44 +42,45 @@ class SelectionPredicate:
 
     @property
     def prefix(self) -> str:
-        """Where in the store the candidates are."""
+        """The store prefix of the candidates."""
         return self.kind.store_prefix(self.namespace)
 
     @property
     def matches_all(self) -> bool:
-        """Whether every object below the prefix is meant, so that none need be looked at."""
+        """Whether every object below the prefix is selected, so that none must be decoded."""
         return not self.labels and not self.fields
 
     @property
     def index_key(self) -> tuple[str, str, str]:
-        """Where it is looked for when something changes: a kind, a field, its value."""
-        for need in self.fields:
-            is_plain = need.field not in self.kind.selectable_field_paths
-            if need.is_equal and is_plain and need.value != self.kind.selectable_fields[need.field]:
-                return self.kind.store_prefix(), need.field, need.value
+        """How watches are indexed: by kind, by one field and the value that it must have."""
+        kind = self.kind
+        for term in self.fields:
+            is_plain = term.field not in kind.selectable_field_paths
+            if term.is_equal and is_plain and term.value != kind.selectable_fields[term.field]:
+                return kind.store_prefix(), term.field, term.value
         if self.namespace:
             return self.kind.store_prefix(), "metadata.namespace", self.namespace
         return self.kind.store_prefix(), UNINDEXED, ""
 
     def matches(self, obj: Object) -> bool:
-        """Whether an object is meant."""
+        """Whether an object is selected."""
         labels = obj["metadata"].get("labels") or {}
-        return all(need.matches(labels) for need in self.labels) and fields_match(
+        return all(term.matches(labels) for term in self.labels) and fields_match(
             self.fields, obj, self.kind.selectable_fields, self.kind.selectable_field_paths
         )
 
 
 def parse_selection(kind: Kind, namespace: str, labels: str, fields: str) -> SelectionPredicate:
-    """The selection that a request's texts mean."""
+    """Parse the selectors of a request. Raises BadRequest."""
     try:
         selection = SelectionPredicate(
             kind, namespace, parse_label_selector(labels), parse_field_selector(fields)
         )
     except BadSelector as error:
         raise BadRequest(str(error)) from error
-    for need in selection.fields:
-        if need.field not in kind.selectable_fields:
-            raise BadRequest(_unknown_field_message(kind, need.field))
+    for term in selection.fields:
+        if term.field not in kind.selectable_fields:
+            raise BadRequest(_unknown_field_message(kind, term.field))
     return selection
 
 
@@ -89,14 +91,14 @@ def _unknown_field_message(kind: Kind, field: str) -> str:
     return f"field label not supported: {field}"
 
 
-#: Together they stay within what clients take as headers.
+#: Together they stay within the header sizes that clients accept.
 _MAX_WARNING_LENGTH, _MAX_WARNING_HEADERS = 256, 16
 _VALIDATION_MODES = ("", "Ignore", "Strict", "Warn")
 _DURATION = re.compile(r"[+-]?(0|((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|[smh]))+)", re.ASCII)
 
 
 class RequestInfo(msgspec.Struct, frozen=True):
-    """What is asked of which object. `warnings` gathers what the client should be told besides."""
+    """A resolved request. `warnings` collects Warning headers for the reply."""
 
     request: Request
     kind: Kind
@@ -123,7 +125,7 @@ class RequestInfo(msgspec.Struct, frozen=True):
 
     @property
     def is_watch(self) -> bool:
-        """Whether a watch is asked for: any word but a clear no asks for one."""
+        """Whether the query asks for a watch: every value except 0 and false does."""
         return self.query.get("watch", "0").lower() not in ("0", "false", "f")
 
     def selection_predicate(self) -> SelectionPredicate:
@@ -134,7 +136,7 @@ class RequestInfo(msgspec.Struct, frozen=True):
         return parse_selection(self.stored_kind, self.namespace, labels, fields)
 
     def int_option(self, name: str) -> int | None:
-        """An integer option, or None when it was not given."""
+        """An integer option, or None if it is missing."""
         text = self.query.get(name, "")
         if not text:
             return None
@@ -143,7 +145,7 @@ class RequestInfo(msgspec.Struct, frozen=True):
         return int(text)
 
     def check_timeout(self) -> None:
-        """Refuse a time limit that is none; how long a client waits is its own affair."""
+        """Refuse an invalid `timeout`; a valid one is ignored, the client enforces it."""
         text = self.query.get("timeout", "")
         if text and not _DURATION.fullmatch(text):
             detail = f'time: invalid duration "{text}"'
@@ -157,13 +159,13 @@ class RequestInfo(msgspec.Struct, frozen=True):
         return mode or "Warn"
 
     def check_dry_run(self) -> None:
-        """Refuse a dry run of another sort than the one there is."""
+        """Refuse a dryRun mode other than All."""
         mode = self.query.get("dryRun")
         if mode not in (None, "All"):
             raise self._bad_option(unsupported("dryRun", mode, ("All",)))
 
     def warning_headers(self) -> tuple[tuple[str, str], ...]:
-        """What the client should be told besides, as headers; long texts are cut."""
+        """The warnings as headers; long texts are cut."""
         texts = [
             _escape_quotes(text[:_MAX_WARNING_LENGTH])
             for text in self.warnings[:_MAX_WARNING_HEADERS]
@@ -184,21 +186,23 @@ _OPTIONS_KINDS = {
 
 
 def _escape_quotes(text: str) -> str:
-    """A text that stands in quotes; what would end a header is left out."""
+    """Escape a text for a quoted string in a header."""
     printable = "".join(c if c.isprintable() else " " for c in text)
     return printable.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def invalid_options(kind: str, causes: list[Cause]) -> Invalid:
-    """Options that contradict each other or are not known."""
+    """The error for options that are unknown or contradict each other."""
     return Invalid(
         f'{kind}.meta.k8s.io "" is invalid: {join_causes(causes)}',
-        group="meta.k8s.io", kind=kind, causes=causes,
-    )  # fmt: skip
+        group="meta.k8s.io",
+        kind=kind,
+        causes=causes,
+    )
 
 
 def parse_query(text: str) -> dict[str, str]:
-    """A query string; of a repeated option the first counts."""
+    """Parse a query string; the first of repeated options counts."""
     if not text:
         return {}
     try:

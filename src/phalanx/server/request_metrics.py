@@ -1,7 +1,7 @@
-"""What the server measures of itself: requests by what they ask and how they end, watches, gates.
+"""Metrics of the API server: requests, open watches, feature gates.
 
-`app.Server` reports every request that is about objects, once it is answered. Names, labels and
-bounds are those of Kubernetes.
+`app.Server` records every request about resources when it is answered. Names, labels and buckets
+are those of Kubernetes.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sized
 
 from phalanx.api.feature_gates import FeatureGates
-from phalanx.server import server_side_apply as applying
 from phalanx.server.request_info import RequestInfo
 from phalanx.server.routes import Endpoint, Route
+from phalanx.server.server_side_apply import apply_configuration
 from phalanx.telemetry import STAGE_SECONDS, Counter, Gauge, Histogram, Metrics, MetricSpec
 
 _REQUEST_LABELS = (
@@ -19,22 +19,22 @@ _REQUEST_LABELS = (
 )  # fmt: skip
 
 REQUEST_TOTAL = MetricSpec(
-    Counter, "apiserver_request_total", "Requests about objects, by how they ended.",
+    Counter, "apiserver_request_total", "Requests about resources, by status code.",
     (*_REQUEST_LABELS, "code"),
 )  # fmt: skip
 REQUEST_SECONDS = MetricSpec(
     Histogram, "apiserver_request_duration_seconds",
-    "Seconds that requests about objects took, but for watches.", _REQUEST_LABELS,
+    "Latency of requests about resources in seconds, except watches.", _REQUEST_LABELS,
     (
         0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0,
         10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
     ),
 )  # fmt: skip
 LONGRUNNING_REQUESTS = MetricSpec(
-    Gauge, "apiserver_longrunning_requests", "Watches that are open.", ("verb",)
+    Gauge, "apiserver_longrunning_requests", "Open watches.", ("verb",)
 )
 FEATURE_ENABLED = MetricSpec(
-    Gauge, "kubernetes_feature_enabled", "Feature gates: 1 if on.", ("name", "stage")
+    Gauge, "kubernetes_feature_enabled", "Feature gates: 1 if enabled.", ("name", "stage")
 )  # fmt: skip
 
 SERVER_METRICS = (
@@ -51,28 +51,33 @@ _VERBS = {
     "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETECOLLECTION",
 }  # fmt: skip
 
-#: All that the labels of a request are made from.
+#: Everything that the labels of a request depend on.
 _SeriesKey = tuple[Endpoint, object, str, bool, bool, bool, int]
 
 
 class RequestMetrics:
-    """The requests so far. What counts a request of a known sort is found by one look-up."""
+    """Counts requests. The series of a known combination of labels is found by one look-up."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._series_cache: dict[_SeriesKey, tuple[Counter, Histogram | None]] = {}
 
     def record(self, route: Route, call: RequestInfo, code: int, seconds: float) -> None:
-        """One request was answered."""
-        asked = (
-            route.endpoint, call.kind, call.subresource, bool(call.name), bool(call.namespace),
-            call.dry_run, code,
-        )  # fmt: skip
-        known = self._series_cache.get(asked)
-        if known is None:
-            known = self._series_cache[asked] = self._series(route, call, code)
-        count, histogram = known
-        count.add()
+        """Count one answered request."""
+        key = (
+            route.endpoint,
+            call.kind,
+            call.subresource,
+            bool(call.name),
+            bool(call.namespace),
+            call.dry_run,
+            code,
+        )
+        series = self._series_cache.get(key)
+        if series is None:
+            series = self._series_cache[key] = self._series(route, call, code)
+        counter, histogram = series
+        counter.add()
         if histogram is not None:
             histogram.observe(seconds)
 
@@ -89,19 +94,19 @@ class RequestMetrics:
 
 
 def register_gauges(metrics: Metrics, gates: FeatureGates, broadcaster: Sized) -> None:
-    """Have told what is not counted but read: gates once, watches whenever somebody asks."""
+    """Set the gauges of feature gates; read the number of open watches on each scrape."""
     for name, stage, is_on in gates.states():
         metrics.series(FEATURE_ENABLED, name, stage).value = is_on
     open_watches = metrics.series(LONGRUNNING_REQUESTS, _WATCH_VERB)
 
-    def read(hub: Sized) -> None:
-        open_watches.value = len(hub)
+    def count_watches(watches: Sized) -> None:
+        open_watches.value = len(watches)
 
-    metrics.on_collect(broadcaster, read)
+    metrics.on_collect(broadcaster, count_watches)
 
 
 def _metric_verb(route: Route) -> str:
-    return "APPLY" if route.endpoint is applying.apply_configuration else _VERBS[route.verb]
+    return "APPLY" if route.endpoint is apply_configuration else _VERBS[route.verb]
 
 
 def _metric_scope(call: RequestInfo) -> str:

@@ -1,30 +1,22 @@
-"""What an object counts for: amounts in thousandths, by the names that quotas use.
+"""ResourceQuotas: how much a namespace may use, and how much of it is used.
 
-Pure functions of one object. `quotas.py` adds them up over a namespace, `limitranges.py` holds
-those of a pod against its bounds. Nothing here knows a quota or reads the store.
+The usage is in the status of the quota itself. It is updated in the transaction that creates,
+changes, finishes or removes an object, by compare-and-swap against uncommitted writes too. So it is
+exact at every revision, and two objects never use the same part of a quota. A quota that is created
+or gets a new resource counts all existing objects once.
 
-    pod that asks for 500m      count/pods 1000, pods 1000, cpu 500, requests.cpu 500
-    the same when it has ended  count/pods 1000
-    config map                  count/configmaps 1000, configmaps 1000
+    POST pod ─▶ object_usage ─▶ within every quota that covers it? ─▶ pod and quotas in one commit
+                                              └─▶ 403: exceeded quota
 
-The scopes of a quota: which pods and claims it is about.
+Usage is in thousandths, by the resource names that quotas use:
 
-A quota without scopes is about everything in its namespace; with scopes it is about objects of
-which all of them hold. `quotas.py` asks; nothing here counts.
+    pod that requests 500m CPU   count/pods 1000, pods 1000, cpu 500, requests.cpu 500
+    the same pod, finished       count/pods 1000
+    config map                   count/configmaps 1000, configmaps 1000
 
-ResourceQuotas: how much a namespace may hold, and how much of that it does.
-
-What is used stands in the status of the quota itself. It is changed in the very transaction that
-makes, changes, ends or removes an object, by compare-and-swap on what is on its way to disk too, so
-that it is true at every revision and two objects never share the last place. What a quota does not
-know yet is counted when it is written, from everything that is decided, committed or not.
-
-    POST pod ─▶ what it counts for ─▶ room in every quota that covers it? ─▶ pod and quotas, at once
-                                                  └─▶ 403: exceeded quota
-
-A hidden record per namespace lists its quotas, so that a namespace without any costs one look. An
-object that is there is never taken away: a quota that is set below what is used only refuses more.
-`usage.py` says what an object counts for, `scopes.py` which objects a quota is about.
+A quota with scopes covers the objects that match all of them; without scopes, every object. A
+hidden record per namespace lists its quotas, so that a namespace without quotas costs one read.
+Existing objects are never removed: a quota that is set below its usage only refuses more.
 """
 
 from __future__ import annotations
@@ -48,49 +40,52 @@ from phalanx.server.context import ServerContext
 from phalanx.server.objects import decode_record, encoder, forbidden_error
 from phalanx.store.kv import KeyValue, Store, StoreWrite, ValueEncoder
 
-#: Thousandths per name.
+#: Resource name -> thousandths.
 Usage = dict[str, int]
 
 MILLI_PER_UNIT = 1000
+#: Store prefix of the hidden records that list the quotas of a namespace.
+QUOTA_INDEX_PREFIX = "/phalanx.dev/quotas/"
 _STORAGE_CLASS_SUFFIX = "storageclass.storage.k8s.io"
 
 
 class _UsageEvaluator(NamedTuple):
-    """What objects of a kind count for besides their number, by what is in them."""
+    """Computes the usage of the objects of one kind, beyond their number."""
 
     names: re.Pattern[str]
     evaluate: Callable[[Object], Usage]
 
 
 def object_usage(kind: Kind, obj: Object) -> Usage:
-    """What one object counts for."""
-    measure = _EVALUATORS.get(kind.resource)
-    own = measure.evaluate(obj) if measure else {kind.resource: MILLI_PER_UNIT}
-    return {f"count/{kind.resource}": MILLI_PER_UNIT, **own}
+    """The usage of one object."""
+    evaluator = _EVALUATORS.get(kind.resource)
+    usage = evaluator.evaluate(obj) if evaluator else {kind.resource: MILLI_PER_UNIT}
+    return {f"count/{kind.resource}": MILLI_PER_UNIT, **usage}
 
 
 def has_usage_evaluator(kind: Kind) -> bool:
-    """Whether it depends on the content of an object of this kind what it counts for."""
+    """Whether the usage of an object of this kind depends on its content."""
     return kind.resource in _EVALUATORS
 
 
 def counts_for(kind: Kind, name: str) -> bool:
-    """Whether objects of a kind can count for a name."""
+    """Whether objects of a kind can use a resource."""
     if name in (kind.resource, f"count/{kind.resource}"):
         return True
-    measure = _EVALUATORS.get(kind.resource)
-    return bool(measure and measure.names.fullmatch(name))
+    evaluator = _EVALUATORS.get(kind.resource)
+    return bool(evaluator and evaluator.names.fullmatch(name))
 
 
 def pod_requests_and_limits(pod: Object) -> tuple[Usage, Usage]:
-    """What the containers of a pod ask for and may use in all; what is 0 is left out."""
-    known = msgspec.convert(pod, Pod)
-    bare = replace(known, spec=replace(known.spec, overhead={}))
-    return _to_milli(pod_requests(bare)), _to_milli(pod_requests(_limits_as_requests(bare)))
+    """The total requests and limits of a pod without overhead; zeros are left out."""
+    decoded = msgspec.convert(pod, Pod)
+    decoded = replace(decoded, spec=replace(decoded.spec, overhead={}))
+    limits = pod_requests(_limits_as_requests(decoded))
+    return _to_milli(pod_requests(decoded)), _to_milli(limits)
 
 
 def format_milli(amount: int, like: str) -> str:
-    """Thousandths as a quantity in the style of another: `1536Mi` beside `4Gi`, `2k` beside `4`."""
+    """Thousandths as a quantity in the format of another: `1536Mi` for `4Gi`, `2k` for `4`."""
     whole, rest = divmod(amount, MILLI_PER_UNIT)
     if rest or not like.endswith("i"):
         return canonical_quantity(f"{amount}m")
@@ -98,7 +93,7 @@ def format_milli(amount: int, like: str) -> str:
 
 
 def _to_milli(units: Amounts) -> Usage:
-    """Amounts without the pod itself, all in thousandths as CPU already is."""
+    """All amounts in thousandths, as CPU already is; without the resource `pods`."""
     return {
         name: count if name == "cpu" else count * MILLI_PER_UNIT
         for name, count in units.items()
@@ -107,7 +102,7 @@ def _to_milli(units: Amounts) -> Usage:
 
 
 def _limits_as_requests(pod: Pod) -> Pod:
-    """The same pod with its limits as requests: both add up in the same way."""
+    """The pod with its limits as requests: both add up in the same way."""
     spec = pod.spec
     changed = replace(
         spec,
@@ -123,27 +118,27 @@ def _container_limits_as_requests(container: Container) -> Container:
 
 
 def _pod_usage(pod: Object) -> Usage:
-    """Only a pod that has not ended counts for more than its being there."""
+    """A finished pod uses nothing but `count/pods`."""
     if pod.get("status", {}).get("phase") in TERMINAL_PHASES:
         return {}
     requests, limits = pod_requests_and_limits(pod)
     overhead = _to_milli(to_amounts(pod["spec"].get("overhead") or {}))
     used = {"pods": MILLI_PER_UNIT}
     for name in {**requests, **overhead}:
-        asked = requests.get(name, 0) + overhead.get(name, 0)
-        used[name] = used[f"requests.{name}"] = asked
+        request = requests.get(name, 0) + overhead.get(name, 0)
+        used[name] = used[f"requests.{name}"] = request
     for name, limit in limits.items():
         used[f"limits.{name}"] = limit + overhead.get(name, 0)
     return used
 
 
 def _claim_usage(claim: Object) -> Usage:
-    """A claim counts in all and once more for its storage class."""
+    """A claim counts in total and once more for its storage class."""
     spec = claim["spec"]
-    asked = spec.get("resources", {}).get("requests", {}).get("storage", "0")
+    storage = spec.get("resources", {}).get("requests", {}).get("storage", "0")
     used = {
         "persistentvolumeclaims": MILLI_PER_UNIT,
-        "requests.storage": integer_value(asked) * MILLI_PER_UNIT,
+        "requests.storage": integer_value(storage) * MILLI_PER_UNIT,
     }
     if storage_class := spec.get("storageClassName"):
         used |= {f"{storage_class}.{_STORAGE_CLASS_SUFFIX}/{name}": n for name, n in used.items()}
@@ -151,16 +146,17 @@ def _claim_usage(claim: Object) -> Usage:
 
 
 def _service_usage(service: Object) -> Usage:
-    """A service takes a port of every node for each of its own, unless it wants none."""
+    """Each port of a NodePort or LoadBalancer service uses a node port, unless disabled."""
     spec = service["spec"]
-    ports, sort = spec.get("ports") or [], spec.get("type")
-    if sort == "LoadBalancer" and spec.get("allocateLoadBalancerNodePorts") is False:
+    ports = spec.get("ports") or []
+    is_load_balancer = spec.get("type") == "LoadBalancer"
+    has_node_ports = is_load_balancer or spec.get("type") == "NodePort"
+    if is_load_balancer and spec.get("allocateLoadBalancerNodePorts") is False:
         ports = [port for port in ports if port.get("nodePort")]
-    is_open, is_balanced = sort in ("NodePort", "LoadBalancer"), sort == "LoadBalancer"
     return {
         "services": MILLI_PER_UNIT,
-        "services.nodeports": len(ports) * MILLI_PER_UNIT if is_open else 0,
-        "services.loadbalancers": MILLI_PER_UNIT if is_balanced else 0,
+        "services.nodeports": len(ports) * MILLI_PER_UNIT if has_node_ports else 0,
+        "services.loadbalancers": MILLI_PER_UNIT if is_load_balancer else 0,
     }
 
 
@@ -179,7 +175,9 @@ _EVALUATORS: Mapping[str, _UsageEvaluator] = {
 }
 
 
-#: What is found of a scope in the spec of an object: whether it holds, or the name of a class.
+# ---- scopes --------------------------------------------------------------------------------------
+
+#: The value of a scope in the spec of an object: whether it matches, or the name of a class.
 _ScopeValue = str | bool
 
 _AFFINITIES = ("podAffinity", "podAntiAffinity")
@@ -188,9 +186,10 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def quota_covers(quota: Object, kind: Kind, obj: Object) -> bool:
-    """Whether a quota is about an object."""
+    """Whether an object matches all scopes of a quota."""
     spec = obj.get("spec") or {}
-    return all(_scope_matches(one, kind, spec) for one in _scope_requirements(quota["spec"]))
+    requirements = _scope_requirements(quota["spec"])
+    return all(_scope_matches(requirement, kind, spec) for requirement in requirements)
 
 
 def _scope_requirements(spec: Object) -> list[Object]:
@@ -200,7 +199,7 @@ def _scope_requirements(spec: Object) -> list[Object]:
 
 
 def _scope_matches(requirement: Object, kind: Kind, spec: Object) -> bool:
-    """A scope that a kind does not have holds of none of its objects."""
+    """Whether a scope matches; a scope that the kind does not have never does."""
     find = _SCOPES.get((kind, requirement["scopeName"]))
     matches = _OPERATORS[requirement["operator"]]
     return find is not None and matches(find(spec), requirement.get("values") or ())
@@ -223,7 +222,6 @@ def _is_best_effort(spec: Object) -> bool:
 
 
 def _has_cross_namespace_affinity(spec: Object) -> bool:
-    """Whether it depends on pods of other namespaces where a pod may run."""
     return any(
         term.get("namespaces") or term.get("namespaceSelector") is not None
         for term in _affinity_terms(spec.get("affinity") or {})
@@ -231,8 +229,8 @@ def _has_cross_namespace_affinity(spec: Object) -> bool:
 
 
 def _affinity_terms(affinity: Object) -> Iterator[Object]:
-    for sort in _AFFINITIES:
-        terms = affinity.get(sort) or {}
+    for field in _AFFINITIES:
+        terms = affinity.get(field) or {}
         yield from terms.get(_REQUIRED) or ()
         yield from (weighted["podAffinityTerm"] for weighted in terms.get(_PREFERRED) or ())
 
@@ -250,7 +248,9 @@ _SCOPES: Mapping[tuple[Kind, str], Callable[[Object], _ScopeValue]] = {
 }
 
 
-#: What every container must say for itself where a quota is about it.
+# ---- quotas --------------------------------------------------------------------------------------
+
+#: Resources that every container must state if a quota limits them.
 _REQUIRED_RESOURCES = (
     "cpu",
     "limits.cpu",
@@ -262,7 +262,7 @@ _REQUIRED_RESOURCES = (
 
 
 class _Quota(NamedTuple):
-    """A quota as the next compare-and-swap will meet it."""
+    """A quota including uncommitted writes."""
 
     record: KeyValue
     object: Object
@@ -283,89 +283,91 @@ class _Quota(NamedTuple):
 def quota_writes(
     context: ServerContext, kind: Kind, old: Object | None, new: Object | None
 ) -> list[StoreWrite]:
-    """The writes that keep quotas true when an object becomes another; either may be none.
+    """The writes that update quotas when an object changes from `old` to `new` (None: absent).
 
-    Raises Forbidden when an object that is new, or grows, has no room in a quota.
+    Raises Forbidden if a new or growing object exceeds a quota.
     """
-    one = new or old
-    if one is None or not _affects_quota(kind, old, new):
+    obj = new or old
+    if obj is None or not _affects_quota(kind, old, new):
         return []
-    quotas = _namespace_quotas(context.store, kind, one)
+    quotas = _namespace_quotas(context.store, kind, obj)
     changes = [(quota, _usage_delta(quota.object, kind, old, new)) for quota in quotas]
     if kind is POD and old is None:
-        _check_required_resources(one, quotas)
-    # A pod that is there is let be: what it counts for changes only with its phase and its scopes.
+        _check_required_resources(obj, quotas)
+    # An update of a pod is never refused: its usage changes only with its phase and its scopes.
     if old is None or kind is not POD:
         for quota, change in changes:
-            _check_quota(kind, one, quota, change)
-    listed = _index_writes(context.store, one, new) if kind is RESOURCE_QUOTA else ()
-    return [*(_status_write(quota, change) for quota, change in changes if change), *listed]
+            _check_quota(kind, obj, quota, change)
+    index = _index_writes(context.store, obj, new) if kind is RESOURCE_QUOTA else ()
+    return [*(_status_write(quota, change) for quota, change in changes if change), *index]
 
 
 def recompute_status(context: ServerContext, old: Object | None, quota: Object) -> None:
-    """Give a quota that is about to be stored its status: what it allows, and what is used now.
+    """Set the status of a quota that is about to be stored.
 
-    What the old one knows is kept; counting takes a look at every object that may matter.
+    Usage that the old status contains is kept; the rest is counted over the namespace.
     """
-    hard, known = quota["spec"].get("hard") or {}, _known_usage(old, quota)
+    hard, known = quota["spec"].get("hard") or {}, _get_known_usage(old, quota)
     used = {name: milli_value(known.get(name, "0")) for name in hard}
     unknown = [name for name in hard if name not in known]
-    for kind in _charged_kinds(context):
+    # One version of each kind is enough: all versions share the stored objects.
+    charged = {kind.resource: kind for kind in context.registry.kinds if _is_charged(kind)}
+    for kind in charged.values():
         if any(counts_for(kind, name) for name in unknown):
-            for obj in _objects_beside(context.store, kind, quota):
+            for obj in _objects_in_namespace(context.store, kind, quota):
                 share = _usage_in_quota(quota, kind, obj)
                 _add_usage(used, {name: share[name] for name in unknown if name in share})
-    shown = {name: format_milli(used[name], like) for name, like in hard.items()}
-    quota["status"] = {"hard": dict(hard), "used": shown} if hard else {}
+    formatted = {name: format_milli(used[name], like) for name, like in hard.items()}
+    quota["status"] = {"hard": dict(hard), "used": formatted} if hard else {}
 
 
 def release_writes(
     context: ServerContext, kind: Kind, objects: Iterable[Object]
 ) -> list[StoreWrite]:
-    """The writes that keep quotas true when many objects of a kind go in one transaction."""
-    gone: dict[str, list[Object]] = {}
+    """The writes that update quotas when many objects of a kind are removed together."""
+    by_namespace: dict[str, list[Object]] = {}
     for obj in objects:
-        gone.setdefault(obj["metadata"].get("namespace", ""), []).append(obj)
+        by_namespace.setdefault(obj["metadata"].get("namespace", ""), []).append(obj)
     writes = []
-    for group in gone.values():
-        for quota in _namespace_quotas(context.store, kind, group[0]):
+    for removed in by_namespace.values():
+        for quota in _namespace_quotas(context.store, kind, removed[0]):
             change: Usage = {}
-            for obj in group:
+            for obj in removed:
                 _add_usage(change, _usage_delta(quota.object, kind, obj, None))
             if change:
                 writes.append(_status_write(quota, change))
     return writes
 
 
-def _known_usage(old: Object | None, quota: Object) -> Mapping[str, str]:
-    """What is used as far as it stands in the old quota, if the new one is about the same."""
+def _get_known_usage(old: Object | None, quota: Object) -> Mapping[str, str]:
+    """The usage in the old status, if the scopes of the quota are unchanged."""
     if old is None or {**old["spec"], "hard": {}} != {**quota["spec"], "hard": {}}:
         return {}
     return old["status"].get("used") or {}
 
 
 def _affects_quota(kind: Kind, old: Object | None, new: Object | None) -> bool:
-    """Whether a write can change what is used of any quota; most writes cannot."""
+    """Whether a write can change the usage of any quota; most writes cannot."""
     if not _is_charged(kind):
         return False
     if old is None or new is None:
         return True
     return has_usage_evaluator(kind) and (
-        old["spec"] != new["spec"] or _has_ended(old) != _has_ended(new)
+        old["spec"] != new["spec"] or _is_finished(old) != _is_finished(new)
     )
 
 
-def _has_ended(obj: Object) -> bool:
+def _is_finished(obj: Object) -> bool:
     return obj.get("status", {}).get("phase") in TERMINAL_PHASES
 
 
-# ---- what there is -------------------------------------------------------------------------------
+# ---- quotas and objects of a namespace -----------------------------------------------------------
 
 
 def _namespace_quotas(store: Store, kind: Kind, obj: Object) -> list[_Quota]:
-    """The quotas of an object's namespace, but for the one that is being written itself."""
-    namespace, own = obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
-    names = [n for n in _quota_names(store, namespace) if kind is not RESOURCE_QUOTA or n != own]
+    """The quotas of the namespace of an object, except the object itself."""
+    namespace, name = obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+    names = [n for n in _quota_names(store, namespace) if kind is not RESOURCE_QUOTA or n != name]
     records = [store.pending(RESOURCE_QUOTA.store_key(namespace, name)) for name in names]
     return [_Quota(record, decode_record(record)) for record in records if record]
 
@@ -376,13 +378,13 @@ def _quota_names(store: Store, namespace: str) -> list[str]:
 
 
 def _index_writes(store: Store, quota: Object, new: Object | None) -> list[StoreWrite]:
-    """What puts a quota on the list of its namespace, or takes it off."""
+    """The write that adds a quota to the list of its namespace, or removes it."""
     namespace, name = quota["metadata"]["namespace"], quota["metadata"]["name"]
-    record, listed = store.pending(_index_key(namespace)), _quota_names(store, namespace)
-    names = [other for other in listed if other != name]
+    record, old_names = store.pending(_index_key(namespace)), _quota_names(store, namespace)
+    names = [other for other in old_names if other != name]
     if new:
         names = sorted([*names, name])
-    if names == listed:
+    if names == old_names:
         return []
     encode = _names_encoder(names) if names else None
     return [StoreWrite(_index_key(namespace), encode, record.revision if record else 0)]
@@ -393,22 +395,16 @@ def _names_encoder(names: list[str]) -> ValueEncoder:
 
 
 def _index_key(namespace: str) -> str:
-    return f"/phalanx.dev/quotas/{namespace}"
-
-
-def _charged_kinds(context: ServerContext) -> Iterable[Kind]:
-    """The kinds whose objects count, in any one of their versions."""
-    kinds = filter(_is_charged, context.registry.kinds)
-    return {kind.resource: kind for kind in kinds}.values()
+    return f"{QUOTA_INDEX_PREFIX}{namespace}"
 
 
 def _is_charged(kind: Kind) -> bool:
-    """Events come and go in such numbers that nobody is charged for them."""
+    """Whether objects of a kind count. Events are too many to be counted."""
     return kind.namespaced and is_stored(kind) and kind is not EVENT
 
 
-def _objects_beside(store: Store, kind: Kind, quota: Object) -> Iterator[Object]:
-    """All objects of a kind beside a quota, and that itself as it is going to be."""
+def _objects_in_namespace(store: Store, kind: Kind, quota: Object) -> Iterator[Object]:
+    """The objects of a kind in the namespace of a quota, with the quota in its new state."""
     namespace, name = quota["metadata"]["namespace"], quota["metadata"]["name"]
     for record in store.pending_range(kind.store_prefix(namespace)):
         if record.key != RESOURCE_QUOTA.store_key(namespace, name):
@@ -417,11 +413,11 @@ def _objects_beside(store: Store, kind: Kind, quota: Object) -> Iterator[Object]
         yield quota
 
 
-# ---- what it counts for --------------------------------------------------------------------------
+# ---- usage of a quota ----------------------------------------------------------------------------
 
 
 def _usage_in_quota(quota: Object, kind: Kind, obj: Object | None) -> Usage:
-    """What an object counts for in a quota."""
+    """The usage of an object that a quota limits."""
     hard = quota["spec"].get("hard") or {}
     if obj is None or not hard or not quota_covers(quota, kind, obj):
         return {}
@@ -429,7 +425,7 @@ def _usage_in_quota(quota: Object, kind: Kind, obj: Object | None) -> Usage:
 
 
 def _usage_delta(quota: Object, kind: Kind, old: Object | None, new: Object | None) -> Usage:
-    """By how much what is used of a quota changes, where it does."""
+    """The change of the usage of a quota, without zeros."""
     change = _usage_in_quota(quota, kind, new)
     _add_usage(
         change, {name: -amount for name, amount in _usage_in_quota(quota, kind, old).items()}
@@ -444,12 +440,12 @@ def _add_usage(total: Usage, more: Usage) -> None:
 
 def _status_write(quota: _Quota, change: Usage) -> StoreWrite:
     new = {name: milli_value(quota.used[name]) + more for name, more in change.items()}
-    shown = {name: format_milli(amount, quota.hard[name]) for name, amount in new.items()}
-    quota.object["status"] = {"hard": dict(quota.hard), "used": {**quota.used, **shown}}
+    changed = {name: format_milli(amount, quota.hard[name]) for name, amount in new.items()}
+    quota.object["status"] = {"hard": dict(quota.hard), "used": {**quota.used, **changed}}
     return StoreWrite(quota.record.key, encoder(quota.object), quota.record.revision)
 
 
-# ---- what is refused -----------------------------------------------------------------------------
+# ---- checks --------------------------------------------------------------------------------------
 
 
 def _check_quota(kind: Kind, obj: Object, quota: _Quota, change: Usage) -> None:
@@ -460,11 +456,12 @@ def _check_quota(kind: Kind, obj: Object, quota: _Quota, change: Usage) -> None:
         if more > 0 and milli_value(used[name]) + more > milli_value(hard[name])
     )
     if exceeded:
-        asked = {name: format_milli(change[name], hard[name]) for name in exceeded}
-        raise forbidden_error(kind, obj["metadata"]["name"], (
-            f"exceeded quota: {quota.name}, requested: {_format_amounts(asked, exceeded)}, "
+        requested = {name: format_milli(change[name], hard[name]) for name in exceeded}
+        detail = (
+            f"exceeded quota: {quota.name}, requested: {_format_amounts(requested, exceeded)}, "
             f"used: {_format_amounts(used, exceeded)}, limited: {_format_amounts(hard, exceeded)}"
-        ))  # fmt: skip
+        )
+        raise forbidden_error(kind, obj["metadata"]["name"], detail)
 
 
 def _format_amounts(amounts: Mapping[str, str], names: Sequence[str]) -> str:
@@ -472,20 +469,22 @@ def _format_amounts(amounts: Mapping[str, str], names: Sequence[str]) -> str:
 
 
 def _check_required_resources(pod: Object, quotas: Sequence[_Quota]) -> None:
-    """Every container must state what a quota is about, unless the pod does so as a whole."""
+    """Every container must state the resources that a quota limits, or the pod as a whole."""
     if pod["spec"].get("resources"):
         return
     for quota in quotas:
         names = [name for name in _REQUIRED_RESOURCES if name in quota.hard]
-        missing = [(name, silent) for name in names if (silent := _containers_without(pod, name))]
-        if missing and quota_covers(quota.object, POD, pod):
-            wanted = "; ".join(f"{name} for: {','.join(silent)}" for name, silent in missing)
-            why = f"failed quota: {quota.name}: must specify {wanted}"
-            raise forbidden_error(POD, pod["metadata"]["name"], why)
+        lacking = {
+            name: containers for name in names if (containers := _containers_without(pod, name))
+        }
+        if lacking and quota_covers(quota.object, POD, pod):
+            required = "; ".join(f"{name} for: {','.join(c)}" for name, c in lacking.items())
+            detail = f"failed quota: {quota.name}: must specify {required}"
+            raise forbidden_error(POD, pod["metadata"]["name"], detail)
 
 
 def _containers_without(pod: Object, name: str) -> list[str]:
-    """The containers that do not state a resource."""
+    """The names of the containers that do not state a resource."""
     part, _, resource = name.rpartition(".")
     spec = pod["spec"]
     return sorted(

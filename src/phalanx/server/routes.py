@@ -1,4 +1,8 @@
-"""From a path to what it means. The table of endpoints is the server's table of contents."""
+"""Routes: from the method and path of a request to the handler that answers it.
+
+`ROUTES` lists the handlers of stored objects and their subresources; `CREATE_ONLY_ENDPOINTS` and
+`COMPUTED_ENDPOINTS` list those of kinds that are never stored.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +27,19 @@ from phalanx.api.kinds import (
     Kind,
 )
 from phalanx.api.wire import APPLY_PATCH, Reply, Request, StreamReply
-from phalanx.server import auth_handlers as reviews
-from phalanx.server import auth_handlers as tokenrequests
-from phalanx.server import binding, eviction
-from phalanx.server import deletion as deleting
-from phalanx.server import eviction as groupevictions
-from phalanx.server import lease_renewal as renewing
-from phalanx.server import pod_logs as logs
-from phalanx.server import read_handlers as reading
-from phalanx.server import resource_metrics as figures
-from phalanx.server import scale as scales
-from phalanx.server import server_side_apply as applying
-from phalanx.server import write_handlers as writing
+from phalanx.server import (
+    auth_handlers,
+    binding,
+    deletion,
+    eviction,
+    lease_renewal,
+    pod_logs,
+    read_handlers,
+    resource_metrics,
+    scale,
+    server_side_apply,
+    write_handlers,
+)
 from phalanx.server.context import ServerContext
 from phalanx.server.request_info import RequestInfo, parse_query
 from phalanx.server.serialization import media_type
@@ -44,84 +49,84 @@ Endpoint = Callable[[ServerContext, RequestInfo], Awaitable[Reply | StreamReply]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The verb that a request amounts to, for authorisation, and the function that does it."""
+    """The verb of a request, for authorization, and its handler."""
 
     verb: str
     endpoint: Endpoint
 
 
-#: (method, what the path names) -> route. A subresource is named by itself.
+#: (method, what the path names) -> route. Subresources are listed by their name.
 ROUTES: Mapping[tuple[str, str], Route] = {
-    ("GET", "collection"): Route("list", reading.list_or_watch),
-    ("POST", "collection"): Route("create", writing.create),
-    ("DELETE", "collection"): Route("deletecollection", deleting.delete_collection),
-    ("GET", "object"): Route("get", reading.get_object),
-    ("PUT", "object"): Route("update", writing.update),
-    ("PATCH", "object"): Route("patch", writing.patch),
-    ("DELETE", "object"): Route("delete", deleting.delete),
-    ("GET", "status"): Route("get", reading.get_object),
-    ("PUT", "status"): Route("update", writing.update),
-    ("PATCH", "status"): Route("patch", writing.patch),
-    ("PUT", "finalize"): Route("update", writing.update),
+    ("GET", "collection"): Route("list", read_handlers.list_or_watch),
+    ("POST", "collection"): Route("create", write_handlers.create),
+    ("DELETE", "collection"): Route("deletecollection", deletion.delete_collection),
+    ("GET", "object"): Route("get", read_handlers.get_object),
+    ("PUT", "object"): Route("update", write_handlers.update),
+    ("PATCH", "object"): Route("patch", write_handlers.patch),
+    ("DELETE", "object"): Route("delete", deletion.delete),
+    ("GET", "status"): Route("get", read_handlers.get_object),
+    ("PUT", "status"): Route("update", write_handlers.update),
+    ("PATCH", "status"): Route("patch", write_handlers.patch),
+    ("PUT", "finalize"): Route("update", write_handlers.update),
     **{
         (method, part): Route(verb, endpoint)
         for part in ("resize", "ephemeralcontainers")
         for method, verb, endpoint in (
-            ("GET", "get", reading.get_object),
-            ("PUT", "update", writing.update),
-            ("PATCH", "patch", writing.patch),
+            ("GET", "get", read_handlers.get_object),
+            ("PUT", "update", write_handlers.update),
+            ("PATCH", "patch", write_handlers.patch),
         )
     },
-    ("GET", "scale"): Route("get", scales.get_scale),
-    ("PUT", "scale"): Route("update", scales.update_scale),
-    ("PATCH", "scale"): Route("patch", scales.patch_scale),
+    ("GET", "scale"): Route("get", scale.get_scale),
+    ("PUT", "scale"): Route("update", scale.update_scale),
+    ("PATCH", "scale"): Route("patch", scale.patch_scale),
     ("POST", "binding"): Route("create", binding.bind),
     ("POST", "eviction"): Route("create", eviction.evict),
-    ("GET", "log"): Route("get", logs.read_log),
-    ("POST", "log"): Route("create", logs.append_log),
-    ("POST", "token"): Route("create", tokenrequests.issue_token),
+    ("GET", "log"): Route("get", pod_logs.read_log),
+    ("POST", "log"): Route("create", pod_logs.append_log),
+    ("POST", "token"): Route("create", auth_handlers.issue_token),
 }
 
-#: Collections whose objects are never stored: a POST is an act.
+#: Kinds that are never stored: a POST performs an action.
 CREATE_ONLY_ENDPOINTS: Mapping[Kind, Endpoint] = {
     BINDING: binding.bind,
     GROUP_BINDING: binding.bind_group,
-    GROUP_EVICTION: groupevictions.evict_group,
-    LEASE_RENEWAL: renewing.renew_leases,
-    LOCAL_SUBJECT_ACCESS_REVIEW: reviews.access_review,
-    POD_METRICS: figures.report_pod_metrics,
-    SELF_SUBJECT_ACCESS_REVIEW: reviews.self_access_review,
-    SELF_SUBJECT_REVIEW: reviews.self_review,
-    SELF_SUBJECT_RULES_REVIEW: reviews.self_rules_review,
-    SUBJECT_ACCESS_REVIEW: reviews.access_review,
-    TOKEN_REVIEW: reviews.token_review,
+    GROUP_EVICTION: eviction.evict_group,
+    LEASE_RENEWAL: lease_renewal.renew_leases,
+    LOCAL_SUBJECT_ACCESS_REVIEW: auth_handlers.access_review,
+    POD_METRICS: resource_metrics.report_pod_metrics,
+    SELF_SUBJECT_ACCESS_REVIEW: auth_handlers.self_access_review,
+    SELF_SUBJECT_REVIEW: auth_handlers.self_review,
+    SELF_SUBJECT_RULES_REVIEW: auth_handlers.self_rules_review,
+    SUBJECT_ACCESS_REVIEW: auth_handlers.access_review,
+    TOKEN_REVIEW: auth_handlers.token_review,
 }
 
-#: Kinds whose objects are made when they are asked for.
+#: Kinds that are never stored: objects are computed on request.
 COMPUTED_ENDPOINTS: Mapping[Kind, Endpoint] = {
-    NODE_METRICS: figures.node_metrics,
-    POD_METRICS: figures.pod_metrics,
+    NODE_METRICS: resource_metrics.node_metrics,
+    POD_METRICS: resource_metrics.pod_metrics,
 }
 
 
 def resolve_route(context: ServerContext, request: Request) -> tuple[Route, RequestInfo] | None:
-    """The route and the call of a path about objects; None when it is about something else."""
-    place = _split_path(request.path)
-    if place is None:
+    """The route and the call of a path about resources; None for other paths."""
+    parts = _split_path(request.path)
+    if parts is None:
         return None
-    group, version, rest = place
+    group, version, rest = parts
     if not context.registry.serves(group, version):
         return None
     call = _build_request_info(context, request, group, version, rest)
     route = _find_route(call)
-    if call.is_watch and route.endpoint is reading.list_or_watch:
-        return Route("watch", reading.watch_objects), call
+    if call.is_watch and route.endpoint is read_handlers.list_or_watch:
+        return Route("watch", read_handlers.watch_objects), call
     call.check_timeout()
     return route, call
 
 
 def _split_path(path: str) -> tuple[str, str, list[str]] | None:
-    """Group, version and the rest of the path, when there is a rest."""
+    """Group, version and the rest of a path about resources."""
     parts = path.strip("/").split("/")
     if "%" in path:
         parts = [unquote(part) for part in parts]
@@ -135,7 +140,7 @@ def _split_path(path: str) -> tuple[str, str, list[str]] | None:
 def _build_request_info(
     context: ServerContext, request: Request, group: str, version: str, rest: list[str]
 ) -> RequestInfo:
-    """`[namespaces/NS/]PLURAL[/NAME[/SUBRESOURCE]]`; a Namespace's own parts are no namespaces."""
+    """Parse `[namespaces/NS/]PLURAL[/NAME[/SUBRESOURCE]]`."""
     namespace = ""
     if rest[0] == "namespaces" and len(rest) > 2 and not _is_namespace_subresource(context, rest):
         namespace, rest = rest[1], rest[2:]
@@ -162,13 +167,13 @@ def _find_route(call: RequestInfo) -> Route:
     if scope == "collection" and method == "POST" and call.kind in CREATE_ONLY_ENDPOINTS:
         return Route("create", CREATE_ONLY_ENDPOINTS[call.kind])
     route = ROUTES.get((method, scope))
-    nowhere = call.kind.namespaced and not call.namespace
-    if route is None or (nowhere and route.verb != "list"):
+    lacks_namespace = call.kind.namespaced and not call.namespace
+    if route is None or (lacks_namespace and route.verb != "list"):
         raise MethodNotAllowed
     if not call.subresource and route.verb not in call.kind.verbs:
         raise MethodNotAllowed
     if call.kind in COMPUTED_ENDPOINTS:
         return Route(route.verb, COMPUTED_ENDPOINTS[call.kind])
-    if route.endpoint is writing.patch and media_type(call.request) == APPLY_PATCH:
-        return Route("patch", applying.apply_configuration)
+    if route.endpoint is write_handlers.patch and media_type(call.request) == APPLY_PATCH:
+        return Route("patch", server_side_apply.apply_configuration)
     return route

@@ -1,7 +1,7 @@
-"""The scale of an object: how many replicas it wants and has, as every scaler reads it.
+"""The `scale` subresource: the desired and current number of replicas of an object.
 
-The row of its kind says where an object keeps these numbers; a Scale is made of them and written
-back into them. The object is checked as by any other write.
+The row of a kind says which fields hold these numbers (`ScalePaths`). A Scale is built from them,
+and a write of a Scale is a patch of the object, with all its checks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SCALE_PATCH_TYPES = (JSON_PATCH, MERGE_PATCH)
 
 
 async def get_scale(context: ServerContext, call: RequestInfo) -> Reply:
-    """The scale of an object."""
+    """Handle GET of a Scale."""
     accepted = negotiate(call.request)
     record = context.store.get(call.key)
     if record is None:
@@ -45,52 +45,52 @@ async def get_scale(context: ServerContext, call: RequestInfo) -> Reply:
 
 
 async def update_scale(context: ServerContext, call: RequestInfo) -> Reply:
-    """Another scale of an object."""
-    wanted = read_object(context, replace(call, kind=SCALE))
-    return await _rescale(context, call, lambda scale: wanted)
+    """Handle PUT of a Scale."""
+    new = read_object(context, replace(call, kind=SCALE))
+    return await _modify_scale(context, call, lambda scale: new)
 
 
 async def patch_scale(context: ServerContext, call: RequestInfo) -> Reply:
-    """A change of the scale of an object."""
-    kind = media_type(call.request)
-    if kind not in _SCALE_PATCH_TYPES:
+    """Handle PATCH of a Scale."""
+    patch_type = media_type(call.request)
+    if patch_type not in _SCALE_PATCH_TYPES:
         raise UnsupportedMediaType(
             "the body of the request was in an unknown format - accepted media types include: "
             + ", ".join(_SCALE_PATCH_TYPES)
         )
-    change = load_body(call.request, (kind,))
+    change = load_body(call.request, (patch_type,))
 
-    def patched(scale: Object) -> Object:
+    def patch(scale: Object) -> Object:
         try:
-            wanted = apply_patch(kind, schema(SCALE.schema), scale, change)
+            new = apply_patch(patch_type, schema(SCALE.schema), scale, change)
         except PatchFailed as error:
             detail = "the server rejected our request due to an error in our request"
             raise Invalid(detail) from error
-        conform_object(context, replace(call, kind=SCALE), wanted)
-        return wanted
+        conform_object(context, replace(call, kind=SCALE), new)
+        return new
 
-    return await _rescale(context, call, patched)
+    return await _modify_scale(context, call, patch)
 
 
-async def _rescale(
+async def _modify_scale(
     context: ServerContext, call: RequestInfo, mutate: Callable[[Object], Object]
 ) -> Reply:
     accepted, paths = negotiate(call.request), _scale_paths(call)
     call.check_dry_run()
 
-    def scaled(old: Object) -> Object:
-        wanted = mutate(_scale_of(paths, old))
-        replicas = (wanted.get("spec") or {}).get("replicas", 0)
+    def set_replicas(old: Object) -> Object:
+        new = mutate(_scale_of(paths, old))
+        replicas = (new.get("spec") or {}).get("replicas", 0)
         if replicas < 0:
             detail = "must be greater than or equal to 0"
             raise_if_invalid(SCALE, call.name, [invalid("spec.replicas", replicas, detail)])
-        version = (wanted.get("metadata") or {}).get("resourceVersion")
+        version = (new.get("metadata") or {}).get("resourceVersion")
         if version:
             old["metadata"]["resourceVersion"] = version
         _set_at(old, paths.spec_replicas, replicas)
         return old
 
-    reply = await modify(context, replace(call, subresource=""), scaled, is_patch=True)
+    reply = await modify(context, replace(call, subresource=""), set_replicas, is_patch=True)
     scale = _scale_of(paths, orjson.loads(reply.body))
     return encode_reply(Reply(reply.code, orjson.dumps(scale), headers=reply.headers), accepted)
 
@@ -103,21 +103,21 @@ def _scale_paths(call: RequestInfo) -> ScalePaths:
 
 def _scale_of(paths: ScalePaths, obj: Object) -> Object:
     meta = obj["metadata"]
-    status: Object = {"replicas": _value_at(obj, paths.status_replicas, int, 0)}
-    if selector := _value_at(obj, paths.selector, str, ""):
+    status: Object = {"replicas": _value_at(obj, paths.status_replicas, int, default=0)}
+    if selector := _value_at(obj, paths.selector, str, default=""):
         status["selector"] = selector
     return {
         **_TYPE_META,
         "metadata": {key: meta[key] for key in _METADATA_FIELDS if key in meta},
-        "spec": {"replicas": _value_at(obj, paths.spec_replicas, int, 0)},
+        "spec": {"replicas": _value_at(obj, paths.spec_replicas, int, default=0)},
         "status": status,
     }
 
 
-def _value_at(value: Any, path: Sequence[str], kind: type, absent: Any) -> Any:
+def _value_at(value: Any, path: Sequence[str], value_type: type, *, default: Any) -> Any:
     for key in path:
         value = value.get(key) if isinstance(value, dict) else None
-    return value if isinstance(value, kind) else absent
+    return value if isinstance(value, value_type) else default
 
 
 def _set_at(obj: Object, path: Sequence[str], value: int) -> None:

@@ -1,9 +1,8 @@
-"""The formats that bodies come in: bytes to plain values, within limits, or a 4xx.
+"""Media types: request bodies to plain values, and the representation of replies.
 
-JSON, YAML as Kubernetes reads it, and protobuf, which some clients cannot be talked out of. Knows
-nothing of kinds; `bodies.py` holds what comes out against them.
-
-Which representation a client takes: JSON or YAML; whole, as a Table, or metadata alone.
+Bodies are JSON, YAML as Kubernetes reads it, or protobuf, which some clients always send. Limits on
+size, nesting and YAML aliases apply before anything is expanded. Replies are JSON or YAML; a client
+may ask for a Table or for metadata only. Knows no kinds: `request_bodies.py` checks the values.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from phalanx.api.wire import (
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 YAML = "application/yaml"
-#: What an object may be sent in.
+#: Media types in which an object may be sent.
 OBJECT_MEDIA_TYPES = (JSON, YAML, PROTOBUF)
-#: A body may have so many bytes and be nested so deep.
+#: Limits of a body: size and nesting.
 MAX_BODY_BYTES = 3 * 1024 * 1024
 MAX_DEPTH = 250
 _MAX_ALIASES = 100
 
-#: What stands between two manifests of a file.
+#: The separator of YAML documents.
 _DOCUMENT_SEPARATOR = re.compile(r"^---(?:[ \t].*)?$", re.MULTILINE)
 _JSON_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -48,26 +47,26 @@ _DEPTH_STEPS = {byte: 1 if byte in b"[{" else -1 for byte in b"[]{}"}
 
 
 def media_type(request: Request) -> str:
-    """What the body claims to be, without parameters."""
+    """The media type of a request body, without parameters."""
     given = request.headers.get("content-type", JSON).partition(";")[0].strip().lower() or JSON
     return YAML if given == "application/x-yaml" else given
 
 
 def parse_manifests(text: str) -> Iterator[Object]:
-    """The objects of a file of manifests, read as what is posted: the same words mean the same.
+    """The objects of a file of manifests, parsed like a request body in YAML.
 
-    The items of a list are told one by one. Raises an ApiError where something is no object.
+    The items of a List are returned one by one. Raises an ApiError if a document is not an object.
     """
     for part in _DOCUMENT_SEPARATOR.split(text):
-        found = load_body(Request("POST", "", headers={"content-type": YAML}, body=part.encode()))
-        if isinstance(found, dict):
-            yield from found.get("items") or () if found.get("kind") == "List" else (found,)
-        elif found is not None:
-            raise BadRequest(f"a manifest is an object, and {part.strip()[:40]!r} is none")
+        obj = load_body(Request("POST", "", headers={"content-type": YAML}, body=part.encode()))
+        if isinstance(obj, dict):
+            yield from obj.get("items") or () if obj.get("kind") == "List" else (obj,)
+        elif obj is not None:
+            raise BadRequest(f"a manifest must be an object, not {part.strip()[:40]!r}")
 
 
 def load_body(request: Request, accepted: tuple[str, ...] = OBJECT_MEDIA_TYPES) -> Any:
-    """The value of a body in one of the accepted formats; a dict is handed over as it is."""
+    """Parse a body in one of the accepted media types; a dict is returned as it is."""
     if isinstance(request.body, dict):
         return request.body
     kind = media_type(request)
@@ -97,7 +96,7 @@ def _json_error(detail: str) -> BadRequest:
 
 
 def _json_depth(raw: bytes) -> int:
-    """How deep JSON is nested, before any parser recurses into it."""
+    """The nesting depth of JSON, computed before a parser recurses into it."""
     brackets = _JSON_STRINGS.sub(b"", raw).translate(None, _NO_BRACKETS)
     return max(accumulate(_DEPTH_STEPS[byte] for byte in brackets), default=0)
 
@@ -110,15 +109,15 @@ def _read_protobuf(raw: bytes) -> Any:
 
 
 def _read_configuration(raw: bytes) -> Any:
-    """What is applied comes as YAML, which clients mostly fill with JSON."""
+    """Server-side apply declares YAML, but most clients send JSON."""
     return _read_json(raw) if raw.lstrip()[:1] == b"{" else _read_yaml(raw)
 
 
 class _YamlLoader(yaml.SafeLoader):
-    """YAML that becomes JSON: no dates, no octal surprises, few aliases."""
+    """A YAML loader that gives what Kubernetes reads: no dates, no base 60, few aliases."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Count aliases: a few bytes of them can stand for gigabytes."""
+        """Limit the number of aliases: a few bytes of them can expand to gigabytes."""
         if self.check_event(yaml.AliasEvent):
             self.aliases = getattr(self, "aliases", 0) + 1
             if self.aliases > _MAX_ALIASES:
@@ -127,7 +126,7 @@ class _YamlLoader(yaml.SafeLoader):
 
 
 _YamlLoader.yaml_implicit_resolvers = {}
-#: What a bare word means: as Kubernetes reads it, not as YAML 1.1 would (no dates, no base 60).
+#: The types of plain scalars as Kubernetes reads them, unlike YAML 1.1 (no dates, no base 60).
 for _tag, _pattern, _first in (
     ("bool", "y|Y|n|N|yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF",
      "yYnNtTfFoO"),
@@ -147,14 +146,15 @@ def _read_yaml(raw: bytes) -> Any:
     try:
         value = yaml.load(raw, Loader=_YamlLoader)
         _check_expansion(value)
-        # Through JSON and back: what JSON cannot say is refused, and aliases become copies.
+        # Through JSON and back: refuses values that JSON lacks, and turns aliases into copies.
         return orjson.loads(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
     except (yaml.YAMLError, orjson.JSONEncodeError, RecursionError, ValueError) as error:
-        raise BadRequest(f"error converting YAML to JSON: yaml: {_first_line(error)}") from error
+        first_line = str(error).partition("\n")[0]
+        raise BadRequest(f"error converting YAML to JSON: yaml: {first_line}") from error
 
 
 def _check_expansion(value: Any) -> None:
-    """Refuse what aliases make larger than a body may be, before it is spelled out."""
+    """Refuse aliases that expand to more than a body may have, before expanding them."""
     size, todo = 0, [value]
     while todo:
         item = todo.pop()
@@ -166,10 +166,6 @@ def _check_expansion(value: Any) -> None:
             todo.extend(item.values())
         elif isinstance(item, list):
             todo.extend(item)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
 
 
 _BODY_READERS: Mapping[str, Callable[[bytes], Any]] = {
@@ -189,36 +185,37 @@ _TRANSFORMS = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
-    """A media type and, besides the plain object, what it is to be turned into."""
+class MediaTypeOptions:
+    """The media type of a reply, and the representation: "" is the object itself."""
 
     media: str = JSON
     form: str = ""
 
 
-def negotiate(request: Request) -> Accepted:
-    """The first thing in the Accept header that we can give."""
+def negotiate(request: Request) -> MediaTypeOptions:
+    """The first representation in the Accept header that the server can give."""
     return _parse_accept(request.headers.get("accept", ""))
 
 
 @lru_cache(maxsize=256)
-def _parse_accept(header: str) -> Accepted:
+def _parse_accept(header: str) -> MediaTypeOptions:
     if not header:
-        return Accepted()
+        return MediaTypeOptions()
     for part in header.split(","):
         media, *parameters = (piece.strip() for piece in part.split(";"))
         options = dict(p.split("=", 1) for p in parameters if "=" in p)
         form = options.get("as", "")
         known = not form or (form in _TRANSFORMS and options.get("v") == "v1")
         if media in (*_JSON_MEDIA_TYPES, _YAML_REPLY) and known:
-            return Accepted(_YAML_REPLY if media == _YAML_REPLY else JSON, form)
+            return MediaTypeOptions(_YAML_REPLY if media == _YAML_REPLY else JSON, form)
     raise NotAcceptable(
-        f"406: Not Acceptable\n\nAvailable representations: {JSON}, {_YAML_REPLY}, {JSON};stream=watch"
+        f"406: Not Acceptable\n\nAvailable representations: {JSON}, {_YAML_REPLY}, "
+        f"{JSON};stream=watch"
     )
 
 
-def encode_reply(reply: Reply, accepted: Accepted) -> Reply:
-    """The reply in the media type that was asked for."""
+def encode_reply(reply: Reply, accepted: MediaTypeOptions) -> Reply:
+    """Encode a reply in the negotiated media type."""
     if accepted.media != _YAML_REPLY or reply.content_type != JSON:
         return reply
     text = yaml.safe_dump(orjson.loads(reply.body), sort_keys=True)

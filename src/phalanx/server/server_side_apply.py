@@ -1,9 +1,9 @@
-"""Server-side apply: a client states what it wants and owns that; others own the rest.
+"""Server-side apply: a client states the fields that it wants and becomes their manager.
 
-    configuration ─▶ conform, strictly ─▶ merge with the live object ─▶ the way of any write
-                                              └─▶ conflict with another owner, unless forced
+    configuration ─▶ conform, strictly ─▶ merge with the live object ─▶ insert or modify
+                                              └─▶ 409: another manager owns a field (unless forced)
 
-The merging and the ownership are `api.ownership`'s; here is what HTTP adds.
+`api.field_management` merges and tracks ownership; this module adds the HTTP part.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from phalanx.server.write_handlers import insert, modify
 
 
 async def apply_configuration(context: ServerContext, call: RequestInfo) -> Reply:
-    """Apply a configuration to an object, or make one of it."""
+    """Handle an apply patch: change an object, or create it."""
     accepted = negotiate(call.request)
     call.check_dry_run()
     manager = call.query.get("fieldManager", "")
@@ -44,10 +44,10 @@ async def apply_configuration(context: ServerContext, call: RequestInfo) -> Repl
     config = _read_configuration(context, call)
     record = context.store.pending(call.key)
     live = decode_record(record) if record else None
-    if live is not None and not context.registry.model(call.stored_kind).matches_structure(live):
-        detail = "the stored object does not fit its schema any more; replace it by an update"
+    if live is not None and not context.registry.strategy(call.stored_kind).matches_structure(live):
+        detail = "the stored object does not match its schema any more; replace it with an update"
         raise conflict_error(call.kind, call.name, detail)
-    applied = _merge_configuration(context, call, live, config, manager)
+    applied = _merge_configuration(context, call, live, config=config, manager=manager)
     if live is None:
         reply = await insert(context, call, applied, has_managed_fields=True)
     else:
@@ -58,9 +58,9 @@ async def apply_configuration(context: ServerContext, call: RequestInfo) -> Repl
 
 
 def _read_configuration(context: ServerContext, call: RequestInfo) -> Object:
-    """What the client wants, whole and of the right kind; nothing in it is dropped in silence.
+    """The configuration in the stored version; unknown fields are refused, never dropped.
 
-    It is merged and owned in the form that is stored.
+    Merging and ownership work on the stored version.
     """
     config = load_body(call.request, (APPLY_PATCH,))
     if not isinstance(config, dict):
@@ -71,7 +71,7 @@ def _read_configuration(context: ServerContext, call: RequestInfo) -> Object:
     body = {key: value for key, value in config.items() if key not in ("apiVersion", "kind")}
     rename_fields(call, APPLY_PATCH, body)
     conform_object(context, call, body, strict=True)
-    if not context.registry.model(call.kind).matches_structure(body):
+    if not context.registry.strategy(call.kind).matches_structure(body):
         raise BadRequest("a configuration must have objects and lists where its schema has them")
     meta = body.setdefault("metadata", {})
     _check_identity(call, meta)
@@ -79,7 +79,7 @@ def _read_configuration(context: ServerContext, call: RequestInfo) -> Object:
 
 
 def _select_subresource(call: RequestInfo, body: Object) -> Object:
-    """The part of a configuration that this part of the resource is for."""
+    """The part of a configuration that the (sub)resource of the request covers."""
     if call.subresource:
         return {key: value for key, value in body.items() if key in ("metadata", call.subresource)}
     if "status" in call.kind.subresources:
@@ -103,16 +103,21 @@ def _check_identity(call: RequestInfo, meta: Object) -> None:
 
 
 def _merge_configuration(
-    context: ServerContext, call: RequestInfo, live: Object | None, config: Object, manager: str
+    context: ServerContext,
+    call: RequestInfo,
+    live: Object | None,
+    *,
+    config: Object,
+    manager: str,
 ) -> Object:
     writer = FieldManager(manager, call.stored_kind.api_version, call.subresource)
-    schema = context.registry.model(call.stored_kind).schema
+    schema = context.registry.strategy(call.stored_kind).schema
     force = call.query.get("force", "false") in ("true", "1")
     result = server_side_apply(schema, live, config, writer, context.now_timestamp(), force=force)
     match result:
         case ApplyConflicts():
-            told = result.with_paths(partial(field_path_in_version, call.kind))
-            raise Conflict(told.message, causes=told.causes)
+            conflicts = result.with_paths(partial(field_path_in_version, call.kind))
+            raise Conflict(conflicts.message, causes=conflicts.causes)
         case Unmergeable():
             raise BadRequest(result.message)
     return result.object

@@ -1,7 +1,7 @@
-"""Subresources that are a part of their object: what of a wish each lets through.
+"""Which fields a write may change: those of its subresource, or all but the subresources' fields.
 
-A write to a part takes that part from the wish and everything else from the stored object; a
-write to the main resource takes everything but the parts that have a place of their own.
+A write to `status` takes the status from the request and everything else from the stored object. A
+write to the main resource ignores the status and the metadata that the server manages.
 """
 
 from __future__ import annotations
@@ -12,18 +12,24 @@ from typing import Any
 from phalanx.api.kinds import NAMESPACE, Kind
 from phalanx.api.wire import Object
 
-#: (stored object, wish): the wish is changed in place to what it may be.
+#: (stored object, new object): undoes in the new object what it may not change.
 SubresourceUpdate = Callable[[Object, Object], None]
 
-#: Metadata that no client writes after creation.
+#: Metadata that no client can change after creation.
 SERVER_MANAGED_METADATA = (
-    "name", "namespace", "uid", "creationTimestamp", "deletionTimestamp",
-    "deletionGracePeriodSeconds", "generation", "selfLink",
-)  # fmt: skip
+    "name",
+    "namespace",
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "selfLink",
+)
 
 
 def restore_immutable_fields(kind: Kind, subresource: str, old: Object, new: Object) -> None:
-    """Undo what a write to this part of the resource may not change."""
+    """Undo in `new` the changes that a write to this (sub)resource may not make."""
     if subresource:
         SUBRESOURCE_UPDATES[subresource](old, new)
         return
@@ -36,18 +42,18 @@ def restore_immutable_fields(kind: Kind, subresource: str, old: Object, new: Obj
 
 
 def _update_only(field: str) -> SubresourceUpdate:
-    """A part that is one top-level field."""
+    """An update that may change one top-level field only."""
 
-    def part(old: Object, new: Object) -> None:
+    def update(old: Object, new: Object) -> None:
         for key in {**old, **new}:
             if key != field:
                 _copy_field(key, old, new)
 
-    return part
+    return update
 
 
 def _update_resources(old: Object, new: Object) -> None:
-    """What the containers ask for, and nothing else of them."""
+    """The `resize` subresource: resources of containers and of the pod."""
     spec = dict(old["spec"])
     for field in ("containers", "initContainers"):
         if field in spec:
@@ -60,16 +66,16 @@ def _update_resources(old: Object, new: Object) -> None:
 
 
 def _merge_container_resources(old: list[Any], new: list[Any]) -> list[Any]:
-    wanted = {c.get("name"): c.get("resources") for c in new}
-    return [{**c, "resources": wanted.get(c["name"], c.get("resources")) or {}} for c in old]
+    resources = {c.get("name"): c.get("resources") for c in new}
+    return [{**c, "resources": resources.get(c["name"], c.get("resources")) or {}} for c in old]
 
 
 def _update_ephemeral_containers(old: Object, new: Object) -> None:
-    """Containers that are added for looking around; those that are there stay as they are."""
-    there = {c.get("name"): c for c in old["spec"].get("ephemeralContainers") or []}
-    wanted = new.get("spec", {}).get("ephemeralContainers") or []
-    added = [c for c in wanted if c.get("name") not in there]
-    _replace_spec(old, new, {**old["spec"], "ephemeralContainers": [*there.values(), *added]})
+    """Add ephemeral containers; existing ones cannot change."""
+    existing = {c.get("name"): c for c in old["spec"].get("ephemeralContainers") or []}
+    requested = new.get("spec", {}).get("ephemeralContainers") or []
+    containers = [*existing.values(), *(c for c in requested if c.get("name") not in existing)]
+    _replace_spec(old, new, {**old["spec"], "ephemeralContainers": containers})
 
 
 def _replace_spec(old: Object, new: Object, spec: Object) -> None:

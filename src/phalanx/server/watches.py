@@ -1,57 +1,56 @@
-"""One reader of the store, fanned out to every watch. Where STORE becomes WATCH.
+"""Watches: one subscription to the store, fanned out to every open watch.
 
-The hub follows the store and hands each committed change to the watchers of its kind: at once after
-a quiet moment; in the midst of many, all that was committed meanwhile together. A watcher that
-keeps up has a small buffer; one that does not loses its buffer but not its place: it reads on from
-the store's history, so that a slow reader costs nothing and misses nothing, or learns that the
-history is gone (410).
+`WatchBroadcaster` subscribes to the store and hands each committed change to the watchers that it
+may concern: at once if nothing was dispatched for a while, otherwise together with all changes of
+the dispatch interval. A watcher that keeps up has a small buffer. A watcher that falls behind
+loses its buffer but not its position: it reads on from the history of the store. So a slow client
+costs little memory and misses nothing, or gets 410 when the history was compacted.
 
-    state        what comes next
-    in step      the buffer, filled by the hub
-    behind       pages of the store's history, until the cursor meets the present
+    state       source of the next events
+    in step     the buffer, filled by the broadcaster
+    behind      pages of the store's history, until the cursor reaches the current revision
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import orjson
 
+from phalanx import logs
 from phalanx.api.errors import ApiError, Expired
 from phalanx.api.kinds import Kind
 from phalanx.api.selectors import field_value
 from phalanx.api.wire import Object
-from phalanx.server.objects import decode_record, deleted_state, serialize_stored
+from phalanx.server.objects import EventRenderer, decode_record, encode_deleted_state
 from phalanx.server.request_info import UNINDEXED, SelectionPredicate
 from phalanx.store.kv import KeyValue, RevisionCompacted, StoreChange, StoreReader
 from phalanx.telemetry import StageMeter
 
-#: A watcher may have this much waiting for it before it falls behind.
-BUFFER = 1024 * 1024
-#: Changes that a watcher that is behind takes from the history at a time.
-PAGE = 500
-#: Seconds between bookmarks.
-BOOKMARK = 60.0
-#: Seconds between two rounds of handing out: so long somebody waits at most, when much is written.
-DISPATCH_INTERVAL = 0.005
+LOG = logs.component("server")
 
-#: (event type, the object as stored bytes) -> the event as the client reads it.
-EventRenderer = Callable[[str, bytes], bytes]
+#: Bytes that a watcher may buffer before it falls behind.
+BUFFER_BYTES = 1024 * 1024
+#: Changes that a watcher that is behind reads from the history at a time.
+PAGE_SIZE = 500
+#: Seconds between bookmarks.
+BOOKMARK_INTERVAL = 60.0
+#: Seconds between two dispatches: the longest delay of an event under load.
+DISPATCH_INTERVAL = 0.005
 
 
 class WatchBroadcaster:
     """Hands every committed change to the watchers that it may concern.
 
-    A watcher stands on one shelf: by a field that must have one value, by namespace, or with those
-    of its kind that want everything. A change is shown to the shelves that it touches, before and
-    after, so that a thousand watchers of a thousand nodes cost no more than one.
+    Watchers are indexed by a field that must have one value, by namespace, or by kind only. A
+    change is offered to the watchers at its index values before and after the change, so that a
+    thousand watches of a thousand nodes cost no more than one.
     """
 
     def __init__(self, store: StoreReader, meter: StageMeter) -> None:
-        #: Everything up to here was handed out.
+        #: Everything up to this revision was dispatched.
         self.revision = store.revision
         self._meter, self._store = meter, store
         self._watchers: dict[str, dict[str, dict[str, dict[Watcher, None]]]] = {}
@@ -61,38 +60,38 @@ class WatchBroadcaster:
         store.subscribe(self._on_commit)
 
     def __len__(self) -> int:
-        fields = (shelves for kind in self._watchers.values() for shelves in kind.values())
-        return sum(len(shelf) for shelves in fields for shelf in shelves.values())
+        indexes = (index for kind in self._watchers.values() for index in kind.values())
+        return sum(len(watchers) for index in indexes for watchers in index.values())
 
     def open(self, options: WatchOptions) -> Watcher:
-        """A watcher of what is committed after a revision."""
+        """Register a watcher of what is committed after a revision."""
         watcher = Watcher(self, self._store, options)
         prefix, field, value = options.selection.index_key
-        shelves = self._watchers.setdefault(prefix, {}).setdefault(field, {})
-        shelves.setdefault(value, {})[watcher] = None
+        index = self._watchers.setdefault(prefix, {}).setdefault(field, {})
+        index.setdefault(value, {})[watcher] = None
         return watcher
 
     def close(self, watcher: Watcher) -> None:
-        """Stop handing changes to it."""
+        """Remove a watcher."""
         watcher.close()
         prefix, field, value = watcher.selection.index_key
-        shelves = self._watchers[prefix][field]
-        shelves[value].pop(watcher, None)
-        if not shelves[value]:
-            del shelves[value]
-        if not shelves:
+        index = self._watchers[prefix][field]
+        index[value].pop(watcher, None)
+        if not index[value]:
+            del index[value]
+        if not index:
             del self._watchers[prefix][field]
 
     def end_watches(self, prefix: str) -> None:
-        """Have every watch of a kind end: it is served no more."""
+        """End all watches of a kind that is no longer served."""
         self._dispatch()
-        for shelves in self._watchers.get(prefix, {}).values():
-            for watchers in shelves.values():
+        for index in self._watchers.get(prefix, {}).values():
+            for watchers in index.values():
                 for watcher in watchers:
                     watcher.end()
 
     def _on_commit(self, changes: Sequence[StoreChange]) -> None:
-        """Take what was just committed; hand it out now, or with what comes until the next time."""
+        """Dispatch a commit now, or together with others at the end of the interval."""
         self._undispatched += changes
         loop = asyncio.get_running_loop()
         if loop.time() >= self._next_dispatch:
@@ -109,21 +108,21 @@ class WatchBroadcaster:
         rendered = RenderCache()
         with self._meter.stage("publish"):
             for change in changes:
-                for watcher in self._interested_watchers(change, rendered):
+                for watcher in self._find_watchers(change, rendered):
                     watcher.enqueue(change, rendered)
                 self.revision = change.revision
 
-    def _interested_watchers(self, change: StoreChange, rendered: RenderCache) -> Iterator[Watcher]:
-        _, group, plural, *place = change.key.split("/")
-        for field, shelves in self._watchers.get(f"/{group}/{plural}/", {}).items():
-            for value in _index_values(field, place, change, rendered):
-                yield from shelves.get(value, ())
+    def _find_watchers(self, change: StoreChange, rendered: RenderCache) -> Iterator[Watcher]:
+        _, group, plural, *path = change.key.split("/")
+        for field, index in self._watchers.get(f"/{group}/{plural}/", {}).items():
+            for value in _index_values(field, path, change, rendered):
+                yield from index.get(value, ())
 
 
 def _index_values(
     field: str, path: list[str], change: StoreChange, rendered: RenderCache
 ) -> Iterable[str]:
-    """What a field is before and after a change, each once; where it can, told by the key."""
+    """The values of an index field before and after a change, without decoding if possible."""
     if field == UNINDEXED:
         return ("",)
     if field == "metadata.name":
@@ -135,20 +134,20 @@ def _index_values(
 
 
 class RenderCache:
-    """What was already decoded or rendered of the changes at hand, shared by all watchers."""
+    """Objects and events that were already decoded or encoded, shared by all watchers."""
 
     def __init__(self) -> None:
         self._objects: dict[int, Object] = {}
         self._events: dict[tuple[EventRenderer, str, int], bytes] = {}
 
     def object(self, record: KeyValue) -> Object:
-        """A record as an object to look at, never to change."""
+        """A decoded record; callers must not change it."""
         if record.revision not in self._objects:
             self._objects[record.revision] = decode_record(record)
         return self._objects[record.revision]
 
     def event(self, render: EventRenderer, kind: str, revision: int, value: bytes) -> bytes:
-        """An event as bytes."""
+        """An encoded event."""
         key = (render, kind, revision)
         if key not in self._events:
             self._events[key] = render(kind, value)
@@ -156,7 +155,7 @@ class RenderCache:
 
 
 class Watcher:
-    """One client's watch. The reader has seen everything up to `cursor`."""
+    """One watch of one client. The client has received everything up to `cursor`."""
 
     def __init__(
         self, broadcaster: WatchBroadcaster, store: StoreReader, options: WatchOptions
@@ -169,13 +168,13 @@ class Watcher:
         self._size = 0
         self._last_revision = options.since
         self._has_ended = False
-        # Who waits for news, until when, and the timer that looks after that.
+        # The pending wait, its deadline, and the timer that ends it.
         self._waiter: asyncio.Future[None] | None = None
         self._deadline = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def enqueue(self, change: StoreChange, rendered: RenderCache) -> None:
-        """Take a change that was just committed, or note that it must be read from history."""
+        """Buffer a change that was just committed, or mark the watcher as behind."""
         if self._is_behind or change.revision <= self._last_revision:
             return
         if not (event := self._render_change(change, rendered)):
@@ -183,27 +182,28 @@ class Watcher:
         self._buffer.append(event)
         self._size += len(event)
         self._last_revision = change.revision
-        if self._size > BUFFER:
+        if self._size > BUFFER_BYTES:
+            LOG.debug("watch buffer overrun", prefix=self._prefix, revision=change.revision)
             self._buffer, self._size, self._is_behind = [], 0, True
         self._wake()
 
     def end(self) -> None:
-        """Take nothing more than what is there."""
+        """Take no further changes; the buffered ones are still sent."""
         self._has_ended = True
         self._wake()
 
     def close(self) -> None:
-        """Wait for nothing any more."""
+        """Cancel the timer."""
         if self._timer:
             self._timer.cancel()
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has ended and everything was taken."""
+        """Whether the watcher has ended and all its events were taken."""
         return self._has_ended and not self._buffer and not self._is_behind
 
     async def next_chunk(self, seconds: float) -> bytes | None:
-        """What there is to send, or None when nothing came in that time. Raises Expired."""
+        """The next events, or None if none came in that time. Raises Expired."""
         if not self._has_data:
             await self._wait_for_data(seconds)
         if self._is_behind:
@@ -218,7 +218,7 @@ class Watcher:
         return bool(self._buffer) or self._is_behind or self._has_ended
 
     async def _wait_for_data(self, seconds: float) -> None:
-        """Wait, but not longer than so. One timer serves many waits: it rings late, never early."""
+        """Wait at most so long. One timer serves many waits: it may fire late, never early."""
         loop = asyncio.get_running_loop()
         self._deadline = loop.time() + seconds
         if self._timer is None or self._timer.when() > self._deadline:
@@ -235,7 +235,7 @@ class Watcher:
         self._timer = asyncio.get_running_loop().call_at(self._deadline, self._on_timer)
 
     def _on_timer(self) -> None:
-        """The time may be over, or somebody else's was: the wait has begun anew since."""
+        """End the wait, or restart the timer if a later wait has begun since it was set."""
         self._timer = None
         if self._waiter and asyncio.get_running_loop().time() < self._deadline:
             self._start_timer()
@@ -252,7 +252,7 @@ class Watcher:
         return data
 
     def _catch_up(self) -> bytes:
-        """The next piece of history; the watcher is in step again when there is no more."""
+        """The next page of history; the watcher is in step again after the last page."""
         try:
             changes = self._store.changes(self.cursor, self._prefix)
         except RevisionCompacted as error:
@@ -265,21 +265,22 @@ class Watcher:
             events.append(event)
             size += len(event)
             self.cursor = change.revision
-            if size > BUFFER or len(events) >= PAGE:
+            if size > BUFFER_BYTES or len(events) >= PAGE_SIZE:
                 return b"".join(events)
         self.cursor = self._last_revision = self._store.revision
         self._is_behind = False
         return b"".join(events)
 
     def _render_change(self, change: StoreChange, rendered: RenderCache) -> bytes:
-        """What the change means to this watcher: ADDED, MODIFIED, DELETED or nothing."""
+        """The event of a change for this watcher: ADDED, MODIFIED, DELETED or none."""
         if not change.key.startswith(self._prefix):
             return b""
-        was, now = self._matches(change.before, rendered), self._matches(change.after, rendered)
-        if now and change.after:
-            kind, value = "MODIFIED" if was else "ADDED", change.after.value
-        elif was and change.before:
-            kind, value = "DELETED", deleted_state(change.before, change.revision)
+        matched = self._matches(change.before, rendered)
+        matches = self._matches(change.after, rendered)
+        if matches and change.after:
+            kind, value = "MODIFIED" if matched else "ADDED", change.after.value
+        elif matched and change.before:
+            kind, value = "DELETED", encode_deleted_state(change.before, change.revision)
         else:
             return b""
         return rendered.event(self._render, kind, change.revision, value)
@@ -290,34 +291,24 @@ class Watcher:
         return self._matches_all or self.selection.matches(rendered.object(record))
 
 
-@cache
-def plain_renderer(kind: Kind) -> EventRenderer:
-    """Events whose objects are whole. One function per kind, so that its bytes are shared."""
-
-    def render(event: str, value: bytes) -> bytes:
-        return b'{"type":"%s","object":%s}\n' % (event.encode(), serialize_stored(kind, value))
-
-    return render
-
-
 def bookmark_event(kind: Kind, revision: int, *, ends_initial: bool = False) -> bytes:
-    """An event that says: until here you have seen everything (or all that was there first)."""
+    """A BOOKMARK: everything up to the revision was sent (`ends_initial`: all initial events)."""
     meta: Object = {"resourceVersion": str(revision)}
     if ends_initial:
         meta["annotations"] = {"k8s.io/initial-events-end": "true"}
-    shown = {"kind": kind.name, "apiVersion": kind.api_version, "metadata": meta}
-    return orjson.dumps({"type": "BOOKMARK", "object": shown}) + b"\n"
+    obj = {"kind": kind.name, "apiVersion": kind.api_version, "metadata": meta}
+    return orjson.dumps({"type": "BOOKMARK", "object": obj}) + b"\n"
 
 
 def error_event(error: ApiError) -> bytes:
-    """An event that ends a watch with a reason."""
+    """An ERROR event, the last one of a watch."""
     return orjson.dumps({"type": "ERROR", "object": error.status()}) + b"\n"
 
 
 def initial_events(
     selection: SelectionPredicate, records: Sequence[KeyValue], render: EventRenderer
 ) -> Iterator[bytes]:
-    """The present state as ADDED events."""
+    """The current objects of a selection as ADDED events."""
     for record in records:
         if selection.matches_all or selection.matches(decode_record(record)):
             yield render("ADDED", record.value)
@@ -325,9 +316,9 @@ def initial_events(
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """What a client wants to watch: from where, how rendered, for how long.
+    """What a client watches: from which revision, how rendered, for how long.
 
-    The kind is the one that is served; the selection is about the stored one.
+    `kind` is the served kind; `selection` is about the stored kind.
     """
 
     kind: Kind
@@ -341,10 +332,10 @@ class WatchOptions:
 async def watch_stream(
     broadcaster: WatchBroadcaster, options: WatchOptions, first: bytes
 ) -> AsyncGenerator[bytes, None]:
-    """A watch as chunks: what is there first, then what comes, until the time is over.
+    """A watch as chunks: the initial events, then changes, until the time is over.
 
-    The watcher is opened when the first chunk is asked for, so that a stream which nobody reads
-    leaves nothing behind; what happened meanwhile it reads from history.
+    The watcher is registered when the first chunk is requested, so that a stream that is never read
+    leaves nothing behind. Changes of the meantime are read from the history.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + options.seconds
@@ -353,13 +344,13 @@ async def watch_stream(
         if first:
             yield first
         while not watcher.is_finished and (left := end - loop.time()) > 0:
-            data = await watcher.next_chunk(min(left, BOOKMARK))
+            data = await watcher.next_chunk(min(left, BOOKMARK_INTERVAL))
             if data is None and options.bookmarks:
                 data = bookmark_event(options.kind, watcher.cursor)
             if data:
                 yield data
             else:
-                # A long search through history must let others have their turn.
+                # A long scan of the history must not block the event loop.
                 await asyncio.sleep(0)
     except Expired as error:
         yield error_event(error)

@@ -1,8 +1,8 @@
-"""The page at `/ui/`: files of the package `phalanx/ui`, for browsers.
+"""The web UI at `/ui/`: static files of the package `phalanx/ui`.
 
-Anybody may have them, as they tell nothing of the cluster: what the page shows it asks of the API,
-with its user's token. A path is looked up among the names of the files that there are, so none
-leads anywhere else. `app` asks here; nothing here reads the store.
+The files contain nothing about the cluster and need no authentication; the page reads the API with
+the token of its user. A path is looked up among the names of the existing files, so that no path
+leads outside of the folder.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from phalanx.api.wire import Reply, Request
 UI_ROOT = "/ui"
 _INDEX = "index.html"
 _TEXT = "text/plain; charset=utf-8"
-#: What browsers are told that a file is, by how its name ends.
+#: File name extension -> content type.
 _CONTENT_TYPES: Mapping[str, str] = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-#: The page runs what is here and asks who is here; nobody shows it in a page of theirs.
+#: The page loads only its own files, connects only to this server, and cannot be framed.
 _CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -42,7 +42,7 @@ _SECURITY_HEADERS = (
 
 @dataclass(frozen=True, slots=True)
 class _StaticFile:
-    """A file, and the mark by which a browser knows whether it has it already."""
+    """A file, and its ETag, by which browsers validate their cache."""
 
     content_type: str
     body: bytes
@@ -50,12 +50,12 @@ class _StaticFile:
 
 
 def is_ui_path(path: str) -> bool:
-    """Whether a path is the page's or one below it."""
+    """Whether a path belongs to the web UI."""
     return path == UI_ROOT or path.startswith(f"{UI_ROOT}/")
 
 
 def serve_ui(request: Request) -> Reply:
-    """A file, word that the browser has it already, or where the page begins."""
+    """A file, 304 if the browser has it, or a redirect to the page."""
     if request.method not in ("GET", "HEAD"):
         raise MethodNotAllowed
     if request.path == UI_ROOT:
@@ -63,7 +63,7 @@ def serve_ui(request: Request) -> Reply:
     found = _load_files().get(request.path.removeprefix(f"{UI_ROOT}/") or _INDEX)
     if found is None:
         return Reply(404, b"404 page not found\n", _TEXT)
-    # Kept by the browser, and asked about each time: a newer server means a newer page.
+    # Cached but validated every time: an upgraded server serves another page.
     headers = (*_SECURITY_HEADERS, ("cache-control", "no-cache"), ("etag", found.etag))
     if _matches_etag(request.headers.get("if-none-match", ""), found.etag):
         return Reply(304, b"", found.content_type, headers)
@@ -71,17 +71,18 @@ def serve_ui(request: Request) -> Reply:
 
 
 def _matches_etag(if_none_match: str, etag: str) -> bool:
-    """Whether a mark is among those that a browser knows; a proxy may have called it weak."""
-    marks = [one.strip().removeprefix("W/") for one in if_none_match.split(",")]
-    return etag in marks or marks == ["*"]
+    """Whether If-None-Match contains an ETag; a proxy may have made it weak."""
+    etags = [value.strip().removeprefix("W/") for value in if_none_match.split(",")]
+    return etag in etags or etags == ["*"]
 
 
 @cache
 def _load_files() -> Mapping[str, _StaticFile]:
     folder = files("phalanx") / "ui"
-    return {one.name: _static_file(one.name, one.read_bytes()) for one in folder.iterdir()}
-
-
-def _static_file(name: str, body: bytes) -> _StaticFile:
-    kind = _CONTENT_TYPES.get(name.rpartition(".")[2], "application/octet-stream")
-    return _StaticFile(kind, body, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+    loaded = {}
+    for file in folder.iterdir():
+        extension, body = file.name.rpartition(".")[2], file.read_bytes()
+        content_type = _CONTENT_TYPES.get(extension, "application/octet-stream")
+        etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        loaded[file.name] = _StaticFile(content_type, body, etag)
+    return loaded

@@ -1,4 +1,4 @@
-"""Roles and bindings as manifests, and people whom nobody has given anything yet."""
+"""Manifests of roles and bindings, and users without permissions."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}
 
 
 def role(name: str, *rules: Object, namespace: str = "", **more: object) -> Object:
-    meta: Object = {"name": name, **({"namespace": namespace} if namespace else {})}
-    return {"metadata": meta, "rules": list(rules), **more}
+    metadata: Object = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"metadata": metadata, "rules": list(rules), **more}
 
 
 def binding(name: str, role: str, *subjects: Object, namespace: str = "") -> Object:
-    """A binding of a cluster role, or of a role of the namespace if it is called `a role`."""
-    kind, _, plain = role.rpartition(" ")
-    reference = {"apiGroup": RBAC_GROUP, "kind": kind or "ClusterRole", "name": plain}
-    meta: Object = {"name": name, **({"namespace": namespace} if namespace else {})}
-    return {"metadata": meta, "roleRef": reference, "subjects": list(subjects)}
+    """Return a binding of a ClusterRole, or of a Role if `role` is "Role <name>"."""
+    kind, _, role_name = role.rpartition(" ")
+    reference = {"apiGroup": RBAC_GROUP, "kind": kind or "ClusterRole", "name": role_name}
+    metadata: Object = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"metadata": metadata, "roleRef": reference, "subjects": list(subjects)}
 
 
 def user(name: str) -> Object:
@@ -32,11 +32,11 @@ def group(name: str) -> Object:
     return {"kind": "Group", "apiGroup": RBAC_GROUP, "name": name}
 
 
-async def grant(api: Api, who: UserInfo, role: str, namespace: str = "") -> None:
-    """Give somebody a cluster role, in a namespace or everywhere."""
+async def grant(api: Api, user_info: UserInfo, role: str, namespace: str = "") -> None:
+    """Bind a ClusterRole to a user, in a namespace or cluster-wide."""
     kind = ROLE_BINDING if namespace else CLUSTER_ROLE_BINDING
-    name = f"{who.name}-{role}".replace(":", "-")
-    await api.create(kind, binding(name, role, user(who.name), namespace=namespace))
+    name = f"{user_info.name}-{role}".replace(":", "-")
+    await api.create(kind, binding(name, role, user(user_info.name), namespace=namespace))
 
 
 async def make_role(api: Api, name: str, *rules: Object, namespace: str = "") -> None:
@@ -44,6 +44,8 @@ async def make_role(api: Api, name: str, *rules: Object, namespace: str = "") ->
     await api.create(kind, role(name, *rules, namespace=namespace))
 
 
-async def is_allowed(api: Api, who: UserInfo, method: str, path: str, body: object = b"") -> bool:
-    """Whether somebody is not refused."""
-    return (await api.ask(method, path, body, user=who)).code != 403
+async def is_allowed(
+    api: Api, user_info: UserInfo, method: str, path: str, body: object = b""
+) -> bool:
+    """Whether a request of a user is not answered with 403."""
+    return (await api.ask(method, path, body, user=user_info)).code != 403

@@ -1,4 +1,4 @@
-"""Questions about access are answered as requests are."""
+"""Access reviews answer as the authorizer decides, and impersonation needs permission."""
 
 from __future__ import annotations
 
@@ -22,56 +22,56 @@ from tests.server.security.rbac_fixtures import JOE, PODS, grant, make_role
 LIST = {"verb": "list", "resource": "pods", "namespace": "default"}
 
 
-async def joes_server() -> Api:
-    """Where joe may list pods in one namespace, and his account may too."""
+async def start_server() -> Api:
+    """Start a server on which joe may list pods in one namespace."""
     api = await Api.start()
     await make_role(api, "pods", PODS)
     await grant(api, JOE, "pods", "default")
     return api
 
 
-async def ask(api: Api, path: str, spec: Object, who: UserInfo = ADMIN) -> ApiResponse:
-    return await api.ask("POST", path, {"spec": spec}, user=who)
+async def post_review(api: Api, path: str, spec: Object, user: UserInfo = ADMIN) -> ApiResponse:
+    return await api.ask("POST", path, {"spec": spec}, user=user)
 
 
-async def allowed(api: Api, who: UserInfo, **attributes: str) -> bool:
-    """What a review of oneself says, which must be what a review by others says."""
-    own = await ask(
-        api, SELF_SUBJECT_ACCESS_REVIEW.url_path(), {"resourceAttributes": attributes}, who
+async def review_allows(api: Api, user: UserInfo, **attributes: str) -> bool:
+    """Return the result of a self review, which must equal the review by an administrator."""
+    self_review = await post_review(
+        api, SELF_SUBJECT_ACCESS_REVIEW.url_path(), {"resourceAttributes": attributes}, user
     )
-    spec = {"resourceAttributes": attributes, "user": who.name, "groups": list(who.groups)}
-    others = await ask(api, SUBJECT_ACCESS_REVIEW.url_path(), spec)
-    assert own.body["status"] == others.body["status"]
-    answer: bool = own.body["status"]["allowed"]
-    return answer
+    spec = {"resourceAttributes": attributes, "user": user.name, "groups": list(user.groups)}
+    admin_review = await post_review(api, SUBJECT_ACCESS_REVIEW.url_path(), spec)
+    assert self_review.body["status"] == admin_review.body["status"]
+    is_allowed: bool = self_review.body["status"]["allowed"]
+    return is_allowed
 
 
 @in_virtual_time
-async def test_a_review_says_what_a_request_would_meet() -> None:
-    api = await joes_server()
-    assert await allowed(api, JOE, **LIST)
+async def test_access_review_equals_the_authorization_of_a_request() -> None:
+    api = await start_server()
+    assert await review_allows(api, JOE, **LIST)
     changes = (
         {"verb": "delete"}, {"namespace": "kube-system"}, {"namespace": ""},
         {"resource": "secrets"}, {"subresource": "status"}, {"group": "apps"},
     )  # fmt: skip
     for change in changes:
-        assert not await allowed(api, JOE, **{**LIST, **change}), change
-    assert await allowed(api, ADMIN, verb="dance", resource="dragons")
+        assert not await review_allows(api, JOE, **{**LIST, **change}), change
+    assert await review_allows(api, ADMIN, verb="dance", resource="dragons")
 
 
 @in_virtual_time
-async def test_a_review_knows_groups_accounts_and_nodes() -> None:
-    api = await joes_server()
-    assert not await allowed(api, service_account_user("default", "robot"), **LIST)
+async def test_access_review_covers_groups_service_accounts_and_nodes() -> None:
+    api = await start_server()
+    assert not await review_allows(api, service_account_user("default", "robot"), **LIST)
     controller = service_account_user("kube-system", "job-controller")
-    assert await allowed(api, controller, verb="create", resource="pods", namespace="x")
-    assert await allowed(api, node_user("n1"), verb="get", resource="nodes", name="n1")
-    assert not await allowed(api, node_user("n1"), verb="get", resource="nodes", name="n2")
+    assert await review_allows(api, controller, verb="create", resource="pods", namespace="x")
+    assert await review_allows(api, node_user("n1"), verb="get", resource="nodes", name="n1")
+    assert not await review_allows(api, node_user("n1"), verb="get", resource="nodes", name="n2")
 
 
 @in_virtual_time
-async def test_a_review_of_a_path() -> None:
-    api = await joes_server()
+async def test_access_review_of_a_path() -> None:
+    api = await start_server()
     for path, is_allowed in (
         ("/version", True),
         ("/apis/x", True),
@@ -79,71 +79,81 @@ async def test_a_review_of_a_path() -> None:
         ("", False),
     ):
         spec = {"nonResourceAttributes": {"verb": "get", "path": path}}
-        answer = await ask(api, SELF_SUBJECT_ACCESS_REVIEW.url_path(), spec, JOE)
-        assert answer.body["status"]["allowed"] == is_allowed, path
+        response = await post_review(api, SELF_SUBJECT_ACCESS_REVIEW.url_path(), spec, JOE)
+        assert response.body["status"]["allowed"] == is_allowed, path
 
 
 @in_virtual_time
-async def test_a_review_in_a_namespace_is_about_that_namespace() -> None:
-    api = await joes_server()
+async def test_local_access_review_accepts_its_own_namespace_only() -> None:
+    api = await start_server()
     path = LOCAL_SUBJECT_ACCESS_REVIEW.url_path("default")
     spec = {"user": "joe", "resourceAttributes": LIST}
-    assert (await ask(api, path, spec)).body["status"]["allowed"]
+    assert (await post_review(api, path, spec)).body["status"]["allowed"]
     elsewhere = {"user": "joe", "resourceAttributes": {**LIST, "namespace": "other"}}
-    assert (await ask(api, path, elsewhere)).code == 422
+    assert (await post_review(api, path, elsewhere)).code == 422
 
 
 @in_virtual_time
-async def test_a_review_that_asks_nothing_is_refused() -> None:
-    api = await joes_server()
+async def test_access_review_without_attributes_is_invalid() -> None:
+    api = await start_server()
     both = {"resourceAttributes": LIST, "nonResourceAttributes": {"verb": "get", "path": "/"}}
     for path, spec in (
         (SELF_SUBJECT_ACCESS_REVIEW.url_path(), {}), (SELF_SUBJECT_ACCESS_REVIEW.url_path(), both),
         (SUBJECT_ACCESS_REVIEW.url_path(), {"resourceAttributes": LIST}),
         (SELF_SUBJECT_RULES_REVIEW.url_path(), {}),
     ):  # fmt: skip
-        assert (await ask(api, path, spec)).code == 422, spec
+        assert (await post_review(api, path, spec)).code == 422, spec
     for kind in (SELF_SUBJECT_ACCESS_REVIEW, SUBJECT_ACCESS_REVIEW, SELF_SUBJECT_RULES_REVIEW):
         assert (await api.ask("POST", kind.url_path(), {})).code == 422
 
 
 @in_virtual_time
-async def test_all_that_somebody_may_in_a_namespace_is_listed() -> None:
-    api = await joes_server()
+async def test_rules_review_lists_the_rules_in_a_namespace() -> None:
+    api = await start_server()
     path = SELF_SUBJECT_RULES_REVIEW.url_path()
-    found = (await ask(api, path, {"namespace": "default"}, JOE)).body["status"]
+    found = (await post_review(api, path, {"namespace": "default"}, JOE)).body["status"]
     assert PODS in found["resourceRules"]
     assert any("/version" in rule["nonResourceURLs"] for rule in found["nonResourceRules"])
-    elsewhere = (await ask(api, path, {"namespace": "other"}, JOE)).body["status"]
+    elsewhere = (await post_review(api, path, {"namespace": "other"}, JOE)).body["status"]
     assert PODS not in elsewhere["resourceRules"]
-    master = (await ask(api, path, {"namespace": "default"})).body["status"]
-    assert master["resourceRules"] == [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]
+    admin_rules = (await post_review(api, path, {"namespace": "default"})).body["status"]
+    assert admin_rules["resourceRules"] == [
+        {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
+    ]
 
 
-# ---- acting as somebody else ---------------------------------------------------------------------
+# ---- impersonation -------------------------------------------------------------------------------
 
 
-def may_be(resource: str, *names: str, group: str = "") -> Object:
+def impersonation_rule(resource: str, *names: str, group: str = "") -> Object:
     rule: Object = {"apiGroups": [group], "resources": [resource], "verbs": ["impersonate"]}
     return {**rule, "resourceNames": list(names)} if names else rule
 
 
-async def whoami(api: Api, who: UserInfo, **headers: str) -> ApiResponse:
-    named = {f"impersonate-{key.replace('_', '-')}": value for key, value in headers.items()}
-    return await api.ask("POST", SELF_SUBJECT_REVIEW.url_path(), {}, user=who, headers=named)
+async def review_self(api: Api, requester: UserInfo, **headers: str) -> ApiResponse:
+    impersonation_headers = {
+        f"impersonate-{key.replace('_', '-')}": value for key, value in headers.items()
+    }
+    return await api.ask(
+        "POST", SELF_SUBJECT_REVIEW.url_path(), {}, user=requester, headers=impersonation_headers
+    )
 
 
 @in_virtual_time
-async def test_whoever_may_act_as_somebody_is_taken_for_them() -> None:
+async def test_permitted_impersonation_sets_user_groups_uid_and_extra() -> None:
     api = await Api.start()
     tokens = "authentication.k8s.io"
     await make_role(
-        api, "be", may_be("users", "ann"), may_be("groups", "team"),
-        may_be("uids", "u1", group=tokens), may_be("userextras/scope", "s", group=tokens),
-    )  # fmt: skip
+        api,
+        "be",
+        impersonation_rule("users", "ann"),
+        impersonation_rule("groups", "team"),
+        impersonation_rule("uids", "u1", group=tokens),
+        impersonation_rule("userextras/scope", "s", group=tokens),
+    )
     await grant(api, JOE, "be")
-    answer = await whoami(api, JOE, user="ann", group="team", uid="u1", extra_scope="s")
-    assert answer.body["status"]["userInfo"] == {
+    response = await review_self(api, JOE, user="ann", group="team", uid="u1", extra_scope="s")
+    assert response.body["status"]["userInfo"] == {
         "username": "ann", "groups": ["team", "system:authenticated"], "uid": "u1",
         "extra": {"scope": ["s"]},
     }  # fmt: skip
@@ -153,37 +163,37 @@ async def test_whoever_may_act_as_somebody_is_taken_for_them() -> None:
         {"user": "ann", "extra_scope": "t"}, {"user": "ann", "extra_more": "s"},
         {"user": "system:serviceaccount:default:robot"},
     ):  # fmt: skip
-        assert (await whoami(api, JOE, **headers)).code == 403, headers
+        assert (await review_self(api, JOE, **headers)).code == 403, headers
 
 
 @in_virtual_time
-async def test_an_editor_acts_as_accounts_of_the_namespace_alone() -> None:
+async def test_editor_impersonates_service_accounts_of_its_namespace_only() -> None:
     api = await Api.start()
     await grant(api, JOE, "edit", "default")
-    robot = await whoami(api, JOE, user="system:serviceaccount:default:robot")
-    assert robot.body["status"]["userInfo"]["groups"] == [
+    service_account = await review_self(api, JOE, user="system:serviceaccount:default:robot")
+    assert service_account.body["status"]["userInfo"]["groups"] == [
         "system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated",
     ]  # fmt: skip
-    other = await whoami(api, JOE, user="system:serviceaccount:kube-system:robot")
+    other = await review_self(api, JOE, user="system:serviceaccount:kube-system:robot")
     assert (other.code, other.body["message"]) == (403, (
         'serviceaccounts "robot" is forbidden: User "joe" cannot impersonate resource '
         '"serviceaccounts" in API group "" in the namespace "kube-system"'
     ))  # fmt: skip
 
 
-@pytest.mark.parametrize("who", [ADMIN, JOE], ids=["a master", "joe"])
+@pytest.mark.parametrize("user", [ADMIN, JOE], ids=["admin", "joe"])
 @in_virtual_time
-async def test_groups_of_nobody_are_refused(who: UserInfo) -> None:
+async def test_impersonated_groups_without_a_user_are_rejected(user: UserInfo) -> None:
     api = await Api.start()
-    assert (await whoami(api, who, group="team")).code == 400
-    assert (await whoami(api, who, user="", group="team")).code == 400
+    assert (await review_self(api, user, group="team")).code == 400
+    assert (await review_self(api, user, user="", group="team")).code == 400
 
 
 @in_virtual_time
-async def test_whoever_acts_as_somebody_may_what_they_may_and_no_more() -> None:
-    api = await joes_server()
+async def test_impersonation_has_exactly_the_permissions_of_the_impersonated_user() -> None:
+    api = await start_server()
     as_joe = {"impersonate-user": "joe"}
     for path, code in ((POD.url_path("default"), 200), (POD.url_path("kube-system"), 403)):
         assert (await api.ask("GET", path, headers=as_joe)).code == code
-    nobody = await whoami(api, ADMIN, user="system:anonymous")
-    assert nobody.code == 403
+    anonymous = await review_self(api, ADMIN, user="system:anonymous")
+    assert anonymous.code == 403

@@ -18,8 +18,8 @@ from tests.server.api import Api
 from tests.server.security.rbac_fixtures import JOE, grant, make_role
 
 
-class Pad(AuditLog):
-    """An audit log on a pad of paper: what is noted is there at once."""
+class MemoryAuditLog(AuditLog):
+    """An audit log that keeps its rows in memory."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(lambda lines: None, clock)
@@ -29,22 +29,22 @@ class Pad(AuditLog):
         self.rows.append(orjson.loads(encode_line(row)))
 
 
-async def audited() -> tuple[Api, Pad]:
+async def start_audited_server() -> tuple[Api, MemoryAuditLog]:
     api = await Api.start()
-    pad = Pad(api.server.context.clock)
-    api.server.audit = pad
-    return api, pad
+    audit_log = MemoryAuditLog(api.server.context.clock)
+    api.server.audit = audit_log
+    return api, audit_log
 
 
-def said(row: Object, *fields: str) -> list[object]:
+def fields_of(row: Object, *fields: str) -> list[object]:
     return [row.get(field) for field in fields]
 
 
 @in_virtual_time
-async def test_a_write_is_noted_with_who_what_where_and_how_it_ended() -> None:
-    api, pad = await audited()
+async def test_write_is_logged_with_user_resource_and_code() -> None:
+    api, audit_log = await start_audited_server()
     await api.create(POD, pod("a"))
-    (row,) = pad.rows
+    (row,) = audit_log.rows
     assert row == {
         "time": "2027-01-15T08:00:00Z", "id": row["id"], "user": "admin",
         "groups": ["system:masters", "system:authenticated"], "code": 201, "decision": "allow",
@@ -54,80 +54,80 @@ async def test_a_write_is_noted_with_who_what_where_and_how_it_ended() -> None:
 
 
 @in_virtual_time
-async def test_reads_are_not_noted_unless_they_are_refused() -> None:
-    api, pad = await audited()
+async def test_reads_are_logged_only_if_they_are_forbidden() -> None:
+    api, audit_log = await start_audited_server()
     await api.ask("GET", POD.url_path("default"))
     await api.ask("GET", "/version", user=ANONYMOUS)
-    assert pad.rows == []
+    assert audit_log.rows == []
     await api.ask("GET", POD.url_path("default"), user=JOE)
     await api.ask("GET", "/metrics", user=ANONYMOUS)
     fields = ("user", "verb", "resource", "path", "code", "decision")
-    assert [said(row, *fields) for row in pad.rows] == [
+    assert [fields_of(row, *fields) for row in audit_log.rows] == [
         ["joe", "list", "pods", None, 403, "forbid"],
         ["system:anonymous", "get", None, "/metrics", 403, "forbid"],
     ]
 
 
 @in_virtual_time
-async def test_what_failed_for_other_reasons_is_noted_too() -> None:
-    api, pad = await audited()
+async def test_failed_writes_are_logged() -> None:
+    api, audit_log = await start_audited_server()
     await api.delete(POD, "none")
     await api.ask("POST", POD.url_path("default"), b"{")
-    assert [said(row, "verb", "code", "decision") for row in pad.rows] == [
+    assert [fields_of(row, "verb", "code", "decision") for row in audit_log.rows] == [
         ["delete", 404, "allow"], ["create", 400, "allow"],
     ]  # fmt: skip
 
 
 @in_virtual_time
-async def test_whoever_acts_as_somebody_else_is_noted_as_both() -> None:
-    api, pad = await audited()
+async def test_impersonation_is_logged_with_both_users() -> None:
+    api, audit_log = await start_audited_server()
     rule = {"apiGroups": [""], "resources": ["users"], "verbs": ["impersonate"]}
     await make_role(api, "be-ann", {**rule, "resourceNames": ["ann"]})
     await grant(api, JOE, "be-ann")
-    pad.rows.clear()
+    audit_log.rows.clear()
     as_ann = {"impersonate-user": "ann"}
     await api.ask("POST", POD.url_path("default"), pod("a"), user=JOE, headers=as_ann)
     as_bob = {"impersonate-user": "bob"}
     await api.ask("POST", POD.url_path("default"), pod("a"), user=JOE, headers=as_bob)
-    assert [said(row, "user", "actor", "code") for row in pad.rows] == [
+    assert [fields_of(row, "user", "actor", "code") for row in audit_log.rows] == [
         ["ann", "joe", 403], ["joe", None, 403],
     ]  # fmt: skip
 
 
 @in_virtual_time
-async def test_no_secret_and_no_query_is_ever_noted() -> None:
-    api, pad = await audited()
+async def test_secrets_and_queries_are_never_logged() -> None:
+    api, audit_log = await start_audited_server()
     secret = {"metadata": {"name": "s", "namespace": "default"}, "stringData": {"k": "hush"}}
     await api.create(SECRET, secret)
     headers = {"authorization": "Bearer hush", "cookie": "hush"}
     await api.ask("DELETE", SECRET.url_path("default", "s"), headers=headers, query={"x": "hush"})
-    pad.record_refusal(Unauthorized(), {**headers, "host": "localhost"})
-    assert b"hush" not in orjson.dumps(pad.rows)
-    assert said(pad.rows[-1], "code", "decision", "host") == [401, "forbid", "localhost"]
+    audit_log.record_refusal(Unauthorized(), {**headers, "host": "localhost"})
+    assert b"hush" not in orjson.dumps(audit_log.rows)
+    assert fields_of(audit_log.rows[-1], "code", "decision", "host") == [401, "forbid", "localhost"]
 
 
 @in_virtual_time
-async def test_a_refusal_carries_its_number_and_a_client_may_choose_it() -> None:
-    api, pad = await audited()
-    refused = await api.ask("GET", POD.url_path("default", "none"))
-    assert len(refused.header_values("audit-id")) == 1
+async def test_response_carries_an_audit_id_that_the_client_may_set() -> None:
+    api, audit_log = await start_audited_server()
+    rejected = await api.ask("GET", POD.url_path("default", "none"))
+    assert len(rejected.header_values("audit-id")) == 1
     chosen = await api.ask("POST", CONFIG_MAP.url_path("default"), {"metadata": {"name": "c"}},
                            headers={"audit-id": "mine-1"})  # fmt: skip
     assert (chosen.code, chosen.header_values("audit-id")) == (201, ["mine-1"])
-    assert pad.rows[-1]["id"] == "mine-1"
+    assert audit_log.rows[-1]["id"] == "mine-1"
     forged = await api.ask("GET", POD.url_path("default"), headers={"audit-id": "a\r\nb"})
     assert "\r" not in forged.header_values("audit-id")[0]
 
 
 @in_virtual_time
-async def test_a_line_is_one_line_whatever_a_name_holds() -> None:
-    api, pad = await audited()
+async def test_newlines_in_names_do_not_break_the_line() -> None:
+    api, audit_log = await start_audited_server()
     user = UserInfo("joe\r\n{}", ("system:authenticated",))
     await api.ask("DELETE", "/api/v1/namespaces/default/pods/a%0D%0Ab", user=user)
-    assert b"\n" not in orjson.dumps(pad.rows[-1])
+    assert b"\n" not in orjson.dumps(audit_log.rows[-1])
 
 
-def test_a_full_file_is_put_aside_and_all_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_audit_files_are_rotated_and_readable_by_their_owner_only(tmp_path: Path) -> None:
     file = AuditFile(tmp_path / "audit.log", max_bytes=10, max_rotated=2)
     for number in range(5):
         file.append([f"line {number}, long\n".encode()])
@@ -139,7 +139,7 @@ def test_a_full_file_is_put_aside_and_all_are_for_their_owner_alone(tmp_path: Pa
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
 
 
-def test_what_is_noted_is_written_at_the_end_at_the_latest(tmp_path: Path) -> None:
+def test_pending_rows_are_written_on_close(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
 
     async def scenario() -> None:
@@ -152,9 +152,9 @@ def test_what_is_noted_is_written_at_the_end_at_the_latest(tmp_path: Path) -> No
     assert orjson.loads(path.read_bytes())["name"] == "a"
 
 
-@pytest.mark.parametrize("who", [ADMIN, JOE], ids=str)
+@pytest.mark.parametrize("user", [ADMIN, JOE], ids=str)
 @in_virtual_time
-async def test_without_a_log_nothing_is_noted(who: UserInfo) -> None:
+async def test_server_without_an_audit_log_serves_requests(user: UserInfo) -> None:
     api = await Api.start()
     assert api.server.audit is None
-    await api.ask("GET", POD.url_path("default"), user=who)
+    await api.ask("GET", POD.url_path("default"), user=user)

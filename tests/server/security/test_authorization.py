@@ -15,16 +15,16 @@ PUBLIC = ("/healthz", "/livez", "/readyz", "/version")
 PRIVATE = ("/api/v1/pods", "/apis", "/api", "/metrics", "/openapi/v3", "/", "/nowhere")
 
 
-# ---- who asks ------------------------------------------------------------------------------------
+# ---- authentication ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("header", ["Bearer secret", "bearer secret", "Bearer  secret "])
-def test_a_token_is_its_user(header: str) -> None:
+def test_token_authenticates_its_user(header: str) -> None:
     assert TOKENS.authenticate(header) == ADMIN
     assert TOKENS.authenticate("Bearer other").name == "other"
 
 
-def test_who_shows_nothing_is_nobody() -> None:
+def test_request_without_a_credential_is_anonymous() -> None:
     assert TOKENS.authenticate("") == ANONYMOUS
 
 
@@ -32,74 +32,80 @@ def test_who_shows_nothing_is_nobody() -> None:
     "header",
     ["Bearer wrong", "Bearer", "Bearer ", "secret", "Basic secret", "Bearer secret x", "Bearer é"],
 )
-def test_a_wrong_credential_is_never_taken_for_none(header: str) -> None:
+def test_invalid_credential_is_unauthorized_and_not_anonymous(header: str) -> None:
     with pytest.raises(Unauthorized):
         TOKENS.authenticate(header)
 
 
-# ---- and may they --------------------------------------------------------------------------------
+# ---- authorization -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", sorted(PUBLIC))
 @in_virtual_time
-async def test_anybody_may_ask_for_health_and_version(path: str) -> None:
+async def test_anonymous_users_may_read_health_and_version(path: str) -> None:
     api = await Api.start()
     assert (await api.ask("GET", path, user=ANONYMOUS)).code == 200
 
 
 @pytest.mark.parametrize("user", [ANONYMOUS, UserInfo("joe")], ids=str)
 @in_virtual_time
-async def test_nobody_else_may_do_anything(user: UserInfo) -> None:
+async def test_users_without_roles_may_do_nothing_else(user: UserInfo) -> None:
     api = await Api.start()
     before = api.store.revision
     for path in PRIVATE:
-        answer = await api.ask("GET", path, user=user)
-        assert (answer.code, answer.body["reason"]) == (403, "Forbidden")
+        response = await api.ask("GET", path, user=user)
+        assert (response.code, response.body["reason"]) == (403, "Forbidden")
     for kind in KINDS:
         path = kind.url_path("default" if kind.namespaced else "")
-        for method, at in (("POST", path), ("GET", path), ("DELETE", path), ("PUT", f"{path}/a"),
-                           ("PATCH", f"{path}/a"), ("GET", f"{path}/a")):  # fmt: skip
-            answer = await api.ask(method, at, {"metadata": {"name": "a"}}, user=user)
-            assert answer.code in (403, 405), (method, at)
+        for method, target in (
+            ("POST", path),
+            ("GET", path),
+            ("DELETE", path),
+            ("PUT", f"{path}/a"),
+            ("PATCH", f"{path}/a"),
+            ("GET", f"{path}/a"),
+        ):
+            response = await api.ask(method, target, {"metadata": {"name": "a"}}, user=user)
+            assert response.code in (403, 405), (method, target)
     watch = await api.ask("GET", "/api/v1/pods", query={"watch": "true"}, user=user)
     assert watch.code == 403
     assert api.store.revision == before
 
 
 @in_virtual_time
-async def test_whoever_is_known_may_ask_what_is_served_and_about_oneself() -> None:
+async def test_authenticated_users_may_read_discovery_and_review_themselves() -> None:
     api, joe = await Api.start(), UserInfo("joe", ("system:authenticated",))
     before = api.store.revision
     assert (await api.ask("GET", "/apis", user=joe)).code == 200
     for kind in KINDS:
         path = kind.url_path("default" if kind.namespaced else "")
-        answer = await api.ask("POST", path, {"metadata": {"name": "a"}}, user=joe)
-        is_about_oneself = kind.name.startswith("SelfSubject")
-        assert answer.code in ((201, 422) if is_about_oneself else (403,)), kind
+        response = await api.ask("POST", path, {"metadata": {"name": "a"}}, user=joe)
+        is_self_review = kind.name.startswith("SelfSubject")
+        assert response.code in ((201, 422) if is_self_review else (403,)), kind
         assert (await api.ask("GET", path, user=joe)).code in (403, 405)
     assert (await api.ask("GET", "/metrics", user=joe)).code == 403
     assert api.store.revision == before
 
 
 @in_virtual_time
-async def test_a_refusal_says_who_may_not_do_what_where() -> None:
+async def test_forbidden_message_names_user_verb_resource_and_namespace() -> None:
     api = await Api.start()
-    answer = await api.ask(
+    response = await api.ask(
         "POST", "/api/v1/namespaces/default/pods/a/binding", user=UserInfo("joe")
     )
-    assert answer.body["message"] == (
+    assert response.body["message"] == (
         'pods "a" is forbidden: User "joe" cannot create resource "pods/binding" in API group "" '
         'in the namespace "default"'
     )
-    answer = await api.ask("GET", "/api/v1/nodes", user=UserInfo("joe"))
-    assert answer.body["message"] == (
+    response = await api.ask("GET", "/api/v1/nodes", user=UserInfo("joe"))
+    assert response.body["message"] == (
         'nodes is forbidden: User "joe" cannot list resource "nodes" in API group "" at the '
         "cluster scope"
     )
 
 
 @in_virtual_time
-async def test_who_may_not_ask_does_not_learn_what_there_is() -> None:
+async def test_forbidden_response_does_not_reveal_which_resources_exist() -> None:
     api = await Api.start()
     known = await api.ask("GET", "/api/v1/namespaces/default/pods/a", user=ANONYMOUS)
     unknown = await api.ask("GET", "/api/v1/namespaces/default/dragons/a", user=ANONYMOUS)
@@ -120,10 +126,10 @@ async def test_who_may_not_ask_does_not_learn_what_there_is() -> None:
         ("/healthz", "wrong", 401),
     ],
 )
-def test_without_a_token_there_is_health_and_with_a_wrong_one_there_is_nothing(
+def test_health_needs_no_token_and_an_invalid_token_is_always_rejected(
     https: ListeningServer, path: str, token: str, code: int
 ) -> None:
-    answer = https.send(Request("GET", path), token)
-    assert answer.code == code
+    response = https.send(Request("GET", path), token)
+    assert response.code == code
     if code >= 400:
-        assert (answer.body["kind"], answer.body["code"]) == ("Status", code)
+        assert (response.body["kind"], response.body["code"]) == ("Status", code)

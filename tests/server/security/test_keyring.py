@@ -17,48 +17,48 @@ from tests.server.api import EPOCH
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "data"
-    made.mkdir(mode=0o700)
-    return made
+    created = tmp_path / "data"
+    created.mkdir(mode=0o700)
+    return created
 
 
-def test_the_administrators_token_stays_while_somebody_has_it(folder: Path) -> None:
-    keyring, place = Keyring(folder), folder / "kubeconfig"
-    first = keyring.admin_token("", place, EPOCH)
+def test_admin_token_is_kept_while_it_is_valid(folder: Path) -> None:
+    keyring, kubeconfig = Keyring(folder), folder / "kubeconfig"
+    first = keyring.admin_token("", kubeconfig, EPOCH)
     assert keyring.issued_tokens.user(first, EPOCH) == ADMIN
-    assert Keyring(folder).admin_token(first, place, EPOCH) == first
-    second = Keyring(folder).admin_token("lost", place, EPOCH)
+    assert Keyring(folder).admin_token(first, kubeconfig, EPOCH) == first
+    second = Keyring(folder).admin_token("lost", kubeconfig, EPOCH)
     assert second != first
     assert Keyring(folder).issued_tokens.user(first, EPOCH) is None
 
 
-def test_a_token_of_somebody_else_does_not_become_the_administrators(folder: Path) -> None:
+def test_token_of_another_user_is_not_used_as_admin_token(folder: Path) -> None:
     keyring = Keyring(folder)
     ann = keyring.issued_tokens.create(authenticated_user("ann"), EPOCH)
     assert keyring.admin_token(ann, folder / "kubeconfig", EPOCH) != ann
 
 
-def test_the_key_of_accounts_outlives_a_restart(folder: Path) -> None:
+def test_service_account_key_survives_a_restart(folder: Path) -> None:
     first, second = (Keyring(folder).tokens().signer for _ in range(2))
     assert first.verified_claims(second.sign({"a": 1})) == {"a": 1}
 
 
 @pytest.mark.parametrize("mode", [0o701, 0o710, 0o740, 0o777])
-def test_a_folder_that_others_may_enter_is_refused(folder: Path, mode: int) -> None:
+def test_folder_that_others_may_enter_is_rejected(folder: Path, mode: int) -> None:
     folder.chmod(mode)
     with pytest.raises(InsecurePermissionsError, match="chmod 700"):
         Keyring(folder)
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o620, 0o640, 0o644])
-def test_so_is_one_with_a_file_that_others_may_read_or_write(folder: Path, mode: int) -> None:
+def test_key_file_that_others_may_read_or_write_is_rejected(folder: Path, mode: int) -> None:
     (folder / "ca.key").touch()
     (folder / "ca.key").chmod(mode)
     with pytest.raises(InsecurePermissionsError, match="chmod 600"):
         Keyring(folder)
 
 
-def test_and_so_is_a_link(folder: Path, tmp_path: Path) -> None:
+def test_symbolic_link_is_rejected(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(folder)
     with pytest.raises(InsecurePermissionsError, match="is a link"):
         check_private_folder(tmp_path / "link")

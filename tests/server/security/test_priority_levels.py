@@ -1,4 +1,4 @@
-"""A flood of one sort of request does not keep the others from being heard."""
+"""A flood of requests of one priority level does not block the other levels."""
 
 from __future__ import annotations
 
@@ -20,91 +20,89 @@ ANN = authenticated_user("ann")
 SCHEDULER = authenticated_user("system:kube-scheduler")
 
 
-async def a_slow_server(**limits: int) -> Api:
-    """Each commit takes a second."""
+async def start_slow_server(**limits: int) -> Api:
+    """Start a server whose commits take a second."""
     slow: list[Callable[[], float]] = [lambda: 0.0]
     api = await Api.start(lambda: slow[0]())
     api.server.priority_levels = PriorityLevels(**limits)
-    for who in (JOE, ANN):
-        await grant(api, who, "edit", "default")
-        await grant(api, who, "edit", "kube-system")
+    for user in (JOE, ANN):
+        await grant(api, user, "edit", "default")
+        await grant(api, user, "edit", "kube-system")
     await api.create(NODE, node("n1"))
     await api.create(POD, pod("waits", cpu="1"))
     slow[0] = lambda: 1.0
     return api
 
 
-async def create(api: Api, who: UserInfo, name: str) -> ApiResponse:
-    return await api.ask("POST", POD.url_path("default"), pod(name), user=who)
+async def create(api: Api, user: UserInfo, name: str) -> ApiResponse:
+    return await api.ask("POST", POD.url_path("default"), pod(name), user=user)
 
 
 @in_virtual_time
-async def test_leases_and_binds_pass_while_creates_are_asked_to_come_back() -> None:
-    api = await a_slow_server(writes=3)
-    flood = [asyncio.create_task(create(api, JOE, f"p{number}")) for number in range(20)]
+async def test_leases_and_binds_are_served_while_creates_get_429() -> None:
+    api = await start_slow_server(writes=3)
+    creates = [asyncio.create_task(create(api, JOE, f"p{number}")) for number in range(20)]
     await asyncio.sleep(0.5)
-    refused = await create(api, ANN, "late")
-    assert (refused.code, refused.body["reason"]) == (429, "TooManyRequests")
-    assert refused.header_values("retry-after") == ["1"]
-    assert refused.body["details"]["retryAfterSeconds"] == 1
+    rejected = await create(api, ANN, "late")
+    assert (rejected.code, rejected.body["reason"]) == (429, "TooManyRequests")
+    assert rejected.header_values("retry-after") == ["1"]
+    assert rejected.body["details"]["retryAfterSeconds"] == 1
     lease = {"metadata": {"name": "l"}, "spec": {}}
     path = POD.url_path("default", "waits", "binding")
-    passed = await asyncio.gather(
+    served = await asyncio.gather(
         api.ask("POST", LEASE.url_path("kube-system"), lease, user=JOE),
         api.ask("POST", path, {"target": {"kind": "Node", "name": "n1"}}, user=SCHEDULER),
         api.ask("GET", POD.url_path("default"), user=ANN),
         create(api, service_account_user("kube-system", "job-controller"), "ours"),
         create(api, ADMIN, "admins"),
     )
-    assert [answer.code for answer in passed] == [201, 201, 200, 201, 201]
-    codes = [answer.code for answer in await asyncio.gather(*flood)]
+    assert [response.code for response in served] == [201, 201, 200, 201, 201]
+    codes = [response.code for response in await asyncio.gather(*creates)]
     assert sorted(codes) == [201] * 3 + [429] * 17
     assert (await create(api, ANN, "later")).code == 201
 
 
 @in_virtual_time
-async def test_what_a_node_reports_passes_too_but_nobody_has_more_watches_for_being_a_node() -> (
-    None
-):
-    api = await a_slow_server(writes=0, watches_per_user=0)
+async def test_node_status_is_served_under_load_but_node_watches_are_limited() -> None:
+    api = await start_slow_server(writes=0, watches_per_user=0)
     await api.bind("waits", "n1")
     report = {"status": {"phase": "Running"}}
     merge = {"content-type": "application/merge-patch+json"}
     path, n1 = POD.url_path("default", "waits", "status"), node_user("n1")
     assert (await api.ask("PATCH", path, report, user=n1, headers=merge)).code == 200
     query = "watch=1&fieldSelector=spec.nodeName%3Dn1"
-    watched = await api.server.handle(Request("GET", POD.url_path(), query, user=n1))
-    assert watched.code == 429
+    watch_response = await api.server.handle(Request("GET", POD.url_path(), query, user=n1))
+    assert watch_response.code == 429
 
 
 @in_virtual_time
-async def test_a_refused_request_leaves_no_trace_and_takes_no_room() -> None:
-    api = await a_slow_server(writes=0)
+async def test_rejected_request_writes_nothing_and_occupies_no_slot() -> None:
+    api = await start_slow_server(writes=0)
     before = api.store.revision
     assert [(await create(api, JOE, "p")).code for _ in range(5)] == [429] * 5
     assert api.store.revision == before
 
 
-async def watch(api: Api, who: UserInfo) -> Reply | StreamReply:
-    return await api.server.handle(Request("GET", POD.url_path("default"), "watch=1", user=who))
+async def watch(api: Api, user: UserInfo) -> Reply | StreamReply:
+    return await api.server.handle(Request("GET", POD.url_path("default"), "watch=1", user=user))
 
 
 @in_virtual_time
-async def test_nobody_watches_more_than_their_share() -> None:
-    api = await a_slow_server(watches_per_user=3, watches=5)
-    held = [await watch(api, JOE) for _ in range(4)]
-    assert [answer.code for answer in held] == [200, 200, 200, 429]
-    assert [(await watch(api, who)).code for who in (ADMIN, SCHEDULER)] == [200, 200]
-    others = [await watch(api, ANN) for _ in range(3)]
-    assert [answer.code for answer in others] == [200, 200, 429]
-    last = others[-1]
+async def test_watches_per_user_and_in_total_are_limited() -> None:
+    api = await start_slow_server(watches_per_user=3, watches=5)
+    watches_of_joe = [await watch(api, JOE) for _ in range(4)]
+    assert [response.code for response in watches_of_joe] == [200, 200, 200, 429]
+    assert [(await watch(api, user)).code for user in (ADMIN, SCHEDULER)] == [200, 200]
+    watches_of_ann = [await watch(api, ANN) for _ in range(3)]
+    assert [response.code for response in watches_of_ann] == [200, 200, 429]
+    last = watches_of_ann[-1]
     assert isinstance(last, Reply)
     assert "5 watches" in read(last).body["message"]
 
 
 @in_virtual_time
-async def test_a_watch_that_has_ended_makes_room() -> None:
-    api = await a_slow_server(watches_per_user=1)
+async def test_ended_watch_frees_its_slot() -> None:
+    api = await start_slow_server(watches_per_user=1)
     first = await watch(api, JOE)
     assert isinstance(first, StreamReply)
     assert (await watch(api, JOE)).code == 429

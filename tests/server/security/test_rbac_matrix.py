@@ -1,4 +1,4 @@
-"""Every identity by verb, kind and namespace, as bytes, against a table written by hand."""
+"""Every identity by verb, kind and namespace, as HTTP requests, compared with matrix.txt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.server.api import Api
 from tests.server.http_peers import request
 from tests.server.security.rbac_fixtures import grant
 
-PEOPLE = {
+HUMAN_USERS = {
     "viewer": authenticated_user("viewer"),
     "editor": authenticated_user("editor"),
     "admin": authenticated_user("boss"),
@@ -34,7 +34,7 @@ COMPONENTS = {
     "job": service_account_user("kube-system", "job-controller"),
     "node": node_user("n1"),
 }
-USERS = {**PEOPLE, **COMPONENTS, "master": ADMIN}
+USERS = {**HUMAN_USERS, **COMPONENTS, "master": ADMIN}
 VERBS = {
     "get": "g", "list": "l", "watch": "w", "create": "c", "update": "u", "patch": "p",
     "delete": "d", "deletecollection": "D",
@@ -43,133 +43,141 @@ METHODS = {
     "get": "GET", "list": "GET", "watch": "GET", "create": "POST", "update": "PUT",
     "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE",
 }  # fmt: skip
-#: Where the people have their roles, where they have none, and (for lists) everywhere at once.
-HERE, THERE, EVERYWHERE = "default", "kube-system", ""
+#: The namespace in which the users have roles, one in which they have none, and all (for lists).
+DEFAULT, SYSTEM, ALL_NAMESPACES = "default", "kube-system", ""
 
 
-class Cell(NamedTuple):
-    """One thing that can be asked."""
+class MatrixRequest(NamedTuple):
+    """One request: kind, subresource, verb and namespace."""
 
     kind: Kind
-    part: str
+    subresource: str
     verb: str
     namespace: str
 
     @property
     def resource(self) -> str:
-        what = f"{self.kind.plural}/{self.part}" if self.part else self.kind.plural
-        return f"{what}.{self.kind.group}" if self.kind.group else what
+        plural = f"{self.kind.plural}/{self.subresource}" if self.subresource else self.kind.plural
+        return f"{plural}.{self.kind.group}" if self.kind.group else plural
 
     def bytes(self, token: str) -> bytes:
-        """The request; nothing that it asks for is done."""
-        named = bool(self.part) or self.verb in ("get", "update", "patch", "delete")
-        path = self.kind.url_path(self.namespace, "x" if named else "", self.part)
+        """Encode the request as a dry run."""
+        has_name = bool(self.subresource) or self.verb in ("get", "update", "patch", "delete")
+        path = self.kind.url_path(self.namespace, "x" if has_name else "", self.subresource)
         query = {"watch": "watch=1&timeoutSeconds=1"}.get(self.verb, "")
         if METHODS[self.verb] != "GET":
             query = "dryRun=All"
         content = MERGE_PATCH if self.verb == "patch" else JSON
-        shown = (f"Authorization: Bearer {token}",) if token else ()
+        headers = (f"Authorization: Bearer {token}",) if token else ()
         target = f"{path}?{query}" if query else path
         body = b"" if METHODS[self.verb] == "GET" else b"{}"
-        return request(METHODS[self.verb], target, f"Content-Type: {content}", *shown, body=body)
+        return request(METHODS[self.verb], target, f"Content-Type: {content}", *headers, body=body)
 
 
-def cells() -> Iterator[Cell]:
-    """All that is served, each kind in one of its versions."""
+def matrix_requests() -> Iterator[MatrixRequest]:
+    """Yield all requests that the server serves, each kind in one version."""
     kinds = {(kind.group, kind.plural): kind for kind in reversed(KINDS)}
     for kind in kinds.values():
-        parts = {"": kind.verbs, **{part: SUBRESOURCES[part][3] for part in kind.subresources}}
-        for part, verbs in parts.items():
+        subresources = {
+            "": kind.verbs,
+            **{subresource: SUBRESOURCES[subresource][3] for subresource in kind.subresources},
+        }
+        for subresource, verbs in subresources.items():
             for verb in verbs:
-                for namespace in _places(kind, part, verb):
-                    yield Cell(kind, part, verb, namespace)
+                for namespace in _namespaces(kind, subresource, verb):
+                    yield MatrixRequest(kind, subresource, verb, namespace)
 
 
-def _places(kind: Kind, part: str, verb: str) -> tuple[str, ...]:
+def _namespaces(kind: Kind, subresource: str, verb: str) -> tuple[str, ...]:
     if not kind.namespaced:
-        return (EVERYWHERE,)
-    lists = verb in ("list", "watch") and not part
-    return (HERE, THERE, EVERYWHERE) if lists else (HERE, THERE)
+        return (ALL_NAMESPACES,)
+    lists = verb in ("list", "watch") and not subresource
+    return (DEFAULT, SYSTEM, ALL_NAMESPACES) if lists else (DEFAULT, SYSTEM)
 
 
 @cache
-def table() -> Mapping[str, Mapping[str, str]]:
-    """The hand-written table: resource -> identity -> letters."""
+def load_matrix() -> Mapping[str, Mapping[str, str]]:
+    """Parse matrix.txt: resource -> identity -> letters of verbs."""
     lines = (Path(__file__).parent / "matrix.txt").read_text().splitlines()
     rows = [line.split() for line in lines if line and not line.startswith("#")]
     columns = ("viewer", "editor", "admin", "scheduler", "job", "node")
     return {row[0]: dict(zip(columns, row[1:], strict=True)) for row in rows}
 
 
-def may(who: str, cell: Cell) -> bool:
-    """What the table says."""
-    if who == "master":
+def matrix_allows(identity: str, tested: MatrixRequest) -> bool:
+    """Whether the table allows a request."""
+    if identity == "master":
         return True
-    is_here = cell.namespace == HERE or not cell.kind.namespaced
-    return (who in COMPONENTS or is_here) and VERBS[cell.verb] in table()[cell.resource][who]
+    has_role = tested.namespace == DEFAULT or not tested.kind.namespaced
+    return (identity in COMPONENTS or has_role) and VERBS[tested.verb] in load_matrix()[
+        tested.resource
+    ][identity]
 
 
-async def a_server() -> tuple[Api, HttpParser]:
+async def start_server() -> tuple[Api, HttpParser]:
     api = await Api.start(tokens=Tokens(USERS))
-    for name, user in PEOPLE.items():
-        await grant(api, user, ROLES[name], HERE)
-    await api.create(SERVICE_ACCOUNT, {"metadata": {"name": "x", "namespace": HERE}})
+    for name, user in HUMAN_USERS.items():
+        await grant(api, user, ROLES[name], DEFAULT)
+    await api.create(SERVICE_ACCOUNT, {"metadata": {"name": "x", "namespace": DEFAULT}})
     return api, HttpParser(RequestGuard(api.server.access.authenticator), HttpLimits())
 
 
-async def is_refused(api: Api, parser: HttpParser, cell: Cell, token: str) -> int:
-    """401 or 403 if the request was refused for want of a right, 0 if not."""
-    (asked,) = parser.feed(cell.bytes(token))
-    if not isinstance(asked.request, Request):
-        return asked.request.code
-    answer = await api.server.handle(asked.request)
-    if isinstance(answer, StreamReply):
-        await answer.chunks.aclose()
+async def rejection_code(api: Api, parser: HttpParser, tested: MatrixRequest, token: str) -> int:
+    """Return 401 or 403 if authentication or authorization rejects the request, else 0."""
+    (parsed,) = parser.feed(tested.bytes(token))
+    if not isinstance(parsed.request, Request):
+        return parsed.request.code
+    reply = await api.server.handle(parsed.request)
+    if isinstance(reply, StreamReply):
+        await reply.chunks.aclose()
         return 0
-    return answer.code if _is_about_rights(answer, cell) else 0
+    return reply.code if _is_authorization_failure(reply, tested) else 0
 
 
-def _is_about_rights(answer: Reply, cell: Cell) -> bool:
-    said = orjson.loads(answer.body).get("message", "") if answer.code == 403 else ""
-    return f" cannot {cell.verb} resource " in said
+def _is_authorization_failure(reply: Reply, tested: MatrixRequest) -> bool:
+    message = orjson.loads(reply.body).get("message", "") if reply.code == 403 else ""
+    return f" cannot {tested.verb} resource " in message
 
 
-def test_the_table_has_a_row_for_everything_that_is_served_and_no_other() -> None:
-    assert set(table()) == {cell.resource for cell in cells()}
-    letters = {letter for row in table().values() for text in row.values() for letter in text}
+def test_matrix_has_exactly_one_row_per_served_resource() -> None:
+    assert set(load_matrix()) == {tested.resource for tested in matrix_requests()}
+    letters = {letter for row in load_matrix().values() for text in row.values() for letter in text}
     assert letters == {*VERBS.values(), "-"}
 
 
-@pytest.mark.parametrize("who", USERS)
+@pytest.mark.parametrize("identity", USERS)
 @in_virtual_time
-async def test_everybody_may_what_the_table_says_and_nothing_else(who: str) -> None:
-    api, parser = await a_server()
+async def test_every_identity_may_exactly_what_the_matrix_allows(identity: str) -> None:
+    api, parser = await start_server()
     before = api.store.revision
     wrong = [
-        cell
-        for cell in cells()
-        if (await is_refused(api, parser, cell, who) == 0) != may(who, cell)
+        tested
+        for tested in matrix_requests()
+        if (await rejection_code(api, parser, tested, identity) == 0)
+        != matrix_allows(identity, tested)
     ]
-    assert [(one.resource, one.verb, one.namespace) for one in wrong] == []
+    assert [(tested.resource, tested.verb, tested.namespace) for tested in wrong] == []
     assert api.store.revision == before
 
 
 @pytest.mark.parametrize(("token", "code"), [("", 403), ("bad", 401)])
 @in_virtual_time
-async def test_nobody_may_anything_without_a_credential_that_counts(token: str, code: int) -> None:
-    api, parser = await a_server()
-    found = {await is_refused(api, parser, cell, token) for cell in cells()}
+async def test_missing_or_invalid_credential_is_rejected_everywhere(token: str, code: int) -> None:
+    api, parser = await start_server()
+    found = {await rejection_code(api, parser, tested, token) for tested in matrix_requests()}
     assert found == {code}
 
 
 @in_virtual_time
-async def test_a_token_that_has_expired_is_as_good_as_a_bad_one(tmp_path: Path) -> None:
+async def test_expired_token_is_rejected_everywhere(tmp_path: Path) -> None:
     file = IssuedTokenFile(tmp_path / "tokens.json")
     token = file.create(ADMIN, 0.0, 60.0)
     api = await Api.start(tokens=Tokens({}, file=file))
     parser = HttpParser(RequestGuard(api.server.access.authenticator), HttpLimits())
-    assert {await is_refused(api, parser, cell, token) for cell in cells()} == {401}
+    assert {await rejection_code(api, parser, tested, token) for tested in matrix_requests()} == {
+        401
+    }
 
 
-def test_there_are_as_many_cells_as_there_should_be() -> None:
-    assert len(list(cells())) * (len(USERS) + 3) > 2500
+def test_matrix_covers_at_least_2500_requests() -> None:
+    assert len(list(matrix_requests())) * (len(USERS) + 3) > 2500

@@ -10,7 +10,7 @@ PODS = PolicyRule(("get",), ("",), ("pods",))
 
 
 @pytest.mark.parametrize(
-    ("rule", "ask", "is_allowed"),
+    ("rule", "attributes", "is_allowed"),
     [
         (PODS, AuthorizationAttributes("get", "", "pods"), True),
         (PODS, AuthorizationAttributes("list", "", "pods"), False),
@@ -58,14 +58,14 @@ PODS = PolicyRule(("get",), ("",), ("pods",))
         (PolicyRule(("get",), paths=("*",)), AuthorizationAttributes("get", path="/a"), True),
     ],
 )
-def test_a_rule_allows_what_it_says_and_nothing_else(
-    rule: PolicyRule, ask: AuthorizationAttributes, is_allowed: bool
+def test_rule_allows_exactly_its_verbs_groups_resources_names_and_paths(
+    rule: PolicyRule, attributes: AuthorizationAttributes, is_allowed: bool
 ) -> None:
-    assert rule.allows(ask) == is_allowed
+    assert rule.allows(attributes) == is_allowed
 
 
 @pytest.mark.parametrize(
-    ("held", "wanted", "is_covered"),
+    ("held", "requested", "is_covered"),
     [
         (PODS, PODS, True),
         (PolicyRule(("get", "list"), ("", "x"), ("pods", "y")), PODS, True),
@@ -84,13 +84,13 @@ def test_a_rule_allows_what_it_says_and_nothing_else(
         (PolicyRule(("get",), paths=("/a/b",)), PolicyRule(("get",), paths=("/a/*",)), False),
     ],
 )  # fmt: skip
-def test_nobody_covers_more_than_they_hold(
-    held: PolicyRule, wanted: PolicyRule, is_covered: bool
+def test_rule_covers_only_rules_that_it_contains(
+    held: PolicyRule, requested: PolicyRule, is_covered: bool
 ) -> None:
-    assert (not uncovered_rules([held], [wanted])) == is_covered
+    assert (not uncovered_rules([held], [requested])) == is_covered
 
 
-def test_what_is_covered_by_several_rules_together_is_covered() -> None:
+def test_several_rules_together_cover_a_rule() -> None:
     both = PolicyRule(("get", "list"), ("",), ("pods", "nodes"))
     held = [PolicyRule((v,), ("",), (r,)) for v in ("get", "list") for r in ("pods", "nodes")]
     assert uncovered_rules(held, [both]) == []
@@ -100,21 +100,21 @@ def test_what_is_covered_by_several_rules_together_is_covered() -> None:
 words = st.lists(st.sampled_from(("*", "a", "b", "a/x", "*/x")), min_size=1, max_size=2).map(tuple)
 names = st.lists(st.sampled_from(("n", "m")), max_size=1).map(tuple)
 rules = st.builds(PolicyRule, words, words, words, names)
-asks = st.builds(
+attribute_sets = st.builds(
     AuthorizationAttributes, st.sampled_from("abc"), st.sampled_from("abc"),
     st.sampled_from(("a", "b", "a/x", "c/x")), st.just(""), st.sampled_from(("", "n", "m")),
 )  # fmt: skip
 
 
-@given(st.lists(rules, max_size=3), rules, asks)
-def test_what_a_covered_rule_allows_those_who_cover_it_allow(
-    held: list[PolicyRule], wanted: PolicyRule, ask: AuthorizationAttributes
+@given(st.lists(rules, max_size=3), rules, attribute_sets)
+def test_request_allowed_by_a_covered_rule_is_allowed_by_the_covering_rules(
+    held: list[PolicyRule], requested: PolicyRule, attributes: AuthorizationAttributes
 ) -> None:
-    if not uncovered_rules(held, [wanted]) and wanted.allows(ask):
-        assert any(rule.allows(ask) for rule in held)
+    if not uncovered_rules(held, [requested]) and requested.allows(attributes):
+        assert any(rule.allows(attributes) for rule in held)
 
 
-def test_a_rule_reads_what_it_shows() -> None:
+def test_rule_survives_a_round_trip() -> None:
     rule = PolicyRule(("get",), ("",), ("pods",), ("a",))
     assert PolicyRule.from_object(rule.to_object()) == rule
     assert str(rule) == '{APIGroups:[""], Resources:["pods"], ResourceNames:["a"], Verbs:["get"]}'

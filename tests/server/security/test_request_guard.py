@@ -1,4 +1,4 @@
-"""Pages that a user happens to look at must not reach a control plane on their machine."""
+"""Web pages in a browser on the same machine must not reach the control plane."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOKENS = Tokens({"secret": ADMIN})
 ANN = authenticated_user("ann")
 
 
-def door(*more: str) -> RequestGuard:
+def create_guard(*more: str) -> RequestGuard:
     return RequestGuard(TOKENS, ("localhost", "127.0.0.1", "phalanx.example", *more))
 
 
@@ -24,8 +24,8 @@ def door(*more: str) -> RequestGuard:
     ["localhost", "localhost:6443", "LOCALHOST:1", "127.0.0.1:6443", "127.0.0.2", "[::1]:6443",
      "[::1]", "::1", "phalanx.example:443", "Phalanx.Example"],
 )  # fmt: skip
-def test_the_server_answers_to_its_names(host: str) -> None:
-    assert door().authenticate({"host": host}, None) == ANONYMOUS
+def test_request_to_a_known_host_name_is_accepted(host: str) -> None:
+    assert create_guard().authenticate({"host": host}, None) == ANONYMOUS
 
 
 @pytest.mark.parametrize(
@@ -33,16 +33,16 @@ def test_the_server_answers_to_its_names(host: str) -> None:
     ["evil.example", "evil.example:6443", "localhost.evil.example", "127.0.0.1.evil.example",
      "10.0.0.1", "[2001:db8::1]:6443", "localhost@evil.example", "127.1", "0x7f.1", ":6443"],
 )  # fmt: skip
-def test_and_to_no_other(host: str) -> None:
+def test_request_to_an_unknown_host_name_is_forbidden(host: str) -> None:
     with pytest.raises(Forbidden):
-        door().authenticate({"host": host, "authorization": "Bearer secret"}, None)
+        create_guard().authenticate({"host": host, "authorization": "Bearer secret"}, None)
 
 
-def test_who_listens_everywhere_is_reached_by_any_address_but_not_by_any_name() -> None:
-    open_door = door("0.0.0.0")
-    assert open_door.authenticate({"host": "10.0.0.1:6443"}, None) == ANONYMOUS
+def test_server_on_all_addresses_accepts_any_address_but_not_any_name() -> None:
+    guard = create_guard("0.0.0.0")
+    assert guard.authenticate({"host": "10.0.0.1:6443"}, None) == ANONYMOUS
     with pytest.raises(Forbidden):
-        open_door.authenticate({"host": "evil.example"}, None)
+        guard.authenticate({"host": "evil.example"}, None)
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,10 @@ def test_who_listens_everywhere_is_reached_by_any_address_but_not_by_any_name() 
     ],
     ids=str,
 )
-def test_a_page_from_elsewhere_is_refused_whatever_it_shows(headers: dict[str, str]) -> None:
-    shown = {"host": "localhost:6443", "authorization": "Bearer secret", **headers}
+def test_cross_origin_request_is_forbidden_despite_a_valid_token(headers: dict[str, str]) -> None:
+    request_headers = {"host": "localhost:6443", "authorization": "Bearer secret", **headers}
     with pytest.raises(Forbidden):
-        door().authenticate(shown, None)
+        create_guard().authenticate(request_headers, None)
 
 
 @pytest.mark.parametrize(
@@ -74,52 +74,55 @@ def test_a_page_from_elsewhere_is_refused_whatever_it_shows(headers: dict[str, s
     ],
     ids=str,
 )
-def test_our_own_page_and_a_link_to_it_are_not(headers: dict[str, str]) -> None:
-    shown = {"host": "localhost:6443", "authorization": "Bearer secret", **headers}
-    assert door().authenticate(shown, None) == ADMIN
+def test_same_origin_request_and_navigation_are_accepted(headers: dict[str, str]) -> None:
+    request_headers = {"host": "localhost:6443", "authorization": "Bearer secret", **headers}
+    assert create_guard().authenticate(request_headers, None) == ADMIN
 
 
-def test_whoever_is_turned_away_is_heard_of_but_not_what_they_showed() -> None:
-    heard: list[tuple[int, str]] = []
+def test_rejection_is_reported_without_the_credential() -> None:
+    reports: list[tuple[int, str]] = []
 
-    def refused(error: ApiError, headers: object) -> None:
-        heard.append((error.code, error.message))
+    def report(error: ApiError, headers: object) -> None:
+        reports.append((error.code, error.message))
 
-    shut = RequestGuard(TOKENS, ("localhost",), refused)
+    guard = RequestGuard(TOKENS, ("localhost",), report)
     for headers in ({"host": "evil"}, {"host": "localhost", "authorization": "Bearer wrong"}):
         with pytest.raises(ApiError):
-            shut.authenticate(headers, None)
-    assert [code for code, _ in heard] == [403, 401]
-    assert "wrong" not in str(heard)
+            guard.authenticate(headers, None)
+    assert [code for code, _ in reports] == [403, 401]
+    assert "wrong" not in str(reports)
 
 
-def test_a_certificate_decides_but_does_not_excuse_a_wrong_token() -> None:
-    assert door().authenticate({"host": "localhost"}, ANN) == ANN
-    assert door().authenticate({"host": "localhost", "authorization": "Bearer secret"}, ANN) == ANN
+def test_certificate_sets_the_user_but_does_not_excuse_an_invalid_token() -> None:
+    assert create_guard().authenticate({"host": "localhost"}, ANN) == ANN
+    assert (
+        create_guard().authenticate({"host": "localhost", "authorization": "Bearer secret"}, ANN)
+        == ANN
+    )
     with pytest.raises(Unauthorized):
-        door().authenticate({"host": "localhost", "authorization": "Bearer wrong"}, ANN)
+        create_guard().authenticate({"host": "localhost", "authorization": "Bearer wrong"}, ANN)
     with pytest.raises(Unauthorized):
-        door().authenticate({"host": "localhost"}, Unauthorized())
+        create_guard().authenticate({"host": "localhost"}, Unauthorized())
 
 
-def test_nobody_has_more_connections_than_their_share() -> None:
-    shared = door()
+def test_connections_per_user_are_limited() -> None:
+    guard = create_guard()
     for _ in range(MAX_USER_CONNECTIONS):
-        shared.add_connection(ANN)
-    with pytest.raises(TooManyRequests) as refused:
-        shared.add_connection(ANN)
-    assert refused.value.retry_after == 1
-    shared.add_connection(authenticated_user("bob"))
-    shared.remove_connection(ANN)
-    shared.add_connection(ANN)
+        guard.add_connection(ANN)
+    with pytest.raises(TooManyRequests) as report:
+        guard.add_connection(ANN)
+    assert report.value.retry_after == 1
+    guard.add_connection(authenticated_user("bob"))
+    guard.remove_connection(ANN)
+    guard.add_connection(ANN)
     for _ in range(2 * MAX_USER_CONNECTIONS):
-        shared.add_connection(ADMIN)
+        guard.add_connection(ADMIN)
 
 
-def test_counting_leaves_nothing_behind() -> None:
-    shared = door()
+def test_connection_counts_of_gone_users_are_removed() -> None:
+    guard = create_guard()
     for number in range(1000):
         user = UserInfo(f"u{number}")
-        shared.add_connection(user)
-        shared.remove_connection(user)
-    assert not shared._connections
+        guard.add_connection(user)
+        guard.remove_connection(user)
+    assert not guard._connections

@@ -1,4 +1,4 @@
-"""Tokens and certificates: which count, which do not, and that none that does not falls back."""
+"""Tokens and certificates: valid ones authenticate; invalid ones never count as anonymous."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ ANN = authenticated_user("ann", ("team",))
 ACCOUNT = SERVICE_ACCOUNT.url_path("default", "robot")
 
 
-# ---- tokens that were handed out -----------------------------------------------------------------
+# ---- issued tokens -------------------------------------------------------------------------------
 
 
-def test_a_token_that_was_handed_out_counts_until_its_time_is_over(tmp_path: Path) -> None:
+def test_issued_token_is_valid_until_it_expires(tmp_path: Path) -> None:
     file = IssuedTokenFile(tmp_path / "tokens.json")
     token = file.create(ANN, EPOCH, 60)
     assert [file.user(token, EPOCH + after) for after in (0, 59, 60, 1e6)] == [ANN, ANN, None, None]
     assert file.user(file.create(ANN, EPOCH), EPOCH + 1e9) == ANN
 
 
-def test_only_hashes_are_kept_and_only_the_owner_may_read_them(tmp_path: Path) -> None:
+def test_only_digests_are_stored_readable_by_their_owner_only(tmp_path: Path) -> None:
     file = IssuedTokenFile(tmp_path / "tokens.json")
     token = file.create(ANN, EPOCH)
     assert token.encode() not in file.path.read_bytes()
@@ -49,27 +49,27 @@ def test_only_hashes_are_kept_and_only_the_owner_may_read_them(tmp_path: Path) -
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
 
 
-def test_what_another_process_hands_out_counts_at_once_and_what_it_takes_back_soon(
+def test_token_issued_or_revoked_by_another_process_takes_effect(
     tmp_path: Path,
 ) -> None:
-    ours, theirs = (IssuedTokenFile(tmp_path / "tokens.json") for _ in range(2))
-    assert ours.user("nothing", EPOCH) is None
-    token = theirs.create(ANN, EPOCH)
-    assert ours.user(token, EPOCH) == ANN
-    (handed,) = theirs.all()
-    assert theirs.revoke(handed.id)
-    assert not theirs.revoke(handed.id)
-    assert ours.user(token, EPOCH + 1) is None
+    this_process, other_process = (IssuedTokenFile(tmp_path / "tokens.json") for _ in range(2))
+    assert this_process.user("nothing", EPOCH) is None
+    token = other_process.create(ANN, EPOCH)
+    assert this_process.user(token, EPOCH) == ANN
+    (issued,) = other_process.all()
+    assert other_process.revoke(issued.id)
+    assert not other_process.revoke(issued.id)
+    assert this_process.user(token, EPOCH + 1) is None
 
 
-def test_a_new_token_for_a_place_replaces_the_old_one(tmp_path: Path) -> None:
+def test_new_token_with_a_label_replaces_the_old_one(tmp_path: Path) -> None:
     file = IssuedTokenFile(tmp_path / "tokens.json")
     old, other = file.create(ADMIN, EPOCH, label="here"), file.create(ADMIN, EPOCH, label="there")
     new = file.create(ADMIN, EPOCH, label="here")
     assert [file.user(one, EPOCH) for one in (old, other, new)] == [None, ADMIN, ADMIN]
 
 
-def test_a_file_that_others_may_read_is_not_used(tmp_path: Path) -> None:
+def test_token_file_that_others_may_read_is_not_used(tmp_path: Path) -> None:
     file = IssuedTokenFile(tmp_path / "tokens.json")
     token = file.create(ANN, EPOCH)
     file.path.chmod(0o640)
@@ -79,16 +79,16 @@ def test_a_file_that_others_may_read_is_not_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[{}]", b"\xff", b'[{"id":1}]'])
-def test_a_file_that_is_broken_knows_nobody(tmp_path: Path, content: bytes) -> None:
+def test_invalid_token_file_authenticates_no_user(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "tokens.json"
     path.write_bytes(content)
     path.chmod(0o600)
     assert IssuedTokenFile(path).user("token", EPOCH) is None
 
 
-# ---- what a header may hold ----------------------------------------------------------------------
+# ---- authorization headers -----------------------------------------------------------------------
 
-WRONG = {
+INVALID_HEADERS = {
     "no token": "Bearer",
     "an empty token": "Bearer ",
     "another scheme": "Basic c2VjcmV0",
@@ -108,112 +108,112 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("header", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("header", INVALID_HEADERS.values(), ids=INVALID_HEADERS)
 @in_virtual_time
-async def test_a_header_that_does_not_count_is_refused_and_never_taken_for_none(
+async def test_invalid_header_is_unauthorized_and_never_anonymous(
     header: str,
 ) -> None:
-    api = await a_robot(Tokens({"secret": ANN}))
-    with pytest.raises(Unauthorized) as refused:
+    api = await start_with_account(Tokens({"secret": ANN}))
+    with pytest.raises(Unauthorized) as raised:
         api.server.access.authenticator.authenticate(header)
-    assert refused.value.message == "Unauthorized"
+    assert raised.value.message == "Unauthorized"
 
 
 @in_virtual_time
-async def test_who_shows_nothing_is_nobody_and_who_shows_a_token_is_its_user() -> None:
-    api = await a_robot(Tokens({"secret": ANN}))
-    identify = api.server.access.authenticator.authenticate
-    assert [identify(text) for text in ("", "Bearer secret", "bearer  secret ")] == [
+async def test_empty_header_is_anonymous_and_a_token_is_its_user() -> None:
+    api = await start_with_account(Tokens({"secret": ANN}))
+    authenticate_header = api.server.access.authenticator.authenticate
+    assert [authenticate_header(text) for text in ("", "Bearer secret", "bearer  secret ")] == [
         ANONYMOUS, ANN, ANN,
     ]  # fmt: skip
 
 
-# ---- tokens of service accounts ------------------------------------------------------------------
+# ---- service account tokens ----------------------------------------------------------------------
 
 
-async def a_robot(tokens: Tokens | None = None) -> Api:
+async def start_with_account(tokens: Tokens | None = None) -> Api:
     api = await Api.start(tokens=tokens)
     await api.create(SERVICE_ACCOUNT, {"metadata": {"name": "robot", "namespace": "default"}})
     return api
 
 
-async def requested(api: Api, path: str = ACCOUNT, /, **spec: object) -> ApiResponse:
+async def request_token(api: Api, path: str = ACCOUNT, /, **spec: object) -> ApiResponse:
     return await api.ask("POST", f"{path}/token", {"spec": spec})
 
 
-async def token_of(api: Api, **spec: object) -> str:
-    answer = await requested(api, **spec)
-    assert answer.code == 201, answer.body
-    token: str = answer.body["status"]["token"]
+async def issue_token(api: Api, **spec: object) -> str:
+    response = await request_token(api, **spec)
+    assert response.code == 201, response.body
+    token: str = response.body["status"]["token"]
     return token
 
 
-def who(api: Api, token: str) -> UserInfo | None:
+def authenticate(api: Api, token: str) -> UserInfo | None:
     return api.server.access.authenticator.user(token)
 
 
 @in_virtual_time
-async def test_an_account_is_known_by_its_token_for_an_hour() -> None:
-    api = await a_robot()
-    answer = await requested(api)
-    assert answer.body["status"]["expirationTimestamp"] == "2027-01-15T09:00:00Z"
-    token = answer.body["status"]["token"]
-    user = who(api, token)
+async def test_service_account_token_is_valid_for_an_hour() -> None:
+    api = await start_with_account()
+    response = await request_token(api)
+    assert response.body["status"]["expirationTimestamp"] == "2027-01-15T09:00:00Z"
+    token = response.body["status"]["token"]
+    user = authenticate(api, token)
     assert user is not None
     assert user.name == "system:serviceaccount:default:robot"
     assert user.groups == (
         "system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated",
     )  # fmt: skip
     await asyncio.sleep(3599)
-    assert who(api, token) == user
+    assert authenticate(api, token) == user
     await asyncio.sleep(1)
-    assert who(api, token) is None
+    assert authenticate(api, token) is None
 
 
 @pytest.mark.parametrize(
-    ("seconds", "code", "given"),
+    ("seconds", "code", "granted"),
     [(600, 201, 600), (599, 422, 0), (0, 422, 0), (-1, 422, 0), (10**9, 201, 365 * 86400),
      (2**32 + 1, 422, 0), (None, 201, 3600)],
 )  # fmt: skip
 @in_virtual_time
-async def test_a_token_lasts_neither_too_short_nor_for_ever(
-    seconds: int | None, code: int, given: int
+async def test_expiration_seconds_are_validated_and_bounded(
+    seconds: int | None, code: int, granted: int
 ) -> None:
-    api = await a_robot()
-    answer = await requested(api, expirationSeconds=seconds)
-    assert answer.code == code
+    api = await start_with_account()
+    response = await request_token(api, expirationSeconds=seconds)
+    assert response.code == code
     if code == 201:
-        assert answer.body["spec"]["expirationSeconds"] == given
+        assert response.body["spec"]["expirationSeconds"] == granted
     else:
-        assert answer.cause_reasons == [("spec.expirationSeconds", "FieldValueInvalid")]
+        assert response.cause_reasons == [("spec.expirationSeconds", "FieldValueInvalid")]
 
 
 @in_virtual_time
-async def test_a_token_ends_with_its_account() -> None:
-    api = await a_robot()
-    token = await token_of(api)
+async def test_token_is_invalid_after_its_service_account_is_deleted() -> None:
+    api = await start_with_account()
+    token = await issue_token(api)
     await api.delete(SERVICE_ACCOUNT, "robot")
-    assert who(api, token) is None
+    assert authenticate(api, token) is None
     await api.create(SERVICE_ACCOUNT, {"metadata": {"name": "robot", "namespace": "default"}})
-    assert who(api, token) is None
+    assert authenticate(api, token) is None
 
 
 @in_virtual_time
-async def test_a_token_that_is_bound_ends_with_what_it_is_bound_to() -> None:
-    api = await a_robot()
+async def test_bound_token_is_invalid_after_its_object_is_deleted() -> None:
+    api = await start_with_account()
     await api.create(POD, pod("p", spec={"serviceAccountName": "robot"}))
     await api.create(SECRET, {"metadata": {"name": "s", "namespace": "default"}})
     for kind, name in ((POD, "p"), (SECRET, "s")):
         reference = {"kind": kind.name, "apiVersion": "v1", "name": name}
-        token = await token_of(api, boundObjectRef=reference)
-        assert who(api, token) is not None
+        token = await issue_token(api, boundObjectRef=reference)
+        assert authenticate(api, token) is not None
         await api.delete(kind, name)
-        assert who(api, token) is None, kind.name
+        assert authenticate(api, token) is None, kind.name
 
 
 @in_virtual_time
-async def test_a_token_is_bound_only_to_what_is_there_and_is_the_accounts() -> None:
-    api = await a_robot()
+async def test_token_is_bound_only_to_an_existing_object_of_its_account() -> None:
+    api = await start_with_account()
     await api.create(POD, pod("other"))
     for reference, code in (
         ({"kind": "Pod", "name": "none"}, 404),
@@ -222,44 +222,44 @@ async def test_a_token_is_bound_only_to_what_is_there_and_is_the_accounts() -> N
         ({"kind": "ConfigMap", "name": "c"}, 400),
         ({"kind": ""}, 400),
     ):
-        assert (await requested(api, boundObjectRef=reference)).code == code, reference
-    missing = SERVICE_ACCOUNT.url_path("default", "nobody")
-    assert (await requested(api, missing)).code == 404
+        assert (await request_token(api, boundObjectRef=reference)).code == code, reference
+    missing = SERVICE_ACCOUNT.url_path("default", "missing")
+    assert (await request_token(api, missing)).code == 404
 
 
 @in_virtual_time
-async def test_a_token_for_others_is_none_of_ours() -> None:
-    api = await a_robot()
-    token = await token_of(api, audiences=["vault"])
-    assert who(api, token) is None
-    both = await token_of(api, audiences=["vault", ISSUER])
-    assert who(api, both) is not None
+async def test_token_for_another_audience_does_not_authenticate() -> None:
+    api = await start_with_account()
+    token = await issue_token(api, audiences=["vault"])
+    assert authenticate(api, token) is None
+    both = await issue_token(api, audiences=["vault", ISSUER])
+    assert authenticate(api, both) is not None
 
 
-async def reviewed(api: Api, token: str, *audiences: str) -> Object:
+async def review_token(api: Api, token: str, *audiences: str) -> Object:
     spec = {"token": token, **({"audiences": list(audiences)} if audiences else {})}
-    answer = await api.ask("POST", TOKEN_REVIEW.url_path(), {"spec": spec})
-    assert answer.code == 201
-    status: Object = answer.body["status"]
+    response = await api.ask("POST", TOKEN_REVIEW.url_path(), {"spec": spec})
+    assert response.code == 201
+    status: Object = response.body["status"]
     return status
 
 
 @in_virtual_time
-async def test_a_review_says_whose_a_token_is_and_for_whom() -> None:
-    api = await a_robot(Tokens({"secret": ANN}))
-    token = await token_of(api, audiences=["vault"])
-    found = await reviewed(api, token, "vault", "other")
+async def test_token_review_returns_user_and_audiences() -> None:
+    api = await start_with_account(Tokens({"secret": ANN}))
+    token = await issue_token(api, audiences=["vault"])
+    found = await review_token(api, token, "vault", "other")
     assert (found["authenticated"], found["audiences"]) == (True, ["vault"])
     assert found["user"]["username"] == "system:serviceaccount:default:robot"
     assert found["user"]["extra"]["authentication.kubernetes.io/credential-id"]
-    assert not (await reviewed(api, token))["authenticated"]
-    assert (await reviewed(api, "secret"))["user"]["username"] == "ann"
-    assert not (await reviewed(api, "secret", "vault"))["authenticated"]
-    assert not (await reviewed(api, ""))["authenticated"]
+    assert not (await review_token(api, token))["authenticated"]
+    assert (await review_token(api, "secret"))["user"]["username"] == "ann"
+    assert not (await review_token(api, "secret", "vault"))["authenticated"]
+    assert not (await review_token(api, ""))["authenticated"]
 
 
-def part(token: str, number: int, change: Callable[[Object], object]) -> str:
-    """A token of which one part says something else."""
+def change_part(token: str, number: int, change: Callable[[Object], object]) -> str:
+    """Return a token with one changed part."""
     parts = token.split(".")
     raw = base64.urlsafe_b64decode(parts[number] + "=" * (-len(parts[number]) % 4))
     changed = orjson.dumps(change(orjson.loads(raw)))
@@ -274,24 +274,24 @@ FORGERIES: dict[str, Callable[[str], str]] = {
     "another signature": lambda t: t[:-4] + ("AAAA" if not t.endswith("AAAA") else "BBBB"),
     "padding": lambda t: f"{t}=",
     "a signature of zeros": lambda t: t.rpartition(".")[0] + "." + "A" * 86,
-    "no algorithm": lambda t: part(t, 0, lambda h: {**h, "alg": "none"}),
-    "a secret's algorithm": lambda t: part(t, 0, lambda h: {**h, "alg": "HS256"}),
-    "another key": lambda t: part(t, 0, lambda h: {**h, "kid": "x"}),
-    "no head": lambda t: part(t, 0, lambda h: []),
-    "a later end": lambda t: part(t, 1, lambda c: {**c, "exp": 1e12}),
-    "another account": lambda t: part(t, 1, lambda c: {**c, "sub": "system:admin"}),
-    "no claims": lambda t: part(t, 1, lambda c: 1),
-    "a list": lambda t: part(t, 1, lambda c: [c]),
+    "no algorithm": lambda t: change_part(t, 0, lambda h: {**h, "alg": "none"}),
+    "a secret's algorithm": lambda t: change_part(t, 0, lambda h: {**h, "alg": "HS256"}),
+    "another key": lambda t: change_part(t, 0, lambda h: {**h, "kid": "x"}),
+    "no head": lambda t: change_part(t, 0, lambda h: []),
+    "a later end": lambda t: change_part(t, 1, lambda c: {**c, "exp": 1e12}),
+    "another account": lambda t: change_part(t, 1, lambda c: {**c, "sub": "system:admin"}),
+    "no claims": lambda t: change_part(t, 1, lambda c: 1),
+    "a list": lambda t: change_part(t, 1, lambda c: [c]),
 }
 
 
 @pytest.mark.parametrize("forge", FORGERIES.values(), ids=FORGERIES)
 @in_virtual_time
-async def test_a_token_that_was_tampered_with_does_not_count(forge: Callable[[str], str]) -> None:
-    api = await a_robot()
-    token = await token_of(api)
-    assert who(api, forge(token)) is None
-    assert who(api, token) is not None
+async def test_forged_token_does_not_authenticate(forge: Callable[[str], str]) -> None:
+    api = await start_with_account()
+    token = await issue_token(api)
+    assert authenticate(api, forge(token)) is None
+    assert authenticate(api, token) is not None
 
 
 @pytest.mark.parametrize(
@@ -301,22 +301,22 @@ async def test_a_token_that_was_tampered_with_does_not_count(forge: Callable[[st
     ids=str,
 )  # fmt: skip
 @in_virtual_time
-async def test_what_our_own_key_signed_must_still_be_whole(change: Object) -> None:
+async def test_signed_token_with_invalid_claims_does_not_authenticate(change: Object) -> None:
     signer = Signer.generate()
-    api = await a_robot(Tokens({}, signer=signer))
-    claims = signer.verified_claims(await token_of(api))
+    api = await start_with_account(Tokens({}, signer=signer))
+    claims = signer.verified_claims(await issue_token(api))
     assert claims is not None
-    assert who(api, signer.sign(claims)) is not None
-    assert who(api, signer.sign({**claims, **change})) is None
+    assert authenticate(api, signer.sign(claims)) is not None
+    assert authenticate(api, signer.sign({**claims, **change})) is None
 
 
 @in_virtual_time
-async def test_a_token_of_another_server_does_not_count() -> None:
-    api, other = await a_robot(), await a_robot()
-    assert who(other, await token_of(api)) is None
+async def test_token_of_another_server_does_not_authenticate() -> None:
+    api, other = await start_with_account(), await start_with_account()
+    assert authenticate(other, await issue_token(api)) is None
 
 
-def test_a_key_is_made_once_and_kept_for_its_owner_alone(tmp_path: Path) -> None:
+def test_signing_key_is_created_once_and_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "key"
     first = Signer.load_or_create(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -324,9 +324,9 @@ def test_a_key_is_made_once_and_kept_for_its_owner_alone(tmp_path: Path) -> None
 
 
 @in_virtual_time
-async def test_anybody_with_an_account_can_learn_how_to_verify_tokens() -> None:
-    api = await a_robot()
-    user = who(api, await token_of(api))
+async def test_service_accounts_may_read_the_issuer_and_its_keys() -> None:
+    api = await start_with_account()
+    user = authenticate(api, await issue_token(api))
     assert user is not None
     keys = await api.ask("GET", "/openid/v1/jwks", user=user)
     assert orjson.loads(keys.text)["keys"][0]["kty"] == "EC"
@@ -342,15 +342,17 @@ def subject(*rows: tuple[str, str]) -> Object:
     return {"subject": tuple(((key, value),) for key, value in rows)}
 
 
-def test_a_certificate_names_a_user_and_groups() -> None:
-    shown = subject(("organizationName", "a"), ("organizationName", "b"), ("commonName", "ann"))
-    assert certificate_user(shown) == UserInfo("ann", ("a", "b", "system:authenticated"))
+def test_certificate_subject_sets_user_and_groups() -> None:
+    certificate = subject(
+        ("organizationName", "a"), ("organizationName", "b"), ("commonName", "ann")
+    )
+    assert certificate_user(certificate) == UserInfo("ann", ("a", "b", "system:authenticated"))
 
 
 @pytest.mark.parametrize(
-    "shown", [{}, subject(), subject(("commonName", "")), subject(("organizationName", "a")),
+    "certificate", [{}, subject(), subject(("commonName", "")), subject(("organizationName", "a")),
               subject(("commonName", "a"), ("commonName", "b"))], ids=str,
 )  # fmt: skip
-def test_a_certificate_that_names_nobody_is_refused(shown: Object) -> None:
+def test_certificate_without_one_common_name_is_unauthorized(certificate: Object) -> None:
     with pytest.raises(Unauthorized):
-        certificate_user(shown)
+        certificate_user(certificate)

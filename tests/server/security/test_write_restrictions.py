@@ -1,4 +1,4 @@
-"""Nobody grants what they do not hold, holds up what they could not, or is another node."""
+"""Writes that would escalate permissions are rejected: roles, bindings, blockOwnerDeletion."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.builders import in_virtual_time, pod
 from tests.server.api import Api
 from tests.server.security.rbac_fixtures import JOE, PODS, binding, grant, make_role, role, user
 
-#: All that may be done with roles and bindings, but neither `bind` nor `escalate`.
+#: Every write of roles and bindings, but neither `bind` nor `escalate`.
 RBAC_WRITER = {
     "apiGroups": ["rbac.authorization.k8s.io"],
     "resources": ["roles", "rolebindings", "clusterroles", "clusterrolebindings"],
@@ -27,7 +27,7 @@ RBAC_WRITER = {
 }
 
 
-async def a_writer_of_roles(*more: Object) -> Api:
+async def start_with_role_writer(*more: Object) -> Api:
     api = await Api.start()
     await make_role(api, "writer", RBAC_WRITER, *more)
     await grant(api, JOE, "writer")
@@ -36,14 +36,14 @@ async def a_writer_of_roles(*more: Object) -> Api:
 
 @pytest.mark.parametrize(("kind", "namespace"), [(ROLE, "default"), (CLUSTER_ROLE, "")])
 @in_virtual_time
-async def test_nobody_writes_a_role_that_allows_more_than_they_may(
+async def test_role_with_permissions_that_its_author_lacks_is_forbidden(
     kind: object, namespace: str
 ) -> None:
-    api = await a_writer_of_roles()
+    api = await start_with_role_writer()
     path = (ROLE if namespace else CLUSTER_ROLE).url_path(namespace)
-    refused = await api.ask("POST", path, role("r", PODS), user=JOE)
-    assert (refused.code, refused.body["reason"]) == (403, "Forbidden")
-    assert refused.body["message"].endswith(
+    rejected = await api.ask("POST", path, role("r", PODS), user=JOE)
+    assert (rejected.code, rejected.body["reason"]) == (403, "Forbidden")
+    assert rejected.body["message"].endswith(
         'is attempting to grant RBAC permissions not currently held:\n'
         '{APIGroups:[""], Resources:["pods"], Verbs:["get"]}\n'
         '{APIGroups:[""], Resources:["pods"], Verbs:["list"]}'
@@ -57,40 +57,40 @@ async def test_nobody_writes_a_role_that_allows_more_than_they_may(
 
 
 @in_virtual_time
-async def test_whoever_may_escalate_may_write_any_role() -> None:
+async def test_escalate_verb_allows_writing_any_role() -> None:
     escalate = {**RBAC_WRITER, "verbs": ["escalate"]}
-    api = await a_writer_of_roles(escalate)
-    answer = await api.ask("POST", CLUSTER_ROLE.url_path(), role("r", PODS), user=JOE)
-    assert answer.code == 201
+    api = await start_with_role_writer(escalate)
+    response = await api.ask("POST", CLUSTER_ROLE.url_path(), role("r", PODS), user=JOE)
+    assert response.code == 201
 
 
 @in_virtual_time
-async def test_only_who_may_everything_has_others_decide_what_a_role_holds() -> None:
-    api = await a_writer_of_roles()
-    taking = {"clusterRoleSelectors": [{"matchLabels": {"for": "all"}}]}
-    made = role("r", aggregationRule=taking)
-    assert (await api.ask("POST", CLUSTER_ROLE.url_path(), made, user=JOE)).code == 403
-    assert (await api.ask("POST", CLUSTER_ROLE.url_path(), made, user=ADMIN)).code == 201
+async def test_aggregation_rule_needs_all_permissions() -> None:
+    api = await start_with_role_writer()
+    aggregation_rule = {"clusterRoleSelectors": [{"matchLabels": {"for": "all"}}]}
+    manifest = role("r", aggregationRule=aggregation_rule)
+    assert (await api.ask("POST", CLUSTER_ROLE.url_path(), manifest, user=JOE)).code == 403
+    assert (await api.ask("POST", CLUSTER_ROLE.url_path(), manifest, user=ADMIN)).code == 201
 
 
 @pytest.mark.parametrize("namespace", ["default", ""])
 @in_virtual_time
-async def test_nobody_gives_a_role_that_they_do_not_have(namespace: str) -> None:
-    api = await a_writer_of_roles()
+async def test_binding_a_role_that_its_author_lacks_is_forbidden(namespace: str) -> None:
+    api = await start_with_role_writer()
     await make_role(api, "pods", PODS)
     path = (ROLE_BINDING if namespace else CLUSTER_ROLE_BINDING).url_path(namespace)
-    given = binding("b", "pods", user("ann"), namespace=namespace)
-    assert (await api.ask("POST", path, given, user=JOE)).code == 403
-    own = binding("b", "writer", user("ann"), namespace=namespace)
-    assert (await api.ask("POST", path, own, user=JOE)).code == 201
+    granted = binding("b", "pods", user("ann"), namespace=namespace)
+    assert (await api.ask("POST", path, granted, user=JOE)).code == 403
+    held = binding("b", "writer", user("ann"), namespace=namespace)
+    assert (await api.ask("POST", path, held, user=JOE)).code == 201
     missing = binding("c", "nothing", user("ann"), namespace=namespace)
     assert (await api.ask("POST", path, missing, user=JOE)).code == 404
 
 
 @in_virtual_time
-async def test_whoever_may_bind_a_role_may_give_it() -> None:
+async def test_bind_verb_allows_binding_a_role() -> None:
     bind = {**RBAC_WRITER, "verbs": ["bind"], "resourceNames": ["pods"]}
-    api = await a_writer_of_roles(bind)
+    api = await start_with_role_writer(bind)
     await make_role(api, "pods", PODS)
     await make_role(api, "more", PODS)
     path = CLUSTER_ROLE_BINDING.url_path()
@@ -102,31 +102,35 @@ async def test_whoever_may_bind_a_role_may_give_it() -> None:
 
 
 @in_virtual_time
-async def test_nobody_holds_up_the_deletion_of_what_they_may_not_hold_up() -> None:
+async def test_block_owner_deletion_needs_the_finalizers_permission() -> None:
     api = await Api.start()
     (owner,) = await api.create(CONFIG_MAP, {"metadata": {"name": "o", "namespace": "default"}})
     await grant(api, JOE, "edit", "default")
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "blockOwnerDeletion": True}
     reference["uid"] = owner["metadata"]["uid"]
-    mine = pod("p", meta={"ownerReferences": [reference]})
-    refused = await api.ask("POST", POD.url_path("default"), mine, user=JOE)
-    assert refused.code == 403
-    assert "cannot set blockOwnerDeletion" in refused.body["message"]
+    dependent = pod("p", meta={"ownerReferences": [reference]})
+    rejected = await api.ask("POST", POD.url_path("default"), dependent, user=JOE)
+    assert rejected.code == 403
+    assert "cannot set blockOwnerDeletion" in rejected.body["message"]
     finalizers = {"apiGroups": [""], "resources": ["configmaps/finalizers"], "verbs": ["update"]}
     await make_role(api, "holds", finalizers)
     await grant(api, JOE, "holds", "default")
-    assert (await api.ask("POST", POD.url_path("default"), mine, user=JOE)).code == 201
-    free = pod("q", meta={"ownerReferences": [{**reference, "blockOwnerDeletion": False}]})
-    assert (await api.ask("POST", POD.url_path("default"), free, user=JOE)).code == 201
+    assert (await api.ask("POST", POD.url_path("default"), dependent, user=JOE)).code == 201
+    not_blocking = pod("q", meta={"ownerReferences": [{**reference, "blockOwnerDeletion": False}]})
+    assert (await api.ask("POST", POD.url_path("default"), not_blocking, user=JOE)).code == 201
 
 
 @in_virtual_time
-async def test_an_admin_of_a_namespace_gives_roles_there_and_nowhere_else() -> None:
-    api, boss = await Api.start(), authenticated_user("boss")
-    await grant(api, boss, "admin", "default")
+async def test_namespace_admin_binds_roles_in_its_namespace_only() -> None:
+    api, namespace_admin = await Api.start(), authenticated_user("boss")
+    await grant(api, namespace_admin, "admin", "default")
     for name, code in (("edit", 201), ("view", 201), ("cluster-admin", 403)):
-        given = binding(name, name, user("ann"), namespace="default")
-        answer = await api.ask("POST", ROLE_BINDING.url_path("default"), given, user=boss)
-        assert answer.code == code, name
-    given = binding("x", "view", user("ann"))
-    assert (await api.ask("POST", CLUSTER_ROLE_BINDING.url_path(), given, user=boss)).code == 403
+        granted = binding(name, name, user("ann"), namespace="default")
+        response = await api.ask(
+            "POST", ROLE_BINDING.url_path("default"), granted, user=namespace_admin
+        )
+        assert response.code == code, name
+    granted = binding("x", "view", user("ann"))
+    assert (
+        await api.ask("POST", CLUSTER_ROLE_BINDING.url_path(), granted, user=namespace_admin)
+    ).code == 403

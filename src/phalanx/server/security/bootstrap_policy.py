@@ -453,8 +453,8 @@ def _reconcile_write(store: Store, kind: Kind, wanted: Object, now: str) -> Stor
     key = kind.store_key(namespace, name)
     record = store.pending(key)
     if record is None:
-        born = {"uid": _deterministic_uid(kind, name, now), "creationTimestamp": now}
-        wanted["metadata"] |= born
+        identity = {"uid": _deterministic_uid(kind, name, now), "creationTimestamp": now}
+        wanted["metadata"] |= identity
         return StoreWrite(key, encoder(wanted), 0)
     there = decode_record(record)
     if not _add_missing(there, wanted):
