@@ -1,4 +1,4 @@
-"""Somebody at the command line with a cluster: makes objects, runs our commands."""
+"""A user of a cluster: creates objects and runs `phalanx` commands."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ T = TypeVar("T")
 
 NUMBERS = itertools.count()
 KIND_OF = {kind.name: kind for kind in STORED_KINDS}
-#: How often is looked for what a controller is to do.
+#: Attempts until a controller must have acted.
 MAX_POLLS = 300
 
 
 def gang_job(name: str, members: int, *, seconds: int = 0, **asks: str) -> Object:
-    """A Job whose pods are a gang; they end after so many seconds, or never."""
+    """A Job whose pods are a gang; they end after some seconds, or never."""
     spec = pod(name, asks=asks)["spec"] | {"restartPolicy": "Never"}
-    notes = {"annotations": {"phalanx.dev/run-seconds": str(seconds)}} if seconds else {}
+    meta = {"annotations": {"phalanx.dev/run-seconds": str(seconds)}} if seconds else {}
     return {
         "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
         "spec": {
             "parallelism": members, "completions": members,
-            "template": {"metadata": notes, "spec": spec},
+            "template": {"metadata": meta, "spec": spec},
             "scheduling": {"schedulingPolicy": {"gang": {}}},
         },
     }  # fmt: skip
 
 
 class CliUser:
-    """Has a namespace of their own in a cluster."""
+    """A user with a namespace in a cluster."""
 
     def __init__(self, config: Path, namespace: str = "") -> None:
-        self.config, self.namespace = config, namespace or f"person-{next(NUMBERS)}"
+        self.config, self.namespace = config, namespace or f"user-{next(NUMBERS)}"
         self.create({"kind": "Namespace", "metadata": {"name": self.namespace}})
 
     def create(self, *objects: Object) -> None:
@@ -58,37 +58,37 @@ class CliUser:
 
         self.query(make)
 
-    def query(self, question: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        """What the cluster says itself."""
+    def query(self, query: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        """Run a query with a client of the cluster."""
 
-        async def asked() -> T:
+        async def run() -> T:
             client = kubeconfig.create_client(kubeconfig.load([self.config]))
             try:
-                return await question(client)
+                return await query(client)
             finally:
                 await client.close()
 
-        return asyncio.run(asked())
+        return asyncio.run(run())
 
     def run(self, command: str, *args: str) -> CompletedProcess[str]:
-        """One of our commands, run to its end."""
+        """Run a command to its end."""
         return phalanx(command, "--kubeconfig", str(self.config), "-n", self.namespace, *args)
 
     def run_json(self, command: str, *args: str) -> Any:
-        """What it says as JSON."""
+        """Run a command with JSON output; return the parsed output."""
         return json.loads(self.run(command, "-o", "json", *args).stdout)
 
     def gangs(self) -> list[WorkloadRow]:
-        """Who runs and waits, asked in this process, which is quick."""
+        """Return the rows of `phalanx queue`, without starting a process."""
 
-        async def look(client: Client) -> list[WorkloadRow]:
+        async def read(client: Client) -> list[WorkloadRow]:
             return list_workloads(await read_cluster(client))
 
-        return self.query(look)
+        return self.query(read)
 
-    def eventually(self, is_so: Callable[[], T]) -> T:
-        """What a question answers once a controller has done its part."""
+    def eventually(self, condition: Callable[[], T]) -> T:
+        """Evaluate a condition until it is true; return its value."""
         for _ in range(MAX_POLLS):
-            if found := is_so():
+            if found := condition():
                 return found
-        raise AssertionError("it does not come about")
+        raise AssertionError("the condition never became true")

@@ -1,9 +1,10 @@
-"""Our command and kubectl as real processes."""
+"""Run `phalanx` and kubectl as real processes, and read what they print."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
@@ -19,24 +21,26 @@ from phalanx.api.wire import Object
 from phalanx.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parent.parent.parent
-#: Seconds that any command is given.
+#: Seconds after which a command has failed.
 COMMAND_TIMEOUT = 20.0
 
-#: A command that runs for as long as the context lasts.
+_LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z (DEBUG|INFO|WARNING|ERROR) ([\w-]+): (.*)")
+
+#: A command that runs for the duration of the context.
 Process = AbstractContextManager[subprocess.Popen[str]]
 
 
-#: Processes that begin where the imports end, which is most of what a command takes.
+#: Forks processes that have the imports done, which take most of the time of a command.
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload([f"phalanx.cli.{name.replace('-', '_')}" for name in COMMANDS])
 
 
 def phalanx(*args: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Our command, run to its end in a process of its own."""
+    """Run `phalanx` to its end in its own process."""
     with tempfile.TemporaryDirectory() as folder:
         files = [str(Path(folder, name)) for name in ("out", "err")]
-        surroundings = {**os.environ, **(env or {})}
-        process = _FORKS.Process(target=_run_main, args=(args, surroundings, os.getcwd(), files))
+        environment = {**os.environ, **(env or {})}
+        process = _FORKS.Process(target=_run_main, args=(args, environment, os.getcwd(), files))
         process.start()
         process.join(COMMAND_TIMEOUT)
         if process.exitcode is None:
@@ -48,7 +52,7 @@ def phalanx(*args: str, env: Mapping[str, str] | None = None) -> subprocess.Comp
 
 
 def _run_main(args: Sequence[str], env: Mapping[str, str], cwd: str, files: Sequence[str]) -> None:
-    """What `python -m phalanx` does, with these surroundings."""
+    """Do what `python -m phalanx` does, with this environment, directory, stdout and stderr."""
     for number, file in enumerate(files, 1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
     os.chdir(cwd)
@@ -62,7 +66,7 @@ def _run_main(args: Sequence[str], env: Mapping[str, str], cwd: str, files: Sequ
 def start_command(
     *args: str, env: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """Our command, which goes on; ended by force at the end if it still runs."""
+    """Start `phalanx`; kill it at the end of the context if it still runs."""
     process = subprocess.Popen(
         [sys.executable, "-m", "phalanx", *args],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -76,12 +80,12 @@ def start_command(
 
 
 def start_up(*args: str, env: Mapping[str, str] | None = None) -> Process:
-    """`phalanx up` on a free port."""
+    """Start `phalanx up` on a free port."""
     return start_command("up", "--listen", "127.0.0.1:0", *args, env=env)
 
 
 def start_component(name: str, config: Path, *args: str) -> Process:
-    """A part of a control plane alone."""
+    """Start one component against a server."""
     return start_command(name, "--kubeconfig", str(config), *args)
 
 
@@ -90,9 +94,38 @@ def first_line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
+class LogLine(NamedTuple):
+    """One log line in text format."""
+
+    level: str
+    component: str
+    text: str
+
+
+def split_log(stderr: str) -> tuple[list[LogLine], str]:
+    """Separate the log lines of stderr from all other text."""
+    lines: list[LogLine] = []
+    other: list[str] = []
+    for line in stderr.splitlines(keepends=True):
+        if match := _LOG_LINE.fullmatch(line.rstrip("\n")):
+            lines.append(LogLine(*match.groups()))
+        else:
+            other.append(line)
+    return lines, "".join(other)
+
+
+def next_log_line(process: subprocess.Popen[str], text: str) -> LogLine:
+    """Read stderr up to the log line that contains a text."""
+    assert process.stderr is not None
+    while line := process.stderr.readline():
+        if (match := _LOG_LINE.fullmatch(line.rstrip("\n"))) and text in line:
+            return LogLine(*match.groups())
+    raise AssertionError(f"no log line contains {text!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """kubectl in one namespace of one cluster, with a home of its own."""
+    """kubectl in one namespace of one cluster, with its own home directory."""
 
     kubeconfig: Path
     namespace: str
@@ -105,7 +138,7 @@ class Kubectl:
         )  # fmt: skip
 
     def __call__(self, *args: str, text: str = "") -> str:
-        """What it prints; it must succeed."""
+        """Run kubectl, which must succeed; return its output."""
         done = self.run(*args, text=text)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -127,12 +160,12 @@ class Kubectl:
 
 
 def rows(table: str) -> list[list[str]]:
-    """What a table says below its head."""
+    """Return the cells of a table without its header."""
     return [line.split() for line in table.splitlines()[1:]]
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there and has not ended."""
+    """Return whether a process exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -140,7 +173,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until_dead(pid: int) -> None:
-    """Wait until a process has ended, which it does by itself."""
+    """Wait until a process has ended."""
     deadline = time.monotonic() + 5
     while is_alive(pid):
         assert time.monotonic() < deadline

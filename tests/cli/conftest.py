@@ -1,4 +1,4 @@
-"""One `phalanx up` for all that only looks at it; a namespace for each test."""
+"""One `phalanx up` for all tests that only read it, and a namespace for each test."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where kubectl keeps what it discovered."""
+    """The home directory of kubectl, with its discovery cache."""
     return tmp_path_factory.mktemp("home")
 
 
 @pytest.fixture
 def kubectl(plane: ControlPlane, home: Path) -> Iterator[Kubectl]:
-    """kubectl in a namespace of its own, which is to be gone afterwards."""
+    """kubectl in a namespace that is deleted after the test."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not on the PATH")
     found = Kubectl(plane.kubeconfig, f"test-{next(NUMBERS)}", home)

@@ -1,4 +1,4 @@
-"""A control plane in the background: begun, found, ended."""
+"""A control plane in the background: started, found and stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cli.commands import first_line, phalanx, start_up
 
 @pytest.fixture
 def env(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A home of one's own, in which nothing runs in the end."""
+    """The environment of a user with an empty home directory; stops its control plane."""
     found = {
         "HOME": str(tmp_path), "KUBECONFIG": "", "XDG_STATE_HOME": "",
         "PHALANX_UP_LISTEN": "127.0.0.1:0", "PHALANX_UP_NODES": "1",
@@ -26,25 +26,25 @@ def home(env: dict[str, str]) -> Path:
     return Path(env["HOME"]) / ".local" / "state" / "phalanx"
 
 
-def test_it_runs_in_the_background_until_it_is_told_to_end(env: dict[str, str]) -> None:
-    begun = phalanx("up", "--detach", env=env)
-    assert begun.returncode == 0, begun.stderr
-    word, url, _, file = begun.stdout.split()
+def test_detached_control_plane_runs_until_phalanx_down(env: dict[str, str]) -> None:
+    started = phalanx("up", "--detach", env=env)
+    assert started.returncode == 0, started.stderr
+    word, url, _, file = started.stdout.split()
     assert (word, Path(file)) == ("ready", home(env) / "kubeconfig")
-    assert begun.stderr.startswith(f"page {url}/ui/ ")
+    assert started.stderr.startswith(f"page {url}/ui/ ")
     assert phalanx("queue", env=env).stderr == "No gang runs or waits.\n"
-    ended = phalanx("down", env=env)
-    assert (ended.returncode, ended.stdout) == (0, f"stopped {home(env)}\n")
+    stopped = phalanx("down", env=env)
+    assert (stopped.returncode, stopped.stdout) == (0, f"stopped {home(env)}\n")
     assert phalanx("queue", env=env).returncode == 1
 
 
-def test_what_it_keeps_is_there_the_next_time(env: dict[str, str]) -> None:
+def test_detached_control_plane_starts_again_with_its_data(env: dict[str, str]) -> None:
     for _ in range(2):
         assert phalanx("up", "--detach", env=env).returncode == 0
         assert phalanx("down", env=env).returncode == 0
 
 
-def test_one_that_cannot_start_says_why(env: dict[str, str]) -> None:
+def test_detached_control_plane_that_cannot_start_prints_its_error(env: dict[str, str]) -> None:
     phalanx("up", "--detach", env=env)
     again = phalanx("up", "--detach", env=env)
     assert (again.returncode, again.stdout) == (1, "")
@@ -53,15 +53,19 @@ def test_one_that_cannot_start_says_why(env: dict[str, str]) -> None:
     assert phalanx("up", "--detach", "--nodes", "some", env=env).returncode == 2
 
 
-def test_where_nothing_runs_there_is_nothing_to_end(env: dict[str, str]) -> None:
+def test_down_without_a_control_plane_succeeds(env: dict[str, str]) -> None:
     done = phalanx("down", env=env)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", f"nothing runs in {home(env)}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "",
+        f"no control plane runs in {home(env)}\n",
+    )
     home(env).mkdir(parents=True)
     (home(env) / "up.pid").write_text(f"{os.getpid()}\n")
     assert phalanx("down", env=env).stdout == ""
 
 
-def test_one_in_the_foreground_can_be_ended_too(env: dict[str, str], tmp_path: Path) -> None:
+def test_down_stops_a_control_plane_in_the_foreground(env: dict[str, str], tmp_path: Path) -> None:
     with start_up("--data", str(tmp_path / "data"), env=env) as process:
         assert first_line(process).startswith("ready ")
         assert phalanx("down", "--data", str(tmp_path / "data"), env=env).returncode == 0

@@ -19,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def user(folder: Path) -> Iterator[CliUser]:
-    """Somebody with a gang that runs on two nodes, kept in a folder."""
+    """A user with a gang that runs on two nodes, stored in a directory."""
     folder.chmod(0o700)
     with ControlPlane("--data", str(folder), "--nodes", "2", "--shape", "cpu=8") as plane:
         found = CliUser(plane.kubeconfig)
@@ -33,33 +33,39 @@ def check(user: CliUser, *args: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_a_cluster_in_order_is_well_live_and_in_its_store(user: CliUser, folder: Path) -> None:
-    assert check(user) == (0, "2 nodes, 1 gang, 2 pods: all well\n", "")
+def test_check_of_a_correct_cluster_passes_live_and_in_its_store(
+    user: CliUser, folder: Path
+) -> None:
+    result = "2 nodes, 1 gang, 2 pods: all invariants hold\n"
+    assert check(user) == (0, result, "")
     stored = phalanx("check", "--data", str(folder))
-    assert (stored.returncode, stored.stdout) == (0, "2 nodes, 1 gang, 2 pods: all well\n")
+    assert (stored.returncode, stored.stdout) == (
+        0,
+        "2 nodes, 1 gang, 2 pods: all invariants hold\n",
+    )
 
 
-def test_changes_may_be_judged_too(user: CliUser) -> None:
-    code, told, _ = check(user, "--watch", "0.5")
-    assert (code, told.endswith("all well\n")) == (0, True)
+def test_check_watches_changes(user: CliUser) -> None:
+    code, output, _ = check(user, "--watch", "0.5")
+    assert (code, output.endswith("all invariants hold\n")) == (0, True)
 
 
-def test_what_is_wrong_is_told_in_sentences() -> None:
+def test_check_prints_one_line_per_violation() -> None:
     with ControlPlane("--data", ":memory:", "--nodes", "1", "--without", "scheduler") as plane:
         user = CliUser(plane.kubeconfig)
         user.create(pod_group("half", 3), pod("half-0", "half", on="node-0", cpu="1"))
-        code, told, _ = check(user)
-        assert (code, told.splitlines()) == (1, [
+        code, output, _ = check(user)
+        assert (code, output.splitlines()) == (1, [
             f"gang {user.namespace}/half was never placed, "
             "yet 1 of the 3 members that it needs are bound",
-            "1 thing wrong with 1 node, 1 gang, 1 pod",
+            "1 node, 1 gang, 1 pod: 1 violation",
         ])  # fmt: skip
-        code, told, _ = check(user, "-o", "json")
-        assert (code, len(json.loads(told)["wrong"])) == (1, 1)
+        code, output, _ = check(user, "-o", "json")
+        assert (code, len(json.loads(output)["wrong"])) == (1, 1)
 
 
-def test_wrong_usage_and_no_store(tmp_path: Path) -> None:
+def test_check_rejects_wrong_usage_and_a_missing_store(tmp_path: Path) -> None:
     both = phalanx("check", "--data", str(tmp_path), "--watch", "1")
     assert both.returncode == 2
     empty = phalanx("check", "--data", str(tmp_path))
-    assert (empty.returncode, empty.stderr) == (1, f"Error: there is no store in {tmp_path}\n")
+    assert (empty.returncode, empty.stderr) == (1, f"Error: no store in {tmp_path}\n")

@@ -9,7 +9,7 @@ from tests.cli.commands import phalanx
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_is_told_how_to_complete(shell: str) -> None:
+def test_completion_script_is_valid_shell(shell: str) -> None:
     done = phalanx("completion", shell)
     assert (done.returncode, done.stderr) == (0, "")
     assert "_PHALANX_COMPLETE" in done.stdout
@@ -34,5 +34,5 @@ def test_commands_options_and_values_are_completed(words: str, found: list[str])
     assert [line.partition(",")[2] for line in lines] == found
 
 
-def test_another_shell_is_wrong_usage() -> None:
+def test_unknown_shell_is_wrong_usage() -> None:
     assert phalanx("completion", "tcsh").returncode == 2

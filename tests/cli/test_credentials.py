@@ -1,4 +1,4 @@
-"""Credentials that are handed out beside a control plane that runs."""
+"""Credentials that are created while a control plane runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
         yield Plane(data, home)
 
 
-def test_a_token_makes_somebody_known_until_it_is_taken_back(plane: Plane, tmp_path: Path) -> None:
+def test_token_authenticates_a_user_until_it_is_revoked(plane: Plane, tmp_path: Path) -> None:
     file = tmp_path / "ann.kubeconfig"
     made = phalanx("token", "create", "ann", "--group", "team", "--for", "1h",
                    "--kubeconfig", str(file), "--data", str(plane.data))  # fmt: skip
@@ -46,18 +46,18 @@ def test_a_token_makes_somebody_known_until_it_is_taken_back(plane: Plane, tmp_p
     listed = phalanx("token", "list", "--data", str(plane.data)).stdout
     (row,) = [line.split() for line in listed.splitlines() if "ann" in line]
     assert phalanx("token", "revoke", row[0], "--data", str(plane.data)).returncode == 0
-    assert "must be logged in" in _eventually_refused(ann)
+    assert "must be logged in" in _wait_until_rejected(ann)
 
 
-def _eventually_refused(who: Kubectl) -> str:
+def _wait_until_rejected(user: Kubectl) -> str:
     for _ in range(50):
-        done = who.run("get", "configmaps")
+        done = user.run("get", "configmaps")
         if done.returncode:
             return done.stderr
     return ""
 
 
-def test_a_certificate_makes_somebody_known_too(plane: Plane, tmp_path: Path) -> None:
+def test_client_certificate_authenticates_a_user(plane: Plane, tmp_path: Path) -> None:
     file = tmp_path / "bob.kubeconfig"
     made = phalanx("kubeconfig", "bob", str(file), "--group", "team", "--data", str(plane.data))
     assert (made.returncode, made.stdout) == (0, f"wrote {file}\n")
@@ -65,43 +65,47 @@ def test_a_certificate_makes_somebody_known_too(plane: Plane, tmp_path: Path) ->
     assert "bob" in plane.kubectl(file)("auth", "whoami")
 
 
-def test_a_service_account_is_known_by_its_token(plane: Plane) -> None:
+def test_service_account_token_authenticates_it(plane: Plane) -> None:
     admin = plane.kubectl(plane.data / "kubeconfig")
     token = admin("create", "token", "default").strip()
     review = {
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token},
     }  # fmt: skip
-    said = admin("create", "-o", "yaml", "-f", "-", text=yaml.safe_dump(review))
-    assert "username: system:serviceaccount:default:default" in said
+    output = admin("create", "-o", "yaml", "-f", "-", text=yaml.safe_dump(review))
+    assert "username: system:serviceaccount:default:default" in output
     account = ("--as", "system:serviceaccount:default:default")
     assert admin.run("auth", "can-i", "get", "pods", *account).stdout == "no\n"
 
 
 @pytest.mark.parametrize(
-    ("args", "code", "told"),
+    ("args", "code", "message"),
     [
-        (("token", "create", "x", "--for", "soon"), 2, "is no time such as 30m"),
+        (
+            ("token", "create", "x", "--for", "soon"),
+            2,
+            'invalid duration "soon"; use for example 30m',
+        ),
         (("token", "revoke", "nothing"), 1, "there is no token nothing"),
         (("kubeconfig", "x" * 65, "f"), 2, "does not fit into a certificate"),
         (("kubeconfig", "x", "f", "--days", "0"), 2, "0 is not in the range"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_sentence(
-    plane: Plane, args: tuple[str, ...], code: int, told: str
+def test_wrong_usage_is_rejected_in_one_line(
+    plane: Plane, args: tuple[str, ...], code: int, message: str
 ) -> None:
     done = phalanx(*args, "--data", str(plane.data))
     assert done.returncode == code
-    assert told in done.stderr
+    assert message in done.stderr
 
 
-def test_without_a_control_plane_there_is_nothing_to_hand_out(tmp_path: Path) -> None:
+def test_token_needs_a_control_plane(tmp_path: Path) -> None:
     done = phalanx("token", "create", "x", "--data", str(tmp_path / "none"))
     assert (done.returncode, done.stderr) == (
-        1, f"Error: there is no {tmp_path / 'none'}; start phalanx up first\n",
+        1, f"Error: {tmp_path / 'none'} does not exist; start phalanx up first\n",
     )  # fmt: skip
 
 
-def test_a_folder_with_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
+def test_up_rejects_a_directory_with_a_file_that_others_may_read(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     (data / "ca.key").touch(mode=0o600)
@@ -114,7 +118,7 @@ def test_a_folder_with_a_file_that_others_may_read_is_refused(tmp_path: Path) ->
     )
 
 
-def test_a_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
+def test_up_rejects_a_directory_that_is_a_symbolic_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "data").symlink_to(tmp_path / "real")
     done = phalanx("up", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "data"))

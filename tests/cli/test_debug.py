@@ -20,7 +20,7 @@ def contents(file: Path) -> dict[str, str]:
     return found
 
 
-def test_a_bundle_has_what_a_report_needs_and_no_secret(
+def test_bundle_contains_objects_and_logs_but_no_secret(
     plane: ControlPlane, tmp_path: Path
 ) -> None:
     ann = CliUser(plane.kubeconfig)
@@ -51,7 +51,7 @@ def test_a_bundle_has_what_a_report_needs_and_no_secret(
     assert {"versions.txt", "version.json", "metrics.txt", "objects/events.json"} <= set(found)
 
 
-def test_without_a_cluster_a_bundle_says_so(tmp_path: Path) -> None:
+def test_bundle_without_a_cluster_says_so(tmp_path: Path) -> None:
     state = tmp_path / ".local" / "state" / "phalanx"
     state.mkdir(parents=True)
     (state / "up.log").write_text("it ended\n")
@@ -65,7 +65,7 @@ def test_without_a_cluster_a_bundle_says_so(tmp_path: Path) -> None:
     assert set(found) == {"logs/up.log", "missing.txt", "versions.txt"}
 
 
-def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+def test_bundle_does_not_overwrite_a_file(tmp_path: Path) -> None:
     file = tmp_path / "bundle.tar.gz"
     file.write_text("mine")
     done = phalanx("debug", str(file), "--kubeconfig", str(tmp_path / "none"))

@@ -7,19 +7,19 @@ import sys
 from tests.cli.commands import ROOT
 
 
-def test_the_demo_shows_a_deadlock_its_cure_and_why_something_waits() -> None:
+def test_demo_shows_a_deadlock_its_cure_and_a_diagnosis() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "demo.py")],
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert "  red ▶▶▶·   blue ▶▶▶·\n  each waits for its fourth worker" in done.stdout
+    assert "  red ▶▶▶·   blue ▶▶▶·\n  deadlock: each job waits for its fourth worker" in done.stdout
     assert "  red ■■■■   blue ■■■■\n  red: rank 0: the sum is 30\n" in done.stdout
     assert "minCount (8) cannot be satisfied" in done.stdout
-    assert "as gangs:    red 4 of 4, then blue 4 of 4, and both have their sum" in done.stdout
+    assert "gangs:       red 4 of 4, then blue 4 of 4, and both finish" in done.stdout
 
 
-def test_the_demo_does_what_the_tutorial_does() -> None:
+def test_demo_uses_the_files_of_the_tutorial_in_order() -> None:
     tutorial = (ROOT / "docs" / "tutorial.md").read_text()
     demo = (ROOT / "examples" / "demo.py").read_text()
     files = [f"tutorial/{name}.yaml" for name in ("allow", "plain", "gang", "too-big")]

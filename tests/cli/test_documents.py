@@ -1,4 +1,4 @@
-"""Documents whose shell lines are run as they stand, and print what the documents show."""
+"""Documents whose shell blocks are run and must print what the documents show."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_what_a_document_shows_is_what_its_lines_print(name: str, tmp_path: Path) -> None:
+def test_document_shows_what_its_commands_print(name: str, tmp_path: Path) -> None:
     for tool in ("bash", "kubectl", "make"):
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not on the PATH")
@@ -25,18 +25,18 @@ def test_what_a_document_shows_is_what_its_lines_print(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_there_is_something_to_run(name: str) -> None:
+def test_document_has_commands_with_output(name: str) -> None:
     assert any(block.shown for block in find_blocks((ROOT / name).read_text()))
 
 
-def test_every_example_is_run() -> None:
+def test_every_example_is_in_a_document() -> None:
     shown = (ROOT / "examples" / "README.md").read_text()
     numbered = sorted(path.name for path in (ROOT / "examples").glob("0*"))
     assert len(numbered) >= 6
     assert all(f"phalanx run -f examples/{name} " in shown for name in numbered)
 
 
-def test_what_differs_from_one_time_to_the_next_is_alike() -> None:
+def test_transcripts_ignore_times_ports_and_generated_names() -> None:
     first = "ready https://127.0.0.1:6443 kubeconfig /home/a/.local/state/phalanx\n a-x2x4b   3s "
     second = "ready https://127.0.0.1:99 kubeconfig ~/.local/state/phalanx\na-bbbbb 12s"
     assert normalize(first) == normalize(second)
@@ -47,7 +47,7 @@ def test_what_differs_from_one_time_to_the_next_is_alike() -> None:
     "path", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")]),
     ids=lambda path: str(path.relative_to(ROOT)),
 )  # fmt: skip
-def test_no_link_leads_nowhere(path: Path) -> None:
+def test_every_link_has_a_target(path: Path) -> None:
     links = [found[0] for found in LINK.findall(path.read_text())]
     local = [link for link in links if "://" not in link]
     assert [link for link in local if not (path.parent / link).exists()] == []

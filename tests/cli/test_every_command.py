@@ -1,4 +1,4 @@
-"""Every command as a process: wrong usage, no cluster, and what it prints for programs."""
+"""Every command as a process: wrong usage, no cluster, JSON and YAML output."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.cli.cli_user import CliUser, gang_job
 from tests.cli.commands import phalanx
 from tools.control_plane import ControlPlane
 
-#: Commands that ask a cluster, with as much as they need to do so.
-ASKING = {
+#: Commands that query a cluster, with their required arguments.
+QUERIES = {
     "why": ["why", "job/train"],
     "queue": ["queue"],
     "top": ["top", "--once"],
@@ -24,7 +24,7 @@ ASKING = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_option_that_it_does_not_know_is_wrong_usage(command: str) -> None:
+def test_unknown_option_is_wrong_usage(command: str) -> None:
     done = phalanx(command, "--no-such-option")
     assert (done.returncode, done.stdout) == (2, "")
     *_, last = done.stderr.strip().splitlines()
@@ -32,32 +32,32 @@ def test_an_option_that_it_does_not_know_is_wrong_usage(command: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ASKING)
-def test_without_a_cluster_it_fails_in_one_sentence_with_the_way_out(
+@pytest.mark.parametrize("command", QUERIES)
+def test_command_without_a_cluster_fails_in_one_line_with_advice(
     command: str, tmp_path: Path
 ) -> None:
-    done = phalanx(*ASKING[command], "--kubeconfig", str(tmp_path / "none"))
+    done = phalanx(*QUERIES[command], "--kubeconfig", str(tmp_path / "none"))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("Error: there is no kubeconfig at ")
     assert done.stderr.endswith("or name a file with --kubeconfig\n")
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ASKING)
-def test_what_it_prints_for_programs_they_can_read(plane: ControlPlane, command: str) -> None:
+@pytest.mark.parametrize("command", QUERIES)
+def test_json_and_yaml_output_can_be_parsed(plane: ControlPlane, command: str) -> None:
     ann = CliUser(plane.kubeconfig)
     ann.create(gang_job("train", 2, cpu="7"))
     options = ["--kubeconfig", str(plane.kubeconfig)]
     if command != "check":
         options += ["-n", ann.namespace]
     for form, read in (("json", json.loads), ("yaml", yaml.safe_load)):
-        done = phalanx(*ASKING[command], *options, "-o", form)
+        done = phalanx(*QUERIES[command], *options, "-o", form)
         assert done.returncode in (0, 3), done.stderr
         assert isinstance(read(done.stdout), dict)
 
 
-@pytest.mark.parametrize("command", ASKING)
-def test_a_form_that_there_is_none_of_is_wrong_usage(command: str) -> None:
-    done = phalanx(*ASKING[command], "-o", "xml")
+@pytest.mark.parametrize("command", QUERIES)
+def test_unknown_output_format_is_wrong_usage(command: str) -> None:
+    done = phalanx(*QUERIES[command], "-o", "xml")
     assert (done.returncode, done.stdout) == (2, "")
     assert "'xml' is not one of " in done.stderr

@@ -56,7 +56,7 @@ def test_get_selects_and_sorts(kubectl: Kubectl) -> None:
     assert kubectl("get", "pods", "--chunk-size=1", "-o", "name").splitlines() == ["pod/a", "pod/b"]
 
 
-def test_watch_shows_what_happens(kubectl: Kubectl) -> None:
+def test_watch_shows_changes(kubectl: Kubectl) -> None:
     process = subprocess.Popen(
         kubectl.command(["get", "pods", "-w"]), stdout=subprocess.PIPE, text=True, env=kubectl.env
     )
@@ -78,7 +78,7 @@ def test_watch_shows_what_happens(kubectl: Kubectl) -> None:
     assert seen[-1] == ["a", "1/1", "Running"]
 
 
-def test_describe_tells_the_story(kubectl: Kubectl) -> None:
+def test_describe_shows_conditions_and_events(kubectl: Kubectl) -> None:
     kubectl.apply(*here(kubectl, gang("big", 3, cpu="7")))
     group = "podgroup.scheduling.k8s.io/big"
     kubectl("wait", "--for=condition=PodGroupInitiallyScheduled=false", "--timeout=10s", group)
@@ -121,7 +121,7 @@ def test_label_annotate_and_patch(kubectl: Kubectl) -> None:
     assert (meta["labels"], meta["annotations"]["note"]) == ({"size": "big"}, "hello")
 
 
-def test_delete_waits_until_it_is_gone(kubectl: Kubectl) -> None:
+def test_delete_waits_until_the_object_is_gone(kubectl: Kubectl) -> None:
     placed(kubectl, "a", 2)
     assert kubectl("delete", "pod", "a-0", "a-1").count("deleted") == 2
     assert kubectl("get", "pods", "-o", "name") == ""
@@ -129,7 +129,7 @@ def test_delete_waits_until_it_is_gone(kubectl: Kubectl) -> None:
     assert "NotFound" in kubectl.run("get", "podgroup", "a").stderr
 
 
-def test_a_namespace_is_deleted_with_all_that_is_in_it(kubectl: Kubectl) -> None:
+def test_namespace_is_deleted_with_its_objects(kubectl: Kubectl) -> None:
     space = f"{kubectl.namespace}-more"
     kubectl("create", "namespace", space)
     inside = Kubectl(kubectl.kubeconfig, space, kubectl.home)
@@ -138,7 +138,7 @@ def test_a_namespace_is_deleted_with_all_that_is_in_it(kubectl: Kubectl) -> None
     assert "NotFound" in kubectl.run("get", "namespace", space).stderr
 
 
-def test_the_kinds_are_known_by_their_names(kubectl: Kubectl) -> None:
+def test_kinds_have_short_names(kubectl: Kubectl) -> None:
     found = rows(kubectl("api-resources"))
     assert ["pods", "po", "v1", "true", "Pod"] in found
     assert ["pods", "metrics.k8s.io/v1beta1", "true", "PodMetrics"] in found
@@ -158,7 +158,7 @@ def test_the_kinds_are_known_by_their_names(kubectl: Kubectl) -> None:
     ],
     ids=["breaks a rule", "has an unknown field", "is of no kind"],
 )
-def test_what_is_wrong_is_refused_with_a_reason(
+def test_invalid_object_is_rejected_with_a_reason(
     kubectl: Kubectl, text: str, complaint: str
 ) -> None:
     done = kubectl.run("create", "-f", "-", text=text)

@@ -61,18 +61,14 @@ def scheduling(kubectl: Kubectl) -> Any:
     return kubectl.get("job/x")["spec"]["scheduling"]
 
 
-def test_an_edited_manifest_in_other_names_is_applied(
-    kubectl: Kubectl, way: dict[str, str]
-) -> None:
+def test_edited_manifest_with_aliases_is_applied(kubectl: Kubectl, way: dict[str, str]) -> None:
     kubectl.apply(job("x", aliased(2)), **way)
     assert scheduling(kubectl) == stored(2)
     kubectl.apply(job("x", aliased(3)), **way)
     assert scheduling(kubectl) == stored(3)
 
 
-def test_a_manifest_may_change_its_spelling_and_change_it_back(
-    kubectl: Kubectl, way: dict[str, str]
-) -> None:
+def test_manifest_may_switch_to_aliases_and_back(kubectl: Kubectl, way: dict[str, str]) -> None:
     for count, spelled in ((2, aliased), (2, stored), (3, aliased), (4, stored)):
         kubectl.apply(job("x", spelled(count)), **way)
         assert scheduling(kubectl) == stored(count)
@@ -86,7 +82,7 @@ def diff(kubectl: Kubectl, manifest: Object) -> list[str]:
     return [line for line in lines if line[:2] not in ("++", "--")]
 
 
-def test_a_change_of_spelling_is_no_difference(kubectl: Kubectl) -> None:
+def test_switch_to_aliases_is_no_difference(kubectl: Kubectl) -> None:
     for applied, other in ((aliased, stored), (stored, aliased)):
         kubectl.apply(job("x", applied(2)))
         assert diff(kubectl, job("x", applied(2))) == []
@@ -95,7 +91,7 @@ def test_a_change_of_spelling_is_no_difference(kubectl: Kubectl) -> None:
         assert changes == ["generation: 1", "generation: 2", "minCount: 2", "minCount: 3"]
 
 
-def test_a_workload_may_go_over_to_the_names_of_its_version(kubectl: Kubectl) -> None:
+def test_workload_may_switch_to_the_field_names_of_its_version(kubectl: Kubectl) -> None:
     def workload(templates: str, policy: str, **of: str) -> Object:
         template = {"name": "a", policy: {"basic": {}}}
         return {
@@ -111,9 +107,7 @@ def test_a_workload_may_go_over_to_the_names_of_its_version(kubectl: Kubectl) ->
     assert diff(kubectl, new) == []
 
 
-def test_a_reference_that_is_given_up_leaves_nothing_behind(
-    kubectl: Kubectl, way: dict[str, str]
-) -> None:
+def test_removed_reference_leaves_no_field_behind(kubectl: Kubectl, way: dict[str, str]) -> None:
     kubectl.apply(cron_job({"workloadRef": {"name": "w", "podGroup": "t"}}), **way)
     kubectl.apply(cron_job({"schedulingGroup": {"podGroupName": "other"}}), **way)
     template = kubectl.get("cronjob/x")["spec"]["jobTemplate"]["spec"]["template"]
@@ -138,7 +132,7 @@ def test_an_edited_reference_to_a_group_is_applied(kubectl: Kubectl, way: dict[s
     assert "schedulingGroup" not in template()["spec"]
 
 
-def test_kubectl_prints_what_to_write_instead(kubectl: Kubectl) -> None:
+def test_kubectl_prints_warnings_about_aliases(kubectl: Kubectl) -> None:
     manifest = yaml.safe_dump(job("x", {"policy": {"basic": {}}}))
     done = kubectl.run("create", "-f", "-", text=manifest)
     assert done.returncode == 0
@@ -148,7 +142,7 @@ def test_kubectl_prints_what_to_write_instead(kubectl: Kubectl) -> None:
     )
 
 
-def test_explain_knows_other_names_and_the_gang_policy(kubectl: Kubectl) -> None:
+def test_explain_describes_aliases_and_the_gang_policy(kubectl: Kubectl) -> None:
     assert "Another name of schedulingPolicy" in kubectl("explain", "job.spec.scheduling.policy")
     assert "Another name of schedulingGroup" in kubectl("explain", "pod.spec.workloadRef")
     assert "JobAsGang, NoGang" in kubectl("explain", "job.spec.gangPolicy")

@@ -7,7 +7,7 @@ import pytest
 from phalanx.cli.options import InvalidClusterFile, load_node_pools, numbered_pool
 from phalanx.controllers.nodes.node_pool import SimulatedNode
 
-ROOM = {"cpu": "8", "pods": "110"}
+CAPACITY = {"cpu": "8", "pods": "110"}
 RACK, BLOCK = "topology.kubernetes.io/rack", "topology.kubernetes.io/block"
 CLUSTER = """\
 pools:
@@ -22,61 +22,66 @@ pools:
 """
 
 
-def loaded(folder: Path, text: str) -> list[SimulatedNode]:
+def load(folder: Path, text: str) -> list[SimulatedNode]:
     file = folder / "cluster.yaml"
     file.write_text(text)
-    return load_node_pools(file, ROOM, [])
+    return load_node_pools(file, CAPACITY, [])
 
 
 def test_a_cluster_file_lists_pools(tmp_path: Path) -> None:
-    *gpus, plain = loaded(tmp_path, CLUSTER)
+    *gpus, plain = load(tmp_path, CLUSTER)
     assert [node.name for node in gpus] == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
     assert gpus[0].capacity == {"cpu": "64", "pods": "110", "nvidia.com/gpu": "8"}
     assert gpus[0].taints == [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]
     assert (gpus[0].labels["team"], gpus[0].labels["spot"]) == ("a", "true")
     assert [node.labels[BLOCK] for node in gpus] == ["gpu-block-0"] * 2 + ["gpu-block-1"] * 2
     assert [node.labels[RACK] for node in gpus] == ["gpu-rack-0-0"] * 2 + ["gpu-rack-1-0"] * 2
-    assert plain == SimulatedNode("plain", ROOM, {}, [])
+    assert plain == SimulatedNode("plain", CAPACITY, {}, [])
 
 
 def test_domains_of_two_pools_are_not_the_same(tmp_path: Path) -> None:
     text = "[{name: a, count: 2, topology: {rack: 1}}, {name: b, count: 2, topology: {rack: 1}}]"
-    racks = [node.labels[RACK] for node in loaded(tmp_path, text)]
+    racks = [node.labels[RACK] for node in load(tmp_path, text)]
     assert racks == ["a-rack-0", "a-rack-0", "b-rack-0", "b-rack-0"]
 
 
-def test_a_label_of_its_own_counts_more_than_the_topology(tmp_path: Path) -> None:
-    (node,) = loaded(tmp_path, f"[{{name: a, topology: {{rack: 1}}, labels: {{{RACK}: mine}}}}]")
+def test_label_of_a_pool_overrides_its_topology(tmp_path: Path) -> None:
+    (node,) = load(tmp_path, f"[{{name: a, topology: {{rack: 1}}, labels: {{{RACK}: mine}}}}]")
     assert node.labels == {RACK: "mine"}
 
 
-def test_a_number_of_nodes_is_a_pool_too() -> None:
-    assert [node.name for node in numbered_pool(11, ROOM, []).nodes()][-1] == "node-10"
+def test_numbered_pool_names_its_nodes() -> None:
+    assert [node.name for node in numbered_pool(11, CAPACITY, []).nodes()][-1] == "node-10"
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"),
+    ("text", "message"),
     [
         ("pools: 5", "pools: must be a list of pools"),
         ("5", "the file: must be a list of pools"),
-        ("nodes: []", "nodes: there is no such field; there are pools"),
+        ("nodes: []", "nodes: unknown field; available: pools"),
         ("pools:\n- {count: 2}", "pools[0]: must be a map with a name"),
-        ("pools:\n- {name: a, cuont: 2}", "pools[0].cuont: there is no such field; there are name"),
+        ("pools:\n- {name: a, cuont: 2}", "pools[0].cuont: unknown field; available: name"),
         ("[{name: a}, {name: b, count: 0}]", "[1].count: must be a whole number from 1"),
         ("[{name: a, count: many}]", "[0].count: must be a whole number"),
-        ("[{name: a, shape: {cpu: lots}}]", "[0].shape.cpu: 'lots' is no quantity such as 500m"),
-        ("[{name: a, shape: {cpu: [1]}}]", "[0].shape: must be a map of texts or numbers"),
+        (
+            "[{name: a, shape: {cpu: lots}}]",
+            '[0].shape.cpu: invalid quantity "lots"; use for example 500m',
+        ),
+        ("[{name: a, shape: {cpu: [1]}}]", "[0].shape: must be a map of strings or numbers"),
         ("[{name: a, taints: x}]", "[0].taints: must be a list"),
         ("[{name: a, taints: [{effect: NoSchedule}]}]", "[0].taints[0]: must be a map with a key"),
         ("[{name: a, taints: [{key: b, effect: Never}]}]", "[0].taints[0].effect: must be one of"),
         ("[{name: a, topology: {rack: 0}}]", "[0].topology.rack: must be a whole number"),
         ("pools:\n- name: a\n  count: [", "line 3: expected the node content"),
-        ("[{name: a}, {name: a}]", "there are two nodes of the name a"),
-        ("[{name: A_b}]", "'A_b' is no name for a node"),
+        ("[{name: a}, {name: a}]", "two nodes are named a"),
+        ("[{name: A_b}]", 'invalid node name "A_b"'),
         ("[{name: a, count: 60000}, {name: b, count: 60000}]", "120000 nodes are more than 100000"),
     ],
 )
-def test_what_cannot_be_is_told_with_its_place(tmp_path: Path, text: str, fault: str) -> None:
-    with pytest.raises(InvalidClusterFile) as told:
-        loaded(tmp_path, text)
-    assert str(told.value).startswith(fault), str(told.value)
+def test_invalid_cluster_file_is_reported_with_the_field(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(InvalidClusterFile) as raised:
+        load(tmp_path, text)
+    assert str(raised.value).startswith(message), str(raised.value)

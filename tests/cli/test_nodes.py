@@ -1,4 +1,4 @@
-"""`phalanx nodes` as a process beside a `phalanx up`: how it begins, what it does, how it ends."""
+"""`phalanx nodes` as a process with a `phalanx up`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from click.testing import CliRunner
 
 from phalanx.cli.main import main
 from tests.builders import pod
-from tests.cli.commands import Kubectl, first_line, start_component, start_up
+from tests.cli.commands import (
+    Kubectl,
+    first_line,
+    next_log_line,
+    split_log,
+    start_component,
+    start_up,
+)
 
 ALONE = ("--nodes", "0", "--data", ":memory:")
 CLUSTER = """\
@@ -30,7 +37,7 @@ nodes = partial(start_component, "nodes")
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[Kubectl]:
-    """A control plane without nodes, and kubectl."""
+    """kubectl of a control plane without nodes."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not on the PATH")
     config = tmp_path / "kubeconfig"
@@ -39,7 +46,7 @@ def alone(tmp_path: Path) -> Iterator[Kubectl]:
         yield Kubectl(config, "default", tmp_path)
 
 
-def test_nodes_run_beside_a_control_plane_and_end_when_told(alone: Kubectl, tmp_path: Path) -> None:
+def test_standalone_nodes_run_pods_until_a_signal(alone: Kubectl, tmp_path: Path) -> None:
     cluster, stages = tmp_path / "cluster.yaml", tmp_path / "stages.yaml"
     cluster.write_text(CLUSTER)
     stages.write_text("[{labels: {app: short}, run: 0, failure: 1, exitCode: 3}]")
@@ -62,27 +69,30 @@ def test_nodes_run_beside_a_control_plane_and_end_when_told(alone: Kubectl, tmp_
         begin = time.monotonic()
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=10)
-        assert (process.returncode, errors) == (0, "")
+        lines, other = split_log(errors)
+        assert (process.returncode, other) == (0, "")
+        assert {line.level for line in lines} == {"INFO"}
         assert time.monotonic() - begin < 2
 
 
-def test_a_node_that_is_not_ours_is_said_to_be_left_alone(alone: Kubectl) -> None:
+def test_existing_node_is_logged_and_not_touched(alone: Kubectl) -> None:
     alone.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-0"}})
     with nodes(alone.kubeconfig, "--nodes", "2") as process:
         assert first_line(process).endswith(" nodes 1\n")
-        assert process.stderr is not None
-        assert process.stderr.readline() == "node node-0 is not ours: it is left alone\n"
+        line = next_log_line(process, "not ours")
+        assert (line.level, line.component) == ("WARNING", "nodes")
+        assert line.text.endswith("kind=Node key=node-0")
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
         (["--nodes", "many"], "'many': is neither a number nor a file"),
         (["--stages", "missing.yaml"], "No such file"),
-        (["--topology", "rack=0"], "'0' is no number of racks"),
+        (["--topology", "rack=0"], 'invalid number of racks "0"'),
     ],
 )
-def test_wrong_usage_of_nodes_has_code_2(args: list[str], told: str) -> None:
+def test_wrong_usage_of_nodes_has_code_2(args: list[str], message: str) -> None:
     done = CliRunner().invoke(main, ["nodes", *args])
     assert done.exit_code == 2
-    assert told in done.stderr
+    assert message in done.stderr

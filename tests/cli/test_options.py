@@ -11,10 +11,10 @@ from phalanx.cli.main import COMMANDS, main
 from phalanx.controllers.nodes.node_pool import DEFAULT_CAPACITY
 from tests.cli.commands import phalanx
 
-ROOM = {"cpu": "8", "pods": "110"}
+CAPACITY = {"cpu": "8", "pods": "110"}
 
 
-# ---- what is understood --------------------------------------------------------------------------
+# ---- valid texts ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -26,22 +26,22 @@ ROOM = {"cpu": "8", "pods": "110"}
         ("example.org:1", ("example.org", 1)),
     ],
 )
-def test_an_address_is_a_host_and_a_port(text: str, found: tuple[str, int]) -> None:
+def test_address_is_a_host_and_a_port(text: str, found: tuple[str, int]) -> None:
     assert options.parse_address(text) == found
 
 
-def test_a_shape_names_what_differs() -> None:
+def test_shape_overrides_the_default_capacity() -> None:
     found = options.parse_shape("cpu=500m, example.com/gpu=8")
     assert (found["cpu"], found["example.com/gpu"], found["pods"]) == ("500m", "8", "110")
     assert options.parse_shape("") == dict(DEFAULT_CAPACITY)
 
 
-def test_parts_are_names() -> None:
+def test_components_are_a_comma_separated_list() -> None:
     assert options.parse_components(" scheduler, nodes,") == {"scheduler", "nodes"}
     assert options.parse_components("") == frozenset()
 
 
-def test_feature_gates_are_switched_on_and_off(capsys: pytest.CaptureFixture[str]) -> None:
+def test_feature_gates_are_parsed(capsys: pytest.CaptureFixture[str]) -> None:
     gates = options.parse_feature_gates("CompositePodGroup=false, JobGangInference=true")
     assert not gates.is_enabled("CompositePodGroup")
     assert gates.is_enabled("JobGangInference")
@@ -49,7 +49,7 @@ def test_feature_gates_are_switched_on_and_off(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == ""
 
 
-def test_whoever_uses_an_old_feature_gate_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_former_name_of_a_feature_gate_prints_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     assert not options.parse_feature_gates("GenericWorkloadPodGroup=false").is_enabled(
         "GenericWorkload"
     )
@@ -58,20 +58,20 @@ def test_whoever_uses_an_old_feature_gate_is_told(capsys: pytest.CaptureFixture[
     )
 
 
-def test_nodes_have_names_of_one_length_in_their_order() -> None:
-    assert [node.name for node in options.parse_nodes("3", ROOM, [])] == [
+def test_node_names_sort_in_numeric_order() -> None:
+    assert [node.name for node in options.parse_nodes("3", CAPACITY, [])] == [
         "node-0",
         "node-1",
         "node-2",
     ]
-    many = [node.name for node in options.parse_nodes("12", ROOM, [])]
+    many = [node.name for node in options.parse_nodes("12", CAPACITY, [])]
     assert (many[0], many[-1], many) == ("node-00", "node-11", sorted(many))
-    assert options.parse_nodes("0", ROOM, []) == []
+    assert options.parse_nodes("0", CAPACITY, []) == []
 
 
-def test_nodes_are_dealt_out_evenly_over_domains() -> None:
+def test_nodes_are_spread_evenly_over_domains() -> None:
     levels = options.parse_topology("block=2,rack=2")
-    nodes = options.parse_nodes("8", ROOM, levels)
+    nodes = options.parse_nodes("8", CAPACITY, levels)
     racks = [node.labels["topology.kubernetes.io/rack"] for node in nodes]
     blocks = [node.labels["topology.kubernetes.io/block"] for node in nodes]
     assert [racks.count(rack) for rack in dict.fromkeys(racks)] == [2, 2, 2, 2]
@@ -79,21 +79,21 @@ def test_nodes_are_dealt_out_evenly_over_domains() -> None:
     assert len({(block, rack) for block, rack in zip(blocks, racks, strict=True)}) == 4
 
 
-def test_nodes_can_come_from_a_file(tmp_path: Path) -> None:
+def test_nodes_are_loaded_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "nodes.yaml"
     file.write_text(
         "- {name: big, room: {cpu: 64}, labels: {zone: a}}\n- {name: small, count: 2}\n"
     )
-    big, *small = options.parse_nodes(str(file), ROOM, [])
-    assert (big.name, big.capacity, big.labels) == ("big", {**ROOM, "cpu": "64"}, {"zone": "a"})
+    big, *small = options.parse_nodes(str(file), CAPACITY, [])
+    assert (big.name, big.capacity, big.labels) == ("big", {**CAPACITY, "cpu": "64"}, {"zone": "a"})
     assert [node.name for node in small] == ["small-0", "small-1"]
 
 
-# ---- what is not ---------------------------------------------------------------------------------
+# ---- invalid texts -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["", "6443", "host", "host:", "host:x", "host:65536", "host:-1"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_invalid_address_is_rejected(text: str) -> None:
     with pytest.raises(click.BadParameter, match="HOST:PORT"):
         options.parse_address(text)
 
@@ -101,13 +101,13 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["cpu", "cpu=", "=8", "cpu=lots", "cpu=-1", "cpu=8;memory=1", "cpu=1=2"]
 )
-def test_what_is_no_shape_is_refused(text: str) -> None:
+def test_invalid_shape_is_rejected(text: str) -> None:
     with pytest.raises(click.BadParameter):
         options.parse_shape(text)
 
 
 @pytest.mark.parametrize("text", ["rack", "rack=0", "rack=-1", "rack=x", "=2", "rack=1.5"])
-def test_what_is_no_topology_is_refused(text: str) -> None:
+def test_invalid_topology_is_rejected(text: str) -> None:
     with pytest.raises(click.BadParameter):
         options.parse_topology(text)
 
@@ -120,19 +120,19 @@ def test_what_is_no_topology_is_refused(text: str) -> None:
         "- {name: a, count: 100001}", "[{name: a}, {name: a}]",
     ],
 )  # fmt: skip
-def test_a_file_that_lists_no_nodes_is_refused(tmp_path: Path, content: str) -> None:
+def test_invalid_cluster_file_is_rejected(tmp_path: Path, content: str) -> None:
     file = tmp_path / "nodes.yaml"
     file.write_text(content)
     with pytest.raises(click.BadParameter):
-        options.parse_nodes(str(file), ROOM, [])
+        options.parse_nodes(str(file), CAPACITY, [])
 
 
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_unreadable_cluster_file_is_rejected(tmp_path: Path) -> None:
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff\xfe\x00\x80")
     for path in (tmp_path, tmp_path / "missing", binary):
         with pytest.raises(click.BadParameter):
-            options.parse_nodes(str(path), ROOM, [])
+            options.parse_nodes(str(path), CAPACITY, [])
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_wrong_usage_is_told_in_a_sentence_with_code_2(args: list[str]) -> None:
+def test_wrong_usage_prints_one_error_with_exit_code_2(args: list[str]) -> None:
     done = CliRunner().invoke(main, args)
     assert done.exit_code == 2
     last = done.stderr.strip().splitlines()[-1]
@@ -168,7 +168,7 @@ def test_wrong_usage_is_told_in_a_sentence_with_code_2(args: list[str]) -> None:
     assert done.stdout == ""
 
 
-def test_wrong_usage_has_code_2_in_earnest() -> None:
+def test_wrong_usage_of_the_process_has_exit_code_2() -> None:
     done = phalanx("up", "--nodes", "many")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.strip().endswith(
@@ -177,13 +177,13 @@ def test_wrong_usage_has_code_2_in_earnest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "hint"),
     [("upp", " Did you mean 'up'?"), ("whatif", " Did you mean 'what-if'?"), ("dance", "")],
 )
-def test_a_mistyped_command_is_told_with_the_one_that_may_be_meant(word: str, told: str) -> None:
+def test_mistyped_command_suggests_the_nearest(word: str, hint: str) -> None:
     done = CliRunner().invoke(main, [word])
     assert done.exit_code == 2
-    assert done.stderr.endswith(f"Error: No such command {word!r}.{told}\n")
+    assert done.stderr.endswith(f"Error: No such command {word!r}.{hint}\n")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -193,7 +193,7 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
     assert f"Example:\n    phalanx {command}" in done.stdout
 
 
-def test_the_help_lists_every_command_and_the_version_is_told() -> None:
+def test_help_lists_every_command_and_version_is_printed() -> None:
     listed = CliRunner().invoke(main, ["-h"]).stdout
     assert all(command in listed and line in listed for command, line in COMMANDS.items())
     assert CliRunner().invoke(main, ["--version"]).stdout.startswith("phalanx, version ")

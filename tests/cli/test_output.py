@@ -31,19 +31,19 @@ from phalanx.cli.output import (
         (9, 4, "████"),
     ],
 )
-def test_a_bar_is_full_only_if_all_is_done(done: int, total: int, picture: str) -> None:
+def test_bar_is_full_only_if_all_is_done(done: int, total: int, picture: str) -> None:
     assert progress_bar(done, total, 4) == picture
 
 
-def test_cells_stand_below_each_other() -> None:
+def test_columns_are_aligned() -> None:
     assert list(align_columns([("A", "B"), ("long", "x")])) == ["A      B", "long   x"]
 
 
-def test_one_is_not_many() -> None:
+def test_nouns_are_pluralized() -> None:
     assert (pluralize(1, "pod"), pluralize(2, "pod")) == ("1 pod", "2 pods")
 
 
-def test_json_and_yaml_mean_the_same() -> None:
+def test_json_and_yaml_contain_the_same_value() -> None:
     value = {"b": [1, None], "a": "ä"}
     assert (
         json.loads(format_structured(value, JSON))
@@ -52,7 +52,7 @@ def test_json_and_yaml_mean_the_same() -> None:
     )
 
 
-def test_a_live_part_is_drawn_over_and_never_longer_than_the_screen(
+def test_live_display_redraws_in_place_and_fits_the_screen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "20")

@@ -1,4 +1,4 @@
-"""Process nodes in earnest: a control plane as a process, and pods that really run."""
+"""Process nodes: a control plane whose pods run as processes of this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BARRIER = EXAMPLES / "barrier.yaml"
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
-    """A control plane whose nodes run processes, of whom the default account may."""
+    """kubectl of a control plane whose nodes run processes of the default service account."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not on the PATH")
     home = tmp_path_factory.mktemp("processes")
@@ -39,10 +39,10 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
 
 
 def pod(name: str, *command: str, spec: Object | None = None, **container: object) -> Object:
-    own = {"name": "main", "image": "none", "command": list(command), **container}
+    main = {"name": "main", "image": "none", "command": list(command), **container}
     return {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}},
-        "spec": {"restartPolicy": "Never", "containers": [own], **(spec or {})},
+        "spec": {"restartPolicy": "Never", "containers": [main], **(spec or {})},
     }  # fmt: skip
 
 
@@ -50,8 +50,8 @@ def python(text: str) -> tuple[str, ...]:
     return ("python3", "-c", text)
 
 
-def ended(kubectl: Kubectl, made: Object, phase: str = "Succeeded") -> Object:
-    """Run a pod to its end; what became of it."""
+def run_to_end(kubectl: Kubectl, made: Object, phase: str = "Succeeded") -> Object:
+    """Run a pod until it has a phase; return its status."""
     kubectl.apply(made)
     name = made["metadata"]["name"]
     kubectl("wait", f"--for=jsonpath={{.status.phase}}={phase}", f"pod/{name}", "--timeout=15s")
@@ -82,7 +82,7 @@ def test_workers_of_a_gang_meet_at_a_barrier_and_add_up_a_number(running: Kubect
 # ---- what a process gets -------------------------------------------------------------------------
 
 
-def test_a_process_gets_its_words_variables_and_folder_and_nothing_else(running: Kubectl) -> None:
+def test_process_gets_its_arguments_variables_and_directory_only(running: Kubectl) -> None:
     shown = python(
         "import os, sys; print(sys.argv[1:], os.getcwd(), os.environ['HOME']);"
         "print({k: v for k, v in os.environ.items() if k not in ('PATH', 'HOME', 'TMPDIR')})"
@@ -99,7 +99,7 @@ def test_a_process_gets_its_words_variables_and_folder_and_nothing_else(running:
         "words", *shown, args=["$(A)", "; echo $HOME"], env=env, workingDir="/deep/down",
         resources=limits,
     )  # fmt: skip
-    ended(running, made)
+    run_to_end(running, made)
     first, second = running("logs", "words").splitlines()
     words, _, rest = first.partition("] ")
     assert words == "['one', '; echo $HOME'"
@@ -112,43 +112,43 @@ def test_a_process_gets_its_words_variables_and_folder_and_nothing_else(running:
     }  # fmt: skip
 
 
-def test_a_process_is_limited_and_has_a_session_and_no_descriptors(running: Kubectl) -> None:
+def test_process_has_limits_and_a_session_and_no_open_files(running: Kubectl) -> None:
     shown = python(
         "import os, resource as r\n"
         "print(r.getrlimit(r.RLIMIT_AS)[1], r.getrlimit(r.RLIMIT_CORE)[1])\n"
         "print(os.getsid(0) == os.getpid(), len(os.listdir('/proc/self/fd')) - 1)"
     )
-    ended(running, pod("limited", *shown, resources={"limits": {"memory": "1Gi"}}))
+    run_to_end(running, pod("limited", *shown, resources={"limits": {"memory": "1Gi"}}))
     assert running("logs", "limited") == f"{2**30} 0\nTrue 3\n"
 
 
-def test_an_exit_code_and_a_command_that_is_not_there_are_told(running: Kubectl) -> None:
-    failed = ended(running, pod("three", *python("raise SystemExit(3)")), "Failed")
+def test_exit_code_and_missing_command_are_reported(running: Kubectl) -> None:
+    failed = run_to_end(running, pod("three", *python("raise SystemExit(3)")), "Failed")
     assert failed["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
-    missing = ended(running, pod("missing", "no-such-program"), "Failed")
+    missing = run_to_end(running, pod("missing", "no-such-program"), "Failed")
     assert missing["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 127
     assert running("logs", "missing") == "no-such-program: No such file or directory\n"
 
 
-def test_init_containers_come_first_and_all_share_a_folder(running: Kubectl) -> None:
+def test_init_containers_run_first_and_all_share_a_directory(running: Kubectl) -> None:
     first = {"name": "first", "image": "none", "command": [*python("open('made', 'w').write('x')")]}
     main_ = python("import os; print(os.listdir('.'))")
-    ended(running, pod("inits", *main_, spec={"initContainers": [first]}))
+    run_to_end(running, pod("inits", *main_, spec={"initContainers": [first]}))
     assert running("logs", "inits") == "['made']\n"
 
 
-def test_a_flood_of_output_is_bounded(running: Kubectl) -> None:
+def test_output_of_a_container_is_bounded(running: Kubectl) -> None:
     flood = python("for n in range(5000): print('y' * 999)\nprint('end')")
-    ended(running, pod("flood", *flood))
-    told = running("logs", "flood")
-    assert len(told) <= 1024 * 1024
-    assert told.endswith("\nend\n")
+    run_to_end(running, pod("flood", *flood))
+    output = running("logs", "flood")
+    assert len(output) <= 1024 * 1024
+    assert output.endswith("\nend\n")
 
 
 # ---- restarts and ends ---------------------------------------------------------------------------
 
 
-def test_a_process_is_asked_to_end_and_given_its_time(running: Kubectl) -> None:
+def test_process_gets_sigterm_and_its_grace_period(running: Kubectl) -> None:
     polite = python(
         "import signal, sys, time\n"
         "def end(*_):\n  print('goodbye', flush=True); time.sleep(0.5); sys.exit(0)\n"
@@ -156,13 +156,13 @@ def test_a_process_is_asked_to_end_and_given_its_time(running: Kubectl) -> None:
     )
     running.apply(pod("polite", *polite))
     running("wait", "--for=condition=ready", "pod/polite", "--timeout=15s")
-    said(running, "polite", "up\n")
+    read_logs(running, "polite", "up\n")
     begin = time.monotonic()
     running("delete", "pod", "polite", "--grace-period=10")
     assert 0.4 < time.monotonic() - begin < 5
 
 
-def test_a_process_that_does_not_end_is_ended_with_all_that_it_started(running: Kubectl) -> None:
+def test_process_that_ignores_sigterm_is_killed_with_its_children(running: Kubectl) -> None:
     stubborn = python(
         "import os, signal, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -170,12 +170,12 @@ def test_a_process_that_does_not_end_is_ended_with_all_that_it_started(running: 
     )
     running.apply(pod("stubborn", *stubborn))
     running("wait", "--for=condition=ready", "pod/stubborn", "--timeout=15s")
-    child = int(said(running, "stubborn"))
+    child = int(read_logs(running, "stubborn"))
     running("delete", "pod", "stubborn", "--grace-period=1")
     assert not is_alive(child)
 
 
-def test_top_shows_what_a_process_really_uses(running: Kubectl) -> None:
+def test_kubectl_top_shows_the_usage_of_a_process(running: Kubectl) -> None:
     busy = python("import time; kept = b'x' * 50_000_000\nwhile time.process_time() < 60: pass")
     running.apply(pod("busy", *busy))
     deadline = time.monotonic() + 20
@@ -188,8 +188,8 @@ def test_top_shows_what_a_process_really_uses(running: Kubectl) -> None:
     running("delete", "pod", "busy", "--grace-period=1")
 
 
-def said(kubectl: Kubectl, name: str, text: str = "") -> str:
-    """What a pod has said, once that is something."""
+def read_logs(kubectl: Kubectl, name: str, text: str = "") -> str:
+    """Wait until a pod has logged something; return its log, which must be `text` if given."""
     deadline = time.monotonic() + 10
     while not (found := kubectl("logs", name)):
         assert time.monotonic() < deadline
@@ -197,7 +197,7 @@ def said(kubectl: Kubectl, name: str, text: str = "") -> str:
     return found
 
 
-def test_a_container_that_fails_is_started_again_where_the_policy_says_so(
+def test_failed_container_restarts_if_the_policy_says_so(
     running: Kubectl,
 ) -> None:
     made = pod("again", *python("raise SystemExit(1)"), spec={"restartPolicy": "OnFailure"})
@@ -208,56 +208,56 @@ def test_a_container_that_fails_is_started_again_where_the_policy_says_so(
     running("delete", "pod", "again", "--grace-period=1")
 
 
-def test_a_pod_that_was_active_for_too_long_fails(running: Kubectl) -> None:
+def test_pod_fails_after_its_active_deadline(running: Kubectl) -> None:
     made = pod("slow", *python("import time; time.sleep(60)"), spec={"activeDeadlineSeconds": 1})
-    assert ended(running, made, "Failed")["reason"] == "DeadlineExceeded"
+    assert run_to_end(running, made, "Failed")["reason"] == "DeadlineExceeded"
 
 
-# ---- what is refused -----------------------------------------------------------------------------
+# ---- what is rejected ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "told"),
+    ("name", "change", "message"),
     [
         ("bare", {"command": []}, "container main: it has no command"),
-        ("out", {"workingDir": "/a/../../.."}, "container main: its workingDir leads out"),
+        ("out", {"workingDir": "/a/../../.."}, "container main: its workingDir is outside"),
         (
             "keys",
             {"env": [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]},
-            "container main: variable K: process nodes read no secretKeyRef",
+            "container main: variable K: process nodes do not support secretKeyRef",
         ),
     ],
 )
-def test_what_a_process_node_does_not_have_is_refused_with_a_reason(
-    running: Kubectl, name: str, change: Object, told: str
+def test_unsupported_pod_fails_with_a_reason(
+    running: Kubectl, name: str, change: Object, message: str
 ) -> None:
-    status = ended(running, pod(name, "true", **change), "Failed")
+    status = run_to_end(running, pod(name, "true", **change), "Failed")
     assert status["reason"] == "Refused"
-    assert status["message"].startswith(told)
+    assert status["message"].startswith(message)
 
 
-def test_whoever_was_not_allowed_to_runs_nothing(running: Kubectl) -> None:
-    running.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "nobody"}})
-    made = pod("forbidden", "true", spec={"serviceAccountName": "nobody"})
-    status = ended(running, made, "Failed")
-    assert status["message"].startswith("service account default/nobody may not run processes")
+def test_account_without_permission_runs_nothing(running: Kubectl) -> None:
+    running.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "limited"}})
+    made = pod("forbidden", "true", spec={"serviceAccountName": "limited"})
+    status = run_to_end(running, made, "Failed")
+    assert status["message"].startswith("service account default/limited may not run processes")
     assert "containerStatuses" not in status
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
-        (["up", "--listen", "0.0.0.0:0", "--run-processes"], "0.0.0.0 is no loopback address"),
-        (["up", "--programs", "."], "--programs is of use with --run-processes only"),
+        (["up", "--listen", "0.0.0.0:0", "--run-processes"], "0.0.0.0 is not a loopback address"),
+        (["up", "--programs", "."], "--programs needs --run-processes"),
     ],
 )
-def test_processes_are_refused_where_others_could_send_them(args: list[str], told: str) -> None:
+def test_run_processes_needs_a_loopback_address(args: list[str], message: str) -> None:
     done = CliRunner().invoke(main, args)
     assert done.exit_code == 2
-    assert told in done.stderr
+    assert message in done.stderr
 
 
-def test_nodes_that_run_processes_stay_away_from_servers_elsewhere(tmp_path: Path) -> None:
+def test_standalone_process_nodes_need_a_loopback_server(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
     cluster = {"name": "c", "cluster": {"server": "https://192.0.2.1:6443"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
@@ -273,14 +273,14 @@ def test_nodes_that_run_processes_stay_away_from_servers_elsewhere(tmp_path: Pat
     config.chmod(0o600)
     done = CliRunner().invoke(main, ["nodes", "--kubeconfig", str(config), "--run-processes"])
     assert done.exit_code == 2
-    assert "192.0.2.1 is no loopback address" in done.stderr
+    assert "192.0.2.1 is not a loopback address" in done.stderr
 
 
-# ---- as a process of their own -------------------------------------------------------------------
+# ---- standalone process nodes --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_processes_end_with_the_nodes_that_run_them(tmp_path: Path, is_killed: bool) -> None:
+def test_processes_end_with_their_node(tmp_path: Path, is_killed: bool) -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not on the PATH")
     config = tmp_path / "kubeconfig"
@@ -288,15 +288,15 @@ def test_processes_end_with_the_nodes_that_run_them(tmp_path: Path, is_killed: b
         first_line(process)
         kubectl = Kubectl(config, "default", tmp_path)
         role, binding, _ = yaml.safe_load_all(BARRIER.read_text())
-        with nodes(config, "--nodes", "1", "--run-processes") as own:
-            assert first_line(own).endswith(" nodes 1\n")
+        with nodes(config, "--nodes", "1", "--run-processes") as process_nodes:
+            assert first_line(process_nodes).endswith(" nodes 1\n")
             text = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
             kubectl.apply(role, binding, pod("a", *python(text)))
             kubectl("wait", "--for=condition=ready", "pod/a", "--timeout=15s")
-            pid = int(said(kubectl, "a"))
+            pid = int(read_logs(kubectl, "a"))
             assert is_alive(pid)
-            own.send_signal(signal.SIGKILL if is_killed else signal.SIGTERM)
-            assert own.wait(timeout=5) == (-signal.SIGKILL if is_killed else 0)
+            process_nodes.send_signal(signal.SIGKILL if is_killed else signal.SIGTERM)
+            assert process_nodes.wait(timeout=5) == (-signal.SIGKILL if is_killed else 0)
         wait_until_dead(pid)
         if is_killed:
             return

@@ -16,11 +16,11 @@ from tools.control_plane import ControlPlane
 
 @pytest.fixture(scope="module")
 def user() -> Iterator[CliUser]:
-    """Somebody whose gang `small` runs while others wait: two nodes of 8 CPU."""
+    """A user of two nodes of 8 CPU, whose gang `small` runs while others wait."""
     with ControlPlane("--data", ":memory:", "--nodes", "2", "--shape", "cpu=8") as plane:
         found = CliUser(plane.kubeconfig)
         found.create(
-            # It is not to drive anybody off.
+            # The class must not preempt `small`.
             {"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 100,
              "preemptionPolicy": "Never"},
             *gang("small", 2, cpu="2"),
@@ -47,7 +47,7 @@ def _is_settled(user: CliUser) -> bool:
     return len(lines) == 5 and NOT_TRIED_YET not in [line.reason for line in lines]
 
 
-def test_who_runs_is_listed_first_and_who_waits_in_order(user: CliUser) -> None:
+def test_running_gangs_come_first_then_waiting_gangs_in_order(user: CliUser) -> None:
     rows = user.run_json("queue")["items"]
     assert [(row["name"], row["state"], row["position"]) for row in rows] == [
         ("small", "running", None),
@@ -60,7 +60,7 @@ def test_who_runs_is_listed_first_and_who_waits_in_order(user: CliUser) -> None:
     assert [row["priority"] for row in rows] == [0, 100, 0, 0, 0]
 
 
-def test_each_says_why_it_waits(user: CliUser) -> None:
+def test_every_waiting_gang_has_a_reason(user: CliUser) -> None:
     why = {row["name"]: (row["reason"], row["message"]) for row in user.run_json("queue")["items"]}
     assert why["small"] == ("", "")
     assert why["big"][0] == "Unschedulable"
@@ -69,7 +69,7 @@ def test_each_says_why_it_waits(user: CliUser) -> None:
     assert "Insufficient cpu" in why["single"][1]
 
 
-def test_the_table_is_for_people(user: CliUser) -> None:
+def test_queue_prints_a_table(user: CliUser) -> None:
     done = user.run("queue")
     head, *rows = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
@@ -81,13 +81,13 @@ def test_the_table_is_for_people(user: CliUser) -> None:
     assert cells[0][2:4] == ["running", "-"]
 
 
-def test_the_wide_table_says_more(user: CliUser) -> None:
+def test_wide_table_has_more_columns(user: CliUser) -> None:
     head, first, *_ = user.run("queue", "-o", "wide").stdout.splitlines()
     assert head.split()[-5:] == ["KIND", "NEEDED", "NODES", "SCHEDULER", "MESSAGE"]
     assert first.split()[-3:] == ["2", "default-scheduler", "-"]
 
 
-def test_namespaces_are_told_apart(user: CliUser) -> None:
+def test_queue_lists_one_namespace_or_all(user: CliUser) -> None:
     other = CliUser(user.config)
     empty = other.run("queue")
     assert (empty.returncode, empty.stdout) == (0, "")
@@ -96,13 +96,13 @@ def test_namespaces_are_told_apart(user: CliUser) -> None:
     assert (head.split()[0], first.split()[0]) == ("NAMESPACE", user.namespace)
 
 
-def test_yaml_and_json_say_the_same(user: CliUser) -> None:
+def test_yaml_and_json_list_the_same_gangs(user: CliUser) -> None:
     as_json = json.loads(user.run("queue", "-o", "json").stdout)
     as_yaml = yaml.safe_load(user.run("queue", "-o", "yaml").stdout)
     assert [row["name"] for row in as_json["items"]] == [row["name"] for row in as_yaml["items"]]
 
 
-def test_wrong_usage_and_a_server_that_is_not_there() -> None:
+def test_queue_rejects_wrong_usage_and_a_missing_server() -> None:
     assert phalanx("queue", "-o", "xml").returncode == 2
     nowhere = phalanx("queue", "--kubeconfig", "/nonexistent")
     assert (nowhere.returncode, len(nowhere.stderr.splitlines())) == (1, 1)

@@ -29,14 +29,14 @@ def run(
     return done.returncode, done.stdout, done.stderr
 
 
-def test_gangs_that_run_are_told_of_as_they_go(file: Path) -> None:
-    code, told, progress = run(
+def test_run_prints_progress_and_a_summary(file: Path) -> None:
+    code, output, progress = run(
         file, gang_job("short", 2, seconds=4, cpu="5"), *gang("long", 2, namespace="new", cpu="1")
     )
     assert code == 0
     assert "Job/short: running 2/2 on 2 nodes" in progress.splitlines()
     assert "Job/short: ended 2/2" in progress.splitlines()
-    summary, *gangs = told.splitlines()
+    summary, *gangs = output.splitlines()
     assert summary.startswith("2 gangs ran, 0 did not, in ")
     assert gangs == [
         "  Job/short  ended 2/2 on node-0 (1), node-1 (1)",
@@ -52,10 +52,10 @@ def test_one_gang_runs_after_the_other_has_ended(file: Path) -> None:
     assert any(": waiting 0/2: minCount (2)" in line for line in progress.splitlines())
 
 
-def test_a_gang_that_cannot_run_makes_it_fail_and_is_told_why(file: Path) -> None:
-    code, told, _ = run(file, gang_job("fits", 1, cpu="1"), gang_job("big", 3, cpu="8"))
+def test_run_fails_with_the_reason_of_a_gang_that_cannot_run(file: Path) -> None:
+    code, output, _ = run(file, gang_job("fits", 1, cpu="1"), gang_job("big", 3, cpu="8"))
     assert code == 1
-    summary, why, _ = told.splitlines()
+    summary, why, _ = output.splitlines()
     assert summary.startswith("1 gang ran, 1 did not")
     assert why.startswith("  Job/big   waiting 0/3: minCount (3) cannot be satisfied: ")
 
@@ -73,10 +73,10 @@ def test_files_may_be_submitted_in_turn(tmp_path: Path) -> None:
     options = ("--in-turn", "--nodes", "2", "--shape", "cpu=8")
     done = phalanx("run", "-f", str(tmp_path), *options)
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 3)
-    assert ", after it had made way once\n" in done.stdout
+    assert ", interrupted 1 time\n" in done.stdout
 
 
-def test_a_job_that_gets_no_pods_is_told_of(file: Path) -> None:
+def test_run_reports_jobs_without_pods(file: Path) -> None:
     held, stuck = gang_job("held", 1), gang_job("stuck", 1)
     held["spec"]["suspend"] = True
     stuck["metadata"]["namespace"] = "tight"
@@ -84,41 +84,41 @@ def test_a_job_that_gets_no_pods_is_told_of(file: Path) -> None:
         "apiVersion": "v1", "kind": "ResourceQuota", "spec": {"hard": {"pods": "0"}},
         "metadata": {"name": "none", "namespace": "tight"},
     }  # fmt: skip
-    code, told, _ = run(file, quota, held, stuck, gang_job("fine", 1))
+    code, output, _ = run(file, quota, held, stuck, gang_job("fine", 1))
     assert code == 1
-    assert "\n  Job/held is suspended\n" in told
-    assert '\n  Job/stuck has no pods: Error creating: pods "stuck-' in told
+    assert "\n  Job/held is suspended\n" in output
+    assert '\n  Job/stuck has no pods: Error creating: pods "stuck-' in output
 
 
-def test_where_a_gang_was_is_told_by_its_domain(file: Path) -> None:
+def test_summary_names_the_domain_of_a_gang(file: Path) -> None:
     options = "--nodes 4 --shape cpu=8 --topology block=1,rack=2"
     job = gang_job("near", 2, cpu="8")
     key = "topology.kubernetes.io/rack"
     job["spec"]["scheduling"]["schedulingConstraints"] = {"topology": [{"key": key}]}
-    code, told, _ = run(file, job, options=options)
+    code, output, _ = run(file, job, options=options)
     assert code == 0
-    assert told.splitlines()[1] == "  Job/near  running 2/2 on node-0 (1), node-1 (1) in rack-0-0"
+    assert output.splitlines()[1] == "  Job/near  running 2/2 on node-0 (1), node-1 (1) in rack-0-0"
 
 
-def test_what_containers_wrote_is_printed_at_the_end(file: Path) -> None:
-    code, told, _ = run(file, pod("alone", cpu="1"), options="--logs")
-    assert (code, told.splitlines()[2]) == (
+def test_logs_of_containers_are_printed_at_the_end(file: Path) -> None:
+    code, output, _ = run(file, pod("alone", cpu="1"), options="--logs")
+    assert (code, output.splitlines()[2]) == (
         0, "alone | default/alone: main started on simulated node node-0",
     )  # fmt: skip
-    _, told, _ = run(file, pod("alone", cpu="1"), options="--logs -o json")
-    assert len(json.loads(told)["logs"]["alone"]) == 2
+    _, output, _ = run(file, pod("alone", cpu="1"), options="--logs -o json")
+    assert len(json.loads(output)["logs"]["alone"]) == 2
 
 
-def test_it_may_take_too_long(file: Path) -> None:
-    code, told, _ = run(file, gang_job("long", 1, seconds=600, cpu="1"), options="--timeout 0.5")
-    assert (code, told.splitlines()[-1]) == (
-        1, "  it took too long; give it more with --timeout",
+def test_run_ends_after_the_timeout(file: Path) -> None:
+    code, output, _ = run(file, gang_job("long", 1, seconds=600, cpu="1"), options="--timeout 0.5")
+    assert (code, output.splitlines()[-1]) == (
+        1, "  timed out; allow more time with --timeout",
     )  # fmt: skip
 
 
-def test_the_summary_as_json(file: Path) -> None:
-    code, told, errors = run(file, pod("alone", cpu="1"), options="-o json")
-    answer = json.loads(told)
+def test_summary_is_printed_as_json(file: Path) -> None:
+    code, output, errors = run(file, pod("alone", cpu="1"), options="-o json")
+    answer = json.loads(output)
     assert (code, answer["ran"], answer["timedOut"]) == (0, True, False)
     assert [(one["kind"], one["name"], one["ran"]) for one in answer["items"]] == [
         ("Pod", "alone", True)
@@ -127,14 +127,14 @@ def test_the_summary_as_json(file: Path) -> None:
     assert "alone: running 1/1 on 1 node" in errors
 
 
-def test_what_cannot_be_run_is_refused_in_a_sentence(file: Path) -> None:
+def test_run_rejects_an_invalid_manifest_in_one_line(file: Path) -> None:
     code, _, errors = run(file, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}})
     assert (code, errors.count("\n"), "spec.containers" in errors) == (1, 1, True)
     assert phalanx("run").returncode == 2
     assert phalanx("run", "-f", str(file), "--nodes", "some").returncode == 2
 
 
-def test_a_terminal_gets_bars(file: Path) -> None:
+def test_run_draws_bars_on_a_terminal(file: Path) -> None:
     file.write_text(yaml.safe_dump(gang_job("mine", 2, cpu="1")))
     master, slave = pty.openpty()
     try:
@@ -142,9 +142,9 @@ def test_a_terminal_gets_bars(file: Path) -> None:
             [sys.executable, "-m", "phalanx", "run", "-f", str(file)],
             stderr=slave, stdout=subprocess.DEVNULL, timeout=COMMAND_TIMEOUT, check=True,
         )  # fmt: skip
-        told = os.read(master, 100_000).decode()
+        output = os.read(master, 100_000).decode()
     finally:
         os.close(master)
         os.close(slave)
-    assert "Job/mine  ████████████████████  running 2/2" in told
-    assert "\x1b[32m" in told
+    assert "Job/mine  ████████████████████  running 2/2" in output
+    assert "\x1b[32m" in output

@@ -1,30 +1,30 @@
-"""What a command loads before it does anything: most of the time that it takes to start."""
+"""Modules that a command imports: imports take most of its start-up time."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-#: Modules that cost much, each of which only some commands need.
+#: Modules that are slow to import and that only some commands need.
 HEAVY = ("asyncio", "numpy", "cryptography", "phalanx.server.app", "phalanx.scheduler.cycle")
 
 
-def loaded(module: str) -> set[str]:
-    """Which of the heavy modules are there when this one is."""
+def imported(module: str) -> set[str]:
+    """Return the heavy modules that a module imports."""
     text = f"import sys, {module}; print(*sys.modules, sep='\\n')"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     return set(done.stdout.split()) & set(HEAVY)
 
 
-def test_the_list_of_commands_needs_nothing_heavy() -> None:
-    assert loaded("phalanx.cli.main") == set()
+def test_main_imports_no_heavy_module() -> None:
+    assert imported("phalanx.cli.main") == set()
 
 
-def test_both_processes_of_a_control_plane_load_their_own_half() -> None:
-    assert loaded("phalanx.cli.up") <= {"asyncio"}
-    assert loaded("phalanx.cli.up_server") == {"asyncio", "cryptography", "phalanx.server.app"}
-    assert {"numpy", "phalanx.scheduler.cycle"} <= loaded("phalanx.cli.up_components")
+def test_each_process_of_up_imports_only_its_own_modules() -> None:
+    assert imported("phalanx.cli.up") <= {"asyncio"}
+    assert imported("phalanx.cli.up_server") == {"asyncio", "cryptography", "phalanx.server.app"}
+    assert {"numpy", "phalanx.scheduler.cycle"} <= imported("phalanx.cli.up_components")
 
 
-def test_what_needs_no_cluster_needs_nothing_heavy() -> None:
-    assert loaded("phalanx.cli.completion") == set()
+def test_completion_imports_no_heavy_module() -> None:
+    assert imported("phalanx.cli.completion") == set()

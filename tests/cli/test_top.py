@@ -19,7 +19,7 @@ from tools.control_plane import ControlPlane
 
 @pytest.fixture(scope="module")
 def user() -> Iterator[CliUser]:
-    """Two racks of a node each; one gang runs, one waits."""
+    """A user of two racks with one node each; one gang runs, one waits."""
     shape = ("--nodes", "2", "--shape", "cpu=8", "--topology", "rack=2")
     with ControlPlane("--data", ":memory:", *shape) as plane:
         found = CliUser(plane.kubeconfig)
@@ -32,7 +32,7 @@ def _is_settled(user: CliUser) -> bool:
     return [line.reason for line in user.gangs()] == ["", "Unschedulable"]
 
 
-def test_elsewhere_than_on_a_terminal_it_is_a_snapshot(user: CliUser) -> None:
+def test_top_prints_once_without_a_terminal(user: CliUser) -> None:
     done = user.run("top")
     assert (done.returncode, done.stderr) == (0, "")
     text = done.stdout
@@ -48,19 +48,19 @@ def test_elsewhere_than_on_a_terminal_it_is_a_snapshot(user: CliUser) -> None:
     ]
 
 
-def test_the_same_as_json(user: CliUser) -> None:
+def test_top_prints_json(user: CliUser) -> None:
     answer = json.loads(user.run("top", "-o", "json").stdout)
     assert (answer["cluster"]["nodes"], answer["cluster"]["used"]["cpu"]) == (2, 4000)
     assert [site["name"] for site in answer["nodes"]] == ["node-0", "node-1"]
     assert [gang["name"] for gang in answer["gangs"]] == ["small", "big"]
 
 
-def test_gangs_of_one_namespace_may_be_asked_for(user: CliUser) -> None:
+def test_top_shows_the_gangs_of_one_namespace(user: CliUser) -> None:
     other = CliUser(user.config)
     assert "No gang runs or waits." in other.run("top").stdout
 
 
-def test_on_a_terminal_it_goes_on_until_it_is_told_to_end(user: CliUser) -> None:
+def test_top_refreshes_on_a_terminal_until_interrupted(user: CliUser) -> None:
     master, slave = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "phalanx", "top", "--kubeconfig", str(user.config),
@@ -69,17 +69,17 @@ def test_on_a_terminal_it_goes_on_until_it_is_told_to_end(user: CliUser) -> None
     )  # fmt: skip
     os.close(slave)
     try:
-        told = ""
-        while told.count("2 nodes, 2 pods placed") < 2:
-            told += os.read(master, 4096).decode(errors="replace")
+        output = ""
+        while output.count("2 nodes, 2 pods placed") < 2:
+            output += os.read(master, 4096).decode(errors="replace")
         process.send_signal(signal.SIGINT)
-        # It may be in the middle of a picture, which somebody has to look at.
+        # The process blocks in the middle of a redraw until its output is read.
         with contextlib.suppress(OSError):
             while os.read(master, 4096):
                 pass
         _, errors = process.communicate(timeout=COMMAND_TIMEOUT)
         assert (process.returncode, errors) == (0, "")
-        assert "\x1b[32m" in told
+        assert "\x1b[32m" in output
     finally:
         process.kill()
         os.close(master)

@@ -21,7 +21,7 @@ def cluster(*objects: Object) -> ClusterObjects:
     return ClusterObjects(of("Node", Node), of("PodGroup", PodGroup), of("Pod", Pod))
 
 
-def test_nodes_are_added_up_by_domain() -> None:
+def test_nodes_are_summed_up_by_domain() -> None:
     nodes = [
         node(name, labels={RACK: rack}) for name, rack in (("a", "r1"), ("b", "r1"), ("c", "r2"))
     ]
@@ -33,7 +33,7 @@ def test_nodes_are_added_up_by_domain() -> None:
     assert (seen.total.pods, seen.total.allocatable["cpu"]) == (2, 12_000)
 
 
-def test_pods_that_have_ended_take_no_room() -> None:
+def test_ended_pods_use_no_resources() -> None:
     ended = pod("p", on="a", cpu="1") | {"status": {"phase": "Succeeded"}}
     assert summarize_cluster(cluster(node("a"), ended)).total.used == {}
 
@@ -50,14 +50,14 @@ def test_a_node_that_is_not_ready_or_cordoned_is_marked() -> None:
     assert [site.problem for site in seen.nodes] == ["cordoned", "not ready"]
 
 
-def test_the_page_says_how_gangs_get_on() -> None:
+def test_overview_shows_the_progress_of_gangs() -> None:
     seen = summarize_cluster(cluster(node("a"), *gang("train", 2, cpu="1")))
     [line] = [line for line in render_overview(seen) if line.text.startswith("train")]
     assert (line.text.split()[1], line.text.split()[3], line.colour) == ("waiting", "0/2", "yellow")
     assert not [one for one in render_overview(seen, "elsewhere") if one.text.startswith("train")]
 
 
-def test_an_empty_cluster_has_a_page_too() -> None:
+def test_overview_of_an_empty_cluster() -> None:
     seen = summarize_cluster(cluster())
     assert render_overview(seen)[0].text == "0 nodes, 0 pods placed, 0 waiting"
     assert overview_data(seen)["nodes"] == []

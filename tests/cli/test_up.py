@@ -1,4 +1,4 @@
-"""`phalanx up` as a process: how it begins, how it ends, and what it refuses."""
+"""`phalanx up` as a process: start, end, log lines and errors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,19 @@ from pathlib import Path
 import pytest
 
 from phalanx.client import kubeconfig
-from tests.cli.commands import Kubectl, first_line, phalanx, start_up, wait_until_dead
+from tests.cli.commands import (
+    Kubectl,
+    first_line,
+    phalanx,
+    split_log,
+    start_up,
+    wait_until_dead,
+)
 
 QUICK = ("--nodes", "0", "--data", ":memory:")
 
 
-def test_when_ready_it_says_where_and_writes_a_kubeconfig_for_its_owner_alone(
+def test_ready_line_names_the_server_and_a_private_kubeconfig(
     tmp_path: Path,
 ) -> None:
     data, config = tmp_path / "data", tmp_path / "kubeconfig"
@@ -35,7 +42,7 @@ def test_when_ready_it_says_where_and_writes_a_kubeconfig_for_its_owner_alone(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "^C"])
-def test_it_stops_cleanly_within_two_seconds(tmp_path: Path, number: signal.Signals) -> None:
+def test_up_stops_within_two_seconds_of_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     options = ("--nodes", "50", "--data", str(tmp_path / "data"))
     with start_up(*options) as process:
         url = first_line(process).split()[1]
@@ -43,49 +50,51 @@ def test_it_stops_cleanly_within_two_seconds(tmp_path: Path, number: signal.Sign
         process.send_signal(number)
         _, errors = process.communicate(timeout=10)
         took = time.monotonic() - begin
-        assert (process.returncode, errors) == (0, page_line(url))
+        lines, other = split_log(errors)
+        assert (process.returncode, other) == (0, page_line(url))
+        assert {line.level for line in lines} == {"INFO"}
         assert took < 2
 
 
 def page_line(url: str) -> str:
-    """What people are told besides."""
+    """The line about the web page on stderr."""
     return f"page {url}/ui/ (sign in with the token of the kubeconfig)\n"
 
 
-def crew_of(process: subprocess.Popen[str]) -> int:
-    """The process beside the server."""
+def component_pid(process: subprocess.Popen[str]) -> int:
+    """The number of the component process."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     if not children.exists():
-        pytest.skip("this system does not tell which processes belong together")
+        pytest.skip("this system does not list child processes")
     return int(children.read_text())
 
 
-def test_without_its_crew_it_stops_and_says_so(tmp_path: Path) -> None:
+def test_up_stops_when_the_component_process_is_killed(tmp_path: Path) -> None:
     with start_up("--nodes", "1", "--data", str(tmp_path / "data")) as process:
         assert first_line(process).startswith("ready ")
-        os.kill(crew_of(process), signal.SIGKILL)
+        os.kill(component_pid(process), signal.SIGKILL)
         _, errors = process.communicate(timeout=10)
     assert process.returncode == 1
     assert errors.endswith("Error: stopped: scheduler, controllers and nodes have ended\n")
 
 
-def test_its_crew_ends_with_it_however_it_ends() -> None:
+def test_component_process_ends_when_the_server_process_is_killed() -> None:
     with start_up(*QUICK) as process:
         assert first_line(process).startswith("ready ")
-        crew = crew_of(process)
+        components = component_pid(process)
         process.kill()
         process.wait(10)
-        wait_until_dead(crew)
+        wait_until_dead(components)
 
 
-def test_alone_it_has_no_crew() -> None:
+def test_up_without_components_has_no_component_process() -> None:
     with start_up(*QUICK, "--without", "scheduler,controllers,nodes") as process:
         assert first_line(process).startswith("ready ")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         assert not children.exists() or children.read_text() == ""
 
 
-def test_it_tells_what_both_of_its_processes_measure(tmp_path: Path) -> None:
+def test_metrics_of_both_processes_are_served(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
     with start_up(*QUICK, "--kubeconfig", str(config)) as process:
         assert first_line(process).startswith("ready ")
@@ -95,21 +104,21 @@ def test_it_tells_what_both_of_its_processes_measure(tmp_path: Path) -> None:
     assert len(families) == len(set(families))
 
 
-def test_what_was_kept_is_there_again_with_the_same_keys(tmp_path: Path) -> None:
+def test_restart_keeps_certificates_and_tokens(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    kept: list[bytes] = []
+    credentials: list[bytes] = []
     for nodes in ("2", "0"):
         with start_up("--nodes", nodes, "--data", str(data)) as process:
             assert first_line(process).startswith("ready ")
-            found = phalanx("why", "pod/nobody", "--kubeconfig", str(data / "kubeconfig"))
+            found = phalanx("why", "pod/missing", "--kubeconfig", str(data / "kubeconfig"))
             assert "there is no pod" in found.stderr
             process.terminate()
             process.communicate(timeout=10)
-        kept.append((data / "ca.crt").read_bytes() + (data / "tokens.json").read_bytes())
-    assert kept[0] == kept[1]
+        credentials.append((data / "ca.crt").read_bytes() + (data / "tokens.json").read_bytes())
+    assert credentials[0] == credentials[1]
 
 
-def test_in_memory_nothing_is_left_but_a_kubeconfig(tmp_path: Path) -> None:
+def test_in_memory_control_plane_leaves_only_a_kubeconfig(tmp_path: Path) -> None:
     home = {"XDG_STATE_HOME": str(tmp_path)}
     with start_up(*QUICK, env=home) as process:
         assert first_line(process).endswith(f"kubeconfig {tmp_path}/phalanx/kubeconfig\n")
@@ -118,7 +127,7 @@ def test_in_memory_nothing_is_left_but_a_kubeconfig(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "phalanx").iterdir()] == ["kubeconfig"]
 
 
-def test_features_can_be_switched_off(tmp_path: Path) -> None:
+def test_feature_gate_switches_off_pod_groups(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
     gates = ("--feature-gates", "GenericWorkloadPodGroup=false")
     with start_up(*QUICK, "--kubeconfig", str(config), *gates) as process:
@@ -127,27 +136,28 @@ def test_features_can_be_switched_off(tmp_path: Path) -> None:
         assert 'there is no pod group "g"' in found.stderr
         process.terminate()
         _, errors = process.communicate(timeout=10)
-    told = "feature gate GenericWorkloadPodGroup is now called GenericWorkload"
-    assert (process.returncode, errors) == (0, f"Warning: {told}\n{page_line(url)}")
+    warning = "feature gate GenericWorkloadPodGroup is now called GenericWorkload"
+    expected = (0, f"Warning: {warning}\n{page_line(url)}")
+    assert (process.returncode, split_log(errors)[1]) == expected
 
 
-def test_whether_basic_jobs_get_workloads_is_always_or_never() -> None:
+def test_basic_workloads_is_always_or_never() -> None:
     done = phalanx("up", *QUICK, "--basic-workloads", "sometimes")
     assert done.returncode == 2
     assert "'sometimes' is not one of 'always', 'never'" in done.stderr
 
 
-def test_a_port_that_is_taken_is_refused_with_a_way_out(tmp_path: Path) -> None:
+def test_port_in_use_is_an_error_with_advice(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         done = phalanx("up", "--listen", where, "--data", str(tmp_path / "data"))
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
+    assert split_log(done.stderr)[1] == (
         f"Error: cannot listen on {where}: Address already in use; choose another with --listen\n"
     )
 
 
-def test_a_folder_that_others_may_enter_is_refused_with_a_way_out(tmp_path: Path) -> None:
+def test_directory_that_others_may_enter_is_an_error_with_advice(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir(mode=0o755)
     data.chmod(0o755)
@@ -160,41 +170,41 @@ def test_a_folder_that_others_may_enter_is_refused_with_a_way_out(tmp_path: Path
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     done = phalanx("up", "--data", str(tmp_path / "data"))
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
 
 
-def assert_one_sentence(stderr: str) -> None:
+def assert_one_error(stderr: str) -> None:
     lines = stderr.strip().splitlines()
     assert "Traceback" not in stderr
     assert lines[-1].startswith("Error: ")
 
 
-def test_a_kubeconfig_that_cannot_be_written_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_kubeconfig_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     place = str(tmp_path / "missing" / "kubeconfig")
     done = phalanx("up", "--listen", "127.0.0.1:0", *QUICK, "--kubeconfig", place)
     assert done.returncode == 1
-    assert_one_sentence(done.stderr)
+    assert_one_error(done.stderr)
     assert place in done.stderr
 
 
-def test_a_file_in_place_of_the_folder_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     done = phalanx("up", "--data", str(file))
     assert done.returncode == 1
-    assert_one_sentence(done.stderr)
+    assert_one_error(done.stderr)
 
 
 @pytest.mark.parametrize(
     "content", ["- {name: No Name}", "- {name: a, room: {cpu: lots}}"], ids=["name", "quantity"]
 )
-def test_nodes_that_cannot_be_are_refused_in_a_sentence(tmp_path: Path, content: str) -> None:
+def test_invalid_nodes_are_an_error(tmp_path: Path, content: str) -> None:
     file = tmp_path / "nodes.yaml"
     file.write_text(content)
     done = phalanx("up", "--listen", "127.0.0.1:0", "--data", ":memory:", "--nodes", str(file),
                    env={"XDG_STATE_HOME": str(tmp_path)})  # fmt: skip
     assert done.returncode in (1, 2)
-    assert_one_sentence(done.stderr)
+    assert_one_error(done.stderr)

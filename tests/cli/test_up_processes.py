@@ -1,4 +1,4 @@
-"""The server and its crew at the two ends of a line: who answers, and what if the crew is gone."""
+"""The server process and the component process at the two ends of a channel."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ import pytest
 from phalanx.api.wire import Handler, Reply, Request
 from phalanx.cli.up_processes import ComponentsExited, serve_components
 from phalanx.client.process_channel import ProcessChannel
-from tests.client.test_process_channel import really
+from tests.client.test_process_channel import run_on_uvloop
 
 METRICS = Request("GET", "/metrics")
 
 
 async def server(request: Request) -> Reply:
-    return Reply(200, b"of the server\n")
+    return Reply(200, b"server\n")
 
 
-async def crew(request: Request) -> Reply:
-    return Reply(200, b"of the crew\n")
+async def components(request: Request) -> Reply:
+    return Reply(200, b"components\n")
 
 
 @asynccontextmanager
-async def speaking(
-    answers: Handler = crew,
+async def connected(
+    answer: Handler = components,
 ) -> AsyncIterator[tuple[Handler, ProcessChannel, asyncio.Future[ComponentsExited]]]:
-    """The handler for both, the crew's end of the line, and the news that the crew has gone."""
+    """Yield the combined handler, the components' channel, and the future of their exit."""
     ours, theirs = socket.socketpair()
-    line = await ProcessChannel.connect(theirs, answers)
-    left: asyncio.Future[ComponentsExited] = asyncio.get_running_loop().create_future()
+    channel = await ProcessChannel.connect(theirs, answer)
+    exited: asyncio.Future[ComponentsExited] = asyncio.get_running_loop().create_future()
     try:
-        async with serve_components(server, ours, left.set_result) as handle:
-            yield handle, line, left
+        async with serve_components(server, ours, exited.set_result) as handle:
+            yield handle, channel, exited
     finally:
-        line.close()
-        await line.closed
+        channel.close()
+        await channel.closed
 
 
 async def body(handle: Handler, request: Request = METRICS) -> bytes:
@@ -47,47 +47,47 @@ async def body(handle: Handler, request: Request = METRICS) -> bytes:
     return reply.body
 
 
-@really
-async def test_metrics_are_those_of_both_and_all_else_is_the_servers() -> None:
-    async with speaking() as (handle, _, left):
-        assert await body(handle) == b"of the server\nof the crew\n"
-        assert await body(handle, Request("GET", "/version")) == b"of the server\n"
-        assert not left.done()
+@run_on_uvloop
+async def test_metrics_come_from_both_processes_and_all_else_from_the_server() -> None:
+    async with connected() as (handle, _, exited):
+        assert await body(handle) == b"server\ncomponents\n"
+        assert await body(handle, Request("GET", "/version")) == b"server\n"
+        assert not exited.done()
 
 
-@really
-async def test_the_server_tells_its_own_metrics_once_the_crew_has_gone() -> None:
-    async with speaking() as (handle, line, left):
-        line.close()
-        await left
-        assert await body(handle) == b"of the server\n"
+@run_on_uvloop
+async def test_server_serves_its_own_metrics_after_the_components_have_ended() -> None:
+    async with connected() as (handle, channel, exited):
+        channel.close()
+        await exited
+        assert await body(handle) == b"server\n"
 
 
-@really
-async def test_the_server_tells_its_own_metrics_if_the_crew_goes_while_it_is_asked() -> None:
+@run_on_uvloop
+async def test_server_serves_its_own_metrics_if_the_components_end_during_the_request() -> None:
     asked = asyncio.Event()
 
     async def silent(request: Request) -> Reply:
         if request == METRICS:
             asked.set()
-            await left
-        return await crew(request)
+            await exited
+        return await components(request)
 
-    async with speaking(silent) as (handle, line, left):
-        told = asyncio.create_task(body(handle))
+    async with connected(silent) as (handle, channel, exited):
+        reply = asyncio.create_task(body(handle))
         await asked.wait()
-        line.close()
-        assert await told == b"of the server\n"
+        channel.close()
+        assert await reply == b"server\n"
 
 
-@really
-async def test_a_crew_that_goes_before_it_is_ready_is_told_of() -> None:
+@run_on_uvloop
+async def test_components_that_end_before_they_are_ready_are_an_error() -> None:
     async def hanging_up(request: Request) -> Reply:
-        line.close()
-        return await crew(request)
+        channel.close()
+        return await components(request)
 
     ours, theirs = socket.socketpair()
-    line = await ProcessChannel.connect(theirs, hanging_up)
+    channel = await ProcessChannel.connect(theirs, hanging_up)
     with pytest.raises(ComponentsExited, match="scheduler, controllers and nodes have ended"):
         async with serve_components(server, ours, lambda _: None):
-            raise AssertionError("it is ready")
+            raise AssertionError("the components are ready")

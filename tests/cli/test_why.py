@@ -49,7 +49,7 @@ def workload(name: str) -> Object:
 
 
 def tree(name: str, *, cpu: str) -> Iterator[Object]:
-    """Two gangs of two that are to be placed together, made of a Workload."""
+    """A Workload with a CompositePodGroup of two gangs of two."""
     yield workload(name)
     ref = {"workloadName": name, "templateName": "leaf"}
     yield {
@@ -66,7 +66,7 @@ def tree(name: str, *, cpu: str) -> Iterator[Object]:
 
 
 class User:
-    """Somebody with a namespace of their own."""
+    """A user with a namespace."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self.config, self.namespace = plane.kubeconfig, f"why-{next(NUMBERS)}"
@@ -77,25 +77,25 @@ class User:
             client = kubeconfig.create_client(kubeconfig.load([self.config]))
             try:
                 for obj in objects:
-                    await client.create(KIND_OF[obj["kind"]], self.placed(obj))
+                    await client.create(KIND_OF[obj["kind"]], self.with_namespace(obj))
             finally:
                 await client.close()
 
         asyncio.run(make())
 
-    def placed(self, obj: Object) -> Object:
-        """The same in the user's own namespace."""
+    def with_namespace(self, obj: Object) -> Object:
+        """Put an object into the user's namespace."""
         if obj["kind"] != NAMESPACE.name:
             obj["metadata"]["namespace"] = self.namespace
         return obj
 
     def eventually(self, what: str, state: str) -> str:
-        """The answer once a controller has done its part."""
+        """Ask until the answer contains a text; return the answer."""
         for _ in range(20):
-            _, told, _ = self.why(what)
-            if state in told:
-                return told
-        raise AssertionError(told)
+            _, output, _ = self.why(what)
+            if state in output:
+                return output
+        raise AssertionError(output)
 
     def why(self, *args: str) -> tuple[int, str, str]:
         done = phalanx("why", *args, "-n", self.namespace, "--kubeconfig", str(self.config))
@@ -104,7 +104,7 @@ class User:
 
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
-    """A control plane of our own: nobody else takes room on its nodes."""
+    """A control plane for this module: no other test uses its nodes."""
     with ControlPlane("--data", ":memory:", *SHAPE) as found:
         yield found
 
@@ -114,34 +114,34 @@ def user(plane: ControlPlane) -> User:
     return User(plane)
 
 
-def test_a_gang_that_is_too_big_is_told_why_and_what_would_help(user: User) -> None:
+def test_gang_that_is_too_big_gets_a_reason_and_cures(user: User) -> None:
     user.create(*gang("big", 3, cpu="7"))
-    code, told, errors = user.why("podgroup/big")
+    code, output, errors = user.why("podgroup/big")
     assert (code, errors) == (0, "")
-    head, reason, members, *rest = told.splitlines()
+    head, reason, message, members, *rest = output.splitlines()
     assert head == (
-        f"PodGroup {user.namespace}/big is waiting: "
-        "minCount (3) cannot be satisfied: 2 scheduled, 0 remaining"
+        f"PodGroup {user.namespace}/big is waiting: 2 of 3 members fit: all nodes run out of cpu."
     )
+    assert message == "  message: minCount (3) cannot be satisfied: 2 scheduled, 0 remaining"
     assert reason == "  reason:  Unschedulable"
     assert members == "  members: 0 placed, 3 pending"
     assert "0/2 nodes are available: 2 Insufficient cpu." in rest[0]
     assert rest[1:-1] == [
-        "Room for members that ask for cpu 7 (3 pending, 3 needed):",
+        "Capacity for members that request cpu 7 (3 pending, 3 needed):",
         "  NODE          NODES   FIT NOW   IF EMPTY   LIMITED BY",
         "  like node-0       2         2          2   cpu",
-        "It would help to:",
+        "Possible fixes (verified):",
         "  - lower minCount from 3 to 2",
         "  - add 1 node like node-0 (cpu 8, example.com/gpu 4, memory 8Gi)",
-        "It may bring it nearer (not tried out) to:",
+        "Possible partial fixes (not verified):",
     ]
     assert rest[-1].startswith("  - free or add cpu ")
 
 
-def test_the_same_as_json(user: User) -> None:
+def test_answer_is_printed_as_json(user: User) -> None:
     user.create(*gang("big", 3, cpu="7"))
-    code, told, _ = user.why("gang/big", "-o", "json")
-    answer = json.loads(told)
+    code, output, _ = user.why("gang/big", "-o", "json")
+    answer = json.loads(output)
     assert code == 0
     assert (answer["kind"], answer["namespace"], answer["name"]) == (
         "PodGroup", user.namespace, "big",
@@ -156,12 +156,12 @@ def test_the_same_as_json(user: User) -> None:
     assert (answer["decisions"] > 0, answer["cutShort"]) == (True, False)
 
 
-def test_a_pod_of_a_gang_is_asked_about_as_its_gang(user: User) -> None:
+def test_pod_of_a_gang_is_explained_as_its_gang(user: User) -> None:
     user.create(*gang("big", 3, cpu="7"))
     assert user.why("pod/big-1")[1].startswith(f"PodGroup {user.namespace}/big is waiting: ")
 
 
-def test_a_gang_that_is_incomplete_says_what_it_waits_for(user: User) -> None:
+def test_incomplete_gang_waits_for_members(user: User) -> None:
     user.create(*gang("short", 1, minimum=2))
     assert user.why("pg/short")[1].startswith(
         f"PodGroup {user.namespace}/short is not ready to be scheduled: "
@@ -169,35 +169,35 @@ def test_a_gang_that_is_incomplete_says_what_it_waits_for(user: User) -> None:
     )
 
 
-def test_a_pod_alone_is_explained_too(user: User) -> None:
+def test_pod_without_a_gang_is_explained(user: User) -> None:
     user.create(pod("a", spec={"nodeSelector": {"color": "red"}}))
     assert "0/2 nodes are available" in user.why("po/a")[1]
 
 
-def test_a_job_is_asked_about_as_its_groups(user: User) -> None:
+def test_job_is_explained_by_its_pod_groups(user: User) -> None:
     user.create(job("train", 3, cpu="7"))
-    told = user.eventually("job/train", "is waiting")
-    assert told.startswith(f"PodGroup {user.namespace}/train-")
-    assert "  - lower minCount from 3 to 2\n" in told
-    workload, _ = told.removeprefix(f"PodGroup {user.namespace}/").split(" ", 1)
+    output = user.eventually("job/train", "is waiting")
+    assert output.startswith(f"PodGroup {user.namespace}/train-")
+    assert "  - lower minCount from 3 to 2\n" in output
+    workload, _ = output.removeprefix(f"PodGroup {user.namespace}/").split(" ", 1)
     items = json.loads(user.why("job/train", "-o", "json")[1])["items"]
     assert [item["name"] for item in items] == [workload]
 
 
-def test_a_workload_is_asked_about_as_its_tree(user: User) -> None:
+def test_workload_is_explained_by_its_composite_pod_group(user: User) -> None:
     user.create(*tree("w", cpu="7"))
-    code, told, errors = user.why("workload/w")
+    code, output, errors = user.why("workload/w")
     assert (code, errors) == (0, "")
-    assert told.startswith(f"CompositePodGroup {user.namespace}/w-tree is waiting: ")
-    assert "  - lower minGroupCount from 2 to 1\n" in told
+    assert output.startswith(f"CompositePodGroup {user.namespace}/w-tree is waiting: ")
+    assert "  - lower minGroupCount from 2 to 1\n" in output
     part = user.why("pg/w-a")[1].splitlines()
     assert part[0].startswith(f"PodGroup {user.namespace}/w-a is waiting: ")
     assert part[3] == (
-        f"  part of: CompositePodGroup {user.namespace}/w-tree, of which all is placed or nothing"
+        f"  part of: CompositePodGroup {user.namespace}/w-tree, which is placed as a whole"
     )
 
 
-def test_a_workload_without_groups_says_so(user: User) -> None:
+def test_workload_without_groups_says_so(user: User) -> None:
     user.create(workload("w"))
     assert user.why("workload/w")[1] == (
         f"Workload {user.namespace}/w has no pods and no pod groups yet\n"
@@ -205,7 +205,7 @@ def test_a_workload_without_groups_says_so(user: User) -> None:
     assert json.loads(user.why("workload/w", "-o", "json")[1]) == {"items": []}
 
 
-def test_the_configuration_of_the_scheduler_counts(user: User, tmp_path: Path) -> None:
+def test_configuration_of_the_scheduler_is_used(user: User, tmp_path: Path) -> None:
     user.create(pod("a", spec={"nodeSelector": {"color": "red"}, "schedulerName": "loose"}))
     assert "is waiting" in user.why("pod/a")[1]
     config = tmp_path / "config.yaml"
@@ -213,40 +213,40 @@ def test_the_configuration_of_the_scheduler_counts(user: User, tmp_path: Path) -
     assert "fits and is about to be placed" in user.why("pod/a", "--config", str(config))[1]
 
 
-def test_what_is_no_kind_is_wrong_usage(user: User) -> None:
-    code, told, errors = user.why("node/a")
-    assert (code, told) == (2, "")
+def test_unknown_kind_is_wrong_usage(user: User) -> None:
+    code, output, errors = user.why("node/a")
+    assert (code, output) == (2, "")
     assert "'node/a' is none of podgroup/NAME, compositepodgroup/NAME, pod/NAME, job/NAME" in errors
 
 
 @pytest.mark.parametrize(
-    ("what", "complaint"),
+    ("what", "message"),
     [
-        ("job/nobody", 'there is no Job "nobody" in namespace'),
-        ("workload/nobody", 'there is no Workload "nobody" in namespace'),
-        ("cpg/nobody", 'there is no CompositePodGroup "nobody" in namespace'),
-        ("pod/nobody", 'there is no pod "nobody" in namespace'),
-        ("podgroup/nobody", 'there is no pod group "nobody" in namespace'),
+        ("job/missing", 'there is no Job "missing" in namespace'),
+        ("workload/missing", 'there is no Workload "missing" in namespace'),
+        ("cpg/missing", 'there is no CompositePodGroup "missing" in namespace'),
+        ("pod/missing", 'there is no pod "missing" in namespace'),
+        ("podgroup/missing", 'there is no pod group "missing" in namespace'),
     ],
 )
-def test_what_is_not_there_is_said_in_a_sentence(user: User, what: str, complaint: str) -> None:
-    code, told, errors = user.why(what)
-    assert (code, told) == (1, "")
-    assert errors.startswith(f"Error: {complaint}")
+def test_missing_object_is_an_error_in_one_line(user: User, what: str, message: str) -> None:
+    code, output, errors = user.why(what)
+    assert (code, output) == (1, "")
+    assert errors.startswith(f"Error: {message}")
     assert errors.count("\n") == 1
 
 
-def test_a_server_that_is_not_there_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_unreachable_server_is_an_error_in_one_line(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
     kubeconfig.write(config, "http://127.0.0.1:9", "", "token")
     done = phalanx("why", "pod/a", "--kubeconfig", str(config))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "Error: cannot reach http://127.0.0.1:9: Connection refused; does it run? (phalanx up)\n"
+        "Error: cannot reach http://127.0.0.1:9: Connection refused; is it running? (phalanx up)\n"
     )
 
 
-def test_a_kubeconfig_that_is_not_there_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_missing_kubeconfig_is_an_error_in_one_line(tmp_path: Path) -> None:
     done = phalanx("why", "pod/a", env={"KUBECONFIG": str(tmp_path / "none")})
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (

@@ -1,8 +1,8 @@
-"""The answers of `phalanx why` on paper, without a cluster."""
+"""The text and data of `phalanx why`, without a cluster."""
 
 from __future__ import annotations
 
-from phalanx.api.meta import Key
+from phalanx.api.meta import Key, Ref, pod_group_ref
 from phalanx.cli.why import WhyAnswer, answer_data, format_answer
 from phalanx.scheduler.diagnosis.diagnosis import (
     NOT_READY,
@@ -11,17 +11,16 @@ from phalanx.scheduler.diagnosis.diagnosis import (
     Diagnosis,
 )
 from phalanx.scheduler.explain import Cure, CureKind, PodMessage
-from phalanx.scheduler.queue.queued_entity import EntityId
 
-GANG = EntityId(True, Key("default", "train"))
+GANG = pod_group_ref(Key("default", "train"))
 RACK = "topology.kubernetes.io/rack"
 
 
-def text(found: Diagnosis, subject: EntityId = GANG) -> list[str]:
+def text(found: Diagnosis, subject: Ref = GANG) -> list[str]:
     return format_answer(WhyAnswer(subject, found)).splitlines()
 
 
-def test_who_is_not_ready_hears_only_that() -> None:
+def test_answer_about_a_gang_that_is_not_ready_is_short() -> None:
     found = Diagnosis(NOT_READY, "waiting for 2 members, 1 is there", 0, 1)
     assert text(found) == [
         "PodGroup default/train is not ready to be scheduled: waiting for 2 members, 1 is there",
@@ -29,14 +28,14 @@ def test_who_is_not_ready_hears_only_that() -> None:
     ]
 
 
-def test_columns_are_as_wide_as_what_stands_in_them() -> None:
+def test_columns_are_as_wide_as_their_cells() -> None:
     rows = (
         CapacityRow("gpu 8", 128, "a-rack-with-a-long-name", 4, 100, 1000, "nvidia.com/gpu"),
         CapacityRow("gpu 8", 128, "r2", 16, 0, 64, ""),
     )
     found = Diagnosis("Unschedulable", "no", 0, 128, evidence=CapacityEvidence(RACK, 128, rows, 40))
-    assert text(found)[3:] == [
-        "Room for members that ask for gpu 8 (128 pending, 128 needed in one rack):",
+    assert text(found)[4:] == [
+        "Capacity for members that request gpu 8 (128 pending, 128 needed in one rack):",
         "  RACK                      NODES   FIT NOW   IF EMPTY   LIMITED BY",
         "  a-rack-with-a-long-name       4       100       1000   nvidia.com/gpu",
         "  r2                           16         0         64   -",
@@ -44,49 +43,88 @@ def test_columns_are_as_wide_as_what_stands_in_them() -> None:
     ]
 
 
-def test_each_sort_of_member_has_a_table() -> None:
+def test_each_shape_of_member_has_a_table() -> None:
     rows = (
         CapacityRow("cpu 1", 2, "a", 1, 1, 1, "cpu"),
         CapacityRow("cpu 3", 1, "a", 1, 0, 1, "cpu"),
     )
     found = Diagnosis("Unschedulable", "no", 0, 3, evidence=CapacityEvidence("", 3, rows))
-    heads = [line for line in text(found) if line.startswith("Room for ")]
+    heads = [line for line in text(found) if line.startswith("Capacity for ")]
     assert heads == [
-        "Room for members that ask for cpu 1 (2 pending, 3 needed):",
-        "Room for members that ask for cpu 3 (1 pending, 3 needed):",
+        "Capacity for members that request cpu 1 (2 pending, 3 needed):",
+        "Capacity for members that request cpu 3 (1 pending, 3 needed):",
     ]
 
 
-def test_what_was_not_tried_is_told_apart_and_not_at_length() -> None:
-    cures = (Cure("pray", True, CureKind.LOOSER, 1), *(Cure(f"hope {i}") for i in range(9)))
+def test_unverified_cures_are_listed_apart_and_limited() -> None:
+    cures = (
+        Cure("lower minCount", True, CureKind.LOOSER, 1),
+        *(Cure(f"add cpu {i}") for i in range(9)),
+    )
     found = Diagnosis("Unschedulable", "no", 0, 3, cures=cures, decisions=64, is_cut_short=True)
     assert text(found)[3:] == [
-        "It would help to:",
-        "  - pray",
-        "It may bring it nearer (not tried out) to:",
-        "  - hope 0",
-        "  - hope 1",
-        "  - hope 2",
-        "There may be smaller changes: the search ended after 64 decisions.",
+        "Possible fixes (verified):",
+        "  - lower minCount",
+        "Possible partial fixes (not verified):",
+        "  - add cpu 0",
+        "  - add cpu 1",
+        "  - add cpu 2",
+        "The search stopped after 64 decisions: smaller fixes may exist.",
     ]
 
 
-def test_pods_that_hear_the_same_are_told_of_together() -> None:
+def test_pods_with_the_same_message_share_a_line() -> None:
     pods = tuple(PodMessage(Key("default", f"p{i}"), "", "", "full") for i in range(5))
     found = Diagnosis("Unschedulable", "no", 0, 5, pods)
     assert text(found)[3:] == ["  p0, p1, p2 and 2 more: full"]
 
 
-def test_programs_get_everything() -> None:
+def test_data_contains_all_details() -> None:
     rows = (CapacityRow("cpu 1", 2, "a", 1, 1, 1, "cpu"),)
     found = Diagnosis(
-        "Unschedulable", "no", 1, 2, cures=(Cure("hope"),), evidence=CapacityEvidence("", 2, rows),
+        "Unschedulable",
+        "no",
+        1,
+        2,
+        cures=(Cure("add cpu"),),
+        evidence=CapacityEvidence("", 2, rows),
         tree=Key("default", "t"),
-    )  # fmt: skip
-    told = answer_data(WhyAnswer(GANG, found))
-    assert told["cures"] == [{"sort": "hint", "size": 0, "text": "hope", "verified": False}]
-    assert told["evidence"]["rows"] == [{
+    )
+    data = answer_data(WhyAnswer(GANG, found))
+    assert data["cures"] == [{"sort": "hint", "size": 0, "text": "add cpu", "verified": False}]
+    assert data["evidence"]["rows"] == [{
         "asks": "cpu 1", "members": 2, "place": "a", "nodes": 1, "fit": 1, "empty": 1,
         "limit": "cpu",
     }]  # fmt: skip
-    assert (told["kind"], told["tree"], told["pods"]) == ("PodGroup", "t", [])
+    assert (data["kind"], data["tree"], data["pods"]) == ("PodGroup", "t", [])
+
+
+def summary(*rows: CapacityRow, key: str = "", bound: int = 0) -> str:
+    """The first line about a gang of three members, without the subject."""
+    evidence = CapacityEvidence(key, 3, rows)
+    found = Diagnosis("Unschedulable", "minCount (3) …", bound, 3, evidence=evidence)
+    return text(found)[0].removeprefix("PodGroup default/train is waiting: ")
+
+
+def test_answer_begins_with_what_the_nodes_lack() -> None:
+    lacking = CapacityRow("cpu 1, gpu 3", 3, "like a", 5, 0, 0, "gpu")
+    assert summary(lacking) == "0 of 3 members fit: every node lacks gpu."
+    assert summary(lacking, bound=1) == "0 of 3 more members fit: every node lacks gpu."
+    partly = lacking._replace(fit=2)
+    assert summary(partly) == "2 of 3 members fit: all nodes run out of gpu."
+    tainted = lacking._replace(place="b", nodes=1, limit="untolerated taint(s)")
+    assert summary(lacking, tainted) == (
+        "0 of 3 members fit: 5 nodes without enough gpu, 1 node rejected (untolerated taint(s))."
+    )
+    best = lacking._replace(place="r1", fit=1)
+    other = lacking._replace(place="r2")
+    assert summary(other, best, key=RACK) == (
+        "at most 1 of 3 members fit in one rack: the nodes of r1 run out of gpu."
+    )
+    assert summary(other, key=RACK) == "0 of 3 members fit in any rack: every node lacks gpu."
+
+
+def test_answer_begins_with_the_message_if_resources_are_not_the_reason() -> None:
+    enough = CapacityRow("cpu 1", 3, "a", 1, 3, 3, "")
+    assert summary(enough) == "minCount (3) …"
+    assert summary(enough._replace(fit=0), enough._replace(asks="cpu 2")) == "minCount (3) …"

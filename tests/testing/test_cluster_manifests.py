@@ -12,21 +12,21 @@ TEXT = "# a comment\n---\nkind: Pod\nmetadata: {name: one}\n--- # and\nkind: Pod
 
 
 @pytest.mark.parametrize("manifest", [TEXT, {"kind": "List", "items": [ONE, TWO]}])
-def test_a_manifest_may_hold_several_objects(manifest: ManifestSource) -> None:
+def test_manifest_may_contain_several_objects(manifest: ManifestSource) -> None:
     assert list(load_objects(manifest)) == [ONE, TWO]
 
 
-def test_a_file_goes_by_its_path_or_its_name(tmp_path: Path) -> None:
+def test_file_is_given_as_path_or_string(tmp_path: Path) -> None:
     path = tmp_path / "pods.yaml"
     path.write_text(TEXT)
     assert list(load_objects(path)) == list(load_objects(str(path))) == [ONE, TWO]
 
 
-def test_words_mean_what_they_mean_to_the_server() -> None:
+def test_yaml_is_parsed_as_the_server_parses_it() -> None:
     [found] = load_objects("metadata:\n  creationTimestamp: 2026-01-01T00:00:00Z\n")
     assert found == {"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"}}
 
 
-def test_what_is_no_object_is_refused() -> None:
-    with pytest.raises(BadRequest, match="'- kind: Pod' is none"):
+def test_document_that_is_no_object_is_rejected() -> None:
+    with pytest.raises(BadRequest, match="must be an object, not '- kind: Pod'"):
         list(load_objects("- kind: Pod\n"))

@@ -1,4 +1,4 @@
-"""The fixtures as their users meet them; the first tests are what `docs` states the costs of."""
+"""The fixtures as users use them; the documentation quotes the times of the first three."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOUR = 3600.0
 
 
 def job(name: str, pods: int, seconds: int) -> Object:
-    """A Job whose pods take so long."""
+    """A Job whose pods run for some seconds."""
     container = {"name": "main", "image": "registry.example/main:1"}
     return {
         "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
@@ -42,7 +42,7 @@ def settings_map(name: str) -> Object:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
 
 
-# ---- what it costs -------------------------------------------------------------------------------
+# ---- measured times ------------------------------------------------------------------------------
 
 
 def test_a_test_that_does_nothing(phalanx: Phalanx) -> None:
@@ -66,13 +66,13 @@ async def test_an_hour_of_virtual_time(phalanx_virtual: Cluster) -> None:
 
 
 @pytest.mark.parametrize("attempt", [1, 2])
-def test_what_one_test_makes_no_other_sees(phalanx: Phalanx, attempt: int) -> None:
+def test_tests_do_not_see_objects_of_other_tests(phalanx: Phalanx, attempt: int) -> None:
     assert [one["metadata"]["name"] for one in phalanx.find("configmaps")] == []
     phalanx.apply(settings_map("mine"))
 
 
 @pytest.mark.phalanx(nodes=2, room={"cpu": 3})
-def test_any_client_finds_it_by_its_kubeconfig(phalanx: Served) -> None:
+def test_any_client_connects_with_the_kubeconfig(phalanx: Served) -> None:
     with connected(phalanx.kubeconfig) as api:
         core: Any = client.CoreV1Api(api)
         nodes = core.list_node().items
@@ -82,7 +82,7 @@ def test_any_client_finds_it_by_its_kubeconfig(phalanx: Served) -> None:
     assert phalanx.get("cm", "theirs")["data"] == {"a": "b"}
 
 
-def test_a_program_finds_it_by_its_environment(phalanx: Served, tmp_path: Path) -> None:
+def test_program_gets_the_kubeconfig_in_its_environment(phalanx: Served, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import os, pathlib, time\n"
@@ -93,20 +93,20 @@ def test_a_program_finds_it_by_its_environment(phalanx: Served, tmp_path: Path) 
     assert (tmp_path / "seen").read_text() == str(phalanx.kubeconfig)
 
 
-def test_a_program_that_ends_badly_fails_the_test(phalanx: Served) -> None:
+def test_program_with_an_exit_code_fails_the_test(phalanx: Served) -> None:
     with pytest.raises(AssertionError, match="ended with exit code 3"):  # noqa: SIM117
         with phalanx.program(sys.executable, "-c", "raise SystemExit(3)") as process:
             process.wait()
 
 
-def test_a_program_that_goes_on_is_ended(phalanx: Served) -> None:
+def test_program_is_stopped_at_the_end_of_the_context(phalanx: Served) -> None:
     with phalanx.program(sys.executable, "-c", "import time; time.sleep(600)") as process:
         assert process.poll() is None
     assert process.poll() is not None
 
 
 @pytest.mark.phalanx(virtual=True)
-def test_what_does_not_come_about_is_told_with_what_is_there(phalanx: Phalanx) -> None:
+def test_goal_that_is_not_reached_is_reported_with_the_status(phalanx: Phalanx) -> None:
     phalanx.apply(pod("lonely"))
     phalanx.wait_for("pod", "lonely", lambda found: found["status"]["conditions"])
     with pytest.raises(NotReached) as failed:
@@ -119,13 +119,13 @@ def test_what_does_not_come_about_is_told_with_what_is_there(phalanx: Phalanx) -
 
 
 @pytest.mark.phalanx(nodes=1, gates={"GenericWorkload": False})
-def test_a_gate_that_is_off_is_off(phalanx: Phalanx) -> None:
+def test_feature_gate_is_switched_off(phalanx: Phalanx) -> None:
     with pytest.raises(NotFound, match='the server has no kind "podgroup"'):
         phalanx.find("podgroup")
 
 
 @pytest.mark.phalanx(nodes=1, without=["nodes"])
-def test_a_test_can_play_the_kubelet(phalanx: Phalanx) -> None:
+def test_without_nodes_the_test_can_act_as_the_kubelet(phalanx: Phalanx) -> None:
     phalanx.apply(pod("idle"))
     phalanx.wait_for("pod", "idle", "PodScheduled")
     assert phalanx.get("pod", "idle")["status"]["phase"] == "Pending"
@@ -155,19 +155,19 @@ async def test_a_controller_runs_beside_the_test(phalanx_virtual: Cluster) -> No
 
 def test_a_controller_that_fails_fails_the_test() -> None:
     async def fail() -> None:
-        raise ValueError("as it happens")
+        raise ValueError("the controller failed")
 
     async def wait(cluster: Cluster) -> None:
         cluster.start(fail())
         await asyncio.sleep(HOUR)
 
-    with pytest.raises(ValueError, match="as it happens"):  # noqa: SIM117
+    with pytest.raises(ValueError, match="the controller failed"):  # noqa: SIM117
         with virtually(Settings()) as found:
             found.drive(wait(found.cluster))
 
 
 @pytest.mark.phalanx(virtual=True, nodes=1)
-def test_one_who_does_not_await_has_virtual_time_too(phalanx: Virtual) -> None:
+def test_virtual_time_without_async(phalanx: Virtual) -> None:
     phalanx.apply(job("long", 1, seconds=600))
     phalanx.sleep(300)
     assert [one["status"]["phase"] for one in phalanx.find("pods")] == ["Running"]
@@ -175,7 +175,7 @@ def test_one_who_does_not_await_has_virtual_time_too(phalanx: Virtual) -> None:
     phalanx.wait_for("job", "long", "Complete", timeout=1)
 
 
-def test_the_same_seed_does_the_same_again() -> None:
+def test_same_seed_gives_the_same_names() -> None:
     def names(seed: int) -> list[str]:
         with virtually(Settings(nodes=2, seed=seed)) as found:
             found.apply(job("hello", 2, seconds=0))
@@ -191,18 +191,20 @@ async def test_a_test_may_have_two_clusters(phalanx: Phalanx, phalanx_virtual: C
     assert await phalanx_virtual.find("configmaps") == []
 
 
-# ---- the verbs -----------------------------------------------------------------------------------
+# ---- the methods ---------------------------------------------------------------------------------
 
 
 async def test_a_gang_that_does_not_fit_is_explained(phalanx_virtual: Cluster) -> None:
     await phalanx_virtual.nodes(1, cpu=2)
     await phalanx_virtual.apply(*gang("train", 2, cpu="2"))
-    said = await phalanx_virtual.wait_for("pod", "train-0", lambda one: one["status"]["conditions"])
-    assert said["status"]["phase"] == "Pending"
+    found = await phalanx_virtual.wait_for(
+        "pod", "train-0", lambda one: one["status"]["conditions"]
+    )
+    assert found["status"]["phase"] == "Pending"
     assert "Insufficient cpu" in await phalanx_virtual.why("podgroup/train")
 
 
-async def test_what_is_deleted_goes_with_what_it_owns(phalanx_virtual: Cluster) -> None:
+async def test_deleted_job_is_deleted_with_its_pods(phalanx_virtual: Cluster) -> None:
     await phalanx_virtual.nodes(1)
     await phalanx_virtual.apply(job("long", 1, seconds=3600))
     [running] = await phalanx_virtual.wait_for_all("pods", "Running", count=1)
@@ -211,14 +213,14 @@ async def test_what_is_deleted_goes_with_what_it_owns(phalanx_virtual: Cluster) 
     assert await phalanx_virtual.find("jobs.batch") == []
 
 
-async def test_what_has_no_name_gets_one(phalanx_virtual: Cluster) -> None:
+async def test_apply_generates_a_name(phalanx_virtual: Cluster) -> None:
     unnamed = {**settings_map(""), "metadata": {"generateName": "mine-"}}
     [made] = await phalanx_virtual.apply(unnamed)
     assert made["metadata"]["name"].startswith("mine-")
     assert unnamed["metadata"] == {"generateName": "mine-"}
 
 
-async def test_nodes_that_come_later_have_other_names(phalanx_virtual: Cluster) -> None:
+async def test_nodes_added_later_get_new_names(phalanx_virtual: Cluster) -> None:
     first = await phalanx_virtual.nodes(2)
     second = await phalanx_virtual.nodes(1, room={"example.com/gpu": 4}, labels={"pool": "gpu"})
     assert (first, second) == (["node-0", "node-1"], ["node-2"])
@@ -226,7 +228,7 @@ async def test_nodes_that_come_later_have_other_names(phalanx_virtual: Cluster) 
     assert found["status"]["capacity"]["example.com/gpu"] == "4"
 
 
-async def test_an_object_may_come_later_and_go_again(phalanx_virtual: Cluster) -> None:
+async def test_wait_for_an_object_that_appears_and_disappears(phalanx_virtual: Cluster) -> None:
     async def come_and_go() -> None:
         await asyncio.sleep(5)
         await phalanx_virtual.apply(settings_map("late"), namespace="kube-system")

@@ -1,4 +1,4 @@
-"""The plugin in runs of pytest of its own, and the documentation's examples."""
+"""The plugin in inner runs of pytest, and the examples of the documentation."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-# Imported here, since an inner run forgets what it imports, and not all of this can come twice.
+# Imported here: an inner run discards what it imports, and some modules cannot be imported twice.
 from phalanx.testing import Served, Virtual
 from tests.builders import pod, pod_group
 
 pytest_plugins = ("pytester",)
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "testing-controllers.md"
-#: A block of the document that names its file.
+#: A code block of the document that names its file.
 FILE = re.compile(r"^```\w+ (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 USED = (Served, Virtual)
 
@@ -30,26 +30,28 @@ def run(pytester: pytest.Pytester, source: str = "") -> pytest.RunResult:
     return pytester.runpytest_inprocess("-p", "no:randomly", "-W", "error", "--strict-markers")
 
 
-def half_bound(more: str = "") -> str:
-    """A test that binds some members of a gang by hand, and too few."""
+def bind_half(more: str = "") -> str:
+    """The source of a test that binds one member of a gang of two."""
     return (
         f'@pytest.mark.phalanx(nodes=1, without=["scheduler"]{more})\n'
         f"def test_bind(phalanx):\n    phalanx.apply(*{HALF!r})\n"
     )
 
 
-def test_a_cluster_that_is_not_as_it_must_be_fails_its_test(pytester: pytest.Pytester) -> None:
-    result = run(pytester, half_bound())
+def test_violated_invariant_fails_the_test(pytester: pytest.Pytester) -> None:
+    result = run(pytester, bind_half())
     result.assert_outcomes(failed=1)
-    sentence = "gang default/train was never placed, yet 1 of the 2 members that it needs are bound"
-    result.stdout.fnmatch_lines(["the cluster is not as it must be:", sentence])
+    violation = (
+        "gang default/train was never placed, yet 1 of the 2 members that it needs are bound"
+    )
+    result.stdout.fnmatch_lines(["cluster invariants are violated:", violation])
 
 
-def test_who_does_it_on_purpose_says_so(pytester: pytest.Pytester) -> None:
-    run(pytester, half_bound(", invariants=False")).assert_outcomes(passed=1)
+def test_invariants_can_be_switched_off(pytester: pytest.Pytester) -> None:
+    run(pytester, bind_half(", invariants=False")).assert_outcomes(passed=1)
 
 
-def test_a_test_that_fails_fails_for_its_own_reason(pytester: pytest.Pytester) -> None:
+def test_failed_test_shows_its_own_error(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
         "async def test_virtual(phalanx_virtual):\n    assert 1 == 2\n"
@@ -62,13 +64,15 @@ def test_a_test_that_fails_fails_for_its_own_reason(pytester: pytest.Pytester) -
     result.stdout.no_fnmatch_line("*futures*")
 
 
-def test_a_wrong_marker_is_told_in_a_sentence(pytester: pytest.Pytester) -> None:
+def test_wrong_marker_is_an_error_in_one_line(pytester: pytest.Pytester) -> None:
     result = run(pytester, "@pytest.mark.phalanx(nods=3)\ndef test_it(phalanx): pass\n")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["@pytest.mark.phalanx of *::test_it: 'nods' is none of nodes, *"])
+    result.stdout.fnmatch_lines(
+        ['@pytest.mark.phalanx of *::test_it: unknown setting "nods"; available: nodes, *']
+    )
 
 
-def test_the_nearest_marker_counts(pytester: pytest.Pytester) -> None:
+def test_nearest_marker_wins(pytester: pytest.Pytester) -> None:
     source = (
         "pytestmark = pytest.mark.phalanx(nodes=1, virtual=True)\n"
         "@pytest.mark.phalanx(nodes=2)\n"
@@ -77,22 +81,27 @@ def test_the_nearest_marker_counts(pytester: pytest.Pytester) -> None:
     run(pytester, source).assert_outcomes(passed=1)
 
 
-def test_a_test_in_virtual_time_that_does_not_await_is_told_how(pytester: pytest.Pytester) -> None:
+def test_phalanx_virtual_needs_an_async_test(pytester: pytest.Pytester) -> None:
     result = run(pytester, "def test_it(phalanx_virtual): pass\n")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["a test that asks for phalanx_virtual is `async def`; *"])
+    result.stdout.fnmatch_lines(["a test that uses phalanx_virtual must be `async def`; *"])
 
 
-def test_runs_without_a_control_plane_import_none() -> None:
-    question = (
+def test_plugin_imports_nothing_until_a_test_uses_it() -> None:
+    script = (
         "import sys, phalanx.testing.plugin\n"
         "print(*sorted(name for name in sys.modules if name.startswith('phalanx')))"
     )
-    told = subprocess.run([sys.executable, "-c", question], capture_output=True, check=True)
-    assert told.stdout.decode().split() == ["phalanx", "phalanx.testing", "phalanx.testing.plugin"]
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert done.stdout.decode().split() == [
+        "phalanx",
+        "phalanx.testing",
+        "phalanx.testing.plugin",
+        "phalanx.version",
+    ]
 
 
-def test_the_examples_of_the_documentation_work(pytester: pytest.Pytester) -> None:
+def test_examples_of_the_documentation_pass(pytester: pytest.Pytester) -> None:
     files = dict(FILE.findall(DOCUMENT.read_text()))
     for name, text in files.items():
         (pytester.path / name).write_text(text)
@@ -101,7 +110,7 @@ def test_the_examples_of_the_documentation_work(pytester: pytest.Pytester) -> No
     run(pytester).assert_outcomes(passed=len(tests))
 
 
-#: A project of somebody else: its own settings, its own folders, nothing of ours but the package.
+#: Another project: its own pytest settings and directories, and the installed package.
 PROJECT = """\
 [project]
 name = "sample"
@@ -150,7 +159,7 @@ spec:
 """
 
 
-def test_a_project_of_somebody_else_needs_nothing_but_the_package(tmp_path: Path) -> None:
+def test_another_project_needs_only_the_package(tmp_path: Path) -> None:
     (tmp_path / "checks").mkdir()
     for name, text in {
         "pyproject.toml": PROJECT, "checks/test_gang.py": CHECKS, "job.yaml": PAIR,

@@ -8,17 +8,26 @@ from phalanx.testing import Settings
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("given", "message"),
     [
-        ({"nods": 3}, "'nods' is none of nodes, room, gates, without, invariants, virtual, seed"),
-        ({"without": ["kubelets"]}, "'kubelets' is none of scheduler, controllers, nodes"),
+        (
+            {"nods": 3},
+            'unknown setting "nods"; available: '
+            "nodes, room, gates, without, invariants, virtual, seed",
+        ),
+        (
+            {"without": ["kubelets"]},
+            'unknown component "kubelets"; available: scheduler, controllers, nodes',
+        ),
         ({"gates": {"Nonsense": True}}, "unrecognized feature gate: Nonsense"),
     ],
 )
-def test_what_there_is_not_is_refused(said: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        Settings.of(said)
+def test_unknown_setting_is_rejected(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Settings.of(given)
 
 
-def test_gates_are_switched() -> None:
-    assert not Settings(gates={"GenericWorkload": False}).switched.is_enabled("WorkloadWithJob")
+def test_feature_gates_are_resolved() -> None:
+    assert not Settings(gates={"GenericWorkload": False}).feature_gates.is_enabled(
+        "WorkloadWithJob"
+    )

@@ -1,4 +1,4 @@
-/* The page while its server goes and comes back: says a line for each state that whoever runs it waits for. */
+/* The page while its server restarts: prints a line for each state, which the test waits for. */
 
 import { open, until } from "./dom.mjs";
 

@@ -1,4 +1,4 @@
-"""Chromium without a window, as a process of the test's own, and a page in it."""
+"""A headless Chromium process and a page in it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.ui.devtools import PATIENCE, DevTools, connected
+from tests.ui.devtools import TIMEOUT, DevTools, connected
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 WIDTH, HEIGHT = 1366, 768
-#: The control plane vouches for itself: its authority is none that a browser knows.
+#: The browser does not know the certificate authority of the control plane.
 OPTIONS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
     "--ignore-certificate-errors", "--remote-debugging-port=0", "--no-first-run",
@@ -25,7 +25,7 @@ OPTIONS = (
 
 
 def chromium() -> str:
-    """The browser, if there is one on this machine."""
+    """Return the path of Chromium; skip the test if there is none."""
     for name in NAMES:
         if found := shutil.which(name):
             return found
@@ -34,7 +34,7 @@ def chromium() -> str:
 
 @contextmanager
 def browsing() -> Iterator[DevTools]:
-    """An empty page of a laptop's size."""
+    """Start Chromium with an empty page."""
     command = chromium()
     with tempfile.TemporaryDirectory(prefix="phalanx-", ignore_cleanup_errors=True) as folder:
         process = subprocess.Popen(
@@ -52,8 +52,8 @@ def browsing() -> Iterator[DevTools]:
 
 
 def _port(file: Path) -> int:
-    """Where the browser listens, once it does."""
-    end = time.monotonic() + PATIENCE
+    """Wait until the browser listens; return its port."""
+    end = time.monotonic() + TIMEOUT
     while not (file.exists() and "\n" in file.read_text()):
         assert time.monotonic() < end, "Chromium does not listen"
         time.sleep(0.05)

@@ -4,11 +4,11 @@ import test from "node:test";
 import { Cluster } from "../../src/phalanx/ui/cluster.js";
 import { decisions } from "../../src/phalanx/ui/decisions.js";
 import { strips } from "../../src/phalanx/ui/map.js";
-import { fits, free, room, sentences } from "../../src/phalanx/ui/room.js";
-import { command } from "../../src/phalanx/ui/waiting.js";
+import { capacitySentences, countFits, free, gangCapacity } from "../../src/phalanx/ui/capacity.js";
+import { whyCommand } from "../../src/phalanx/ui/waiting.js";
 import { clusterOf, event, group, node, pod } from "./objects.mjs";
 
-test("a pod is where it is and nowhere else", () => {
+test("a pod is indexed by its node and group only", () => {
   const cluster = clusterOf({ nodes: [node("n1"), node("n2")], pods: [pod("a", { group: "g" })] });
   const { pods } = cluster.sinks();
   assert.equal(cluster.running("n1").length, 0);
@@ -19,42 +19,42 @@ test("a pod is where it is and nowhere else", () => {
   assert.deepEqual([cluster.running("n1"), cluster.members("default/g"), cluster.onNode.size, cluster.inGroup.size], [[], [], 0, 0]);
 });
 
-test("a new list takes the place of the old one", () => {
+test("a new list replaces the old one", () => {
   const cluster = clusterOf({ nodes: [node("n1")], pods: [pod("a", { node: "n1" }), pod("b", { node: "n1" })] });
   cluster.sinks().pods.replace([pod("b", { node: "n1" }), pod("c", { node: "n1" })]);
   assert.deepEqual(cluster.running("n1").map((one) => one.name), ["b", "c"]);
 });
 
-test("a pod that has ended takes no room", () => {
+test("a pod that has ended uses no resources", () => {
   const cluster = clusterOf({ nodes: [node("n1", { gpu: 4 })], pods: [pod("a", { node: "n1", gpu: 4, phase: "Succeeded" })] });
   assert.equal(free(cluster, cluster.nodes.get("n1")).gpu, 4);
 });
 
-test("gangs wait in the order of importance and age", () => {
+test("waiting gangs are ordered by priority and age", () => {
   const groups = [group("old", { age: 1 }), group("new", { age: 2 }), group("great", { age: 3, priority: 10 }), group("placed", { age: 0 })];
   const pods = [...groups.slice(0, 3).map((one) => pod(one.metadata.name, { group: one.metadata.name })), pod("p", { group: "placed", node: "n1" })];
   const cluster = clusterOf({ groups, pods });
   assert.deepEqual(cluster.waiting().map((one) => one.name), ["great", "old", "new"]);
 });
 
-test("room is counted by what runs out first", () => {
-  assert.deepEqual(fits({ cpu: 2, gpu: 1 }, { cpu: 8, gpu: 3, pods: 110 }), { fit: 3, limit: "gpu" });
-  assert.deepEqual(fits({ cpu: 0.1 }, { cpu: 0.3, pods: 110 }), { fit: 3, limit: "cpu" });
-  assert.deepEqual(fits({ gpu: 1 }, { cpu: 8, pods: 110 }), { fit: 0, limit: "gpu" });
-  assert.equal(fits({ cpu: 1 }, { cpu: 8, pods: 2 }).fit, 2);
+test("the scarcest resource limits how many pods fit", () => {
+  assert.deepEqual(countFits({ cpu: 2, gpu: 1 }, { cpu: 8, gpu: 3, pods: 110 }), { fit: 3, limit: "gpu" });
+  assert.deepEqual(countFits({ cpu: 0.1 }, { cpu: 0.3, pods: 110 }), { fit: 3, limit: "cpu" });
+  assert.deepEqual(countFits({ gpu: 1 }, { cpu: 8, pods: 110 }), { fit: 0, limit: "gpu" });
+  assert.equal(countFits({ cpu: 1 }, { cpu: 8, pods: 2 }).fit, 2);
 });
 
-test("a gang that waits is told how many members are missing, and where there is most room", () => {
+test("a waiting gang shows how many members are missing and the domain with the most free resources", () => {
   const nodes = [node("a", { gpu: 4, rack: "r1" }), node("b", { gpu: 4, rack: "r1" }), node("c", { gpu: 4, rack: "r2" })];
   const pods = [0, 1, 2].map((at) => pod(`p${at}`, { group: "g", gpu: 4 }));
   const cluster = clusterOf({ nodes, pods: [...pods, pod("x", { node: "a", gpu: 1 })], groups: [group("g", { minCount: 3, topology: ["rack"] })] });
   const wanted = cluster.groups.get("default/g");
-  const found = room(cluster, wanted, new Map([...cluster.nodes.values()].map((one) => [one.name, free(cluster, one)])));
+  const found = gangCapacity(cluster, wanted, new Map([...cluster.nodes.values()].map((one) => [one.name, free(cluster, one)])));
   assert.deepEqual([found.all, found.inBest, found.needed, found.limit, found.full], [2, 1, 3, "gpu", 1]);
-  assert.match(sentences(found, wanted).join(" "), /free for 1 more in r[12], the roomiest; 3 needed. .* room for 2 members. 1 node lacks gpu/);
+  assert.match(capacitySentences(found, wanted).join(" "), /free for 1 more in r[12], which has the most; 3 needed. Free or add capacity for 2 more members. 1 node lacks gpu/);
 });
 
-test("what befell many members at once is one decision", () => {
+test("equal events of many members are one decision", () => {
   const pods = [0, 1, 2].map((at) => pod(`p${at}`, { group: "g", node: "n1" }));
   const cluster = clusterOf({ pods, groups: [group("g", { condition: ["True", "MinCountSatisfied"] })] });
   const { events } = cluster.sinks();
@@ -66,7 +66,7 @@ test("what befell many members at once is one decision", () => {
     [["Preempted", "default/p9", 1], ["Scheduled", "default/g", 3], ["MinCountSatisfied", "default/g", 0]]);
 });
 
-test("news is kept for as long as there is not too much of it", () => {
+test("old events are dropped", () => {
   const cluster = new Cluster();
   const { events } = cluster.sinks();
   for (let at = 0; at < 6000; at++) events.apply("ADDED", event(`p${at}`, "Scheduled", "", 1, `uid-${at}`));
@@ -74,16 +74,16 @@ test("news is kept for as long as there is not too much of it", () => {
   assert.ok(cluster.events.has("uid-5999") && !cluster.events.has("uid-0"));
 });
 
-test("a pod is as wide as its largest share, and all together no wider than the node", () => {
+test("a pod is as wide as its largest share, and all pods together are no wider than the node", () => {
   const cluster = clusterOf({ nodes: [node("n1", { gpu: 4 })], pods: [0, 1, 2, 3, 4].map((at) => pod(`p${at}`, { node: "n1", gpu: 1 })) });
   const [full, half] = [cluster.running("n1"), cluster.running("n1").slice(0, 2)].map((pods) => strips(pods, cluster.nodes.get("n1"), 40));
   assert.deepEqual(half.map((one) => [one.from, one.width]), [[0, 10], [10, 10]]);
   assert.ok(Math.abs(full.at(-1).from + full.at(-1).width - 40) < 1e-6);
 });
 
-test("one asks why by the name of whoever made the gang", () => {
+test("the why command names the owner of the gang", () => {
   const made = { name: "train-1-2", namespace: "lab", owner: { kind: "Job", name: "train" } };
-  assert.equal(command(made), "phalanx why job/train -n lab");
-  assert.equal(command({ ...made, owner: { kind: "Workload", name: "w" } }), "phalanx why podgroup/train-1-2 -n lab");
-  assert.equal(command({ ...made, owner: null }), "phalanx why podgroup/train-1-2 -n lab");
+  assert.equal(whyCommand(made), "phalanx why job/train -n lab");
+  assert.equal(whyCommand({ ...made, owner: { kind: "Workload", name: "w" } }), "phalanx why podgroup/train-1-2 -n lab");
+  assert.equal(whyCommand({ ...made, owner: null }), "phalanx why podgroup/train-1-2 -n lab");
 });

@@ -1,4 +1,4 @@
-/* As much of a browser as the page needs, for engines without one: elements, focus, events, frames, a pen that counts. */
+/* The part of a browser that the page needs, for node: elements, focus, events, frames, and a canvas that counts rectangles. */
 
 import { readFileSync } from "node:fs";
 
@@ -9,19 +9,19 @@ class Node {
     Object.assign(this, { tagName: tag.toUpperCase(), text, childNodes: [], parentElement: null, attributes: {} });
     Object.assign(this, { dataset: {}, style: {}, listeners: {}, hidden: false, tabIndex: 0, value: "" });
     Object.assign(this, { clientWidth: 860, clientHeight: 520, scrollTop: 0 });
-    if (tag === "canvas") this.pen = new Pen();
+    if (tag === "canvas") this.context = new CanvasContext();
   }
 
   get children() { return this.childNodes.filter((one) => one.tagName !== "#TEXT"); }
   get textContent() { return this.text + this.childNodes.map((one) => one.textContent).join(""); }
   set textContent(text) { this.replaceChildren(...(text ? [text] : [])); }
-  getContext() { return this.pen; }
+  getContext() { return this.context; }
   setAttribute(name, value) {
     this.attributes[name] = value;
     if (name === "hidden") this.hidden = true;
     if (name.startsWith("data-")) this.dataset[name.slice(5)] = value;
   }
-  addEventListener(type, heard) { (this.listeners[type] ??= []).push(heard); }
+  addEventListener(type, listener) { (this.listeners[type] ??= []).push(listener); }
   append(...nodes) { for (const one of nodes) this.insertBefore(one, null); }
   replaceChildren(...nodes) { for (const one of [...this.childNodes]) one.remove(); this.append(...nodes); }
   insertBefore(child, before) {
@@ -47,29 +47,29 @@ class Node {
     this.fire("focus");
     this.fire("focusin");
   }
-  /** An event here and, as events do, everywhere above. */
+  /** Dispatches an event on this element and its ancestors. */
   fire(type, more = {}) {
     const event = { target: this, preventDefault: () => { event.prevented = true; }, ...more };
-    for (let node = this; node; node = node.parentElement) for (const heard of node.listeners[type] ?? []) heard(event);
+    for (let node = this; node; node = node.parentElement) for (const listener of node.listeners[type] ?? []) listener(event);
     return event;
   }
 }
 
-/** Draws nothing, and knows which rectangles can be seen: those that no later one covers. */
-class Pen {
+/** Draws nothing; records the visible rectangles: those that no later one covers. */
+class CanvasContext {
   constructor() { Object.assign(this, { painted: [], texts: [], pictures: 0 }); }
   setTransform() { Object.assign(this, { painted: [], texts: [] }); this.pictures++; }
   fillRect(x, y, w, h) {
     const covered = (one) => one.x >= x && one.y >= y && one.x + one.w <= x + w && one.y + one.h <= y + h;
     this.painted = [...this.painted.filter((one) => !covered(one)), { x, y, w, h, colour: this.fillStyle }];
   }
-  /** How many of a colour there are. */
+  /** Returns the number of visible rectangles of a colour. */
   count(colour) { return this.painted.filter((one) => one.colour === colour).length; }
   strokeRect() {}
   fillText(text) { this.texts.push(text); }
 }
 
-function parsed(html) {
+function parseHtml(html) {
   const root = new Node("document");
   const ids = new Map();
   let open = root;
@@ -87,20 +87,20 @@ function parsed(html) {
 }
 
 function storage() {
-  const kept = new Map();
-  return { getItem: (k) => kept.get(k) ?? null, setItem: (k, v) => kept.set(k, v), removeItem: (k) => kept.delete(k) };
+  const items = new Map();
+  return { getItem: (k) => items.get(k) ?? null, setItem: (k, v) => items.set(k, v), removeItem: (k) => items.delete(k) };
 }
 
-/** Makes this engine look like a browser that has opened the page of a server. */
+/** Defines the globals of a browser that has opened the page of a server. */
 export function open(url, folder) {
-  const { root, ids } = parsed(readFileSync(new URL("index.html", folder), "utf8"));
-  const ask = globalThis.fetch;
+  const { root, ids } = parseHtml(readFileSync(new URL("index.html", folder), "utf8"));
+  const originalFetch = globalThis.fetch;
   Object.assign(globalThis, {
     document: Object.assign(root, {
       activeElement: null, documentElement: root.children[0], getElementById: (id) => ids.get(id),
       createElement: (tag) => new Node(tag),
     }),
-    fetch: (path, options) => ask(url + path, options),
+    fetch: (path, options) => originalFetch(url + path, options),
     matchMedia: () => ({ matches: false, addEventListener() {} }),
     requestAnimationFrame: (work) => setTimeout(work, 1),
     ResizeObserver: class { observe() {} },
@@ -109,11 +109,11 @@ export function open(url, folder) {
   return (id) => ids.get(id);
 }
 
-/** Until something is so; throws what is the case instead. */
-export async function until(what, says = () => "", limit = 15000) {
+/** Waits until a condition is true; throws a description of the state after the limit. */
+export async function until(condition, describe = () => "", limit = 15000) {
   const end = performance.now() + limit;
-  while (!what()) {
-    if (performance.now() > end) throw new Error(`never came: ${what} ${says()}`);
+  while (!condition()) {
+    if (performance.now() > end) throw new Error(`never true: ${condition} ${describe()}`);
     await new Promise((done) => setTimeout(done, 10));
   }
 }

@@ -4,7 +4,7 @@ import test from "node:test";
 import { Colours, INKS, PALETTES, luminance } from "../../src/phalanx/ui/colour.js";
 import { NodeMap } from "../../src/phalanx/ui/map.js";
 import { cellAt, neighbour, plan } from "../../src/phalanx/ui/plan.js";
-import { parsed, shown } from "../../src/phalanx/ui/quantity.js";
+import { formatAmount, parseQuantity } from "../../src/phalanx/ui/quantity.js";
 import { levels, tree } from "../../src/phalanx/ui/topology.js";
 import { clusterOf, node, pod } from "./objects.mjs";
 
@@ -20,7 +20,7 @@ const bright = (text) => luminance([1, 3, 5].map((at) => parseInt(text.slice(at,
 const contrast = (a, b) => (Math.max(bright(a), bright(b)) + 0.05) / (Math.min(bright(a), bright(b)) + 0.05);
 
 for (const theme of ["dark", "light"]) {
-  test(`every colour is seen in the ${theme}`, () => {
+  test(`every colour has enough contrast in the ${theme} theme`, () => {
     for (const one of [...PALETTES[theme], INKS[theme].alone]) {
       assert.ok(contrast(one, INKS[theme].ground) >= 3, `${one} on the ground`);
       assert.ok(contrast(one, INKS[theme].node) >= 2.4, `${one} on a node`);
@@ -30,7 +30,7 @@ for (const theme of ["dark", "light"]) {
   });
 }
 
-test("a gang has the colour of its name, in every window", () => {
+test("a gang has the same colour in every window", () => {
   const [one, other] = [new Colours(), new Colours()];
   assert.equal(one.of("default/train", "dark"), other.of("default/train", "dark"));
   one.of("default/next", "dark");
@@ -38,9 +38,9 @@ test("a gang has the colour of its name, in every window", () => {
   assert.equal(one.of("", "dark"), INKS.dark.alone);
 });
 
-test("gangs that are there together are told apart", () => {
+test("gangs get distinct colours", () => {
   const colours = new Colours();
-  const used = (count) => new Set(Array.from({ length: count }, (_, at) => colours.give(`default/job-${at}`)));
+  const used = (count) => new Set(Array.from({ length: count }, (_, at) => colours.assign(`default/job-${at}`)));
   const hues = [...used(6)].map((place) => place % 24);
   const gaps = hues.flatMap((a, at) => hues.slice(at + 1).map((b) => Math.min(Math.abs(a - b), 24 - Math.abs(a - b))));
   assert.ok(gaps.filter((gap) => gap >= 2).length >= gaps.length - 3, `${hues}`);
@@ -48,28 +48,28 @@ test("gangs that are there together are told apart", () => {
   assert.ok(used(500).size === PALETTES.dark.length);
 });
 
-test("a colour that is let go is there for others", () => {
+test("a released colour is assigned again", () => {
   const colours = new Colours();
-  const all = Array.from({ length: PALETTES.dark.length }, (_, at) => colours.give(`g${at}`));
-  colours.free("g7");
-  assert.equal(colours.give("new"), all[7]);
+  const all = Array.from({ length: PALETTES.dark.length }, (_, at) => colours.assign(`g${at}`));
+  colours.release("g7");
+  assert.equal(colours.assign("new"), all[7]);
 });
 
-test("the labels that divide the nodes are found, the widest first", () => {
+test("the labels that divide the nodes are returned, the widest first", () => {
   assert.deepEqual(levels(nodesOf(64, 2, 4)), [BLOCK, RACK]);
   assert.deepEqual(levels(nodesOf(64, 1, 4)), [RACK]);
   assert.deepEqual(levels(nodesOf(64, 1, 1)), []);
   assert.deepEqual(levels([{ name: "a", labels: { odd: "1" } }, { name: "b", labels: { odd: "2" } }, { name: "c", labels: { odd: "2" } }], ["odd"]), ["odd"]);
 });
 
-test("domains and nodes stand in the order people count", () => {
+test("domains and nodes are in numeric order", () => {
   const found = tree(nodesOf(44, 11, 2), [BLOCK]);
   assert.deepEqual(found.parts.map((one) => one.title).slice(-2), ["b-9", "b-10"]);
   assert.deepEqual(found.parts[0].nodes.map((one) => one.name), ["node-0", "node-11", "node-22", "node-33"]);
 });
 
 for (const [count, blocks, racks, width] of [[1, 1, 1, 860], [16, 2, 4, 860], [1000, 4, 16, 860], [1000, 1, 1, 860], [300, 40, 7, 320]]) {
-  test(`${count} nodes in ${blocks} blocks of ${racks} racks have their places`, () => {
+  test(`${count} nodes in ${blocks} blocks of ${racks} racks are laid out without overlap`, () => {
     const nodes = nodesOf(count, blocks, racks);
     const found = plan(tree(nodes, levels(nodes)), width, 520);
     assert.equal(new Set(found.cells.map((one) => one.node.name)).size, count);
@@ -102,21 +102,21 @@ test("arrow keys reach every node, and stop at the edge", () => {
 test("when pods change only the cells of their nodes are drawn", () => {
   globalThis.document ??= { activeElement: null };
   let rects = 0;
-  const pen = { setTransform() {}, strokeRect() {}, fillText() {}, fillRect() { rects++; } };
-  const canvas = { getContext: () => pen, addEventListener() {}, style: {}, parentElement: { clientWidth: 860, clientHeight: 520 } };
+  const context = { setTransform() {}, strokeRect() {}, fillText() {}, fillRect() { rects++; } };
+  const canvas = { getContext: () => context, addEventListener() {}, style: {}, parentElement: { clientWidth: 860, clientHeight: 520 } };
   const nodes = Array.from({ length: 100 }, (_, at) => node(`n${at}`));
   const cluster = clusterOf({ nodes, pods: [pod("a", { node: "n1" })] });
-  const map = new NodeMap(canvas, cluster, { theme: { name: "dark" }, told() {}, choose() {}, shows: () => true });
-  const drawn = (work) => { rects = 0; work(); return rects; };
-  assert.equal(drawn(() => map.refresh()), 1 + 100 + 1);
-  assert.equal(drawn(() => map.refresh()), 0);
+  const map = new NodeMap(canvas, cluster, { theme: { name: "dark" }, announce() {}, choose() {}, shows: () => true });
+  const countRects = (work) => { rects = 0; work(); return rects; };
+  assert.equal(countRects(() => map.refresh()), 1 + 100 + 1);
+  assert.equal(countRects(() => map.refresh()), 0);
   cluster.sinks().pods.apply("MODIFIED", pod("a", { node: "n2" }));
-  assert.equal(drawn(() => map.refresh()), 2 + 2 + 1);
+  assert.equal(countRects(() => map.refresh()), 2 + 2 + 1);
   cluster.sinks().nodes.apply("ADDED", node("n100"));
-  assert.equal(drawn(() => map.refresh()), 1 + 101 + 1);
+  assert.equal(countRects(() => map.refresh()), 1 + 101 + 1);
 });
 
-test("quantities are numbers", () => {
-  assert.deepEqual(["500m", "32Gi", "1e3", "8", "2k", "nonsense"].map(parsed), [0.5, 32 * 2 ** 30, 1000, 8, 2000, 0]);
-  assert.deepEqual([shown("memory", 32 * 2 ** 30), shown("cpu", 0.1 + 0.2), shown("memory", 0)], ["32Gi", "0.3", "0"]);
+test("quantities are parsed and formatted", () => {
+  assert.deepEqual(["500m", "32Gi", "1e3", "8", "2k", "nonsense"].map(parseQuantity), [0.5, 32 * 2 ** 30, 1000, 8, 2000, 0]);
+  assert.deepEqual([formatAmount("memory", 32 * 2 ** 30), formatAmount("cpu", 0.1 + 0.2), formatAmount("memory", 0)], ["32Gi", "0.3", "0"]);
 });

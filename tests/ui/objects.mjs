@@ -1,4 +1,4 @@
-/* Objects of the API, as short as tests need them. */
+/* Minimal API objects for tests. */
 
 import { Cluster } from "../../src/phalanx/ui/cluster.js";
 

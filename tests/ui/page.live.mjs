@@ -1,4 +1,4 @@
-/* The whole page against a running control plane (SERVER, TOKEN): node --test with a stand-in for the browser. */
+/* The whole page with a running control plane (SERVER, TOKEN), under node --test with a stub of the browser. */
 
 import assert from "node:assert/strict";
 import test, { after } from "node:test";
@@ -10,11 +10,11 @@ const FOLDER = new URL("../../src/phalanx/ui/", import.meta.url);
 const JOBS = "/apis/batch/v1/namespaces/default/jobs";
 
 const $ = open(SERVER, FOLDER);
-const says = (id) => $(id).textContent;
-const showing = (id, text) => until(() => says(id).includes(text), () => `${text}: ${says(id)} | ${says("state")}`);
-const gone = (id, text) => until(() => !says(id).includes(text), () => `${text}: ${says(id)} | ${says("state")}`);
-const troubles = [];
-process.on("unhandledRejection", (error) => troubles.push(error));
+const textOf = (id) => $(id).textContent;
+const showing = (id, text) => until(() => textOf(id).includes(text), () => `${text}: ${textOf(id)} | ${textOf("state")}`);
+const gone = (id, text) => until(() => !textOf(id).includes(text), () => `${text}: ${textOf(id)} | ${textOf("state")}`);
+const rejections = [];
+process.on("unhandledRejection", (error) => rejections.push(error));
 
 async function api(method, path, body) {
   const headers = { authorization: `Bearer ${TOKEN}`, "content-type": "application/json" };
@@ -49,49 +49,49 @@ after(() => setTimeout(() => process.exit(), 100));
 test("the page, from signing in to signing out", async (t) => {
   await import(new URL("page.js", FOLDER));
 
-  await t.test("a token that does not count is refused and not kept", async () => {
+  await t.test("an invalid token is rejected and not stored", async () => {
     assert.equal($("login").hidden, false);
     await signIn("wrong");
-    await showing("refusal", "does not count");
+    await showing("error", "The token is not valid");
     assert.equal(sessionStorage.getItem("phalanx.token"), null);
     assert.equal($("main").hidden, true);
   });
 
-  await t.test("one that counts opens the cluster", async () => {
+  await t.test("a valid token opens the cluster", async () => {
     await signIn(TOKEN);
     await showing("state", "live, as");
     await showing("counts", "4 nodes");
     assert.equal($("login").hidden, true);
     await until(() => document.documentElement.dataset.picture);
-    assert.ok($("map").pen.texts.includes("block-0"));
+    assert.ok($("map").context.texts.includes("block-0"));
   });
 
-  await t.test("a gang appears, in its colour, with the decision", async () => {
+  await t.test("a gang appears in its colour, with the decision", async () => {
     await api("POST", JOBS, gang("fits", 2));
     await showing("legend", "default/fits 2");
     await showing("decisions", "default/fits");
     await showing("decisions", "Scheduled");
     const { background } = $("legend").querySelector("span").style;
-    await until(() => $("map").pen.count(background) === 2, () => JSON.stringify($("map").pen.painted));
+    await until(() => $("map").context.count(background) === 2, () => JSON.stringify($("map").context.painted));
   });
 
-  await t.test("one that waits says why, and what would help", async () => {
+  await t.test("a waiting gang shows its reason and what would help", async () => {
     await api("POST", JOBS, gang("large", 6));
     await showing("waiting", "default/large");
     await showing("waiting", "Unschedulable");
     await showing("waiting", "minCount (6) cannot be satisfied");
     await showing("waiting", "Resources free for 2 more on all nodes; 6 needed");
-    await showing("waiting", "room for 4 members");
+    await showing("waiting", "capacity for 4 more members");
     await showing("waiting", "phalanx why job/large");
     await showing("waiting-title", "Waiting: 1");
   });
 
-  await t.test("a gang is followed from its Job to its nodes", async () => {
+  await t.test("the chain leads from the Job of a gang to its nodes", async () => {
     const button = $("legend").querySelectorAll("button").find((one) => one.textContent.includes("fits"));
     button.fire("click");
     await showing("chain", "2 at once, 2 active");
     for (const text of ["Job", "Workload", "template fits-pgt-0: gang", "PodGroup", "at least 2 at once", "Pods (2)", "Nodes (2)"]) {
-      assert.ok(says("chain").includes(text), `${text}: ${says("chain")}`);
+      assert.ok(textOf("chain").includes(text), `${text}: ${textOf("chain")}`);
     }
     const node = $("chain").querySelectorAll("button").find((one) => one.textContent.includes("×"));
     node.fire("click");
@@ -100,12 +100,12 @@ test("the page, from signing in to signing out", async (t) => {
     assert.equal($("chosen").hidden, true);
   });
 
-  await t.test("keys find their way", async () => {
+  await t.test("keys move the focus and select", async () => {
     $("map").focus();
-    const first = says("spot");
+    const first = textOf("focused");
     assert.match(first, /^node-0 · block block-0/);
     $("map").fire("keydown", { key: "ArrowRight" });
-    assert.notEqual(says("spot"), first);
+    assert.notEqual(textOf("focused"), first);
     $("map").fire("keydown", { key: "Enter" });
     await showing("chosen-title", "Node node-");
     document.fire("keydown", { key: "/", target: $("map") });
@@ -120,14 +120,14 @@ test("the page, from signing in to signing out", async (t) => {
     await showing("legend", "default/fits");
   });
 
-  await t.test("colours change with the switch", async () => {
+  await t.test("the switch changes the colours", async () => {
     const before = $("legend").querySelector("span").style.background;
     $("theme").fire("click");
     assert.equal(document.documentElement.dataset.theme, "dark");
     await until(() => $("legend").querySelector("span").style.background !== before);
   });
 
-  await t.test("who comes back sees what happened meanwhile", async () => {
+  await t.test("a page that becomes visible again catches up", async () => {
     document.hidden = true;
     document.fire("visibilitychange");
     await end("large");
@@ -138,19 +138,19 @@ test("the page, from signing in to signing out", async (t) => {
     await gone("waiting", "default/large");
   });
 
-  await t.test("what is deleted disappears", async () => {
+  await t.test("deleted gangs disappear", async () => {
     await end("fits");
     await gone("legend", "default/fits");
     await end("later");
     await showing("counts", "0 pods");
   });
 
-  await t.test("who signs out leaves nothing behind", async () => {
+  await t.test("signing out clears the page", async () => {
     $("leave").fire("click");
     assert.equal(sessionStorage.getItem("phalanx.token"), null);
     assert.equal($("main").hidden, true);
-    assert.equal(says("state"), "signed out");
-    assert.equal(says("legend"), "");
-    assert.deepEqual(troubles, []);
+    assert.equal(textOf("state"), "signed out");
+    assert.equal(textOf("legend"), "");
+    assert.deepEqual(rejections, []);
   });
 });

@@ -1,6 +1,6 @@
-"""The page in a real browser, against a real control plane: what is seen, and that all is well.
+"""The page in Chromium, with a real control plane.
 
-Pictures go to the folder that PHALANX_PICTURES names, if it names one.
+Screenshots go to the directory in PHALANX_PICTURES, if it is set.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from tools.control_plane import Access, ControlPlane
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 SHAPE = "cpu=8,memory=8Gi,example.com/gpu=4"
-#: Milliseconds from opening the page of a large cluster to its whole picture.
-PICTURE = 6000
-#: Milliseconds between two frames while a tenth of its pods changes: of twenty the slowest.
+#: Milliseconds from opening the page of a large cluster to the first complete map.
+FIRST_MAP = 6000
+#: The 95th percentile of milliseconds between two frames while a tenth of the pods changes.
 FRAME = 100
-#: Counts the milliseconds between frames, and of those that were the slowest of twenty.
-COUNTING = (
+#: Script that records the milliseconds between frames, and their 95th percentile.
+RECORD_FRAMES = (
     "window.frames_ = []; let last = performance.now();"
     "(function next(now) {"
     " frames_.push(now - last); last = now; requestAnimationFrame(next);"
     " })(last)"
 )
-SLOW = "frames_.sort((a, b) => a - b)[Math.floor(frames_.length * 0.95)]"
+SLOW_FRAME = "frames_.sort((a, b) => a - b)[Math.floor(frames_.length * 0.95)]"
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +43,15 @@ def plane() -> Iterator[ControlPlane]:
         yield found
 
 
-def ask(access: Access, method: str, path: str, body: object = None) -> None:
-    request = urllib.request.Request(
+def request(access: Access, method: str, path: str, body: object = None) -> None:
+    message = urllib.request.Request(
         f"https://{access.host}:{access.port}{path}",
         method=method,
         data=json.dumps(body).encode() if body else None,
         headers={"authorization": f"Bearer {access.token}", "content-type": "application/json"},
     )
     context: ssl.SSLContext = access.tls()
-    with urllib.request.urlopen(request, context=context) as answer:
+    with urllib.request.urlopen(message, context=context) as answer:
         answer.read()
 
 
@@ -72,8 +72,8 @@ def job(name: str, members: int, gpus: int) -> dict[str, Any]:
     }
 
 
-def end(access: Access, name: str) -> None:
-    ask(access, "DELETE", f"{JOBS}/{name}?propagationPolicy=Background")
+def delete_job(access: Access, name: str) -> None:
+    request(access, "DELETE", f"{JOBS}/{name}?propagationPolicy=Background")
 
 
 def sign_in(page: DevTools, access: Access) -> None:
@@ -95,56 +95,54 @@ def hides(page: DevTools, part: str, text: str) -> None:
     page.until(f"!document.getElementById('{part}').textContent.includes({json.dumps(text)})")
 
 
-def keep(page: DevTools, name: str) -> None:
-    """A picture, for whoever wants to look at it."""
+def take_screenshot(page: DevTools, name: str) -> None:
+    """Write a screenshot if PHALANX_PICTURES is set."""
     if folder := os.environ.get("PHALANX_PICTURES"):
-        page.picture(Path(folder) / f"{name}.png")
+        page.screenshot(Path(folder) / f"{name}.png")
 
 
-def is_quiet(page: DevTools) -> bool:
-    """Whether there is no error so far, no violation of the policy, and nothing beyond the edge."""
+def has_no_errors(page: DevTools) -> bool:
+    """Return whether there is no script error, no policy violation and no horizontal overflow."""
     wide = page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    return bool(wide) and page.complaints == []
+    return bool(wide) and page.errors == []
 
 
-def test_gangs_come_wait_and_go_before_the_eyes(plane: ControlPlane) -> None:
+def test_page_shows_gangs_while_they_run_wait_and_end(plane: ControlPlane) -> None:
     access = plane.access
     with browsing() as page:
         sign_in(page, access)
         shows(page, "counts", "8 nodes")
-        ask(access, "POST", JOBS, job("fits", 4, 4))
-        ask(access, "POST", JOBS, job("large", 6, 4))
+        request(access, "POST", JOBS, job("fits", 4, 4))
+        request(access, "POST", JOBS, job("large", 6, 4))
         shows(page, "legend", "default/fits 4")
         shows(page, "waiting", "minCount (6) cannot be satisfied")
-        shows(page, "waiting", "room for 2 members")
+        shows(page, "waiting", "capacity for 2 more members")
         page.evaluate("document.querySelector('#legend button').click()")
         shows(page, "chain", "Nodes (")
-        keep(page, "followed")
-        end(access, "large")
+        take_screenshot(page, "followed")
+        delete_job(access, "large")
         hides(page, "waiting", "default/large")
-        end(access, "fits")
+        delete_job(access, "fits")
         shows(page, "counts", "0 pods")
-        assert is_quiet(page), page.complaints
+        assert has_no_errors(page), page.errors
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
-def test_the_page_is_as_dark_as_the_system_and_as_the_switch(
-    plane: ControlPlane, theme: str
-) -> None:
+def test_page_follows_the_colour_scheme_and_its_switch(plane: ControlPlane, theme: str) -> None:
     with browsing() as page:
         scheme = {"name": "prefers-color-scheme", "value": theme}
         page.send("Emulation.setEmulatedMedia", features=[scheme])
         sign_in(page, plane.access)
-        ground = "getComputedStyle(document.body).backgroundColor"
-        first = page.evaluate(ground)
+        background = "getComputedStyle(document.body).backgroundColor"
+        first = page.evaluate(background)
         assert page.evaluate("document.documentElement.dataset.theme") == theme
-        keep(page, theme)
+        take_screenshot(page, theme)
         page.evaluate("document.getElementById('theme').click()")
-        assert page.evaluate(ground) != first
-        assert is_quiet(page), page.complaints
+        assert page.evaluate(background) != first
+        assert has_no_errors(page), page.errors
 
 
-def test_everything_is_reached_by_keys(plane: ControlPlane) -> None:
+def test_page_is_usable_by_keyboard(plane: ControlPlane) -> None:
     with browsing() as page:
         sign_in(page, plane.access)
         page.evaluate("document.body.focus()")
@@ -157,34 +155,34 @@ def test_everything_is_reached_by_keys(plane: ControlPlane) -> None:
             seen.append(page.evaluate("document.activeElement.id"))
         assert seen[:3] == ["theme", "leave", "map"]
         page.evaluate("document.getElementById('map').focus()")
-        shows(page, "spot", "node-0")
+        shows(page, "focused", "node-0")
         page.press("ArrowRight")
         page.press("Enter")
         shows(page, "chosen-title", "Node node-")
         page.press("Escape")
         assert page.evaluate("document.getElementById('chosen').hidden")
-        assert is_quiet(page), page.complaints
+        assert has_no_errors(page), page.errors
 
 
 @pytest.mark.soak
-def test_a_thousand_nodes_and_ten_thousand_pods_are_seen_soon() -> None:
+def test_page_of_a_large_cluster_is_fast() -> None:
     chromium()
     topology = ("--nodes", "1000", "--shape", SHAPE, "--topology", "block=4,rack=16")
     with ControlPlane("--data", ":memory:", *topology, limit=60) as plane, browsing() as page:
         access = plane.access
         for at in range(100):
-            ask(access, "POST", JOBS, job(f"job-{at:03}", 100, 0))
+            request(access, "POST", JOBS, job(f"job-{at:03}", 100, 0))
         sign_in(page, access)
         shows(page, "counts", "10000 pods")
         page.send("Page.reload")
         page.until("document.readyState === 'complete'")
         took = page.until("Number(document.documentElement.dataset.picture)")
-        keep(page, "large")
-        assert took < PICTURE
-        page.evaluate(COUNTING)
+        take_screenshot(page, "large")
+        assert took < FIRST_MAP
+        page.evaluate(RECORD_FRAMES)
         for at in range(5):
-            ask(access, "POST", JOBS, job(f"more-{at}", 100, 0))
-            end(access, f"job-{at:03}")
+            request(access, "POST", JOBS, job(f"more-{at}", 100, 0))
+            delete_job(access, f"job-{at:03}")
         shows(page, "decisions", "default/more-4")
-        assert page.evaluate(SLOW) < FRAME
-        assert is_quiet(page), page.complaints
+        assert page.evaluate(SLOW_FRAME) < FRAME
+        assert has_no_errors(page), page.errors

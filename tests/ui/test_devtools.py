@@ -1,4 +1,4 @@
-"""Our end of the DevTools protocol, against an engine that speaks it and is no browser."""
+"""The DevTools client with node, which speaks the protocol too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.ui.devtools import DevTools, Refused, connected
+from tests.ui.devtools import DevTools, DevToolsError, connected
 from tests.ui.test_modules import node
 
 
@@ -26,15 +26,15 @@ def tools() -> Iterator[DevTools]:
             process.kill()
 
 
-def test_values_and_promises_come_through(tools: DevTools) -> None:
+def test_devtools_returns_values_and_promises(tools: DevTools) -> None:
     assert tools.evaluate("1 + 1") == 2
     assert tools.until("new Promise((done) => done({a: [1]}))") == {"a": [1]}
 
 
-def test_errors_and_complaints_come_through(tools: DevTools) -> None:
-    with pytest.raises(Refused, match="nothing is not defined"):
+def test_devtools_reports_errors_and_console_messages(tools: DevTools) -> None:
+    with pytest.raises(DevToolsError, match="nothing is not defined"):
         tools.evaluate("nothing.at.all")
-    tools.evaluate("console.error('dear', 'me'); console.log('fine')")
-    assert tools.complaints == ["dear me"]
-    with pytest.raises(Refused, match=r"No\.such"):
+    tools.evaluate("console.error('an', 'error'); console.log('fine')")
+    assert tools.errors == ["an error"]
+    with pytest.raises(DevToolsError, match=r"No\.such"):
         tools.send("No.such")

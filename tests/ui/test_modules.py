@@ -1,6 +1,6 @@
-"""The page's modules in an engine without a browser: each alone, then all against a server.
+"""The modules of the page under node: each alone, then all with a server.
 
-What a browser adds (layout, the policy, real keys) is asked in `test_chromium.py`.
+What needs a browser (layout, the content security policy, real keys) is in `test_chromium.py`.
 """
 
 from __future__ import annotations
@@ -16,23 +16,26 @@ import pytest
 from tools.control_plane import Access, ControlPlane
 
 HERE = Path(__file__).parent
-ALONE = sorted(path.name for path in HERE.glob("*.test.mjs"))
-OLDEST = 20
+UNIT_TESTS = sorted(path.name for path in HERE.glob("*.test.mjs"))
+#: The oldest major version of node with `node --test` as needed.
+MIN_NODE_VERSION = 20
 
 
 def node() -> str:
-    """The engine, if there is one that knows how to run tests."""
+    """Return the path of node; skip the test if it is missing or too old."""
     found = shutil.which("node")
     if found is None:
         pytest.skip("node is not on the PATH")
-    said = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout
-    if int(said.removeprefix("v").split(".")[0]) < OLDEST:
-        pytest.skip(f"node is older than {OLDEST}: {said.strip()}")
+    version = subprocess.run(
+        [found, "--version"], capture_output=True, text=True, check=True
+    ).stdout
+    if int(version.removeprefix("v").split(".")[0]) < MIN_NODE_VERSION:
+        pytest.skip(f"node is older than {MIN_NODE_VERSION}: {version.strip()}")
     return found
 
 
 def run(name: str, env: Mapping[str, str]) -> None:
-    """One file of tests; what it says if one of them fails."""
+    """Run one file of tests; fail with its output."""
     found = subprocess.run(
         [node(), "--test", str(HERE / name)],
         capture_output=True, text=True, timeout=50, env={**os.environ, **env}, check=False,
@@ -40,38 +43,38 @@ def run(name: str, env: Mapping[str, str]) -> None:
     assert found.returncode == 0, found.stdout[-6000:]
 
 
-@pytest.mark.parametrize("name", ALONE)
-def test_modules_do_what_they_say(name: str) -> None:
+@pytest.mark.parametrize("name", UNIT_TESTS)
+def test_modules_pass_their_tests(name: str) -> None:
     run(name, {})
 
 
-def surroundings(access: Access, folder: Path) -> dict[str, str]:
-    """What a page of that server has to know."""
+def page_environment(access: Access, folder: Path) -> dict[str, str]:
+    """Return the environment of a page of that server."""
     authority = folder / "authority.pem"
     authority.write_text(access.authority)
     server = f"https://{access.host}:{access.port}"
     return {"SERVER": server, "TOKEN": access.token, "NODE_EXTRA_CA_CERTS": str(authority)}
 
 
-def test_the_page_follows_a_running_cluster(tmp_path: Path) -> None:
+def test_page_follows_a_running_cluster(tmp_path: Path) -> None:
     shape = "cpu=8,memory=8Gi,example.com/gpu=4"
     options = ("--data", ":memory:", "--nodes", "4", "--shape", shape, "--topology", "block=2")
     node()
     with ControlPlane(*options) as plane:
-        run("page.live.mjs", surroundings(plane.access, tmp_path))
+        run("page.live.mjs", page_environment(plane.access, tmp_path))
 
 
-def test_the_page_finds_a_server_again_that_was_away(tmp_path: Path) -> None:
-    engine, config = node(), tmp_path / "kubeconfig"
-    kept = ("--data", str(tmp_path / "data"), "--kubeconfig", str(config))
-    with ControlPlane(*kept, "--nodes", "2"):
+def test_page_reconnects_to_a_restarted_server(tmp_path: Path) -> None:
+    executable, config = node(), tmp_path / "kubeconfig"
+    options = ("--data", str(tmp_path / "data"), "--kubeconfig", str(config))
+    with ControlPlane(*options, "--nodes", "2"):
         access = Access.read(config)
-        env = {**os.environ, **surroundings(access, tmp_path)}
+        env = {**os.environ, **page_environment(access, tmp_path)}
         page = subprocess.Popen(
-            [engine, str(HERE / "away.live.mjs")], stdout=subprocess.PIPE, text=True, env=env
+            [executable, str(HERE / "away.live.mjs")], stdout=subprocess.PIPE, text=True, env=env
         )
         assert page.stdout is not None
         assert page.stdout.readline() == "live\n"
-    with page, ControlPlane(*kept, "--nodes", "3", "--listen", f"127.0.0.1:{access.port}"):
-        said = page.stdout.read().splitlines()
-    assert (said[:2], said[2][:7]) == (["not up to date", "live"], "3 nodes")
+    with page, ControlPlane(*options, "--nodes", "3", "--listen", f"127.0.0.1:{access.port}"):
+        states = page.stdout.read().splitlines()
+    assert (states[:2], states[2][:7]) == (["not up to date", "live"], "3 nodes")

@@ -1,7 +1,8 @@
-"""A control plane in the background: begun by `phalanx up --detach`, ended by `phalanx down`.
+"""A control plane in the background: `phalanx up --detach` starts it, `phalanx down` stops it.
 
-The file `up.pid` in its folder holds the number of its process, which keeps the file locked for as
-long as it lives: a number that nobody holds means nothing. What it says goes to `up.log`.
+Its directory contains `up.pid`, the process number, and `up.log`, its stderr. The process keeps
+`up.pid` locked for as long as it lives, so that a file that is left over after a crash does not
+name a live process.
 """
 
 from __future__ import annotations
@@ -19,21 +20,22 @@ from pathlib import Path
 import click
 
 _PID_FILE, _LOG_FILE = "up.pid", "up.log"
-#: Seconds that a control plane is given to end, and between two looks whether it has.
+#: Seconds that a control plane gets to stop, and between two checks whether it has.
 _STOP_TIMEOUT, _POLL_INTERVAL = 10.0, 0.05
+_ERROR_PREFIX = "Error: "
 
 
 class NotStarted(Exception):
-    """It did not become ready; what it said."""
+    """The control plane ended before it was ready; the message is its error."""
 
 
 class StillRunning(Exception):
-    """It was told to end and has not."""
+    """The control plane did not stop in time."""
 
 
 @contextlib.contextmanager
 def pid_file(folder: Path) -> Iterator[None]:
-    """Have this process known as the one that runs in a folder, unless there is one already."""
+    """Hold the locked PID file of a directory, unless another process holds it."""
     with open(folder / _PID_FILE, "a+", opener=_open_private) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -50,7 +52,7 @@ def pid_file(folder: Path) -> Iterator[None]:
 
 
 def running_pid(folder: Path) -> int:
-    """The number of the process that runs in a folder; 0 if none does."""
+    """Return the number of the process that runs in a directory; 0 if none does."""
     try:
         with (folder / _PID_FILE).open() as file:
             try:
@@ -63,31 +65,36 @@ def running_pid(folder: Path) -> int:
 
 
 def start(arguments: Sequence[str], folder: Path) -> str:
-    """Begin `phalanx up` with these arguments in the background; the line that it is ready with."""
+    """Start `phalanx up` with these arguments in the background; return its `ready` line."""
     with open(folder / _LOG_FILE, "w", opener=_open_private) as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "phalanx", "up", *arguments],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
             text=True,
-        )  # fmt: skip
+        )
     assert process.stdout is not None
     with process.stdout as out:
         ready = out.readline()
     if not ready.startswith("ready "):
         process.wait()
-        raise NotStarted((folder / _LOG_FILE).read_text().strip().removeprefix("Error: "))
+        text = (folder / _LOG_FILE).read_text().strip()
+        # Log lines may precede the error.
+        raise NotStarted(f"\n{text}".rpartition(f"\n{_ERROR_PREFIX}")[2])
     return ready.rstrip("\n")
 
 
 def print_ready(ready: str) -> None:
-    """Say that it is ready, for programs, and where its page is, for people."""
+    """Print the `ready` line on stdout and the address of the web page on stderr."""
     click.echo(ready)
     page = f"{ready.split()[1]}/ui/"
     click.echo(f"page {page} (sign in with the token of the kubeconfig)", err=True)
 
 
 def stop(folder: Path) -> bool:
-    """End what runs in a folder; whether anything did."""
+    """Stop the control plane that runs in a directory; return whether one was running."""
     pid = running_pid(folder)
     if not pid:
         return False
@@ -95,7 +102,7 @@ def stop(folder: Path) -> bool:
     deadline = time.monotonic() + _STOP_TIMEOUT
     while running_pid(folder) == pid:
         if time.monotonic() > deadline:
-            raise StillRunning(f"process {pid} has not ended after {_STOP_TIMEOUT:g} s")
+            raise StillRunning(f"process {pid} has not stopped after {_STOP_TIMEOUT:g} s")
         time.sleep(_POLL_INTERVAL)
     return True
 

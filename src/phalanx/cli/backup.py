@@ -1,4 +1,4 @@
-"""`phalanx backup`: a consistent copy of the store, while it runs or not."""
+"""`phalanx backup`: copy the store to a file, consistently, while the control plane may run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from phalanx.store.errors import StoreUnusable
 @click.command()
 @click.argument("target", type=click.Path(path_type=Path), metavar="FILE")
 @click.option(
-    "--data", type=click.Path(path_type=Path), default=None, metavar="DIR",
-    help="The folder of the store. [default: the one that phalanx up uses]",
-)  # fmt: skip
+    "--data",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="DIR",
+    help="Data directory of the control plane. [default: that of phalanx up]",
+)
 def command(target: Path, data: Path | None) -> None:
-    """Copy the store to a new file, as of one moment; the control plane may run meanwhile.
+    """Copy the store to a new file, as of one revision; the control plane may be running.
 
     \b
     Example:

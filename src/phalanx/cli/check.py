@@ -1,4 +1,8 @@
-"""`phalanx check`: whether what must hold of a cluster holds, live or in a store. Only looks."""
+"""`phalanx check`: verify the invariants of a live cluster or of a store. Changes nothing.
+
+The invariants are those of the simulator (`phalanx.sim.invariants`): no node is over its
+allocatable resources, a gang is placed as a whole, an object does not contradict itself.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +35,9 @@ from phalanx.store.database_file import DATABASE_FILE
 from phalanx.store.errors import StoreUnusable
 from phalanx.store.sqlite import SqliteStore
 
-#: Seconds between two looks at a live cluster: what is wrong in both is no passing state.
+#: Seconds between two reads of a live cluster: a violation counts if both reads show it.
 RECHECK_INTERVAL = 1.0
-#: Seconds by which what a scheduler has seen may be late.
+#: Seconds by which the scheduler's view of the cluster may be late.
 MAX_VIEW_LAG = 5.0
 
 
@@ -44,25 +48,26 @@ MAX_VIEW_LAG = 5.0
     type=click.Path(path_type=Path),
     default=None,
     metavar="DIR",
-    help="Judge the store in this folder instead, as it is; a control plane may use it.",
+    help="Check the store in this data directory instead; a control plane may be using it.",
 )
 @click.option(
     "--watch",
     default=0.0,
     metavar="SECONDS",
     type=click.FloatRange(min=0),
-    help="Judge every change as well, for so long.",
+    help="Also check every change for this long.",
 )
 @output_option(TABLE, JSON, YAML)
 def command(
-    config: Path | None, context: str, data: Path | None, watch: float, output: str
-) -> None:  # fmt: skip
-    """Check that no node is overfull, no gang placed by halves, and no object contradicts itself.
+    *, config: Path | None, context: str, data: Path | None, watch: float, output: str
+) -> None:
+    """Verify cluster invariants: no node is over its allocatable resources, no gang is placed in
+    part, and no object contradicts itself.
 
-    With --watch also that nothing moves that must stay: bindings, ends, groups and their
-    conditions. Nothing is changed.
+    With --watch also that bindings, ended pods, groups and their conditions do not change in ways
+    that they must not. Changes nothing.
 
-    Exit code: 0 if all is well, 1 if not, with a sentence for everything that is wrong.
+    Exit code: 0 if all invariants hold, 1 if not, with one line for each violation.
 
     \b
     Example:
@@ -71,39 +76,51 @@ def command(
       phalanx check --data ~/.local/state/phalanx
     """
     if data is not None and (config or context or watch):
-        raise click.UsageError("--data is about a store; leave --kubeconfig, --context and --watch")
-    cluster, wrong = (
-        _check_store(data)
-        if data
-        else query_cluster(config, context, lambda c, _: check_live(c, watch))
-    )
-    if output == TABLE:
-        _print_result(cluster, wrong)
+        raise click.UsageError(
+            "--data checks a store; leave out --kubeconfig, --context and --watch"
+        )
+    if data is not None:
+        cluster, violations = _check_store(data)
     else:
-        click.echo(format_structured({"wrong": wrong, **_object_counts(cluster)}, output))
-    raise click.exceptions.Exit(1 if wrong else 0)
+        cluster, violations = query_cluster(
+            config, context, lambda client, _: check_live(client, watch)
+        )
+    counts: dict[str, Any] = {
+        "nodes": len(list(cluster.nodes)),
+        "gangs": len(list(cluster.groups)),
+        "pods": len(list(cluster.pods)),
+    }
+    if output == TABLE:
+        for violation in violations:
+            click.secho(violation, fg="red")
+        objects = ", ".join(pluralize(counts[f"{noun}s"], noun) for noun in ("node", "gang", "pod"))
+        result = pluralize(len(violations), "violation") if violations else "all invariants hold"
+        click.echo(f"{objects}: {result}")
+    else:
+        click.echo(format_structured({"wrong": violations, **counts}, output))
+    raise click.exceptions.Exit(1 if violations else 0)
 
 
 async def check_live(client: Client, seconds: float) -> tuple[ClusterObjects, list[str]]:
-    """What is wrong with a cluster in two looks, and with changes for so many seconds."""
+    """Return the cluster and its violations: those of two reads, and those of watched changes."""
     suspects = find_violations(await read_cluster(client))
     broken = await _watch_violations(client, seconds) if seconds else []
     if suspects:
         await asyncio.sleep(RECHECK_INTERVAL)
     cluster = await read_cluster(client)
-    still = find_violations(cluster)
-    return cluster, [*(one for one in suspects if one in still), *broken]
+    remaining = find_violations(cluster)
+    return cluster, [*(one for one in suspects if one in remaining), *broken]
 
 
 def find_violations(cluster: ClusterObjects) -> list[str]:
-    """What is wrong with one state of a cluster, in sentences."""
+    """Return the violations of one state of a cluster, one sentence each."""
     groups = [group for group in cluster.groups if isinstance(group, PodGroup)]
     nodes = {node.metadata.name for node in cluster.nodes}
     return [
         *check_cluster(cluster.pods, cluster.nodes, groups),
         *_inconsistent_objects(cluster.pods, groups),
         *(
-            f"pod {pod.metadata.key} is bound to node {pod.occupied_node}, which is not there"
+            f"pod {pod.metadata.key} is bound to node {pod.occupied_node}, which does not exist"
             for pod in cluster.pods
             if pod.occupied_node
             and pod.occupied_node not in nodes
@@ -113,38 +130,44 @@ def find_violations(cluster: ClusterObjects) -> list[str]:
 
 
 def _inconsistent_objects(pods: Iterable[Pod], groups: Iterable[PodGroup]) -> list[str]:
-    """Laws about changes, of no change at all: what an object says of itself must agree."""
-    told = [(f"pod {pod.metadata.key}", law(pod, pod)) for pod in pods for law in POD_INVARIANTS]
-    told += [
-        (f"group {one.metadata.key}", law(one, one)) for one in groups for law in GROUP_INVARIANTS
+    """Apply the invariants about changes to no change: an object must agree with itself."""
+    checked = [
+        (f"pod {pod.metadata.key}", invariant(pod, pod))
+        for pod in pods
+        for invariant in POD_INVARIANTS
     ]
-    return [f"{who} {sentence}" for who, sentence in told if sentence]
+    checked += [
+        (f"group {group.metadata.key}", invariant(group, group))
+        for group in groups
+        for invariant in GROUP_INVARIANTS
+    ]
+    return [f"{name} {violation}" for name, violation in checked if violation]
 
 
 async def _watch_violations(client: Client, seconds: float) -> list[str]:
-    """What changes break, by the laws of the simulator."""
-    observer, wrong = ApiObserver(client, (POD, NODE, POD_GROUP)), list[str]()
-    auditor = _create_auditor(observer, asyncio.get_running_loop())
+    """Watch the cluster and return the invariants that its changes violate."""
+    observer, violations = ApiObserver(client, (POD, NODE, POD_GROUP)), list[str]()
+    auditor = InvariantAuditor(
+        observer.pods,
+        observer.nodes,
+        observer.groups,
+        now=asyncio.get_running_loop().time,
+        horizon=MAX_VIEW_LAG,
+    )
     following = asyncio.create_task(observer.run())
     await asyncio.wait([following], timeout=RECHECK_INTERVAL)
-    # What was there from the beginning did not come about just now.
+    # The initial state is no change: discard what the auditor finds in it.
     auditor.audit()
-    observer.on_batch.append(lambda _: wrong.extend(auditor.audit()))
+    observer.on_batch.append(lambda _: violations.extend(auditor.audit()))
     done, _ = await asyncio.wait([following], timeout=seconds)
     for task in done:
         task.result()
     following.cancel()
-    return wrong
-
-
-def _create_auditor(observer: ApiObserver, loop: asyncio.AbstractEventLoop) -> InvariantAuditor:
-    return InvariantAuditor(
-        observer.pods, observer.nodes, observer.groups, now=loop.time, horizon=MAX_VIEW_LAG
-    )  # fmt: skip
+    return violations
 
 
 def _check_store(folder: Path) -> tuple[ClusterObjects, list[str]]:
-    """The same of a copy of a store: the store itself is only read."""
+    """Check a copy of a store; the store itself is only read."""
     with tempfile.TemporaryDirectory(prefix="phalanx-") as name:
         try:
             backup(folder, Path(name) / DATABASE_FILE)
@@ -155,28 +178,7 @@ def _check_store(folder: Path) -> tuple[ClusterObjects, list[str]]:
 
 
 async def _read_store(folder: Path) -> ClusterObjects:
-    plane = ControlPlane(
-        SqliteStore(folder),
-        WallClock(),
-        SystemRandom(),
-        ComponentConfig(without=options.COMPONENTS),
-    )
+    config = ComponentConfig(without=options.COMPONENTS)
+    plane = ControlPlane(SqliteStore(folder), WallClock(), SystemRandom(), config)
     async with plane.running():
         return await read_cluster(plane.client("phalanx"))
-
-
-def _print_result(cluster: ClusterObjects, wrong: list[str]) -> None:
-    for sentence in wrong:
-        click.secho(sentence, fg="red")
-    counts = _object_counts(cluster)
-    what = ", ".join(pluralize(counts[f"{noun}s"], noun) for noun in ("node", "gang", "pod"))
-    click.echo(
-        f"{pluralize(len(wrong), 'thing')} wrong with {what}" if wrong else f"{what}: all well"
-    )
-
-
-def _object_counts(cluster: ClusterObjects) -> dict[str, Any]:
-    return {
-        "nodes": len(list(cluster.nodes)), "gangs": len(list(cluster.groups)),
-        "pods": len(list(cluster.pods)),
-    }  # fmt: skip

@@ -1,4 +1,4 @@
-"""`phalanx completion SHELL`: what a shell must be told to complete our commands."""
+"""`phalanx completion SHELL`: print a shell completion script."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    """Print what makes a shell complete commands, options and their values.
+    """Print a script that makes a shell complete commands, options and their values.
 
     \b
     Example:

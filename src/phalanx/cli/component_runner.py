@@ -1,16 +1,11 @@
-"""The signals that end a command which runs until it is told to stop.
+"""Run one component against an API server; shared by `phalanx scheduler`, `controllers`, `nodes`.
 
-What went wrong, as one sentence for whoever typed the command.
+Defines their common options, the connection to the server, the HTTP endpoint for /metrics, /livez
+and /readyz, the `ready` line on stdout, and the end: a signal, or a credential that the server
+rejects. Everything else that a component reports goes to the log.
 
-The small port of a part that runs by itself: is it alive, is it ready, what has it measured.
-
-Plain HTTP without a credential, as for a kubelet and for Prometheus: nothing can be changed there.
-`phalanx up` has the same on the API server itself.
-
-What `phalanx scheduler`, `controllers` and `nodes` have in common: one part beside a server.
-
-Their options, the line that says that they are ready, what they say besides (on stderr), their
-small port, and the way they end.
+The HTTP endpoint is plain HTTP without authentication, for kubelet probes and Prometheus: it is
+read-only. `phalanx up` serves the same paths on its API server.
 """
 
 from __future__ import annotations
@@ -28,20 +23,86 @@ import uvloop
 
 from phalanx.api.errors import ApiError, Unauthorized
 from phalanx.cli.connection import load_client_config
-from phalanx.cli.options import parse_address
+from phalanx.cli.options import log_options, parse_address
 from phalanx.client import kubeconfig
 from phalanx.client.client import Client
 from phalanx.client.kubeconfig import KubeconfigError
 from phalanx.client.transports import DenialReportingTransport
+from phalanx.logs import Log
 from phalanx.randomness import SystemRandom
 from phalanx.telemetry import METRICS_CONTENT_TYPE, Metrics
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+#: Seconds to wait at the end for HTTP responses that are under way.
+_SHUTDOWN_TIMEOUT = 0.5
+
+
+class Component(Protocol):
+    """A component that runs until it is cancelled."""
+
+    @property
+    def not_ready_reason(self) -> str:
+        """Return why the component is not ready; "" if it is."""
+        ...
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        ...
+
+    async def drain(self) -> None:
+        """Start no new work and finish, within about a second, what is under way."""
+        ...
+
+
+# ---- options -------------------------------------------------------------------------------------
+
+
+def listen_option(command: F) -> F:
+    """Add `--listen`."""
+    return click.option(
+        "--listen",
+        default="",
+        metavar="HOST:PORT",
+        help="Address of /metrics, /livez and /readyz; port 0 chooses a free one."
+        " [default: not served]",
+    )(command)
+
+
+def component_options(command: F) -> F:
+    """Add `--leader-elect`, `--feature-gates`, `--listen` and the log options."""
+    for option in (
+        log_options,
+        listen_option,
+        click.option(
+            "--feature-gates",
+            default="",
+            metavar="A=true,B=false",
+            help="Features to switch on or off, by their names in Kubernetes.",
+        ),
+        click.option(
+            "--leader-elect/--no-leader-elect",
+            "elect",
+            default=None,
+            help="Act only while holding a Lease, so that several replicas can run. [default: yes]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def election_identity() -> str:
+    """Return an identity for leader election that no other process has."""
+    return f"{socket.gethostname()}_{SystemRandom().uid()}"
+
+
+# ---- signals and errors --------------------------------------------------------------------------
 
 
 @contextlib.asynccontextmanager
 async def stop_signals() -> AsyncIterator[asyncio.Event]:
-    """An event that SIGTERM and ^C set."""
+    """Yield an event that SIGTERM and SIGINT set."""
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, stopped.set)
@@ -53,20 +114,18 @@ async def stop_signals() -> AsyncIterator[asyncio.Event]:
 
 
 def plain_error(group: ExceptionGroup[Exception]) -> Exception:
-    """What went wrong as one sentence, where it was not a bug."""
-    known = group.subgroup((ApiError, KubeconfigError))
-    leaf: Exception | None = known
+    """Return the first API or kubeconfig error as a one-line error; the group if it has none."""
+    leaf: Exception | None = group.subgroup((ApiError, KubeconfigError))
     while isinstance(leaf, ExceptionGroup):
         leaf = leaf.exceptions[0]
     return click.ClickException(str(leaf)) if leaf else group
 
 
-#: Seconds that answers under way at the end are waited for.
-_SHUTDOWN_TIMEOUT = 0.5
+# ---- the HTTP endpoint ---------------------------------------------------------------------------
 
 
 def open_health_socket(text: str) -> socket.socket | None:
-    """The port that `--listen` asks for, if it asks for one."""
+    """Listen on the address of `--listen`, if one is given."""
     if not text:
         return None
     host, port = parse_address(text)
@@ -83,28 +142,33 @@ def open_health_socket(text: str) -> socket.socket | None:
 async def serve_health(
     sock: socket.socket | None, metrics: Metrics, not_ready_reason: Callable[[], str]
 ) -> AsyncIterator[None]:
-    """Answer there while the context lasts. `trouble` says why it is not ready, if it is not."""
+    """Serve /livez, /healthz, /readyz and /metrics for the duration of the context."""
     if sock is None:
         yield
         return
-    # Imported here: most of those who run a part do not ask for it.
+    # Imported here: a component without --listen does not need it.
     from aiohttp import web
 
-    async def alive(request: web.Request) -> web.Response:
+    async def get_live(request: web.Request) -> web.Response:
         return web.Response(text="ok")
 
-    async def ready(request: web.Request) -> web.Response:
-        wrong = not_ready_reason()
-        return web.Response(text=wrong or "ok", status=503 if wrong else 200)
+    async def get_ready(request: web.Request) -> web.Response:
+        reason = not_ready_reason()
+        return web.Response(text=reason or "ok", status=503 if reason else 200)
 
-    async def measured(request: web.Request) -> web.Response:
+    async def get_metrics(request: web.Request) -> web.Response:
         return web.Response(
             body=metrics.render().encode(), headers={"content-type": METRICS_CONTENT_TYPE}
         )
 
-    pages = {"/livez": alive, "/healthz": alive, "/readyz": ready, "/metrics": measured}
+    handlers = {
+        "/livez": get_live,
+        "/healthz": get_live,
+        "/readyz": get_ready,
+        "/metrics": get_metrics,
+    }
     app = web.Application()
-    app.add_routes([web.get(path, page) for path, page in pages.items()])
+    app.add_routes([web.get(path, handler) for path, handler in handlers.items()])
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_TIMEOUT)
     await runner.setup()
     try:
@@ -114,114 +178,66 @@ async def serve_health(
         await runner.cleanup()
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Component(Protocol):
-    """What runs beside a server until it is cancelled."""
-
-    @property
-    def not_ready_reason(self) -> str:
-        """Why it is not ready, if it is not."""
-        ...
-
-    async def run(self) -> None:
-        """Run."""
-        ...
-
-    async def drain(self) -> None:
-        """Bring what is under way to an end, soon."""
-        ...
-
-
-def listen_option(command: F) -> F:
-    """`--listen`."""
-    return click.option(
-        "--listen", default="", metavar="HOST:PORT",
-        help="Where to answer /metrics, /livez and /readyz; port 0 takes any free one."
-        " [default: nowhere]",
-    )(command)  # fmt: skip
-
-
-def component_options(command: F) -> F:
-    """`--leader-elect`, `--feature-gates` and `--listen`."""
-    for option in (
-        listen_option,
-        click.option("--feature-gates", default="", metavar="A=true,B=false",
-                     help="Features to switch on or off, by their names in Kubernetes."),
-        click.option("--leader-elect/--no-leader-elect", "elect", default=None,
-                     help="Whether to act only while holding a Lease, so that several can stand by."
-                     " [default: yes]"),
-    ):  # fmt: skip
-        command = option(command)
-    return command
-
-
-def election_identity() -> str:
-    """As whom the leadership is stood for: nobody else is called like that."""
-    return f"{socket.gethostname()}_{SystemRandom().uid()}"
+# ---- running -------------------------------------------------------------------------------------
 
 
 class ServerConnection:
-    """A server, found by the options, and a client of it that says what the server forbids."""
+    """The API server that the options name, and a client that logs each kind of denied write."""
 
-    def __init__(self, config: Path | None, context: str) -> None:
+    def __init__(self, config: Path | None, context: str, log: Log) -> None:
         try:
             server = load_client_config(config, context)
-            self.client = Client(
-                DenialReportingTransport(kubeconfig.create_transport(server), print_status)
-            )
-        except kubeconfig.KubeconfigError as error:
+            transport = kubeconfig.create_transport(server)
+        except KubeconfigError as error:
             raise click.ClickException(str(error)) from None
-        self.url = server.server
+        self.client = Client(DenialReportingTransport(transport, log.warning))
+        self.url, self.log = server.server, log
+
+
+class ReadyPrinter:
+    """Prints `ready …` on stdout the first time that a component is ready; logs later times.
+
+    A component becomes ready again when it is elected again or has lost and found its server.
+    """
+
+    def __init__(self, server: ServerConnection, label: str) -> None:
+        self._server, self._label, self._is_printed = server, label, False
+
+    def __call__(self, names: Sequence[str]) -> None:
+        """Report that the component is ready, with the names of what it runs."""
+        if self._is_printed:
+            self._server.log.info("ready again", **{self._label: ",".join(names)})
+        else:
+            click.echo(f"ready {self._server.url} {self._label} {','.join(names)}")
+        self._is_printed = True
 
 
 def run_component(
     server: ServerConnection, component: Component, sock: socket.socket | None
 ) -> None:
-    """Run to the end, which is a signal, or that the server does not know the credential."""
-    if not _run_to_end(server.client, component, sock):
-        raise click.ClickException(f"{server.url} does not accept the credential")
-
-
-def _run_to_end(client: Client, part: Component, sock: socket.socket | None) -> bool:
-    """Run to the end; False if the server refused the credential."""
-    is_known = True
+    """Run a component until a signal. Raises if the server rejects the credential."""
+    is_rejected = False
     try:
-        uvloop.run(_run(client, part, sock))
+        uvloop.run(_run(server, component, sock))
     except* Unauthorized:
-        is_known = False
-    return is_known
+        is_rejected = True
+    if is_rejected:
+        raise click.ClickException(f"{server.url} rejects the credential of the kubeconfig")
 
 
-async def _run(client: Client, part: Component, sock: socket.socket | None) -> None:
+async def _run(server: ServerConnection, component: Component, sock: socket.socket | None) -> None:
+    client = server.client
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(client.close)
         await stack.enter_async_context(
-            serve_health(sock, client.metrics, lambda: part.not_ready_reason)
+            serve_health(sock, client.metrics, lambda: component.not_ready_reason)
         )
         if sock is not None:
             host, port, *_ = sock.getsockname()
-            print_status(f"metrics at http://{f'[{host}]' if ':' in host else host}:{port}/metrics")
+            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            server.log.info("serving metrics", url=f"http://{address}/metrics")
         async with stop_signals() as stopped, asyncio.TaskGroup() as group:
-            running = group.create_task(part.run())
+            running = group.create_task(component.run())
             await stopped.wait()
-            await part.drain()
+            await component.drain()
             running.cancel()
-
-
-class ReadyPrinter:
-    """Says on stdout, the first time, that the work is done; later ones are news."""
-
-    def __init__(self, server: str, label: str) -> None:
-        self._server, self._what, self._is_printed = server, label, False
-
-    def __call__(self, names: Sequence[str]) -> None:
-        """Say so, and of what."""
-        click.echo(f"ready {self._server} {self._what} {','.join(names)}", err=self._is_printed)
-        self._is_printed = True
-
-
-def print_status(text: str) -> None:
-    """What is going on, on stderr."""
-    click.echo(text, err=True)

@@ -1,4 +1,8 @@
-"""Options that every command with a cluster takes, and the client that they lead to."""
+"""The cluster that a command asks: the options that name it, and a read-only client for it.
+
+The cluster is that of `--kubeconfig`, else of $KUBECONFIG, else the one whose pod runs the command,
+else the `phalanx up` of this user.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +27,24 @@ _DEFAULT_HELP = "[default: $KUBECONFIG, then the cluster of this pod, then the r
 
 
 def server_options(command: F) -> F:
-    """`--kubeconfig` and `--context`."""
+    """Add `--kubeconfig` and `--context`."""
     for option in (
         click.option("--context", default="", help="The context to use. [default: the current]"),
-        click.option("--kubeconfig", "config", type=click.Path(path_type=Path), default=None,
-                     metavar="FILE", help=_DEFAULT_HELP),
-    ):  # fmt: skip
+        click.option(
+            "--kubeconfig",
+            "config",
+            type=click.Path(path_type=Path),
+            default=None,
+            metavar="FILE",
+            help=_DEFAULT_HELP,
+        ),
+    ):
         command = option(command)
     return command
 
 
 def cluster_options(command: F) -> F:
-    """`-n`, `--kubeconfig` and `--context`."""
+    """Add `-n`, `--kubeconfig` and `--context`."""
     namespace = click.option(
         "-n", "--namespace", default="", metavar="NAME", help="[default: the context's]"
     )
@@ -42,11 +52,11 @@ def cluster_options(command: F) -> F:
 
 
 def load_client_config(config: Path | None, context: str) -> kubeconfig.ClientConfig:
-    """The server that the options lead to, and a credential for it."""
+    """Return the server that the options name, with a credential for it."""
     if not config and not os.environ.get("KUBECONFIG"):
-        inside = kubeconfig.load_in_cluster(os.environ)
-        if inside is not None:
-            return inside
+        in_cluster = kubeconfig.load_in_cluster(os.environ)
+        if in_cluster is not None:
+            return in_cluster
     files = (
         [config]
         if config
@@ -63,20 +73,18 @@ def load_client_config(config: Path | None, context: str) -> kubeconfig.ClientCo
 def query_cluster(
     config: Path | None, context: str, query: Callable[[Client, str], Awaitable[T]]
 ) -> T:
-    """Put a question to the cluster, given a client that only reads and the context's namespace."""
+    """Run a query with a read-only client and the context's namespace; return its result."""
+
+    async def run(server: kubeconfig.ClientConfig) -> T:
+        client = Client(ReadOnlyTransport(kubeconfig.create_transport(server)))
+        try:
+            return await query(client, server.namespace or "default")
+        finally:
+            await client.close()
+
     try:
-        return uvloop.run(_run_query(load_client_config(config, context), query))
+        return uvloop.run(run(load_client_config(config, context)))
     except Unreachable as error:
-        raise click.ClickException(f"{error}; does it run? (phalanx up)") from None
+        raise click.ClickException(f"{error}; is it running? (phalanx up)") from None
     except (kubeconfig.KubeconfigError, ApiError) as error:
         raise click.ClickException(str(error)) from None
-
-
-async def _run_query(
-    server: kubeconfig.ClientConfig, query: Callable[[Client, str], Awaitable[T]]
-) -> T:
-    client = Client(ReadOnlyTransport(kubeconfig.create_transport(server)))
-    try:
-        return await query(client, server.namespace or "default")
-    finally:
-        await client.close()

@@ -1,4 +1,4 @@
-"""`phalanx controllers`: the controllers alone, beside any API server."""
+"""`phalanx controllers`: run the controllers alone, against any API server."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from phalanx import logs
 from phalanx.cli import options
 from phalanx.cli.component_runner import (
     ReadyPrinter,
@@ -13,15 +14,14 @@ from phalanx.cli.component_runner import (
     component_options,
     election_identity,
     open_health_socket,
-    print_status,
     run_component,
 )
 from phalanx.cli.connection import server_options
+from phalanx.cli.options import LogOptions
 from phalanx.client.leader_election import LeaseTimings
 from phalanx.clock import WallClock
 from phalanx.controllers.controller_manager import (
     ControllerManager,
-    ControllerManagerCallbacks,
     ControllerManagerConfig,
 )
 from phalanx.controllers.leadership import ElectionConfig
@@ -32,6 +32,8 @@ from phalanx.controllers.registry import (
     UnknownController,
 )
 from phalanx.randomness import SystemRandom
+
+LOG = logs.component("controllers")
 
 _CONTROLLER_NAMES = ", ".join(row.name for row in CONTROLLERS)
 
@@ -44,8 +46,9 @@ _CONTROLLER_NAMES = ", ".join(row.name for row in CONTROLLERS)
     default=ALL_DEFAULT,
     show_default=True,
     metavar="LIST",
-    help=f"Which ones, with commas: {ALL_DEFAULT} all that are usual, x this one too, -x not this one. "
-    f"There are {_CONTROLLER_NAMES}. Where the API server is not Phalanx only job is usual.",
+    help=f"Comma-separated controllers to run: {ALL_DEFAULT} enables those that are on by default, "
+    f"x enables x, -x disables x. Available: {_CONTROLLER_NAMES}. Where the API server is not "
+    "Phalanx, only job is on by default.",
 )
 @click.option(
     "--basic-workloads",
@@ -53,34 +56,45 @@ _CONTROLLER_NAMES = ", ".join(row.name for row in CONTROLLERS)
     type=click.Choice(["always", "never"]),
     default="always",
     show_default=True,
-    help="Whether Jobs that are no gangs get a Workload and a PodGroup too.",
+    help="Whether Jobs that are not gangs get a Workload and a PodGroup too.",
 )
 @component_options
 def command(
-    config: Path | None, context: str, wanted: str, basic: str, elect: bool | None,
-    feature_gates: str, listen: str,
-) -> None:  # fmt: skip
+    *,
+    config: Path | None,
+    context: str,
+    wanted: str,
+    basic: str,
+    elect: bool | None,
+    feature_gates: str,
+    listen: str,
+    log: LogOptions,
+) -> None:
     """Run the controllers alone, against any API server.
 
-    Where that is not Phalanx, only Jobs with managedBy phalanx.dev/job-controller are looked after,
-    and garbage collection and all the other controllers are off unless they are named.
+    Where the API server is not Phalanx, the Job controller manages only Jobs with managedBy
+    phalanx.dev/job-controller, and all other controllers run only if they are named.
 
     \b
     Example:
       phalanx controllers --kubeconfig here.kubeconfig --controllers '*,-garbage'
     """
-    gates, selection = options.parse_feature_gates(feature_gates), _parse_selection(wanted)
-    candidacy = None if elect is False else ElectionConfig(election_identity(), LeaseTimings())
-    sock = open_health_socket(listen)
-    server = ServerConnection(config, context)
-    voice = ControllerManagerCallbacks(print_status, ReadyPrinter(server.url, "controllers"))
-    wishes = ControllerManagerConfig(selection, gates, basic == "always")
-    bureau = ControllerManager(server.client, WallClock(), SystemRandom(), voice, wishes, candidacy)
-    run_component(server, bureau, sock)
-
-
-def _parse_selection(text: str) -> ControllerSelection:
+    gates = options.parse_feature_gates(feature_gates)
     try:
-        return ControllerSelection(word.strip() for word in text.split(",") if word.strip())
+        names = [name.strip() for name in wanted.split(",") if name.strip()]
+        selection = ControllerSelection(names)
     except UnknownController as error:
         raise click.BadParameter(str(error), param_hint="--controllers") from None
+    election = None if elect is False else ElectionConfig(election_identity(), LeaseTimings())
+    sock = open_health_socket(listen)
+    server = ServerConnection(config, context, LOG)
+    log.configure()
+    manager = ControllerManager(
+        server.client,
+        WallClock(),
+        SystemRandom(),
+        on_ready=ReadyPrinter(server, "controllers"),
+        config=ControllerManagerConfig(selection, gates, basic_workloads=basic == "always"),
+        election=election,
+    )
+    run_component(server, manager, sock)

@@ -1,4 +1,4 @@
-"""What the commands that hand out credentials share: the folder, the server, how long."""
+"""What `phalanx token` and `phalanx kubeconfig` share: data directory, server, durations."""
 
 from __future__ import annotations
 
@@ -20,61 +20,67 @@ _DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 
 
 class ServerAddress(NamedTuple):
-    """Where a server is, and what clients should trust."""
+    """The URL of a server and the certificate authority that clients should trust."""
 
     url: str
     ca: str
 
 
 def data_option(command: F) -> F:
-    """`--data`."""
+    """Add `--data`."""
     return click.option(
-        "--data", type=click.Path(path_type=Path), default=None, metavar="DIR",
-        help="The folder of the control plane. [default: the one that phalanx up uses]",
-    )(command)  # fmt: skip
+        "--data",
+        type=click.Path(path_type=Path),
+        default=None,
+        metavar="DIR",
+        help="Data directory of the control plane. [default: that of phalanx up]",
+    )(command)
 
 
 def groups_option(command: F) -> F:
-    """`--group`."""
+    """Add `--group`."""
     return click.option(
-        "--group", "groups", multiple=True, metavar="NAME",
-        help="A group that they are in; may be given again.",
-    )(command)  # fmt: skip
+        "--group",
+        "groups",
+        multiple=True,
+        metavar="NAME",
+        help="Group of the user; may be repeated.",
+    )(command)
 
 
 def open_keyring(data: Path | None) -> Keyring:
-    """The keys of a control plane that has run before."""
+    """Open the keys of a control plane that has run before."""
     folder = data or state_directory()
     try:
-        found = Keyring(folder)
+        keyring = Keyring(folder)
     except FileNotFoundError:
-        raise click.ClickException(f"there is no {folder}; start phalanx up first") from None
+        raise click.ClickException(f"{folder} does not exist; start phalanx up first") from None
     except InsecurePermissionsError as error:
         raise click.ClickException(str(error)) from None
-    if not found.has_ca:
+    if not keyring.has_ca:
         raise click.ClickException(f"no control plane has used {folder}; start phalanx up first")
-    return found
+    return keyring
 
 
 def read_server_address(data: Path | None) -> ServerAddress:
-    """The control plane of a folder, as the kubeconfig that it wrote there says."""
+    """Read the server's address from the kubeconfig in the data directory."""
     try:
-        found = kubeconfig.load([(data or state_directory()) / "kubeconfig"])
+        config = kubeconfig.load([(data or state_directory()) / "kubeconfig"])
     except kubeconfig.KubeconfigError as error:
         raise click.ClickException(str(error)) from None
-    return ServerAddress(found.server, found.ca)
+    return ServerAddress(config.server, config.ca)
 
 
 def parse_duration(text: str) -> float:
-    """`30m`, `24h` or `7d` in seconds."""
-    found = re.fullmatch(r"(\d{1,9})([smhd])", text)
-    if found is None or not int(found[1]):
-        raise click.BadParameter(f"{text!r} is no time such as 30m, 24h or 7d")
-    return float(int(found[1]) * _DURATION_UNITS[found[2]])
+    """Convert `30m`, `24h` or `7d` to seconds."""
+    match = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    if match is None or not int(match[1]):
+        raise click.BadParameter(f'invalid duration "{text}"; use for example 30m, 24h or 7d')
+    return float(int(match[1]) * _DURATION_UNITS[match[2]])
 
 
 def write_kubeconfig(file: Path, server: ServerAddress, name: str, **credential: Any) -> None:
-    """Write a kubeconfig for somebody."""
+    """Write a kubeconfig for a user, with a token or a client certificate."""
     try:
         kubeconfig.write(file, server.url, server.ca, name=name, **credential)
     except kubeconfig.KubeconfigError as error:

@@ -1,4 +1,4 @@
-"""`phalanx decisions FILE`: what a scheduler decided, and whether it would again."""
+"""`phalanx decisions FILE`: list the decisions of a decision log, and replay them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import click
 import msgspec
 
 from phalanx.api.meta import micro_timestamp
+from phalanx.cli.output import align_columns, pluralize
+from phalanx.cli.scheduler_configuration import load_installed_plugins
 from phalanx.scheduler.decision import Decision, Placed
 from phalanx.scheduler.explain import explain
 from phalanx.scheduler.queue.decision_log import RecordFault, encode_decision
 from phalanx.scheduler.queue.replay import ReplayedDecision, list_decisions, replay
 
 _HEADER = ("TIME", "ENTITY", "ATTEMPT", "OUTCOME", "MESSAGE")
-#: Rows that are looked at together to line up their columns.
+#: Rows whose columns are aligned with each other: a long log is printed as it is read.
 _ROWS_PER_PAGE = 200
 
 DecisionRow = tuple[str, ...]
@@ -23,39 +25,47 @@ DecisionRow = tuple[str, ...]
 
 @click.command()
 @click.argument(
-    "files", nargs=-1, required=True, metavar="FILE…",
+    "files",
+    nargs=-1,
+    required=True,
+    metavar="FILE…",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-)  # fmt: skip
-@click.option("--check", is_flag=True, help="Make every decision again; exit 1 if any differs.")
+)
+@click.option("--check", is_flag=True, help="Replay every decision; exit 1 if one differs.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
 def command(files: tuple[Path, ...], check: bool, output: str) -> None:
-    """List the decisions in a log that `phalanx up --decision-log FILE` wrote, the oldest first.
+    """List the decisions in a log that `phalanx up --decision-log FILE` wrote, oldest first.
 
-    With --check everything that the scheduler saw is fed to another one, and each of its decisions
-    compared with the one that was made. Full logs are numbered FILE.1, FILE.2 …, the oldest last.
+    With --check a second scheduler gets the recorded input, and its decisions are compared with the
+    recorded ones. Full logs are numbered FILE.1, FILE.2 …; the highest number is the oldest.
 
     \b
     Example:
       phalanx decisions decisions.jsonl --check
     """
     lines = (line for file in files for line in _read_lines(file))
-    found = replay(lines) if check else list_decisions(lines)
-    tally = _Tally()
-    _print_table(tally.count(found)) if output == "table" else _print_json(tally.count(found))
-    if output == "table" and check:
-        click.echo(f"{tally.decisions} decisions made again, {tally.differences} differ")
-    if tally.faults or tally.differences:
+    counter = _DecisionCounter()
+    decisions = counter.count(
+        replay(lines, load_installed_plugins()) if check else list_decisions(lines)
+    )
+    if output == "table":
+        _print_table(decisions)
+        if check:
+            click.echo(f"{counter.decisions} decisions replayed, {counter.differences} differ")
+    else:
+        _print_json(decisions)
+    if counter.faults or counter.differences:
         raise click.exceptions.Exit(1)
 
 
-class _Tally:
-    """How many decisions there were, and how many of them, and of the lines, were wrong."""
+class _DecisionCounter:
+    """Counts decisions, decisions that differ in the replay, and invalid lines."""
 
     def __init__(self) -> None:
         self.decisions = self.differences = self.faults = 0
 
     def count(self, found: Iterable[ReplayedDecision | RecordFault]) -> Iterator[ReplayedDecision]:
-        """The decisions; lines that are wrong are told at once."""
+        """Yield the decisions; print an error for each invalid line."""
         for one in found:
             if isinstance(one, RecordFault):
                 self.faults += 1
@@ -71,31 +81,23 @@ def _read_lines(file: Path) -> Iterator[bytes]:
         yield from opened
 
 
-def _print_table(found: Iterable[ReplayedDecision]) -> None:
+def _print_table(decisions: Iterable[ReplayedDecision]) -> None:
     rows: list[DecisionRow] = [_HEADER]
-    for one in found:
+    for one in decisions:
         rows += _decision_rows(one)
         if len(rows) >= _ROWS_PER_PAGE:
-            _print_rows(rows)
+            click.echo("\n".join(align_columns(rows)))
             rows = []
-    _print_rows(rows)
-
-
-def _print_rows(rows: list[DecisionRow]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo("   ".join(padded).rstrip())
+    if rows:
+        click.echo("\n".join(align_columns(rows)))
 
 
 def _decision_rows(one: ReplayedDecision) -> Iterator[DecisionRow]:
-    """A decision, and below it the one that would be made today, if that is another."""
+    """The row of a decision, and below it the replayed decision if that differs."""
     entity = one.entity
     kind = "pod" if entity.group is None else "podgroup"
     outcome, message = _describe_decision(one.recorded)
-    yield (
-        micro_timestamp(one.at), f"{kind}/{entity.key}", str(entity.attempts), outcome, message
-    )  # fmt: skip
+    yield micro_timestamp(one.at), f"{kind}/{entity.key}", str(entity.attempts), outcome, message
     if one.replayed is not None and one.differs:
         outcome, message = _describe_decision(one.replayed)
         yield "", "", "now:", outcome, message or "other details"
@@ -104,15 +106,14 @@ def _decision_rows(one: ReplayedDecision) -> Iterator[DecisionRow]:
 def _describe_decision(decision: Decision) -> tuple[str, str]:
     if not isinstance(decision, Placed):
         return type(decision).__name__, explain(decision).message
-    pods, left = len(decision.bindings), len(decision.leftovers)
     nodes = list(dict.fromkeys(binding.node for binding in decision.bindings))
     where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
-    more = f", {left} left over" if left else ""
-    return "Placed", f"{pods} pod{'s' if pods > 1 else ''} on {where}{more}"
+    pending = f", {len(decision.leftovers)} left over" if decision.leftovers else ""
+    return "Placed", f"{pluralize(len(decision.bindings), 'pod')} on {where}{pending}"
 
 
-def _print_json(found: Iterable[ReplayedDecision]) -> None:
-    for one in found:
+def _print_json(decisions: Iterable[ReplayedDecision]) -> None:
+    for one in decisions:
         row = {
             "time": micro_timestamp(one.at),
             "line": one.line,

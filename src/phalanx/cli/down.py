@@ -1,4 +1,4 @@
-"""`phalanx down`: end the control plane that `phalanx up` runs in a folder."""
+"""`phalanx down`: stop the control plane that `phalanx up` runs in a directory."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from phalanx.cli.options import state_directory
     type=click.Path(path_type=Path),
     default=None,
     metavar="DIR",
-    help="The folder of the control plane. [default: the one that phalanx up uses]",
+    help="Data directory of the control plane. [default: that of phalanx up]",
 )
 def command(data: Path | None) -> None:
-    """End the control plane that runs in a folder, in the background or not. What it keeps, stays.
+    """Stop the control plane of a directory, in the background or not. Its data stays.
 
-    One that keeps nothing (phalanx up --data :memory:) is looked for in the usual folder.
+    A control plane without data (phalanx up --data :memory:) belongs to the default directory.
 
     \b
     Example:
@@ -30,7 +30,10 @@ def command(data: Path | None) -> None:
     """
     folder = data.expanduser() if data else state_directory()
     try:
-        has_run = background.stop(folder)
+        was_running = background.stop(folder)
     except (background.StillRunning, OSError) as error:
         raise click.ClickException(str(error)) from None
-    click.echo(f"stopped {folder}" if has_run else f"nothing runs in {folder}", err=not has_run)
+    if was_running:
+        click.echo(f"stopped {folder}")
+    else:
+        click.echo(f"no control plane runs in {folder}", err=True)

@@ -1,62 +1,72 @@
-"""`phalanx COMMAND`: the table of commands. Each is loaded when it is called."""
+"""`phalanx COMMAND`: the table of commands.
+
+Each command is a module `phalanx.cli.<command>` with a click command named `command`. The module is
+imported when the command is called, so that `phalanx --help` and shell completion start fast.
+"""
 
 from __future__ import annotations
 
 import gc
 from importlib import import_module
-from types import ModuleType
 
 import click
 
-from phalanx import __version__
+from phalanx.version import __version__
 
-#: Command -> its one line in the help. The module of the same name holds `command`.
+#: Command -> its line in `phalanx --help`.
 COMMANDS = {
-    "up": "Run a whole control plane in the foreground.",
-    "down": "End the control plane that runs in the background.",
-    "run": "Run manifests once on a throw-away control plane.",
+    "up": "Run a control plane in the foreground.",
+    "down": "Stop the control plane that runs in the background.",
+    "run": "Run manifests once on a temporary control plane.",
     "scheduler": "Run the scheduler alone, against any API server.",
     "controllers": "Run the controllers alone, against any API server.",
     "nodes": "Run simulated nodes alone, against any API server.",
-    "token": "Hand out, list and take back tokens.",
-    "kubeconfig": "Write a kubeconfig for somebody, with a client certificate.",
-    "backup": "Copy the store to a file, while it runs or not.",
-    "restore": "Put a copy of the store back.",
-    "decisions": "List what a scheduler decided, and replay it.",
-    "why": "Say why a pod group or pod is pending, and what would let it run.",
-    "queue": "List gangs that run and wait, with position and reason.",
-    "top": "Show how full nodes are and how gangs get on, live.",
-    "what-if": "Say whether something would fit now, must wait, or never fits.",
-    "check": "Check that what must hold of a cluster holds.",
-    "debug": "Pack what a report of a fault needs, without secrets.",
-    "completion": "Print what makes a shell complete our commands.",
+    "token": "Create, list and revoke tokens.",
+    "kubeconfig": "Write a kubeconfig with a client certificate for a user.",
+    "backup": "Copy the store to a file; the control plane may be running.",
+    "restore": "Replace the store by a backup.",
+    "decisions": "List the decisions that a scheduler recorded, and replay them.",
+    "why": "Explain why a gang or pod is pending, and what would let it run.",
+    "queue": "List running and waiting gangs, with position and reason.",
+    "top": "Show the usage of nodes and the progress of gangs, live.",
+    "what-if": "Tell whether a workload would fit now, must wait, or never fits.",
+    "check": "Verify cluster invariants.",
+    "debug": "Collect a support bundle (secrets removed).",
+    "completion": "Print a shell completion script.",
 }
 
 
-#: Every option can be given as a variable as well: `--listen` of `up` is PHALANX_UP_LISTEN.
+#: Every option is also an environment variable: `--listen` of `up` is PHALANX_UP_LISTEN.
 _CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "PHALANX"}
 
 
 class _LazyGroup(click.Group):
-    """Commands whose modules are imported only when they are used, to start fast."""
+    """Imports the module of a command when the command is looked up."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All of them."""
+        """Return the names of all commands, in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """One of them."""
+        """Import and return one command."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = _import_without_gc(
-            f"phalanx.cli.{cmd_name.replace('-', '_')}"
-        ).command
+        # The imported modules stay until the process ends: collecting garbage meanwhile finds none.
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            module = import_module(f"phalanx.cli.{cmd_name.replace('-', '_')}")
+        finally:
+            gc.freeze()
+            if was_enabled:
+                gc.enable()
+        command: click.Command = module.command
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is named; who mistypes one is told which may be meant."""
+        """Find the command that the arguments name; suggest the nearest for a mistyped one."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from difflib import get_close_matches
 
@@ -66,21 +76,9 @@ class _LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list in the help, without importing anything."""
+        """Write the list of commands in the help, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
-
-
-def _import_without_gc(module: str) -> ModuleType:
-    """A module and all that it needs, loaded without looking for garbage in what stays anyway."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return import_module(module)
-    finally:
-        gc.freeze()
-        if was_enabled:
-            gc.enable()
 
 
 @click.command(cls=_LazyGroup, context_settings=_CONTEXT_SETTINGS)

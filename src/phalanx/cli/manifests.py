@@ -1,7 +1,7 @@
-"""Manifests: the files of `-f`, read into objects, each with its kind. Nothing is sent anywhere.
+"""Manifests: the files of `-f`, parsed into objects with their kinds. Nothing is sent anywhere.
 
-What cannot be read is a sentence and exit code 2 or 1; it is read as the server reads what is
-posted, so that the same words mean the same.
+Files are parsed as the server parses request bodies, so that the same YAML means the same. A file
+that cannot be read is a usage error (exit code 2); a file with an invalid object is an error (1).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _KINDS_BY_NAME = {(kind.api_version, kind.name): kind for kind in KINDS if "crea
 
 
 class Manifest(NamedTuple):
-    """An object that somebody wants, and of which kind it is."""
+    """An object to create, and its kind."""
 
     kind: Kind
     content: Object
 
     @property
     def key(self) -> Key:
-        """Namespace and name."""
+        """Return namespace and name."""
         meta = self.content["metadata"]
         return Key(meta.get("namespace", ""), meta.get("name", ""))
 
@@ -43,43 +43,49 @@ class Manifest(NamedTuple):
 
 
 def files_option(*, required: bool) -> Callable[[F], F]:
-    """`-f`, which may be given again."""
+    """Add `-f`, which may be repeated."""
     return click.option(
-        "-f", "--filename", "files", multiple=True, required=required, metavar="FILE",
-        help="Manifests: a file, a folder of them, or - for what is piped in; may be given again.",
-    )  # fmt: skip
+        "-f",
+        "--filename",
+        "files",
+        multiple=True,
+        required=required,
+        metavar="FILE",
+        help="Manifests: a file, a directory of files, or - for stdin; may be repeated.",
+    )
 
 
 def load_manifests(files: Iterable[str], namespace: str) -> list[Manifest]:
-    """All objects of the files, in order; those that name no namespace are in this one."""
+    """Load all objects of the files in order. `namespace` is the default namespace."""
     return [one for batch in load_manifest_files(files, namespace) for one in batch]
 
 
 def load_manifest_files(files: Iterable[str], namespace: str) -> list[list[Manifest]]:
-    """The same, file by file; those without an object are left out."""
-    found = [
+    """Load the objects file by file; files without objects are left out."""
+    batches = [
         [_parse_manifest(content, namespace, name) for content in _parse_objects(text, name)]
         for file in files
         for name, text in _read_texts(file)
     ]
-    if not any(found):
-        raise click.UsageError("there is no object in what -f names")
-    return [batch for batch in found if batch]
+    if not any(batches):
+        raise click.UsageError("the files of -f contain no object")
+    return [batch for batch in batches if batch]
 
 
 def _read_texts(file: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and text of a file, or of each manifest in a directory."""
     if file == STDIN:
-        yield "what is piped in", sys.stdin.read()
+        yield "stdin", sys.stdin.read()
         return
     path = Path(file)
-    inside = sorted(path.iterdir()) if path.is_dir() else ()
-    for one in [one for one in inside if one.suffix in _SUFFIXES] or [path]:
+    entries = sorted(path.iterdir()) if path.is_dir() else ()
+    for entry in [one for one in entries if one.suffix in _SUFFIXES] or [path]:
         try:
-            yield str(one), one.read_text()
+            yield str(entry), entry.read_text()
         except OSError as error:
-            raise click.UsageError(f"cannot read {one}: {error.strerror}") from None
+            raise click.UsageError(f"cannot read {entry}: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise click.UsageError(f"cannot read {one}: it is no text") from None
+            raise click.UsageError(f"cannot read {entry}: not a text file") from None
 
 
 def _parse_objects(text: str, name: str) -> Iterator[Object]:
@@ -90,13 +96,19 @@ def _parse_objects(text: str, name: str) -> Iterator[Object]:
 
 
 def _parse_manifest(content: Object, namespace: str, name: str) -> Manifest:
-    version, title = content.get("apiVersion"), content.get("kind")
-    kind = _KINDS_BY_NAME.get((str(version), str(title)))
+    missing = [field for field in ("apiVersion", "kind") if not content.get(field)]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        raise click.ClickException(
+            f"{name}: not a Kubernetes object: {' and '.join(missing)} {verb} missing"
+        )
+    api_version, kind_name = str(content["apiVersion"]), str(content["kind"])
+    kind = _KINDS_BY_NAME.get((api_version, kind_name))
     if kind is None:
-        raise click.ClickException(f"{name}: there is no kind {title} in {version} here")
+        raise click.ClickException(f'{name}: unknown kind "{kind_name}" in {api_version}')
     meta = content.get("metadata")
     if not isinstance(meta, dict) or not (meta.get("name") or meta.get("generateName")):
-        raise click.ClickException(f"{name}: an object of kind {title} has no metadata.name")
+        raise click.ClickException(f"{name}: a {kind_name} has no metadata.name")
     if kind.namespaced:
         meta.setdefault("namespace", namespace)
     return Manifest(kind, content)

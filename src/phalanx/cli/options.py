@@ -1,4 +1,11 @@
-"""Pools of nodes of our own, as the command line or a cluster file gives them.
+"""Options that commands share: parsers of option texts, node pools, logging, the decision log.
+
+A parser turns the text of one option into a value. A text that it cannot parse raises
+click.BadParameter: one line and exit code 2. `log_options` and `decision_log_option` are
+decorators that add the same options to several commands.
+
+A cluster file (`--nodes FILE`) lists pools of simulated nodes. The file may also be the list alone.
+An invalid file raises InvalidClusterFile, which names the field:
 
     pools:
     - name: gpu                                   # gpu-0, gpu-1, …; without a count: gpu
@@ -7,18 +14,12 @@
       labels: {team: a}
       taints: [{key: gpu, value: "yes", effect: NoSchedule}]
       topology: {block: 2, rack: 4}               # two blocks of four racks each
-
-A file may also be the list alone. What cannot be read is a BadCluster that names the place.
-
-Texts of options as values: addresses, node shapes, topologies, lists of parts.
-
-A text that cannot be read is a click.BadParameter: one sentence, exit code 2.
-
-`--decision-log FILE`: the option of those who schedule, and the log that it leads to.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import yaml
 
+from phalanx import logs
 from phalanx.api import feature_gates as gates
 from phalanx.api.formats import validate_dns_subdomain
 from phalanx.api.quantity import BadQuantity, exact_value
@@ -37,29 +39,40 @@ from phalanx.controllers.nodes.simulated_kubelet import BadStages, StageRule, pa
 if TYPE_CHECKING:
     from phalanx.controllers.scheduling.decision_log import DecisionLog
 
+F = TypeVar("F", bound=Callable[..., Any])
 
-#: Labels that topology levels of these names are known by; another level is its own label.
+#: Components of the control plane that `--without` can leave out.
+COMPONENTS = ("scheduler", "controllers", "nodes")
+#: Node label of a topology level, by its short name; another name is itself the label.
 LEVEL_LABELS = {
     "zone": "topology.kubernetes.io/zone",
     "region": "topology.kubernetes.io/region",
     "rack": "topology.kubernetes.io/rack",
     "block": "topology.kubernetes.io/block",
 }
-#: More nodes than this are refused as a slip of the finger.
+#: A larger number of nodes is rejected as a typing error.
 MAX_NODES = 100_000
+#: `room` is the older name of `shape`.
+_POOL_FIELDS = ("name", "count", "shape", "room", "labels", "taints", "topology")
 _TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
-#: Labels of domains and how many there are in each domain above.
+#: Topology levels from the widest: (node label, number of domains in each domain above).
 TopologyLevels = Sequence[tuple[str, int]]
 
 
+# ---- node pools ----------------------------------------------------------------------------------
+
+
 class InvalidClusterFile(ValueError):
-    """What a file says about nodes and cannot be, with its place."""
+    """A cluster file with an invalid field; the message begins with the field's path."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodePool:
-    """Equal nodes of these names. `domain` begins the names of its topology domains."""
+    """Simulated nodes that differ in their names and topology domains only.
+
+    `domain_prefix` begins the name of each topology domain: two pools never share a domain.
+    """
 
     names: Sequence[str]
     allocatable: Mapping[str, str]
@@ -69,55 +82,51 @@ class NodePool:
     domain_prefix: str = ""
 
     def nodes(self) -> list[SimulatedNode]:
-        """The nodes, dealt out over the domains."""
-        count = len(self.names)
+        """Return the nodes, spread evenly over the topology domains."""
         return [
             SimulatedNode(
-                name,
-                self.allocatable,
-                {**_domain_labels(i, count, self.levels, self.domain_prefix), **self.labels},
-                self.taints,
+                name, self.allocatable, {**self._domain_labels(i), **self.labels}, self.taints
             )
             for i, name in enumerate(self.names)
         ]
 
+    def _domain_labels(self, i: int) -> dict[str, str]:
+        """The topology labels of the i-th node: each domain gets a contiguous range of nodes."""
+        labels: dict[str, str] = {}
+        domain_count, path = 1, ""
+        for label, per_parent in self.levels:
+            domain_count *= per_parent
+            position = i * domain_count // len(self.names)
+            path += f"-{position % per_parent}"
+            labels[label] = f"{self.domain_prefix}{label.rpartition('/')[2]}{path}"
+        return labels
 
-def numbered_pool(count: int, room: Mapping[str, str], levels: TopologyLevels) -> NodePool:
-    """So many nodes, with names of one length."""
+
+def numbered_pool(count: int, capacity: Mapping[str, str], levels: TopologyLevels) -> NodePool:
+    """Return a pool of `count` nodes whose names have the same length (node-00 … node-11)."""
     width = max(len(str(count - 1)), 1)
-    return NodePool([f"node-{i:0{width}}" for i in range(count)], room, {}, (), levels)
-
-
-def _domain_labels(i: int, count: int, levels: TopologyLevels, domain: str) -> dict[str, str]:
-    """The domains of the i-th node: nodes are dealt out in even, unbroken runs."""
-    labels: dict[str, str] = {}
-    total, path = 1, ""
-    for label, per_parent in levels:
-        total *= per_parent
-        position = i * total // count
-        path += f"-{position % per_parent}"
-        labels[label] = f"{domain}{label.rpartition('/')[2]}{path}"
-    return labels
+    names = [f"node-{i:0{width}}" for i in range(count)]
+    return NodePool(names, capacity, labels={}, levels=levels)
 
 
 def load_node_pools(
-    path: Path, room: Mapping[str, str], levels: TopologyLevels
+    path: Path, capacity: Mapping[str, str], levels: TopologyLevels
 ) -> list[SimulatedNode]:
-    """The nodes of a cluster file; `room` and `levels` are for pools that say nothing."""
+    """Load the nodes of a cluster file. `capacity` and `levels` are the defaults of its pools."""
     rows = _load_yaml(path)
-    place = ""
+    field = ""
     if isinstance(rows, dict):
         _check_fields(rows, ("pools",), "")
-        rows, place = rows.get("pools"), "pools"
+        rows, field = rows.get("pools"), "pools"
     if not isinstance(rows, list):
         raise InvalidClusterFile(
-            f"{place or 'the file'}: must be a list of pools, each with a name"
+            f"{field or 'the file'}: must be a list of pools, each with a name"
         )
-    usual = NodePool((), room, {}, (), levels)
-    pools = [_parse_pool(row, usual, f"{place}[{i}]") for i, row in enumerate(rows)]
-    found = [node for pool in pools for node in pool.nodes()]
-    _check_node_names([node.name for node in found])
-    return found
+    defaults = NodePool((), capacity, labels={}, levels=levels)
+    pools = [_parse_pool(row, defaults, f"{field}[{i}]") for i, row in enumerate(rows)]
+    nodes = [node for pool in pools for node in pool.nodes()]
+    _check_node_names([node.name for node in nodes])
+    return nodes
 
 
 def _load_yaml(path: Path) -> Any:
@@ -132,233 +141,272 @@ def _load_yaml(path: Path) -> Any:
         raise InvalidClusterFile(f"cannot be read: {str(error).partition(chr(10))[0]}") from None
 
 
-_POOL_FIELDS = ("name", "count", "shape", "room", "labels", "taints", "topology")
-
-
-def _parse_pool(row: Any, defaults: NodePool, place: str) -> NodePool:
+def _parse_pool(row: Any, defaults: NodePool, field: str) -> NodePool:
     if not isinstance(row, dict) or not row.get("name"):
-        raise InvalidClusterFile(f"{place}: must be a map with a name")
-    _check_fields(row, _POOL_FIELDS, place)
+        raise InvalidClusterFile(f"{field}: must be a map with a name")
+    _check_fields(row, _POOL_FIELDS, field)
+    name, names = row["name"], [str(row["name"])]
+    if "count" in row:
+        names = [f"{name}-{i}" for i in range(_parse_count(row["count"], f"{field}.count"))]
     shape = "shape" if "shape" in row else "room"
-    own = _parse_map(row, shape, place)
-    room = {name: _check_quantity(text, f"{place}.{shape}.{name}") for name, text in own.items()}
+    capacity = _parse_map(row, shape, field)
+    for resource, quantity in capacity.items():
+        if not _is_quantity(quantity):
+            raise InvalidClusterFile(f"{field}.{shape}.{resource}: {_invalid_quantity(quantity)}")
     taints = row.get("taints") or []
     if not isinstance(taints, list):
-        raise InvalidClusterFile(f"{place}.taints: must be a list")
-    levels = (
-        _parse_levels(_parse_map(row, "topology", place), place)
-        if "topology" in row
-        else defaults.levels
-    )
+        raise InvalidClusterFile(f"{field}.taints: must be a list")
+    levels = defaults.levels
+    if "topology" in row:
+        levels = [
+            (LEVEL_LABELS.get(level, level), _parse_count(count, f"{field}.topology.{level}"))
+            for level, count in _parse_map(row, "topology", field).items()
+        ]
     return NodePool(
-        _pool_node_names(row, place),
-        {**defaults.allocatable, **room},
-        _parse_map(row, "labels", place),
-        [_parse_taint(one, f"{place}.taints[{i}]") for i, one in enumerate(taints)],
-        levels,
-        f"{row['name']}-",
+        names,
+        {**defaults.allocatable, **capacity},
+        labels=_parse_map(row, "labels", field),
+        taints=[_parse_taint(one, f"{field}.taints[{i}]") for i, one in enumerate(taints)],
+        levels=levels,
+        domain_prefix=f"{name}-",
     )
 
 
-def _pool_node_names(row: Mapping[str, Any], place: str) -> list[str]:
-    if "count" not in row:
-        return [str(row["name"])]
-    count = _parse_count(row["count"], f"{place}.count")
-    return [f"{row['name']}-{i}" for i in range(count)]
-
-
-def _parse_levels(given: Mapping[str, str], place: str) -> TopologyLevels:
-    return [
-        (LEVEL_LABELS.get(name, name), _parse_count(count, f"{place}.topology.{name}"))
-        for name, count in given.items()
-    ]
-
-
-def _parse_taint(given: Any, place: str) -> Mapping[str, str]:
+def _parse_taint(given: Any, field: str) -> Mapping[str, str]:
     if not isinstance(given, dict) or not given.get("key"):
-        raise InvalidClusterFile(f"{place}: must be a map with a key")
-    _check_fields(given, ("key", "value", "effect"), place)
+        raise InvalidClusterFile(f"{field}: must be a map with a key")
+    _check_fields(given, ("key", "value", "effect"), field)
     if given.get("effect") not in _TAINT_EFFECTS:
-        raise InvalidClusterFile(f"{place}.effect: must be one of {', '.join(_TAINT_EFFECTS)}")
-    return {str(key): str(what) for key, what in given.items()}
+        raise InvalidClusterFile(f"{field}.effect: must be one of {', '.join(_TAINT_EFFECTS)}")
+    return {str(key): str(value) for key, value in given.items()}
 
 
-def _parse_map(row: Mapping[str, Any], field: str, place: str) -> dict[str, str]:
-    given = row.get(field) or {}
-    is_flat = isinstance(given, dict) and not any(
-        isinstance(one, dict | list) for one in given.values()
-    )
-    if not is_flat:
-        raise InvalidClusterFile(f"{place}.{field}: must be a map of texts or numbers")
-    return {str(key): _scalar_text(one) for key, one in given.items()}
+def _parse_map(row: Mapping[str, Any], name: str, field: str) -> dict[str, str]:
+    given = row.get(name) or {}
+    if not isinstance(given, dict) or any(isinstance(v, dict | list) for v in given.values()):
+        raise InvalidClusterFile(f"{field}.{name}: must be a map of strings or numbers")
+    # YAML has turned an unquoted `true` into a boolean, whose text would be "True".
+    return {
+        str(key): str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in given.items()
+    }
 
 
-def _scalar_text(given: Any) -> str:
-    """A scalar as it was most likely written: YAML has turned `true` into something else."""
-    return str(given).lower() if isinstance(given, bool) else str(given)
-
-
-def _parse_count(given: Any, place: str) -> int:
+def _parse_count(given: Any, field: str) -> int:
     text = str(given)
     if not text.isdecimal() or not 1 <= int(text) <= MAX_NODES:
-        raise InvalidClusterFile(f"{place}: must be a whole number from 1 to {MAX_NODES}")
+        raise InvalidClusterFile(f"{field}: must be a whole number from 1 to {MAX_NODES}")
     return int(text)
 
 
-def _check_fields(row: Mapping[str, Any], known: Sequence[str], place: str) -> None:
+def _check_fields(row: Mapping[str, Any], known: Sequence[str], field: str) -> None:
     for name in row:
         if name not in known:
-            where = f"{place}.{name}" if place else str(name)
-            raise InvalidClusterFile(
-                f"{where}: there is no such field; there are {', '.join(known)}"
-            )
+            path = f"{field}.{name}" if field else str(name)
+            raise InvalidClusterFile(f"{path}: unknown field; available: {', '.join(known)}")
 
 
 def _check_node_names(names: Sequence[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise InvalidClusterFile(f"there are two nodes of the name {name}")
-        if faults := validate_dns_subdomain(name):
-            raise InvalidClusterFile(f"{name!r} is no name for a node: {faults[0]}")
+            raise InvalidClusterFile(f"two nodes are named {name}")
+        if errors := validate_dns_subdomain(name):
+            raise InvalidClusterFile(f'invalid node name "{name}": {errors[0]}')
         seen.add(name)
     if len(seen) > MAX_NODES:
         raise InvalidClusterFile(f"{len(seen)} nodes are more than {MAX_NODES}")
 
 
-def _check_quantity(text: str, place: str) -> str:
+def _is_quantity(text: str) -> bool:
     try:
-        if exact_value(text) >= 0:
-            return text
+        return exact_value(text) >= 0
     except BadQuantity:
-        pass
-    raise InvalidClusterFile(f"{place}: {text!r} is no quantity such as 500m or 32Gi")
+        return False
 
 
-COMPONENTS = ("scheduler", "controllers", "nodes")
+def _invalid_quantity(text: str) -> str:
+    return f'invalid quantity "{text}"; use for example 500m or 32Gi'
+
+
+# ---- parsers of option texts ---------------------------------------------------------------------
 
 
 def state_directory() -> Path:
-    """Where a user's control plane keeps its state."""
+    """Return the directory in which `phalanx up` keeps its state by default."""
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(base) / "phalanx"
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """`HOST:PORT`, IPv6 hosts in brackets."""
+    """Parse `HOST:PORT`; an IPv6 host is in brackets."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise click.BadParameter(f"{text!r} is no HOST:PORT such as 127.0.0.1:6443")
+        raise click.BadParameter(
+            f'invalid address "{text}"; use HOST:PORT, for example 127.0.0.1:6443'
+        )
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def parse_components(text: str) -> frozenset[str]:
-    """A comma-separated list of parts of the control plane."""
+    """Parse a comma-separated list of components of the control plane."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in COMPONENTS:
-            raise click.BadParameter(f"{name!r} is none of {', '.join(COMPONENTS)}")
+            raise click.BadParameter(
+                f'unknown component "{name}"; available: {", ".join(COMPONENTS)}'
+            )
     return frozenset(names)
 
 
 def parse_feature_gates(text: str) -> gates.FeatureGates:
-    """`A=true,B=false`; whoever uses an old name is told so on stderr."""
+    """Parse `A=true,B=false`. A gate's former name works and prints a warning on stderr."""
     try:
-        wanted = gates.parse_gates(text)
-        found = gates.resolve_gates(wanted)
+        requested = gates.parse_gates(text)
+        resolved = gates.resolve_gates(requested)
     except gates.BadFeatureGates as error:
         raise click.BadParameter(str(error)) from None
-    for told in gates.deprecation_warnings(wanted):
-        click.echo(f"Warning: {told}", err=True)
-    return found
+    for warning in gates.deprecation_warnings(requested):
+        click.echo(f"Warning: {warning}", err=True)
+    return resolved
 
 
 def parse_shape(text: str) -> dict[str, str]:
-    """`cpu=8,memory=32Gi,nvidia.com/gpu=8`; what is not named stays as usual."""
-    room = dict(DEFAULT_CAPACITY)
+    """Parse `cpu=8,memory=32Gi,nvidia.com/gpu=8`; other resources keep their default."""
+    capacity = dict(DEFAULT_CAPACITY)
     for name, quantity in _parse_pairs(text, "cpu=8,memory=32Gi"):
-        room[name] = _parse_quantity(quantity)
-    return room
+        if not _is_quantity(quantity):
+            raise click.BadParameter(_invalid_quantity(quantity))
+        capacity[name] = quantity
+    return capacity
 
 
 def parse_topology(text: str) -> list[tuple[str, int]]:
-    """`block=2,rack=4`: two blocks of four racks each, as (label, count per parent)."""
+    """Parse `block=2,rack=4` (two blocks of four racks each) as (label, count per parent)."""
     levels = []
     for name, count in _parse_pairs(text, "block=2,rack=4"):
         if not count.isdecimal() or int(count) < 1:
-            raise click.BadParameter(f"{count!r} is no number of {name}s")
+            raise click.BadParameter(f'invalid number of {name}s "{count}"; use 1 or more')
         levels.append((LEVEL_LABELS.get(name, name), int(count)))
     return levels
 
 
 def parse_nodes(
-    text: str, room: Mapping[str, str], levels: Sequence[tuple[str, int]]
+    text: str, capacity: Mapping[str, str], levels: TopologyLevels
 ) -> list[SimulatedNode]:
-    """A number of equal nodes, or a YAML file that describes them."""
+    """Parse a number of equal nodes, or load the cluster file of this name."""
     if text.isdecimal():
         count = int(text)
         if count > MAX_NODES:
             raise click.BadParameter(f"{count} nodes are more than {MAX_NODES}")
-        return numbered_pool(count, room, levels).nodes()
+        return numbered_pool(count, capacity, levels).nodes()
     try:
-        return load_node_pools(Path(text), room, levels)
+        return load_node_pools(Path(text), capacity, levels)
     except InvalidClusterFile as error:
         raise click.BadParameter(f"{text!r}: {error}") from None
 
 
 def load_stage_rules(path: Path | None) -> list[StageRule]:
-    """How simulated pods live that do not say so themselves: a YAML file of rules."""
+    """Load the rules of `--stages FILE`: how long simulated pods take to start, run and stop."""
     if path is None:
         return []
     try:
         return parse_stage_rules(yaml.safe_load(path.read_text()))
     except (BadStages, OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        first = str(error).partition("\n")[0]
-        raise click.BadParameter(f"{str(path)!r}: {first}", param_hint="--stages") from None
-
-
-def _parse_quantity(text: str) -> str:
-    try:
-        if exact_value(text) >= 0:
-            return text
-    except BadQuantity:
-        pass
-    raise click.BadParameter(f"{text!r} is no quantity such as 500m or 32Gi")
+        first_line = str(error).partition("\n")[0]
+        raise click.BadParameter(f"{str(path)!r}: {first_line}", param_hint="--stages") from None
 
 
 def _parse_pairs(text: str, example: str) -> list[tuple[str, str]]:
     pairs = []
     for part in filter(None, text.split(",")):
-        name, equals, what = part.partition("=")
-        if not equals or not name or not what:
-            raise click.BadParameter(f"{part!r} is not of the form {example}")
-        pairs.append((name.strip(), what.strip()))
+        name, equals, value = part.partition("=")
+        if not equals or not name or not value:
+            raise click.BadParameter(f'invalid pair "{part}"; use for example {example}')
+        pairs.append((name.strip(), value.strip()))
     return pairs
 
 
-F = TypeVar("F", bound=Callable[..., Any])
+# ---- logging -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """Values of `--log-format`, `--log-file` and `--verbose`."""
+
+    log_format: logs.Format = "text"
+    file: Path | None = None
+    verbose: bool = False
+
+    def configure(self) -> logging.Handler:
+        """Send this process's log lines to the file, or to stderr, at level info or debug.
+
+        Called once in each process, after all other options are checked.
+        """
+        level = logging.DEBUG if self.verbose else logging.INFO
+        try:
+            return logs.configure(file=self.file, log_format=self.log_format, level=level)
+        except OSError as error:
+            raise click.UsageError(
+                f"cannot open --log-file {self.file}: {error.strerror}"
+            ) from None
+
+
+def log_options(command: F) -> F:
+    """Add `--log-format`, `--log-file` and `-v`; the command gets them as `log: LogOptions`."""
+
+    @functools.wraps(command)
+    def with_log(
+        *args: Any, log_format: logs.Format, log_file: Path | None, verbose: bool, **kwargs: Any
+    ) -> Any:
+        return command(*args, log=LogOptions(log_format, log_file, verbose), **kwargs)
+
+    decorated: Any = with_log
+    for option in (
+        click.option("-v", "--verbose", is_flag=True, help="Log single decisions and actions too."),
+        click.option(
+            "--log-file",
+            type=click.Path(path_type=Path, dir_okay=False),
+            default=None,
+            metavar="FILE",
+            help="File to append log lines to. [default: stderr]",
+        ),
+        click.option(
+            "--log-format",
+            type=click.Choice(["text", "json"]),
+            default="text",
+            show_default=True,
+            help="Format of log lines: text, or one JSON object per line.",
+        ),
+    ):
+        decorated = option(decorated)
+    result: F = decorated
+    return result
+
+
+# ---- the decision log ----------------------------------------------------------------------------
 
 
 def decision_log_option(command: F) -> F:
-    """The option, as `decisions`."""
+    """Add `--decision-log`; the command gets it as `decisions`."""
     return click.option(
         "--decision-log",
         "decisions",
         type=click.Path(path_type=Path, dir_okay=False, writable=True),
         default=None,
         metavar="FILE",
-        help="Where to write what the scheduler sees and decides; see phalanx decisions.",
+        help="File to record the scheduler's input and decisions in; see phalanx decisions.",
     )(command)
 
 
 def check_decision_log(file: Path | None) -> None:
-    """Refuse a file that has no folder to be in."""
+    """Raise a usage error if the directory of the decision log does not exist."""
     if file and not file.absolute().parent.is_dir():
-        raise click.UsageError(f"there is no folder for --decision-log {file}")
+        raise click.UsageError(f"cannot write --decision-log {file}: its directory does not exist")
 
 
 def open_decision_log(file: Path | None) -> DecisionLog | None:
-    """Where decisions go, if anywhere; who writes none need not load what does."""
+    """Open the decision log, if there is one. Imports its module only then."""
     if file is None:
         return None
     from phalanx.controllers.scheduling.decision_log import (

@@ -1,8 +1,6 @@
-"""Paper: how commands print. Tables, bars, JSON and YAML; what is a terminal, and what is not.
+"""Printing for all commands: tables, progress bars, JSON and YAML, redrawn terminal lines.
 
-Knows nothing of what it prints. Colours and whatever moves are for terminals alone.
-
-Live: a part of the terminal that is drawn again and again in place.
+Knows nothing about what it prints. Colours and redrawing are for terminals only.
 """
 
 from __future__ import annotations
@@ -17,26 +15,31 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 TABLE, TEXT, WIDE, JSON, YAML = "table", "text", "wide", "json", "yaml"
-#: Characters that a bar is wide.
+#: Width of a progress bar in characters.
 BAR_WIDTH = 20
 EMPTY_CELL = "-"
+_CURSOR_UP, _CLEAR_BELOW = "\x1b[{}A", "\x1b[J"
 
 
 def output_option(*formats: str) -> Callable[[F], F]:
-    """`-o`: the first format is the usual one."""
+    """Add `-o`; the first format is the default."""
     return click.option(
-        "-o", "--output", type=click.Choice(formats), default=formats[0], show_default=True,
-        help="How to print it.",
-    )  # fmt: skip
+        "-o",
+        "--output",
+        type=click.Choice(formats),
+        default=formats[0],
+        show_default=True,
+        help="Output format.",
+    )
 
 
 def is_terminal() -> bool:
-    """Whether somebody looks at what is printed."""
+    """Return whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def format_structured(value: object, output: str) -> str:
-    """A value for programs, as JSON or YAML."""
+    """Format a value as JSON or YAML."""
     if output == YAML:
         import yaml
 
@@ -47,7 +50,7 @@ def format_structured(value: object, output: str) -> str:
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table: cells below each other, the last ones as long as they are."""
+    """Format rows of cells as the lines of a table, each column as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -55,7 +58,7 @@ def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def progress_bar(done: int, total: int, width: int = BAR_WIDTH) -> str:
-    """How much of something is done, as a picture. Full only if all is, empty only if nothing."""
+    """Draw a bar that is full only if all is done and empty only if nothing is."""
     share = min(max(done / total, 0.0), 1.0) if total else 0.0
     filled = round(share * width)
     if 0 < share < 1:
@@ -64,28 +67,31 @@ def progress_bar(done: int, total: int, width: int = BAR_WIDTH) -> str:
 
 
 def pluralize(count: int, noun: str) -> str:
-    """`1 pod`, `2 pods`."""
+    """Format a count with its noun: `1 pod`, `2 pods`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-_CURSOR_UP, _CLEAR_BELOW = "\x1b[{}A", "\x1b[J"
+def join_names(names: Sequence[str], limit: int) -> str:
+    """Join the first `limit` names by commas and say how many more there are."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
 
 
 class StyledLine(NamedTuple):
-    """A line of text and its colour, if it has one."""
+    """A line of text with an optional colour."""
 
     text: str
     colour: str = ""
 
 
 class LiveDisplay:
-    """What was drawn last, and where it begins. Only for terminals."""
+    """Lines at the bottom of a terminal that are redrawn in place."""
 
     def __init__(self, out: TextIO) -> None:
         self._out, self._line_count = out, 0
 
     def draw(self, lines: Sequence[StyledLine]) -> None:
-        """Put these lines in place of those before; what does not fit on the screen is left out."""
+        """Replace the lines drawn before; lines that do not fit on the screen are omitted."""
         width, height = shutil.get_terminal_size()
         shown = list(lines[: height - 1])
         if len(shown) < len(lines):
@@ -98,5 +104,5 @@ class LiveDisplay:
 
 
 def colorize(line: StyledLine) -> str:
-    """A line in its colour."""
+    """Add the terminal codes of the line's colour."""
     return click.style(line.text, fg=line.colour) if line.colour else line.text

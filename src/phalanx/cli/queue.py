@@ -1,4 +1,4 @@
-"""`phalanx queue`: gangs that run and wait, in order, each with its turn and its reason."""
+"""`phalanx queue`: list running and waiting gangs in scheduling order, with their reasons."""
 
 from __future__ import annotations
 
@@ -29,23 +29,32 @@ from phalanx.scheduler.diagnosis.queue_order import WorkloadRow, in_namespace, l
 QueueRow = tuple[str, ...]
 
 _HEADER: QueueRow = (
-    "NAME", "OWNER", "STATE", "POSITION", "PRIORITY", "SINCE", "MEMBERS", "REASON",
-)  # fmt: skip
+    "NAME",
+    "OWNER",
+    "STATE",
+    "POSITION",
+    "PRIORITY",
+    "SINCE",
+    "MEMBERS",
+    "REASON",
+)
 _WIDE_HEADER: QueueRow = ("KIND", "NEEDED", "NODES", "SCHEDULER", "MESSAGE")
 
 
 @click.command()
 @cluster_options
-@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Of all namespaces.")
+@click.option(
+    "-A", "--all-namespaces", "all_namespaces", is_flag=True, help="List gangs of all namespaces."
+)
 @output_option(TABLE, WIDE, JSON, YAML)
 def command(
-    namespace: str, config: Path | None, context: str, everywhere: bool, output: str
+    *, namespace: str, config: Path | None, context: str, all_namespaces: bool, output: str
 ) -> None:
-    """List the gangs that run and those that wait, in the order in which they are tried.
+    """List running gangs, then waiting gangs in the order in which the scheduler tries them.
 
-    Positions count over all namespaces. A gang that is held (members are missing, or behind a
-    scheduling gate) has none. MEMBERS are those with a node, of all; SINCE is how long it has run
-    or waited. Pods that belong to no gang are listed while they wait. Nothing is changed.
+    Positions count over all namespaces. A held gang (members are missing, or have a scheduling
+    gate) has no position. MEMBERS counts members with a node, of all members; SINCE is how long the
+    gang has run or waited. Pods without a gang are listed while they wait. Changes nothing.
 
     \b
     Example:
@@ -54,59 +63,65 @@ def command(
     """
     now = WallClock().now()
 
-    async def question(client: Client, default: str) -> list[WorkloadRow]:
-        lines = list_workloads(await read_cluster(client))
-        return in_namespace(lines, "" if everywhere else namespace or default)
+    async def query(client: Client, default_namespace: str) -> list[WorkloadRow]:
+        rows = list_workloads(await read_cluster(client))
+        return in_namespace(rows, "" if all_namespaces else namespace or default_namespace)
 
-    lines = query_cluster(config, context, question)
+    rows = query_cluster(config, context, query)
     if output in (JSON, YAML):
-        click.echo(
-            format_structured({"items": [queue_entry_data(line, now) for line in lines]}, output)
-        )
-    elif lines:
-        for text in align_columns(list(_queue_table(lines, now, everywhere, output == WIDE))):
-            click.echo(text)
+        items = [queue_entry_data(row, now) for row in rows]
+        click.echo(format_structured({"items": items}, output))
+    elif rows:
+        table = _queue_table(rows, now, with_namespace=all_namespaces, wide=output == WIDE)
+        for line in align_columns(list(table)):
+            click.echo(line)
     else:
         click.echo("No gang runs or waits.", err=True)
 
 
-def queue_entry_data(line: WorkloadRow, now: float) -> dict[str, Any]:
-    """A line for programs."""
+def queue_entry_data(row: WorkloadRow, now: float) -> dict[str, Any]:
+    """Return a row of the queue as data for JSON and YAML."""
     return {
-        "kind": line.kind, "namespace": line.ref.key.namespace, "name": line.ref.key.name,
-        "owner": line.owner,
-        "state": line.state.value, "position": line.position or None,
-        "priority": line.priority, "since": timestamp(line.since),
-        "seconds": max(int(now - line.since), 0),
-        "placed": line.placed, "pending": line.pending, "ended": line.ended,
-        "needed": line.needed, "reason": line.reason, "message": line.message,
-        "nodes": list(line.nodes), "scheduler": line.scheduler,
-    }  # fmt: skip
+        "kind": row.kind,
+        "namespace": row.ref.namespace,
+        "name": row.ref.name,
+        "owner": row.owner,
+        "state": row.state.value,
+        "position": row.position or None,
+        "priority": row.priority,
+        "since": timestamp(row.since),
+        "seconds": max(int(now - row.since), 0),
+        "placed": row.placed,
+        "pending": row.pending,
+        "ended": row.ended,
+        "needed": row.needed,
+        "reason": row.reason,
+        "message": row.message,
+        "nodes": list(row.nodes),
+        "scheduler": row.scheduler,
+    }
 
 
 def _queue_table(
-    lines: Sequence[WorkloadRow], now: float, spaces: bool, wide: bool
+    rows: Sequence[WorkloadRow], now: float, *, with_namespace: bool, wide: bool
 ) -> Iterator[QueueRow]:
-    space: QueueRow = ("NAMESPACE",) if spaces else ()
-    yield (*space, *_HEADER, *(_WIDE_HEADER if wide else ()))
-    for line in lines:
-        space = (line.ref.key.namespace,) if spaces else ()
-        yield (*space, *_queue_cells(line, now), *(_wide_cells(line) if wide else ()))
-
-
-def _queue_cells(line: WorkloadRow, now: float) -> QueueRow:
-    return (
-        line.ref.key.name,
-        line.owner or EMPTY_CELL,
-        line.state.value,
-        str(line.position or EMPTY_CELL),
-        str(line.priority),
-        format_duration(max(now - line.since, 0)),
-        f"{line.placed}/{line.members}",
-        line.reason or EMPTY_CELL,
-    )
-
-
-def _wide_cells(line: WorkloadRow) -> QueueRow:
-    needed, nodes = str(line.needed), str(len(line.nodes) or EMPTY_CELL)
-    return line.kind, needed, nodes, line.scheduler, line.message or EMPTY_CELL
+    head = ("NAMESPACE", *_HEADER) if with_namespace else _HEADER
+    yield (*head, *_WIDE_HEADER) if wide else head
+    for row in rows:
+        cells: QueueRow = (
+            row.ref.name,
+            row.owner or EMPTY_CELL,
+            row.state.value,
+            str(row.position or EMPTY_CELL),
+            str(row.priority),
+            format_duration(max(now - row.since, 0)),
+            f"{row.placed}/{row.members}",
+            row.reason or EMPTY_CELL,
+        )
+        if with_namespace:
+            cells = (row.ref.namespace, *cells)
+        if wide:
+            nodes = str(len(row.nodes) or EMPTY_CELL)
+            message = row.message or EMPTY_CELL
+            cells = (*cells, row.kind, str(row.needed), nodes, row.scheduler, message)
+        yield cells

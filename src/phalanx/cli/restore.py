@@ -1,4 +1,4 @@
-"""`phalanx restore`: put a copy of the store back."""
+"""`phalanx restore`: replace the store by a backup."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from phalanx.store.errors import StoreUnusable
 @click.command()
 @click.argument("source", type=click.Path(path_type=Path), metavar="FILE")
 @click.option(
-    "--data", type=click.Path(path_type=Path), default=None, metavar="DIR",
-    help="The folder to put it in. [default: the one that phalanx up uses]",
-)  # fmt: skip
-@click.option("--replace", is_flag=True, help="Replace a store that is there already.")
+    "--data",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="DIR",
+    help="Data directory to restore into. [default: that of phalanx up]",
+)
+@click.option("--replace", is_flag=True, help="Replace an existing store.")
 def command(source: Path, data: Path | None, replace: bool) -> None:
-    """Make a copy the store again; the control plane must not run.
+    """Restore the store from a backup; the control plane must not be running.
 
     \b
     Example:
@@ -29,4 +32,4 @@ def command(source: Path, data: Path | None, replace: bool) -> None:
         revision = restore(source, data or state_directory(), replace=replace)
     except StoreUnusable as error:
         raise click.ClickException(str(error)) from None
-    click.echo(f"restored; revisions go on after {revision}")
+    click.echo(f"restored; the next revision is greater than {revision}")

@@ -1,4 +1,4 @@
-"""`phalanx scheduler`: the scheduler alone, beside any API server."""
+"""`phalanx scheduler`: run the scheduler alone, against any API server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from phalanx import logs
 from phalanx.api.meta import Key
 from phalanx.cli import options
 from phalanx.cli.component_runner import (
@@ -15,11 +16,15 @@ from phalanx.cli.component_runner import (
     component_options,
     election_identity,
     open_health_socket,
-    print_status,
     run_component,
 )
 from phalanx.cli.connection import server_options
-from phalanx.cli.options import check_decision_log, decision_log_option, open_decision_log
+from phalanx.cli.options import (
+    LogOptions,
+    check_decision_log,
+    decision_log_option,
+    open_decision_log,
+)
 from phalanx.cli.scheduler_configuration import load_configuration
 from phalanx.client.leader_election import LeaseTimings
 from phalanx.clock import WallClock
@@ -27,7 +32,6 @@ from phalanx.controllers.leadership import ElectionConfig
 from phalanx.controllers.scheduler_runner import (
     FOREIGN_SCHEDULER,
     SchedulerRunner,
-    SchedulerRunnerCallbacks,
 )
 from phalanx.controllers.scheduling.exact_solver import HighsSolver, ThreadedSolver
 from phalanx.randomness import SystemRandom
@@ -38,7 +42,10 @@ from phalanx.scheduler.configuration.scheduler_configuration import (
 )
 from phalanx.scheduler.policy import DEFAULT_POLICY
 
-#: The name of a lease in a configuration that does not choose one; it is another scheduler's.
+LOG = logs.component("scheduler")
+
+#: The default Lease name of a KubeSchedulerConfiguration. kube-scheduler holds that Lease, so a
+#: configuration that does not choose another name gets a Lease named after the scheduler.
 _KUBE_SCHEDULER_LEASE = LeaderElectionConfiguration().resource_name
 _DURATION_SECONDS = {
     "h": 3600.0,
@@ -58,7 +65,7 @@ _DURATION_SECONDS = {
     "name",
     default="",
     metavar="NAME",
-    help="Whose pods to place, by their schedulerName. "
+    help="Place pods with this schedulerName. "
     f"[default: default-scheduler, but {FOREIGN_SCHEDULER} where the API server is not Phalanx]",
 )
 @click.option(
@@ -67,14 +74,22 @@ _DURATION_SECONDS = {
     type=click.Path(path_type=Path),
     default=None,
     metavar="FILE",
-    help="How pods are placed: a KubeSchedulerConfiguration.",
+    help="KubeSchedulerConfiguration: how pods are placed.",
 )
 @decision_log_option
 @component_options
 def command(
-    config: Path | None, context: str, name: str, policy: Path | None, decisions: Path | None,
-    elect: bool | None, feature_gates: str, listen: str,
-) -> None:  # fmt: skip
+    *,
+    config: Path | None,
+    context: str,
+    name: str,
+    policy: Path | None,
+    decisions: Path | None,
+    elect: bool | None,
+    feature_gates: str,
+    listen: str,
+    log: LogOptions,
+) -> None:
     """Run the scheduler alone, against any API server.
 
     \b
@@ -84,42 +99,52 @@ def command(
     if name and policy:
         raise click.UsageError("--config names its schedulers itself; leave out --scheduler-name")
     gates = options.parse_feature_gates(feature_gates)
-    asked = load_configuration(policy) if policy else None
-    profiles = asked.profiles if asked else Profiles({name: DEFAULT_POLICY}) if name else None
-    candidacy = _election_config(asked, elect)
+    configuration = load_configuration(policy) if policy else None
+    profiles = Profiles({name: DEFAULT_POLICY}) if name else None
+    if configuration:
+        profiles = configuration.profiles
+    election = _election_config(configuration, elect)
     check_decision_log(decisions)
     sock = open_health_socket(listen)
-    server = ServerConnection(config, context)
-    voice = SchedulerRunnerCallbacks(print_status, ReadyPrinter(server.url, "schedulerName"))
-    office = SchedulerRunner(
-        server.client, WallClock(), SystemRandom(), voice, profiles, candidacy, gates,
-        open_decision_log(decisions), ThreadedSolver(HighsSolver()),
-    )  # fmt: skip
-    run_component(server, office, sock)
+    server = ServerConnection(config, context, LOG)
+    log.configure()
+    runner = SchedulerRunner(
+        server.client,
+        WallClock(),
+        SystemRandom(),
+        on_ready=ReadyPrinter(server, "schedulerName"),
+        profiles=profiles,
+        election=election,
+        gates=gates,
+        decision_log=open_decision_log(decisions),
+        solver=ThreadedSolver(HighsSolver()),
+    )
+    run_component(server, runner, sock)
 
 
 def _election_config(
-    asked: SchedulerConfiguration | None, elect: bool | None
+    configuration: SchedulerConfiguration | None, elect: bool | None
 ) -> ElectionConfig | None:
-    """Whether and how the leadership is stood for; the command line has the last word."""
-    wish = asked.leader_election if asked else LeaderElectionConfiguration()
-    if not (wish.leader_elect if elect is None else elect):
+    """Return how to take part in leader election; `--leader-elect` overrides the file."""
+    wanted = configuration.leader_election if configuration else LeaderElectionConfiguration()
+    if not (wanted.leader_elect if elect is None else elect):
         return None
-    terms = LeaseTimings(
-        round(_duration_seconds(wish.lease_duration)), _duration_seconds(wish.renew_deadline),
-        _duration_seconds(wish.retry_period),
-    )  # fmt: skip
-    if not 0 < terms.retry_period < terms.renew_deadline < terms.lease_duration:
+    timings = LeaseTimings(
+        round(_duration_seconds(wanted.lease_duration)),
+        _duration_seconds(wanted.renew_deadline),
+        _duration_seconds(wanted.retry_period),
+    )
+    if not 0 < timings.retry_period < timings.renew_deadline < timings.lease_duration:
         raise click.UsageError(
             "leaderElection must have retryPeriod below renewDeadline below leaseDuration"
         )
-    lease = Key(wish.resource_namespace, wish.resource_name)
+    lease = Key(wanted.resource_namespace, wanted.resource_name)
     return ElectionConfig(
-        election_identity(), terms, lease if lease.name != _KUBE_SCHEDULER_LEASE else None
+        election_identity(), timings, lease if lease.name != _KUBE_SCHEDULER_LEASE else None
     )
 
 
 def _duration_seconds(duration: str) -> float:
-    """`1m30s` in seconds; that it is a duration was checked where it was read."""
+    """Convert `1m30s` to seconds. The configuration's validation has checked the format."""
     parts = re.findall(r"([\d.]+) ?([a-zµ]+)", duration)
     return sum(float(number) * _DURATION_SECONDS[unit] for number, unit in parts)

@@ -1,4 +1,4 @@
-"""The scheduler's configuration file: read, or refused in one sentence with exit code 2."""
+"""Load the scheduler's configuration file. An invalid file is a usage error (exit code 2)."""
 
 from __future__ import annotations
 
@@ -9,37 +9,50 @@ from typing import Any
 import click
 import yaml
 
+from phalanx.controllers.scheduling.plugin_loader import PluginLoadError, load_plugins
 from phalanx.scheduler.configuration.scheduler_configuration import (
     SchedulerConfiguration,
     parse_configuration,
 )
+from phalanx.scheduler.plugins.plugin import Plugin
 
 
 def load_configuration(path: Path) -> SchedulerConfiguration:
-    """What a file asks for; whoever asks for what makes no difference is told so on stderr."""
-    found = parse_configuration(_load_yaml(path))
-    if isinstance(found, list):
-        raise click.UsageError(f"{path}: {'; '.join(map(str, found))}")
-    for note in found.notes:
+    """Load a KubeSchedulerConfiguration; print a warning for each field without effect.
+
+    The file may name plugins of installed packages.
+    """
+    configuration = parse_configuration(_load_yaml(path), load_installed_plugins())
+    if isinstance(configuration, list):
+        raise click.UsageError(f"{path}: {'; '.join(map(str, configuration))}")
+    for note in configuration.notes:
         click.echo(f"Warning: {path}: {note}", err=True)
-    return found
+    return configuration
+
+
+def load_installed_plugins() -> tuple[Plugin, ...]:
+    """Load the scheduler plugins of installed packages; a broken package is a usage error."""
+    try:
+        return load_plugins()
+    except PluginLoadError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _load_yaml(path: Path) -> object:
     try:
-        found: object = yaml.load(path.read_text(), _UniqueKeyLoader)
+        document: object = yaml.load(path.read_text(), _UniqueKeyLoader)
     except OSError as error:
         raise click.UsageError(f"cannot read {path}: {error.strerror}") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise click.UsageError(f"{path}, line {line}: {error.problem}") from None
     except (yaml.YAMLError, UnicodeDecodeError):
-        raise click.UsageError(f"{path} is no YAML text") from None
-    return found
+        raise click.UsageError(f"{path} is not a YAML file") from None
+    return document
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """The safe loader, minding names that stand twice: YAML would silently drop the first."""
+    """The safe loader, which also rejects duplicate keys: YAML would silently drop the first."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: list[object] = []
@@ -47,7 +60,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
             name = self.construct_object(key, deep=True)
             if name in seen:
                 raise yaml.MarkedYAMLError(
-                    problem=f"{name} stands twice", problem_mark=key.start_mark
+                    problem=f'duplicate field "{name}"', problem_mark=key.start_mark
                 )
             seen.append(name)
         return super().construct_mapping(node, deep)

@@ -1,4 +1,4 @@
-"""`phalanx token`: tokens for people and programs, handed out beside the control plane."""
+"""`phalanx token`: create, list and revoke tokens of a control plane."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from phalanx.server.security.users import authenticated_user
 
 @click.group()
 def command() -> None:
-    """Hand out tokens, list them, take them back. A control plane that runs heeds it at once.
+    """Create, list and revoke tokens, also while the control plane runs.
 
-    What somebody may do is a matter of roles: bind one to the user or to a group.
+    Roles decide what a user may do: bind one to the user or to a group.
 
     \b
     Example:
@@ -35,22 +35,33 @@ def command() -> None:
 @command.command()
 @click.argument("user")
 @groups_option
-@click.option("--for", "lasts", default="", metavar="24h", help="[default: until taken back]")
 @click.option(
-    "--kubeconfig", "file", type=click.Path(path_type=Path), default=None, metavar="FILE",
-    help="Write a kubeconfig with the token instead of printing it.",
-)  # fmt: skip
+    "--for",
+    "duration",
+    default="",
+    metavar="24h",
+    help="Validity of the token. [default: until revoked]",
+)
+@click.option(
+    "--kubeconfig",
+    "file",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="FILE",
+    help="Write a kubeconfig with the token instead of printing the token.",
+)
 @data_option
 def create(
-    user: str, groups: tuple[str, ...], lasts: str, file: Path | None, data: Path | None
+    *, user: str, groups: tuple[str, ...], duration: str, file: Path | None, data: Path | None
 ) -> None:
-    """Hand out a token for USER. It is shown once and kept nowhere."""
-    keys = open_keyring(data)
-    where = read_server_address(data) if file else None
-    seconds = parse_duration(lasts) if lasts else None
-    token = keys.issued_tokens.create(authenticated_user(user, groups), WallClock().now(), seconds)
-    if file and where:
-        write_kubeconfig(file, where, user, token=token)
+    """Create a token for USER. It is shown once; the control plane keeps only its hash."""
+    keyring = open_keyring(data)
+    server = read_server_address(data) if file else None
+    seconds = parse_duration(duration) if duration else None
+    user_info = authenticated_user(user, groups)
+    token = keyring.issued_tokens.create(user_info, WallClock().now(), seconds)
+    if file and server:
+        write_kubeconfig(file, server, user, token=token)
     else:
         click.echo(token)
 
@@ -58,17 +69,17 @@ def create(
 @command.command("list")
 @data_option
 def list_tokens(data: Path | None) -> None:
-    """Show which tokens there are: whose, and until when. The tokens themselves are not known."""
-    for one in open_keyring(data).issued_tokens.all():
-        until = timestamp(one.expires) if one.expires is not None else "taken back"
-        click.echo(f"{one.id}  {one.user}  {','.join(one.groups)}  until {until}")
+    """List the tokens with user, groups and expiry. The tokens themselves are not stored."""
+    for token in open_keyring(data).issued_tokens.all():
+        until = timestamp(token.expires) if token.expires is not None else "revoked"
+        click.echo(f"{token.id}  {token.user}  {','.join(token.groups)}  until {until}")
 
 
 @command.command()
-@click.argument("number", metavar="ID")
+@click.argument("token_id", metavar="ID")
 @data_option
-def revoke(number: str, data: Path | None) -> None:
-    """Take a token back, by the ID that the list shows."""
-    if not open_keyring(data).issued_tokens.revoke(number):
-        raise click.ClickException(f"there is no token {number}; see phalanx token list")
-    click.echo(f"took back {number}")
+def revoke(token_id: str, data: Path | None) -> None:
+    """Revoke a token by the ID that the list shows."""
+    if not open_keyring(data).issued_tokens.revoke(token_id):
+        raise click.ClickException(f"there is no token {token_id}; see phalanx token list")
+    click.echo(f"revoked {token_id}")

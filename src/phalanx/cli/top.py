@@ -1,9 +1,7 @@
-"""Overview: a whole cluster on one page, as `phalanx top` shows it. Values and their lines.
+"""`phalanx top`: show nodes, topology domains and gangs, redrawn on a terminal.
 
-Taken from what the API shows; requests are counted as the scheduler counts them, which is not what
-pods really use. Decides nothing.
-
-`phalanx top`: nodes, domains and gangs, live on a terminal, as they are now elsewhere.
+Usage is the sum of the pods' resource requests, as the scheduler counts it, not what containers
+measure. Reads the API only.
 """
 
 from __future__ import annotations
@@ -35,22 +33,24 @@ from phalanx.cli.output import (
     pluralize,
     progress_bar,
 )
-from phalanx.cli.queue import queue_entry_data as gang_data
+from phalanx.cli.queue import queue_entry_data
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
 from phalanx.scheduler.cluster.pod_shape import format_amount
 from phalanx.scheduler.diagnosis.queue_order import WorkloadRow, WorkloadState, list_workloads
 from phalanx.scheduler.queue.cluster_objects import ClusterObjects
 
-#: What is not shown though it is counted.
+#: Resources that the tables omit.
 _HIDDEN_RESOURCES = ("pods", "ephemeral-storage", "hugepages-1Gi", "hugepages-2Mi")
-#: Labels that say where a node is, the widest first.
+#: Labels of topology levels, the widest first.
 TOPOLOGY_LABELS = (
     "topology.kubernetes.io/region",
     "topology.kubernetes.io/zone",
     "topology.kubernetes.io/block",
     "topology.kubernetes.io/rack",
 )
+#: Problems of a node, in the order in which a summary counts them.
+_PROBLEMS = ("not ready", "cordoned")
 _BAR_WIDTH = 10
 STATE_COLORS = {
     WorkloadState.RUNNING: "green",
@@ -62,177 +62,171 @@ STATE_COLORS = {
 
 @dataclass(frozen=True, slots=True)
 class NodeSummary:
-    """Some nodes: one, those of a domain, or all."""
+    """Resources and usage of one node, of the nodes of a topology domain, or of all nodes."""
 
     name: str
     nodes: int
     pods: int
     allocatable: Amounts
     used: Amounts
-    #: What is wrong with a node, in a word.
+    #: "not ready" or "cordoned"; of several nodes with their counts.
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterOverview:
-    """The page."""
+    """All that `phalanx top` shows."""
 
     total: NodeSummary
-    #: The domains of each level that there are several of.
+    #: The domains of each topology level that has at least two.
     domains: Mapping[str, Sequence[NodeSummary]]
     nodes: Sequence[NodeSummary]
     gangs: Sequence[WorkloadRow]
 
 
 def summarize_cluster(cluster: ClusterObjects) -> ClusterOverview:
-    """The cluster on a page."""
-    on: dict[str, list[Pod]] = {}
+    """Sum up the nodes, domains and gangs of a cluster."""
+    pods_on: dict[str, list[Pod]] = {}
     for pod in cluster.pods:
         if pod.occupied_node:
-            on.setdefault(pod.occupied_node, []).append(pod)
+            pods_on.setdefault(pod.occupied_node, []).append(pod)
     nodes = sorted(cluster.nodes, key=lambda node: node.metadata.name)
-    sites = {
-        node.metadata.name: _summarize_node(node, on.get(node.metadata.name, ())) for node in nodes
+    summaries = {
+        node.metadata.name: _summarize_node(node, pods_on.get(node.metadata.name, ()))
+        for node in nodes
     }
-    domains = {
-        level: [_sum_nodes(name, [sites[one] for one in names]) for name, names in found.items()]
-        for level in TOPOLOGY_LABELS
-        if len(found := _nodes_by_label(nodes, level)) > 1
-    }
+    domains: dict[str, list[NodeSummary]] = {}
+    for level in TOPOLOGY_LABELS:
+        names_by_value = _names_by_label(nodes, level)
+        if len(names_by_value) > 1:
+            domains[level] = [
+                _sum_nodes(value, [summaries[name] for name in names])
+                for value, names in names_by_value.items()
+            ]
     return ClusterOverview(
-        _sum_nodes("all", list(sites.values())),
-        domains,
-        list(sites.values()),
-        list_workloads(cluster),
+        total=_sum_nodes("all", list(summaries.values())),
+        domains=domains,
+        nodes=list(summaries.values()),
+        gangs=list_workloads(cluster),
     )
 
 
 def _summarize_node(node: Node, pods: Sequence[Pod]) -> NodeSummary:
-    used = sum_amounts(pod_requests(pod) for pod in pods)
+    ready = find_condition(node.status.conditions, "Ready")
+    problem = "cordoned" if node.spec.unschedulable else ""
+    if ready is None or ready.status != "True":
+        problem = "not ready"
     return NodeSummary(
-        node.metadata.name, 1, len(pods), node_allocatable(node), used, _node_problem(node)
+        node.metadata.name,
+        nodes=1,
+        pods=len(pods),
+        allocatable=node_allocatable(node),
+        used=sum_amounts(pod_requests(pod) for pod in pods),
+        problem=problem,
     )
 
 
-def _node_problem(node: Node) -> str:
-    ready = find_condition(node.status.conditions, "Ready")
-    if ready is None or ready.status != "True":
-        return "not ready"
-    return "cordoned" if node.spec.unschedulable else ""
-
-
-def _nodes_by_label(nodes: Iterable[Node], label: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+def _names_by_label(nodes: Iterable[Node], label: str) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {}
     for node in nodes:
         if value := node.metadata.labels.get(label):
-            found.setdefault(value, []).append(node.metadata.name)
-    return dict(sorted(found.items()))
+            names.setdefault(value, []).append(node.metadata.name)
+    return dict(sorted(names.items()))
 
 
-def _sum_nodes(name: str, sites: Sequence[NodeSummary]) -> NodeSummary:
+def _sum_nodes(name: str, nodes: Sequence[NodeSummary]) -> NodeSummary:
+    problems = {word: sum(node.problem == word for node in nodes) for word in _PROBLEMS}
     return NodeSummary(
-        name, len(sites), sum(site.pods for site in sites),
-        sum_amounts(site.allocatable for site in sites), sum_amounts(site.used for site in sites),
-        ", ".join(_problem_counts(sites)),
-    )  # fmt: skip
+        name,
+        nodes=len(nodes),
+        pods=sum(node.pods for node in nodes),
+        allocatable=sum_amounts(node.allocatable for node in nodes),
+        used=sum_amounts(node.used for node in nodes),
+        problem=", ".join(f"{count} {word}" for word, count in problems.items() if count),
+    )
 
 
-def _problem_counts(sites: Sequence[NodeSummary]) -> Iterator[str]:
-    for word in ("not ready", "cordoned"):
-        if count := sum(site.problem == word for site in sites):
-            yield f"{count} {word}"
-
-
-def render_overview(seen: ClusterOverview, namespace: str = "") -> list[StyledLine]:
-    """All of it in lines; gangs of one namespace, or of all."""
-    resources = [name for name in sorted(seen.total.allocatable) if name not in _HIDDEN_RESOURCES]
-    shown = [one for one in seen.gangs if not namespace or one.ref.key.namespace == namespace]
+def render_overview(overview: ClusterOverview, namespace: str = "") -> list[StyledLine]:
+    """Format the overview as lines, with the gangs of one namespace or of all."""
+    total = overview.total
+    resources = [name for name in sorted(total.allocatable) if name not in _HIDDEN_RESOURCES]
+    gangs = [one for one in overview.gangs if not namespace or one.ref.namespace == namespace]
+    waiting = sum(one.pending for one in overview.gangs)
+    problem = f" ({total.problem})" if total.problem else ""
+    nodes, pods = pluralize(total.nodes, "node"), pluralize(total.pods, "pod")
     lines = [
-        StyledLine(_format_headline(seen)),
-        *(StyledLine(text) for text in _format_totals(seen.total, resources)),
+        StyledLine(f"{nodes}{problem}, {pods} placed, {waiting} waiting"),
+        *(StyledLine(text) for text in _format_totals(total, resources)),
+        StyledLine(""),
+        *_gang_table(gangs),
     ]
-    lines += [StyledLine(""), *_gang_table(shown)]
-    for level, sites in seen.domains.items():
-        lines += [StyledLine(""), *_node_table(level.rpartition("/")[2].upper(), sites, resources)]
-    return [*lines, StyledLine(""), *_node_table("NODE", seen.nodes, resources)]
+    for level, domains in overview.domains.items():
+        title = level.rpartition("/")[2].upper()
+        lines += [StyledLine(""), *_node_table(title, domains, resources)]
+    return [*lines, StyledLine(""), *_node_table("NODE", overview.nodes, resources)]
 
 
-def _format_headline(seen: ClusterOverview) -> str:
-    waiting = sum(one.pending for one in seen.gangs)
-    trouble = f" ({seen.total.problem})" if seen.total.problem else ""
-    nodes, pods = pluralize(seen.total.nodes, "node"), pluralize(seen.total.pods, "pod")
-    return f"{nodes}{trouble}, {pods} placed, {waiting} waiting"
-
-
-def _format_totals(whole: NodeSummary, resources: Iterable[str]) -> Iterator[str]:
-    rows = [
-        (
-            name,
-            progress_bar(whole.used.get(name, 0), whole.allocatable[name]),
-            f"{_format_amount(name, whole.used.get(name, 0))} of {_format_amount(name, whole.allocatable[name])}",
-        )
-        for name in resources
-    ]
+def _format_totals(total: NodeSummary, resources: Iterable[str]) -> Iterator[str]:
+    rows = []
+    for name in resources:
+        used, allocatable = total.used.get(name, 0), total.allocatable[name]
+        amounts = [format_amount(name, one).removeprefix(f"{name} ") for one in (used, allocatable)]
+        rows.append((name, progress_bar(used, allocatable), " of ".join(amounts)))
     yield from align_columns(rows)
 
 
 def _node_table(
-    head: str, sites: Sequence[NodeSummary], resources: Sequence[str]
+    title: str, nodes: Sequence[NodeSummary], resources: Sequence[str]
 ) -> Iterator[StyledLine]:
-    """A row for each site: how full it is of everything."""
-    rows = [(head, "NODES", "PODS", *(name.upper() for name in resources), "")]
-    rows += [
-        (site.name, str(site.nodes), str(site.pods), *_usage_cells(site, resources), site.problem)
-        for site in sites
-    ]
-    colours = ["", *("red" if site.problem else "" for site in sites)]
-    yield from (
-        StyledLine(text, colour) for text, colour in zip(align_columns(rows), colours, strict=True)
-    )
+    rows = [(title, "NODES", "PODS", *(name.upper() for name in resources), "")]
+    for node in nodes:
+        usage = [_usage_cell(node, name) for name in resources]
+        rows.append((node.name, str(node.nodes), str(node.pods), *usage, node.problem))
+    colours = ["", *("red" if node.problem else "" for node in nodes)]
+    yield from map(StyledLine, align_columns(rows), colours)
 
 
-def _usage_cells(site: NodeSummary, resources: Iterable[str]) -> Iterator[str]:
-    for name in resources:
-        used, room = site.used.get(name, 0), site.allocatable.get(name, 0)
-        yield f"{progress_bar(used, room, _BAR_WIDTH)} {used * 100 // room:3}%" if room else ""
+def _usage_cell(node: NodeSummary, resource: str) -> str:
+    used, allocatable = node.used.get(resource, 0), node.allocatable.get(resource, 0)
+    if not allocatable:
+        return ""
+    return f"{progress_bar(used, allocatable, _BAR_WIDTH)} {used * 100 // allocatable:3}%"
 
 
-def _gang_table(lines: Sequence[WorkloadRow]) -> Iterator[StyledLine]:
-    if not lines:
+def _gang_table(gangs: Sequence[WorkloadRow]) -> Iterator[StyledLine]:
+    if not gangs:
         yield StyledLine("No gang runs or waits.")
         return
     rows = [("GANG", "STATE", "", "MEMBERS", "REASON")]
-    rows += [
-        (one.title, one.state.value, progress_bar(one.placed + one.ended, one.members),
-         f"{one.placed + one.ended}/{one.members}", one.reason)
-        for one in lines
-    ]  # fmt: skip
-    colours = ["", *(STATE_COLORS[one.state] for one in lines)]
-    yield from (
-        StyledLine(text, colour) for text, colour in zip(align_columns(rows), colours, strict=True)
-    )
+    for gang in gangs:
+        done = gang.placed + gang.ended
+        bar = progress_bar(done, gang.members)
+        rows.append((gang.title, gang.state.value, bar, f"{done}/{gang.members}", gang.reason))
+    colours = ["", *(STATE_COLORS[gang.state] for gang in gangs)]
+    yield from map(StyledLine, align_columns(rows), colours)
 
 
-def _format_amount(name: str, amount: int) -> str:
-    return format_amount(name, amount).removeprefix(f"{name} ")
-
-
-def overview_data(seen: ClusterOverview) -> dict[str, Any]:
-    """The page for programs; the gangs are left to `phalanx queue`."""
+def overview_data(overview: ClusterOverview) -> dict[str, Any]:
+    """Return the nodes of the overview as data for JSON and YAML."""
     return {
-        "cluster": _node_data(seen.total),
+        "cluster": _node_data(overview.total),
         "domains": {
-            level: [_node_data(site) for site in sites] for level, sites in seen.domains.items()
+            level: [_node_data(domain) for domain in domains]
+            for level, domains in overview.domains.items()
         },
-        "nodes": [_node_data(site) for site in seen.nodes],
+        "nodes": [_node_data(node) for node in overview.nodes],
     }
 
 
-def _node_data(site: NodeSummary) -> dict[str, Any]:
+def _node_data(node: NodeSummary) -> dict[str, Any]:
     return {
-        "name": site.name, "nodes": site.nodes, "pods": site.pods, "trouble": site.problem,
-        "room": dict(sorted(site.allocatable.items())), "used": dict(sorted(site.used.items())),
-    }  # fmt: skip
+        "name": node.name,
+        "nodes": node.nodes,
+        "pods": node.pods,
+        "trouble": node.problem,
+        "room": dict(sorted(node.allocatable.items())),
+        "used": dict(sorted(node.used.items())),
+    }
 
 
 @click.command()
@@ -243,17 +237,23 @@ def _node_data(site: NodeSummary) -> dict[str, Any]:
     show_default=True,
     metavar="SECONDS",
     type=click.FloatRange(min=0.1),
-    help="How often to look again.",
+    help="Time between two refreshes.",
 )
-@click.option("--once", is_flag=True, help="Show it once, on a terminal too.")
+@click.option("--once", is_flag=True, help="Print once and exit, on a terminal too.")
 @output_option(TABLE, JSON, YAML)
 def command(
-    namespace: str, config: Path | None, context: str, interval: float, once: bool, output: str
-) -> None:  # fmt: skip
-    """Show how full nodes and domains are and how gangs get on; live on a terminal, ^C ends it.
+    *,
+    namespace: str,
+    config: Path | None,
+    context: str,
+    interval: float,
+    once: bool,
+    output: str,
+) -> None:
+    """Show the usage of nodes and domains and the progress of gangs; live on a terminal until ^C.
 
-    Room is counted by what pods ask for, not by what they use. With -n gangs of one namespace are
-    shown, otherwise of all. Nothing is changed.
+    Usage is the sum of resource requests, not what containers measure. -n shows the gangs of one
+    namespace instead of all. Changes nothing.
 
     \b
     Example:
@@ -261,36 +261,33 @@ def command(
       phalanx top --once -n research
     """
     if is_terminal() and not once and output == TABLE:
-        _refresh_display(namespace, config, context, interval)
+        _refresh_display(namespace, config, context, interval=interval)
         return
 
-    async def question(client: Client, default: str) -> ClusterOverview:
+    async def query(client: Client, default_namespace: str) -> ClusterOverview:
         return summarize_cluster(await read_cluster(client))
 
-    found = query_cluster(config, context, question)
+    overview = query_cluster(config, context, query)
     if output == TABLE:
-        for line in render_overview(found, namespace):
+        for line in render_overview(overview, namespace):
             click.secho(line.text, fg=line.colour or None)
-    else:
-        click.echo(format_structured(_top_data(found, namespace), output))
+        return
+    now = WallClock().now()
+    gangs = [one for one in overview.gangs if not namespace or one.ref.namespace == namespace]
+    data = {**overview_data(overview), "gangs": [queue_entry_data(one, now) for one in gangs]}
+    click.echo(format_structured(data, output))
 
 
-def _refresh_display(namespace: str, config: Path | None, context: str, interval: float) -> None:
-    """Look again and again, until somebody has seen enough."""
-    live = LiveDisplay(sys.stdout)
+def _refresh_display(namespace: str, config: Path | None, context: str, *, interval: float) -> None:
+    """Redraw the overview until ^C."""
+    display = LiveDisplay(sys.stdout)
 
-    async def question(client: Client, default: str) -> None:
+    async def query(client: Client, default_namespace: str) -> None:
         while True:
-            live.draw(render_overview(summarize_cluster(await read_cluster(client)), namespace))
+            display.draw(render_overview(summarize_cluster(await read_cluster(client)), namespace))
             await asyncio.sleep(interval)
 
     try:
-        query_cluster(config, context, question)
+        query_cluster(config, context, query)
     except KeyboardInterrupt:
         return
-
-
-def _top_data(found: ClusterOverview, namespace: str) -> dict[str, Any]:
-    now = WallClock().now()
-    gangs = [one for one in found.gangs if not namespace or one.ref.key.namespace == namespace]
-    return {**overview_data(found), "gangs": [gang_data(one, now) for one in gangs]}

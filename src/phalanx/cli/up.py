@@ -1,4 +1,8 @@
-"""`phalanx up`: a whole control plane in the foreground."""
+"""`phalanx up`: run a control plane in the foreground, or with --detach in the background.
+
+The command checks its options, forks the process of scheduler, controllers and nodes
+(`up_components`), and becomes the API server itself (`up_server`).
+"""
 
 from __future__ import annotations
 
@@ -14,15 +18,18 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx.cli import background, options
-from phalanx.cli.nodes import check_processes, node_options
-from phalanx.cli.options import check_decision_log, decision_log_option
-from phalanx.cli.up_processes import IN_MEMORY, UpOptions, run_in_child_process
+from phalanx.cli.nodes import check_processes, node_options, parse_node_options
+from phalanx.cli.options import (
+    LogOptions,
+    check_decision_log,
+    decision_log_option,
+    log_options,
+)
+from phalanx.cli.up_processes import AUDIT_FILE, IN_MEMORY, UpOptions, run_in_child_process
 from phalanx.server.security.private_files import InsecurePermissionsError, check_private
 
 if TYPE_CHECKING:
     from phalanx.scheduler.configuration.profiles import Profiles
-
-_AUDIT_FILE = "audit.log"
 
 
 @click.command()
@@ -31,27 +38,27 @@ _AUDIT_FILE = "audit.log"
     default="127.0.0.1:6443",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where to serve; port 0 takes any free one.",
+    help="Address of the API server; port 0 chooses a free one.",
 )
 @click.option(
     "--name",
     "names",
     multiple=True,
     metavar="NAME",
-    help="Another name or address by which clients know the server; may be given again.",
+    help="Another name or address of the server for its certificate; may be repeated.",
 )
 @click.option(
     "--data",
     default=None,
     metavar="DIR",
-    help=f"Where to keep objects, certificates and token; {IN_MEMORY} keeps nothing. "
-    "[default: a folder of the user's]",
+    help=f"Directory for objects, certificates and tokens; {IN_MEMORY} stores nothing on disk. "
+    "[default: ~/.local/state/phalanx]",
 )
 @click.option(
     "--store",
     type=click.Choice(["sqlite", "memory"]),
     default=None,
-    help=f"Where objects are kept: on disk, or in memory until the end. "
+    help="Store for objects: on disk, or in memory until the process ends. "
     f"[default: sqlite, but memory with --data {IN_MEMORY}]",
 )
 @click.option(
@@ -60,7 +67,7 @@ _AUDIT_FILE = "audit.log"
     type=click.Path(path_type=Path),
     default=None,
     metavar="FILE",
-    help="Where to write the kubeconfig. [default: DIR/kubeconfig]",
+    help="File to write the administrator's kubeconfig to. [default: DIR/kubeconfig]",
 )
 @node_options
 @click.option(
@@ -75,7 +82,7 @@ _AUDIT_FILE = "audit.log"
     type=click.Path(path_type=Path),
     default=None,
     metavar="FILE",
-    help="How pods are placed: a KubeSchedulerConfiguration.",
+    help="KubeSchedulerConfiguration: how pods are placed.",
 )
 @decision_log_option
 @click.option(
@@ -83,8 +90,8 @@ _AUDIT_FILE = "audit.log"
     "audit",
     default="",
     metavar="FILE",
-    help="Where to write who wrote what and who was refused; none writes nothing. "
-    f"[default: DIR/{_AUDIT_FILE}, but none with --data {IN_MEMORY}]",
+    help="File to record writes and refused requests in, with their user; none records nothing. "
+    f"[default: DIR/{AUDIT_FILE}, but none with --data {IN_MEMORY}]",
 )
 @click.option(
     "--basic-workloads",
@@ -92,24 +99,42 @@ _AUDIT_FILE = "audit.log"
     type=click.Choice(["always", "never"]),
     default="always",
     show_default=True,
-    help="Whether Jobs that are no gangs get a Workload and a PodGroup too.",
+    help="Whether Jobs that are not gangs get a Workload and a PodGroup too.",
 )
 @click.option(
     "--without",
     default="",
-    metavar="PART,PART",
-    help=f"Parts to leave out: {', '.join(options.COMPONENTS)}.",
+    metavar="NAME,NAME",
+    help=f"Components to leave out: {', '.join(options.COMPONENTS)}.",
 )
-@click.option(
-    "--detach", is_flag=True, help="Return when it is ready, and let it run until phalanx down."
-)
+@click.option("--detach", is_flag=True, help="Return when it is ready; it runs until phalanx down.")
+@log_options
 def command(
-    listen: str, names: tuple[str, ...], data: str | None, store: str, config: Path | None,
-    nodes: str, shape: str, topology: str, stages: Path | None, processes: bool,
-    programs: Path | None, feature_gates: str, policy: Path | None, decisions: Path | None,
-    audit: str, basic: str, without: str, detach: bool,
-) -> None:  # fmt: skip
-    """Run an API server, with scheduler, controllers and simulated nodes beside it.
+    *,
+    listen: str,
+    names: tuple[str, ...],
+    data: str | None,
+    store: str | None,
+    config: Path | None,
+    nodes: str,
+    shape: str,
+    topology: str,
+    stages: Path | None,
+    processes: bool,
+    programs: Path | None,
+    feature_gates: str,
+    policy: Path | None,
+    decisions: Path | None,
+    audit: str,
+    basic: str,
+    without: str,
+    detach: bool,
+    log: LogOptions,
+) -> None:
+    """Run an API server with scheduler, controllers and simulated nodes.
+
+    Prints one line that begins with "ready" on stdout once it serves. Log lines go to stderr, or
+    with --detach to DIR/up.log.
 
     \b
     Example:
@@ -118,52 +143,71 @@ def command(
       kubectl get nodes
       phalanx down
     """
-    # Until it is ready there is no garbage to look for; `settle` sees to it then.
-    gc.disable()
     host, port = options.parse_address(listen)
-    left_out, gates = options.parse_components(without), options.parse_feature_gates(feature_gates)
-    wanted = options.parse_nodes(
-        nodes, options.parse_shape(shape), options.parse_topology(topology)
-    )
-    rules = options.load_stage_rules(stages)
     check_processes(processes, programs, host)
-    place = data or str(options.state_directory())
-    kept = store or ("memory" if place == IN_MEMORY else "sqlite")
-    if place == IN_MEMORY and kept != "memory":
-        raise click.UsageError(f"--data {IN_MEMORY} keeps nothing; give --store {kept} a folder")
-    profiles = _load_profiles(policy) if policy else None
     check_decision_log(decisions)
+    data, store = _resolve_storage(data, store)
     settings = UpOptions(
-        host, port, names, place, kept, config, wanted, left_out, gates, profiles, decisions,
-        basic == "always", audit, rules, processes, programs,
-    )  # fmt: skip
-    if detach:
-        _start_detached(settings)
-        return
-    with (
-        _data_directory(settings) as folder,
-        background.pid_file(settings.runtime_directory()),
-        _component_process(settings) as line,
-    ):
-        # Only now, while the crew's process loads its own half.
-        from phalanx.cli.up_server import run_server
+        host=host,
+        port=port,
+        server_names=names,
+        data=data,
+        store=store,
+        kubeconfig=config,
+        nodes=parse_node_options(nodes, shape, topology),
+        disabled=options.parse_components(without),
+        gates=options.parse_feature_gates(feature_gates),
+        profiles=_load_profiles(policy) if policy else None,
+        decision_log=decisions,
+        basic_workloads=basic == "always",
+        audit=audit,
+        stages=options.load_stage_rules(stages),
+        run_processes=processes,
+        programs=programs,
+        log=log,
+    )
+    start = _start_detached if detach else _run
+    start(settings)
 
-        run_server(settings, folder, line)
+
+def _resolve_storage(data: str | None, store: str | None) -> tuple[str, str]:
+    """Return the values of --data and --store with their defaults filled in."""
+    data = data or str(options.state_directory())
+    store = store or ("memory" if data == IN_MEMORY else "sqlite")
+    if data == IN_MEMORY and store != "memory":
+        raise click.UsageError(
+            f"--data {IN_MEMORY} stores nothing on disk; give --store {store} a directory"
+        )
+    return data, store
 
 
 def _load_profiles(policy: Path) -> Profiles:
-    """How pods are placed by a file; loaded here only to tell whoever typed it what is wrong."""
+    # Imported here: without --config only the components' process needs it.
     from phalanx.cli.scheduler_configuration import load_configuration
 
     return load_configuration(policy).profiles
 
 
+def _run(settings: UpOptions) -> None:
+    # Start-up makes no garbage; tune_garbage_collector() enables the collector afterwards.
+    gc.disable()
+    settings.log.configure()
+    with (
+        _data_directory(settings) as folder,
+        background.pid_file(settings.runtime_directory()),
+        _component_process(settings) as sock,
+    ):
+        # Imported here: the process of the components imports its own modules at the same time.
+        from phalanx.cli.up_server import run_server
+
+        run_server(settings, folder, sock)
+
+
 def _start_detached(settings: UpOptions) -> None:
-    """The same in the background, once it is ready."""
     with _data_directory(settings):
-        own = [word for word in sys.argv[sys.argv.index("up") + 1 :] if word != "--detach"]
+        arguments = [word for word in sys.argv[sys.argv.index("up") + 1 :] if word != "--detach"]
         try:
-            ready = background.start(own, settings.runtime_directory())
+            ready = background.start(arguments, settings.runtime_directory())
         except background.NotStarted as error:
             raise click.ClickException(str(error)) from None
     background.print_ready(ready)
@@ -171,7 +215,7 @@ def _start_detached(settings: UpOptions) -> None:
 
 @contextlib.contextmanager
 def _component_process(settings: UpOptions) -> Iterator[socket.socket | None]:
-    """All but the server in a process of its own, if there is any; where it can be asked."""
+    """Run all components in a child process; yield the socket to it. None if all are left out."""
     if settings.disabled.issuperset(options.COMPONENTS):
         yield None
         return
@@ -187,7 +231,7 @@ def _component_process(settings: UpOptions) -> Iterator[socket.socket | None]:
 
 @contextlib.contextmanager
 def _data_directory(settings: UpOptions) -> Iterator[Path]:
-    """The folder of the certificates: for ourselves alone, or gone at the end."""
+    """Yield the directory of the certificates, which only this user may enter."""
     if settings.data == IN_MEMORY:
         with tempfile.TemporaryDirectory(prefix="phalanx-") as name:
             yield Path(name)

@@ -1,12 +1,14 @@
-"""The crew's side of `phalanx up`: what runs in the process beside the server's.
+"""The component process of `phalanx up`: scheduler, controllers and nodes.
 
-Loaded by that process alone, while the server's loads its own half: neither waits for the other.
+Only this process imports this module, while the server process imports `up_server`: neither waits
+for the other's imports.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from http.client import OK
 
@@ -22,7 +24,6 @@ from phalanx.client.process_channel import ProcessChannel
 from phalanx.client.transports import InProcessTransport
 from phalanx.clock import WallClock
 from phalanx.components import ComponentConfig, Components
-from phalanx.controllers.nodes.container_process import ProcessHost
 from phalanx.controllers.scheduling.exact_solver import HighsSolver, ThreadedSolver
 from phalanx.randomness import SystemRandom
 from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES
@@ -30,25 +31,29 @@ from phalanx.telemetry import METRICS_CONTENT_TYPE, Metrics
 
 
 def run_components(sock: socket.socket, settings: UpOptions) -> None:
-    """Be the crew until the line ends."""
-    with process_host(settings.run_processes, settings.programs) as machine:
+    """Run the components until the server process closes the socket."""
+    handler = settings.log.configure()
+    with process_host(settings.run_processes, settings.programs) as host:
+        config = ComponentConfig(
+            nodes=with_node_type(settings.nodes, host),
+            without=settings.disabled,
+            gates=settings.gates,
+            profiles=settings.profiles or DEFAULT_PROFILES,
+            decision_log=open_decision_log(settings.decision_log),
+            solver=ThreadedSolver(HighsSolver()),
+            basic_workloads=settings.basic_workloads,
+            stage_rules=settings.stages,
+            host=host,
+        )
         try:
-            uvloop.run(_run_until_closed(sock, _component_config(settings, machine)))
+            uvloop.run(_run_until_closed(sock, config, handler))
         except ExceptionGroup as group:
             raise plain_error(group) from None
 
 
-def _component_config(settings: UpOptions, machine: ProcessHost | None) -> ComponentConfig:
-    """Who works beside the server; on a machine that runs processes, if there is one."""
-    return ComponentConfig(
-        with_node_type(settings.nodes, machine), settings.disabled, settings.gates,
-        settings.profiles or DEFAULT_PROFILES,
-        decision_log=open_decision_log(settings.decision_log), solver=ThreadedSolver(HighsSolver()),
-        basic_workloads=settings.basic_workloads, stage_rules=settings.stages, host=machine,
-    )  # fmt: skip
-
-
-async def _run_until_closed(sock: socket.socket, staff: ComponentConfig) -> None:
+async def _run_until_closed(
+    sock: socket.socket, config: ComponentConfig, log_handler: logging.Handler
+) -> None:
     metrics, is_ready = Metrics(), asyncio.Event()
 
     async def answer(request: Request) -> Reply:
@@ -56,22 +61,27 @@ async def _run_until_closed(sock: socket.socket, staff: ComponentConfig) -> None
             await is_ready.wait()
         return Reply(OK, metrics.render().encode(), METRICS_CONTENT_TYPE)
 
-    line = await ProcessChannel.connect(sock, answer)
+    channel = await ProcessChannel.connect(sock, answer)
+    # The server process closes the channel to stop this one. Until the components are cancelled,
+    # each of them logs that it has lost the server.
+    log_handler.addFilter(
+        lambda record: record.levelno >= logging.ERROR or not channel.closed.done()
+    )
+    components = Components(
+        lambda user: Client(InProcessTransport(channel.request, user), metrics),
+        WallClock(),
+        SystemRandom(),
+        config,
+    )
 
-    async def work() -> None:
-        crew = Components(
-            lambda user: Client(InProcessTransport(line.request, user), metrics),
-            clock,
-            chance,
-            staff,
-        )
-        async with crew.running():
+    async def run() -> None:
+        async with components.running():
             is_ready.set()
             tune_garbage_collector()
-            await line.closed
+            await channel.closed
 
-    clock, chance, working = WallClock(), SystemRandom(), asyncio.create_task(work())
-    await asyncio.wait((working, line.closed), return_when=asyncio.FIRST_COMPLETED)
-    working.cancel()
+    running = asyncio.create_task(run())
+    await asyncio.wait((running, channel.closed), return_when=asyncio.FIRST_COMPLETED)
+    running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
-        await working
+        await running

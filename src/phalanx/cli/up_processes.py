@@ -1,15 +1,15 @@
-"""What `phalanx up` was asked for, as a value: read by the server's process and by the crew's.
+"""The two processes of `phalanx up` and the socket between them.
 
-Light on purpose: it is loaded before the two part, and each loads what it needs alone.
+    server process    ProcessChannel ═══ socket pair ═══ ProcessChannel    component process
+      Server.handle ◀── requests of the components' clients
+      GET /metrics, /readyz ──▶ answered by the components
 
-The crew in a process of its own beside the server of `phalanx up`, at the end of a line.
+The API server runs in one process; scheduler, controllers and nodes run in the other, so that they
+use two cores. The component process is forked from the server process before that one has threads
+or an event loop. When either process ends, the other ends too.
 
-    server's process   Line ═══ pair of sockets ═══ Line   crew's process
-      Server.handle ◀── requests of the crew's clients
-      /metrics, /readyz ──▶ answered by the crew
-
-The two processes do on two cores what one loop would do in turn. The crew's process is a copy of
-the server's from before that had threads or a loop; neither outlives the other.
+This module is imported before the fork, so it imports little: each process then imports the rest
+of what it needs (`up_server`, `up_components`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
+from phalanx import logs
 from phalanx.api.feature_gates import FeatureGates
 from phalanx.api.wire import Handler, Reply, Request, StreamReply
-from phalanx.cli.options import state_directory
+from phalanx.cli.options import LogOptions, state_directory
 from phalanx.client.process_channel import ProcessChannel
 from phalanx.client.transports import Unreachable
 from phalanx.controllers.nodes.node_pool import SimulatedNode
@@ -41,12 +42,23 @@ if TYPE_CHECKING:
     from phalanx.scheduler.configuration.profiles import Profiles
 
 
+LOG = logs.component("components")
+
 IN_MEMORY = ":memory:"
+#: Name of the audit log in the data directory.
+AUDIT_FILE = "audit.log"
+#: Paths that the server process requests from the component process.
+_METRICS_PATH, READY_PATH = "/metrics", "/readyz"
+#: Seconds that the component process gets to end before it is killed.
+_EXIT_TIMEOUT = 8.0
+#: Reference counting frees most objects of a request: the collector runs rarely.
+_GC_THRESHOLDS = (20_000, 20, 50)
+_EXITED_MESSAGE = "scheduler, controllers and nodes have ended"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UpOptions:
-    """What the command line asks for; without `profiles` pods are placed as usual."""
+    """The options of `phalanx up`, parsed. Without `profiles` the default profile places pods."""
 
     host: str
     port: int
@@ -64,50 +76,53 @@ class UpOptions:
     stages: Sequence[StageRule]
     run_processes: bool
     programs: Path | None
+    log: LogOptions
 
     def runtime_directory(self) -> Path:
-        """Where it is looked for: in its folder, or in the user's if it keeps nothing."""
+        """Return the directory of the PID file; with :memory: the default data directory."""
         if self.data != IN_MEMORY:
             return Path(self.data).expanduser()
-        place = state_directory()
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return place
-
-
-#: Seconds that the crew may take to end by itself.
-_EXIT_TIMEOUT = 8.0
-#: Most objects of a request go by themselves: the collector looks for cycles rarely.
-_GC_THRESHOLDS = (20_000, 20, 50)
-_EXITED_MESSAGE = "scheduler, controllers and nodes have ended"
-#: What the server asks the crew for.
-_METRICS_PATH, READY_PATH = "/metrics", "/readyz"
+        folder = state_directory()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
 
 
 class ComponentsExited(Exception):
-    """The crew has ended by itself; it has said why."""
+    """The component process has ended by itself. It has printed or logged the reason."""
 
 
 def tune_garbage_collector() -> None:
-    """What start-up made lives to the end: the collector need not look at it again."""
+    """Exclude all objects of the start-up from collection, and make the collector run rarely."""
     gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
-# ---- in the server's process ---------------------------------------------------------------------
+# ---- in the server process -----------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def run_in_child_process(work: Callable[[socket.socket], None]) -> Iterator[socket.socket]:
-    """Have something done in a copy of this process, at the other end of a pair of sockets."""
+    """Run `work` in a forked process with one end of a socket pair; yield the other end."""
     ours, theirs = socket.socketpair()
 
-    def begin() -> None:
+    def run_child() -> None:
         ours.close()
-        _run_child(work, theirs)
+        # A signal to the process group reaches both processes. The server process handles it; the
+        # component process ends when its socket is closed, and only then.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        try:
+            work(theirs)
+        except click.ClickException as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except Exception:
+            LOG.error("the component process failed", exc_info=True)
+            sys.exit(1)
 
-    process = get_context("fork").Process(target=begin, name="crew")
+    process = get_context("fork").Process(target=run_child, name="components")
     process.start()
     theirs.close()
     try:
@@ -123,17 +138,20 @@ def run_in_child_process(work: Callable[[socket.socket], None]) -> Iterator[sock
 async def serve_components(
     handle: Handler, sock: socket.socket, on_exit: Callable[[ComponentsExited], None]
 ) -> AsyncIterator[Handler]:
-    """Serve the crew; once it is ready, a handler that speaks for both. `left` if it goes."""
-    line = await ProcessChannel.connect(sock, handle)
+    """Serve the component process; once it is ready, yield a handler that adds its metrics.
+
+    `on_exit` is called if the component process ends before the context does.
+    """
+    channel = await ProcessChannel.connect(sock, handle)
     try:
-        await _get_reply(line, READY_PATH)
+        await _get_reply(channel, READY_PATH)
     except Unreachable:
         raise ComponentsExited(_EXITED_MESSAGE) from None
-    line.closed.add_done_callback(lambda _: on_exit(ComponentsExited(_EXITED_MESSAGE)))
+    channel.closed.add_done_callback(lambda _: on_exit(ComponentsExited(_EXITED_MESSAGE)))
     try:
-        yield _with_component_metrics(handle, line)
+        yield _with_component_metrics(handle, channel)
     finally:
-        line.close()
+        channel.close()
 
 
 def _with_component_metrics(handle: Handler, channel: ProcessChannel) -> Handler:
@@ -142,10 +160,11 @@ def _with_component_metrics(handle: Handler, channel: ProcessChannel) -> Handler
         if request.path != _METRICS_PATH or not isinstance(reply, Reply) or reply.code != OK:
             return reply
         try:
-            crew = await _get_reply(channel, _METRICS_PATH)
+            components = await _get_reply(channel, _METRICS_PATH)
         except Unreachable:
-            return reply  # The server stops now; until then it speaks for itself.
-        return replace(reply, body=reply.body + crew.body)
+            # The component process has just ended, so the server is about to stop.
+            return reply
+        return replace(reply, body=reply.body + components.body)
 
     return answer
 
@@ -154,17 +173,3 @@ async def _get_reply(channel: ProcessChannel, path: str) -> Reply:
     answer = await channel.request(Request("GET", path))
     assert isinstance(answer, Reply), path
     return answer
-
-
-# ---- in the crew's process -----------------------------------------------------------------------
-
-
-def _run_child(work: Callable[[socket.socket], None], sock: socket.socket) -> None:
-    """Whoever stops the server stops the crew by hanging up, and in no other way."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    try:
-        work(sock)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)

@@ -1,6 +1,6 @@
-"""The server's side of `phalanx up`: the API on a port, over a store, with the crew at its side.
+"""The server process of `phalanx up`: the API server on a TLS port, over a store.
 
-Loaded when the crew's process has been begun, which loads its own half meanwhile.
+Imported after the component process is forked, which imports `up_components` at the same time.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from phalanx.cli.background import print_ready
 from phalanx.cli.component_runner import stop_signals
 from phalanx.cli.nodes import LOOPBACK_HOSTS
 from phalanx.cli.up_processes import (
+    AUDIT_FILE,
     IN_MEMORY,
     ComponentsExited,
     UpOptions,
@@ -41,11 +42,12 @@ from phalanx.store.kv import Store
 from phalanx.store.memory import MemoryStore
 from phalanx.store.sqlite import SqliteStore
 
-_AUDIT_FILE, _AUDIT_DISABLED = "audit.log", "none"
+#: Value of --audit-log that switches the audit log off.
+_AUDIT_DISABLED = "none"
 
 
 def run_server(settings: UpOptions, folder: Path, component_socket: socket.socket | None) -> None:
-    """Serve until a signal, or until the crew at the other end of the line or the store ends."""
+    """Serve until a signal, until the component process ends, or until the store fails."""
     try:
         uvloop.run(_serve(settings, folder, component_socket))
     except ComponentsExited as error:
@@ -54,30 +56,30 @@ def run_server(settings: UpOptions, folder: Path, component_socket: socket.socke
         raise click.ClickException(str(error)) from None
 
 
-async def _serve(settings: UpOptions, folder: Path, line: socket.socket | None) -> None:
-    clock, chance = WallClock(), SystemRandom()
+async def _serve(settings: UpOptions, folder: Path, component_socket: socket.socket | None) -> None:
+    clock, random = WallClock(), SystemRandom()
     sock = _open_socket(settings)
     keyring, names = _open_keyring(folder), _extra_names(settings)
     tls, authority = keyring.tls_context(names, clock.now())
-    ends: list[Exception] = []
+    failures: list[Exception] = []
     async with stop_signals() as stopped:
 
         def stop(error: Exception) -> None:
             if not stopped.is_set():
-                ends.append(error)
+                failures.append(error)
                 stopped.set()
 
         store = _open_store(settings, folder, stop)
-        server = Server(store, clock, chance, KINDS, keyring.tokens(), settings.gates)
+        server = Server(store, clock, random, KINDS, keyring.tokens(), settings.gates)
         hosts = (*LOCAL_NAMES, *CLUSTER_NAMES, *names, settings.host)
         file = settings.kubeconfig or settings.runtime_directory() / "kubeconfig"
         token = keyring.admin_token(_existing_token(file), file, clock.now())
         url = _server_url(settings.host, sock)
         async with (
-            _audit_log(server, settings, folder, clock) as refused,
-            _start_server(server, store, line, stop) as handle,
+            _audit_log(server, settings, folder, clock) as on_refused,
+            _start_server(server, store, component_socket, stop) as handle,
             serve_http(
-                handle, server.access.authenticator, sock, tls, hosts=hosts, on_refused=refused
+                handle, server.access.authenticator, sock, tls, hosts=hosts, on_refused=on_refused
             ),
             _background_task(renew_certificates(tls, folder, names, clock)),
         ):
@@ -85,26 +87,28 @@ async def _serve(settings: UpOptions, folder: Path, line: socket.socket | None) 
             print_ready(f"ready {url} kubeconfig {file}")
             tune_garbage_collector()
             await stopped.wait()
-    if ends:
-        raise click.ClickException(f"stopped: {ends[0]}")
+    if failures:
+        raise click.ClickException(f"stopped: {failures[0]}")
 
 
 @contextlib.asynccontextmanager
 async def _start_server(
-    server: Server, store: Store, line: socket.socket | None, stop: Callable[[Exception], None]
+    server: Server,
+    store: Store,
+    component_socket: socket.socket | None,
+    stop: Callable[[Exception], None],
 ) -> AsyncIterator[Handler]:
-    """Have the server serve its crew, if it has one; the handler for everybody else."""
+    """Start the server, serve the component process if there is one, and yield the handler."""
     await server.start()
-    if line is None:
+    if component_socket is None:
         yield server.handle
     else:
-        async with serve_components(server.handle, line, stop) as handle:
+        async with serve_components(server.handle, component_socket, stop) as handle:
             yield handle
     await store.close()
 
 
 def _open_store(settings: UpOptions, folder: Path, stop: Callable[[StoreFailed], None]) -> Store:
-    """The store that was asked for; one that cannot be opened is refused with its reason."""
     if settings.store == "memory":
         return MemoryStore()
     try:
@@ -131,7 +135,7 @@ def _open_keyring(folder: Path) -> Keyring:
 
 
 def _existing_token(file: Path) -> str:
-    """The token that a kubeconfig of an earlier start holds, if it is one of ours."""
+    """The token in the kubeconfig of an earlier start; "" if there is none."""
     try:
         return kubeconfig.load([file]).token if file.exists() else ""
     except kubeconfig.KubeconfigError:
@@ -142,13 +146,13 @@ def _existing_token(file: Path) -> str:
 async def _audit_log(
     server: Server, settings: UpOptions, folder: Path, clock: Clock
 ) -> AsyncIterator[RefusalHandler | None]:
-    """Have written down what is written and refused, unless nobody wants that."""
-    usual = _AUDIT_DISABLED if settings.data == IN_MEMORY else str(folder / _AUDIT_FILE)
-    wanted = settings.audit or usual
-    if wanted == _AUDIT_DISABLED:
+    """Attach the audit log to the server; yield its handler of refused requests, None without."""
+    default = _AUDIT_DISABLED if settings.data == IN_MEMORY else str(folder / AUDIT_FILE)
+    target = settings.audit or default
+    if target == _AUDIT_DISABLED:
         yield None
         return
-    server.audit = audit = AuditLog(AuditFile(Path(wanted)).append, clock)
+    server.audit = audit = AuditLog(AuditFile(Path(target)).append, clock)
     try:
         yield audit.record_refusal
     finally:
@@ -157,7 +161,6 @@ async def _audit_log(
 
 @contextlib.asynccontextmanager
 async def _background_task(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
-    """Have something run for as long as the context lasts."""
     task = asyncio.create_task(work)
     try:
         yield
@@ -166,9 +169,10 @@ async def _background_task(work: Coroutine[None, None, None]) -> AsyncIterator[N
 
 
 def _extra_names(settings: UpOptions) -> list[str]:
-    """The names of the server beside those that every one has."""
-    is_usual = settings.host in (*LOOPBACK_HOSTS, "0.0.0.0", "::")
-    return list(settings.server_names) if is_usual else [settings.host, *settings.server_names]
+    """The names that the certificate needs in addition to those of every server."""
+    if settings.host in (*LOOPBACK_HOSTS, "0.0.0.0", "::"):
+        return list(settings.server_names)
+    return [settings.host, *settings.server_names]
 
 
 def _server_url(host: str, sock: socket.socket) -> str:

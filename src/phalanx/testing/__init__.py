@@ -1,11 +1,14 @@
-"""A real API server in anybody's tests: a private control plane for each, in real or virtual time.
+"""A pytest plugin that gives each test its own control plane, in real or virtual time.
 
-    settings ─▶ cluster ─┬─▶ served   a thread, a port, a kubeconfig: for any client
-                         └─▶ virtual  a loop whose time jumps: hours cost nothing
-    plugin: the fixtures `phalanx` and `phalanx_virtual`, and the judgement after each test
+    settings   arguments of @pytest.mark.phalanx
+    cluster    the control plane of a test and its async methods (apply, wait_for, …)
+    blocking   the same methods for tests that are not async
+    served     a cluster on a TLS port in a thread, with a kubeconfig: for any client
+    virtual    a cluster on an event loop with virtual time: waiting for hours takes no time
+    plugin     the fixtures `phalanx` and `phalanx_virtual`, and the invariant check after each test
 
-`docs/testing-controllers.md` is the way in. pytest loads `plugin` in every run wherever this
-package is installed, so nothing else is imported before a test asks for it.
+`docs/testing-controllers.md` is the user's guide. pytest loads `plugin` in every run wherever this
+package is installed, so a module is imported only when a test needs it.
 """
 
 from __future__ import annotations

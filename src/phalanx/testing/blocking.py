@@ -1,4 +1,4 @@
-"""The verbs of `cluster` for tests that do not await: each blocks until its answer is there."""
+"""The methods of `Cluster` for tests that are not async: each blocks until its result is there."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ T = TypeVar("T")
 
 
 class CoroutineRunner(Protocol):
-    """Whoever has the loop that a cluster lives on."""
+    """Runs coroutines on the event loop of a cluster."""
 
     def __call__(self, question: Coroutine[Any, Any, T], /) -> T:
-        """Have a coroutine run there to its end; its result."""
+        """Run a coroutine to its end and return its result."""
         ...
 
 
 def _blocking(
-    verb: Callable[Concatenate[Cluster, P], Coroutine[Any, Any, T]],
+    method: Callable[Concatenate[Cluster, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Phalanx, P], T]:
-    @wraps(verb)
-    def method(self: Phalanx, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    @wraps(method)
+    def blocking_method(self: Phalanx, /, *args: P.args, **kwargs: P.kwargs) -> T:
         __tracebackhide__ = True
         try:
-            return self.drive(verb(self.cluster, *args, **kwargs))
+            return self.drive(method(self.cluster, *args, **kwargs))
         except (ApiError, NotReached) as error:
-            # The test is told off, not we: how it came here says nothing to its author.
+            # The frames between the test and the error do not help the author of the test.
             raise error.with_traceback(None) from None
 
-    return method
+    return blocking_method
 
 
 class Phalanx:
-    """A control plane of a test's own, in whichever time its loop has."""
+    """A control plane for one test, in real or virtual time."""
 
     def __init__(self, cluster: Cluster, drive: CoroutineRunner) -> None:
-        #: The same with async verbs, for programs that run on its loop.
+        #: The same control plane with async methods, for coroutines that run on its loop.
         self.cluster = cluster
         self.drive = drive
 

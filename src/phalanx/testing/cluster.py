@@ -1,12 +1,8 @@
-"""What is waited for: words and predicates about objects, and what to say when it does not come.
+"""The control plane of one test and its async methods: apply, get, wait_for, why, ….
 
-Manifests as tests give them: objects, YAML or files, one or many in each.
-
-A control plane of a test's own, and what the test does to it and sees of it: the async verbs.
-
-`virtual` runs it on a loop whose time jumps, `served` on a port in a thread; `verbs` are the same
-verbs for those who do not await. Goes through the API like everybody else; only what kinds there
-are is asked of the server itself, since it is at hand.
+`virtual` runs a cluster on an event loop with virtual time, `served` on a port in a thread, and
+`blocking` offers the same methods to tests that are not async. All methods go through the API,
+except that the server itself says which kinds it serves.
 """
 
 from __future__ import annotations
@@ -52,16 +48,27 @@ from phalanx.sim.simulation import first_error
 from phalanx.store.memory import MemoryStore
 from phalanx.testing.settings import Settings
 
-#: A condition that is True or a phase, by its name; or whatever a function makes of an object.
+T = TypeVar("T")
+
+#: A goal of wait_for: the type of a condition that must be True, a phase, or a predicate.
 WaitGoal = str | Callable[[Object], object]
+#: An object, a YAML text with at least two lines, or the path of a YAML file.
+ManifestSource = Object | str | Path
+
+#: The field manager of a test, and its user name.
+FIELD_MANAGER = "phalanx-test"
+#: Seconds that the wait methods wait by default, in real or virtual time.
+DEFAULT_TIMEOUT = 10.0
+#: Objects that a NotReached error describes.
+_MAX_DESCRIBED = 10
 
 
 class NotReached(AssertionError):
-    """What was waited for did not come about in time; the text says what was there instead."""
+    """A goal was not reached in time; the message describes the objects as they are."""
 
 
 def has_reached(found: Object, goal: WaitGoal) -> bool:
-    """Whether an object is where somebody wants it; while a field is missing, it is not."""
+    """Return whether an object has reached a goal; a predicate that lacks a field is False."""
     if callable(goal):
         with suppress(LookupError):
             return bool(goal(found))
@@ -72,16 +79,14 @@ def has_reached(found: Object, goal: WaitGoal) -> bool:
 
 
 def describe_goal(goal: WaitGoal) -> str:
-    """A goal as a word of a sentence."""
-    return goal if isinstance(goal, str) else "what the test waits for"
+    """Return a goal as a word for an error message."""
+    return goal if isinstance(goal, str) else "the goal of the test"
 
 
 def describe_objects(found: Sequence[Object]) -> str:
-    """Objects in the words of their status, one line each."""
-    return (
-        "\n".join(f"  {_object_name(one)}: {_describe_status(one)}" for one in found)
-        or "  there is none"
-    )
+    """Describe objects by phase and conditions, one line each."""
+    lines = [f"  {_object_name(one)}: {_describe_status(one)}" for one in found]
+    return "\n".join(lines) or "  there is none"
 
 
 def _object_name(found: Object) -> str:
@@ -91,14 +96,12 @@ def _object_name(found: Object) -> str:
 
 def _describe_status(found: Object) -> str:
     status = _status(found)
-    phase = [f"phase {status['phase']}"] if status.get("phase") else []
-    return "; ".join([*phase, *map(_describe_condition, _conditions(status))]) or f"status {status}"
-
-
-def _describe_condition(found: Object) -> str:
-    why = [str(found[name]) for name in ("reason", "message") if found.get(name)]
-    said = f"{found.get('type')}={found.get('status')}"
-    return f"{said} ({': '.join(why)})" if why else said
+    parts = [f"phase {status['phase']}"] if status.get("phase") else []
+    for condition in _conditions(status):
+        reasons = [str(condition[name]) for name in ("reason", "message") if condition.get(name)]
+        text = f"{condition.get('type')}={condition.get('status')}"
+        parts.append(f"{text} ({': '.join(reasons)})" if reasons else text)
+    return "; ".join(parts) or f"status {status}"
 
 
 def _status(found: Object) -> Object:
@@ -111,52 +114,40 @@ def _conditions(status: Object) -> list[Object]:
     return [one for one in listed if isinstance(one, dict)]
 
 
-#: An object, YAML of several lines, or the name of a file of it.
-ManifestSource = Object | str | Path
-
-
 def load_objects(manifest: ManifestSource) -> Iterator[Object]:
-    """The objects of a manifest, in their order; those of a List one by one."""
+    """Yield the objects of a manifest in order, and the items of a List one by one."""
     if not isinstance(manifest, dict):
-        yield from parse_manifests(_read_text(manifest))
+        is_yaml = isinstance(manifest, str) and "\n" in manifest
+        yield from parse_manifests(str(manifest) if is_yaml else Path(manifest).read_text())
     elif manifest.get("kind") == "List":
         yield from manifest.get("items") or ()
     else:
         yield manifest
 
 
-def _read_text(manifest: str | Path) -> str:
-    is_yaml = isinstance(manifest, str) and "\n" in manifest
-    return str(manifest) if is_yaml else Path(manifest).read_text()
-
-
-T = TypeVar("T")
-
-#: By whom fields are owned that a test applies, and who it is for the server.
-FIELD_MANAGER = "phalanx-test"
-#: Seconds that is waited unless a test says otherwise, in either time.
-DEFAULT_TIMEOUT = 10.0
-#: Objects that are told of when something does not come about.
-_MAX_DESCRIBED = 10
-
-
 class Cluster:
-    """The verbs of a test. Kinds go by any name that kubectl knows: `Job`, `jobs`, `jobs.batch`."""
+    """The async methods of a test.
+
+    `kind` is any name that kubectl accepts: `Job`, `jobs`, `jobs.batch`.
+    """
 
     def __init__(
-        self, plane: ControlPlane, machines: ScenarioNodes, start: Callable[..., asyncio.Task[Any]]
+        self,
+        plane: ControlPlane,
+        node_driver: ScenarioNodes,
+        start: Callable[..., asyncio.Task[Any]],
     ) -> None:
         self.plane = plane
-        #: In this process and with every right; a controller of a test may have one too.
+        #: A client in this process with all permissions; a controller under test may use it too.
         self.client = plane.client(FIELD_MANAGER)
-        self._machines, self._start = machines, start
+        self._node_driver, self._start = node_driver, start
         self._transport = InProcessTransport(
             plane.server.handle, UserInfo(FIELD_MANAGER, (MASTERS,))
         )
         self._node_counts: Counter[str] = Counter()
 
     def start(self, program: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Have a controller run beside the test, until its end; one that fails fails the test."""
+        """Run a controller until the test ends. A controller that raises fails the test."""
         return self._start(program)
 
     async def nodes(
@@ -169,38 +160,39 @@ class Cluster:
         room: Mapping[str, str | int] | None = None,
         **amounts: str | int,
     ) -> list[str]:
-        """Add equal nodes, ready to be used, which run what is bound to them; their names.
+        """Add equal, ready nodes that run the pods bound to them; return their names.
 
-        What they have besides the usual is said by keywords, or by `room` where a keyword cannot.
+        Keyword arguments change the default capacity; `room` is for resources whose name is not a
+        Python identifier.
         """
-        said = {**(room or {}), **amounts}
-        has = {**DEFAULT_CAPACITY, **{resource: str(amount) for resource, amount in said.items()}}
+        given = {**(room or {}), **amounts}
+        capacity = {**DEFAULT_CAPACITY, **{name: str(amount) for name, amount in given.items()}}
         first = self._node_counts[name]
         self._node_counts[name] += count
         names = [f"{name}-{n}" for n in range(first, first + count)]
-        await self._machines.add([ScenarioNode(one, has, labels or {}) for one in names])
+        await self._node_driver.add([ScenarioNode(one, capacity, labels or {}) for one in names])
         return names
 
     async def apply(self, *manifests: ManifestSource, namespace: str = "default") -> list[Object]:
         """Apply objects, YAML texts or files, as `kubectl apply --server-side` does."""
-        wanted = [deepcopy(one) for manifest in manifests for one in load_objects(manifest)]
-        return [await self._apply(one, namespace) for one in wanted]
+        objects = [deepcopy(one) for manifest in manifests for one in load_objects(manifest)]
+        return [await self._apply(one, namespace) for one in objects]
 
     async def get(self, kind: str, name: str, *, namespace: str = "default") -> Object:
-        """An object as it is. Raises NotFound."""
+        """Return an object. Raises NotFound."""
         known = self._find_kind(kind)
         return await self.client.get(known, _object_key(known, namespace, name))
 
     async def find(
         self, kind: str, *, selector: str = "", namespace: str = "default"
     ) -> list[Object]:
-        """All objects of a kind, or those with certain labels."""
+        """List the objects of a kind, all or those that a label selector selects."""
         known = self._find_kind(kind)
         scope = _list_scope(known, namespace, labels=selector)
         return _with_kind(known, (await self.client.list(known, **scope)).items)
 
     async def delete(self, kind: str, name: str, *, namespace: str = "default") -> None:
-        """Delete an object; what it owns goes with it, in the background."""
+        """Delete an object; the garbage collector deletes its dependents in the background."""
         known = self._find_kind(kind)
         key = _object_key(known, namespace, name)
         await self.client.delete(known, key, propagation="Background")
@@ -214,15 +206,18 @@ class Cluster:
         namespace: str = "default",
         timeout: float = DEFAULT_TIMEOUT,  # noqa: ASYNC109
     ) -> Object:
-        """Wait until an object is there and has reached a goal; it is given then.
+        """Wait until an object exists and has reached a goal; return the object.
 
-        A goal is the name of a condition that is to be True, a phase, or a function of the object.
+        A goal is the type of a condition that must be True, a phase, or a function of the object.
         """
         known = self._find_kind(kind)
-        scope = _list_scope(known, namespace, name=name)
-        what = f"{known.name} {_object_key(known, namespace, name)} has not reached {describe_goal(goal)}"
+        key = _object_key(known, namespace, name)
         [found] = await self._wait_until(
-            known, scope, lambda all_: any(has_reached(one, goal) for one in all_), timeout, what
+            known,
+            _list_scope(known, namespace, name=name),
+            lambda objects: any(has_reached(one, goal) for one in objects),
+            seconds=timeout,
+            failure=f"{known.name} {key} has not reached {describe_goal(goal)}",
         )
         return found
 
@@ -236,15 +231,17 @@ class Cluster:
         namespace: str = "default",
         timeout: float = DEFAULT_TIMEOUT,  # noqa: ASYNC109
     ) -> list[Object]:
-        """Wait until there are so many objects, neither more nor fewer, all of which reached it."""
+        """Wait until exactly `count` objects exist and all have reached a goal; return them."""
         known = self._find_kind(kind)
-        scope = _list_scope(known, namespace, labels=selector)
-        what = f"there are not {count} {known.plural} that reached {describe_goal(goal)}"
         return await self._wait_until(
-            known, scope,
-            lambda all_: len(all_) == count and all(has_reached(one, goal) for one in all_),
-            timeout, what,
-        )  # fmt: skip
+            known,
+            _list_scope(known, namespace, labels=selector),
+            lambda objects: (
+                len(objects) == count and all(has_reached(one, goal) for one in objects)
+            ),
+            seconds=timeout,
+            failure=f"there are not {count} {known.plural} that reached {describe_goal(goal)}",
+        )
 
     async def wait_gone(
         self,
@@ -254,35 +251,39 @@ class Cluster:
         namespace: str = "default",
         timeout: float = DEFAULT_TIMEOUT,  # noqa: ASYNC109
     ) -> None:
-        """Wait until there is no such object."""
+        """Wait until an object does not exist."""
         known = self._find_kind(kind)
-        scope = _list_scope(known, namespace, name=name)
-        what = f"{known.name} {_object_key(known, namespace, name)} is not gone"
-        await self._wait_until(known, scope, lambda all_: not all_, timeout, what)
+        await self._wait_until(
+            known,
+            _list_scope(known, namespace, name=name),
+            lambda objects: not objects,
+            seconds=timeout,
+            failure=f"{known.name} {_object_key(known, namespace, name)} is not gone",
+        )
 
     async def why(self, what: str, *, namespace: str = "default") -> str:
-        """What `phalanx why` says of a pod or a group, such as `podgroup/train`."""
+        """Return what `phalanx why` prints about a pod or group such as `podgroup/train`."""
         return await explain_pending(self.client, what, namespace)
 
     async def wrongs(self) -> list[str]:
-        """What must never be the case, and is: one sentence each."""
+        """Return the violated invariants of the cluster, one sentence each."""
         pods = (await self.client.list(POD, Pod)).items
         nodes = (await self.client.list(NODE, Node)).items
-        # Where pods are placed one by one, gangs need not be whole.
-        whole = apply_feature_gates(self.plane.server.context.gates).groups
-        groups = (await self.client.list(POD_GROUP, PodGroup)).items if whole else ()
+        # Without the feature gate the scheduler places pods one by one, so gangs may be partial.
+        has_gangs = apply_feature_gates(self.plane.server.context.gates).groups
+        groups = (await self.client.list(POD_GROUP, PodGroup)).items if has_gangs else ()
         return check_cluster(pods, nodes, groups)
 
-    async def _apply(self, wanted: Object, namespace: str) -> Object:
-        kind = self._kind_of_object(wanted)
-        meta = wanted.setdefault("metadata", {})
+    async def _apply(self, obj: Object, namespace: str) -> Object:
+        kind = self._kind_of_object(obj)
+        meta = obj.setdefault("metadata", {})
         if kind.namespaced:
             meta.setdefault("namespace", namespace)
         if not meta.get("name"):
-            return await self.client.create(kind, wanted)
+            return await self.client.create(kind, obj)
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         key = Key(meta.get("namespace", ""), meta["name"])
-        request = build_request("patch", kind, key, query=query, body=wanted, content=APPLY_PATCH)
+        request = build_request("patch", kind, key, query=query, body=obj, content=APPLY_PATCH)
         answer = await self._transport.send(request)
         assert isinstance(answer, Reply)
         return decode_reply(answer, dict)
@@ -292,54 +293,55 @@ class Cluster:
         kind: Kind,
         scope: ListScope,
         is_done: Callable[[Sequence[Object]], bool],
+        *,
         seconds: float,
-        failure_message: str,
+        failure: str,
     ) -> list[Object]:
-        """Look at a part of a collection at each of its changes, until it is as it should be."""
+        """Evaluate `is_done` on the objects in a scope after each change until it is True."""
         found: list[Object] = []
         try:
             async with (
                 asyncio.timeout(seconds),
-                aclosing(self._watch_objects(kind, scope)) as views,
+                aclosing(self._watch_objects(kind, scope)) as states,
             ):
-                async for found in views:
+                async for found in states:
                     if is_done(found):
                         break
         except TimeoutError:
-            told_of = describe_objects(list(islice(found, _MAX_DESCRIBED)))
-            raise NotReached(f"{failure_message} after {seconds:g} s:\n{told_of}") from None
+            objects = describe_objects(list(islice(found, _MAX_DESCRIBED)))
+            raise NotReached(f"{failure} after {seconds:g} s:\n{objects}") from None
         return found
 
     async def _watch_objects(
         self, kind: Kind, scope: ListScope
     ) -> AsyncGenerator[list[Object], None]:
-        """A part of a collection as it is and as it becomes; a watch that ends is begun anew."""
+        """Yield the objects in a scope, now and after each change; an expired watch restarts."""
         while True:
             listing = await self.client.list(kind, **scope)
-            there = {_key_of(one): one for one in _with_kind(kind, listing.items)}
-            yield list(there.values())
+            objects = {_key_of(one): one for one in _with_kind(kind, listing.items)}
+            yield list(objects.values())
             try:
                 async with aclosing(
                     self.client.watch(kind, since=listing.revision, **scope)
                 ) as watch:
                     async for event in watch:
-                        there.pop(_key_of(event.object), None)
+                        objects.pop(_key_of(event.object), None)
                         if event.type != "DELETED":
-                            there[_key_of(event.object)] = event.object
-                        yield list(there.values())
+                            objects[_key_of(event.object)] = event.object
+                        yield list(objects.values())
             except Expired:
                 continue
 
     def _find_kind(self, word: str) -> Kind:
-        """The kind that goes by a name, in the version that discovery shows first."""
+        """The kind with a name, in the version that discovery lists first."""
         for kind in self.plane.server.context.registry.kinds:
             names = (kind.name, kind.plural, kind.singular, kind.resource, *kind.short_names)
             if word.lower() in map(str.lower, names):
                 return kind
         raise NotFound(f'the server has no kind "{word}"')
 
-    def _kind_of_object(self, wanted: Object) -> Kind:
-        version, name = wanted.get("apiVersion"), wanted.get("kind")
+    def _kind_of_object(self, obj: Object) -> Kind:
+        version, name = obj.get("apiVersion"), obj.get("kind")
         for kind in self.plane.server.context.registry.kinds:
             if (kind.api_version, kind.name) == (version, name):
                 return kind
@@ -354,10 +356,10 @@ async def running_cluster(
     random: Random,
     tokens: Tokens | None = None,
 ) -> AsyncIterator[Cluster]:
-    """A control plane that runs while the context lasts, with the nodes that are asked for."""
-    staff = ComponentConfig(without=(*settings.without, "nodes"), gates=settings.switched)
-    plane = ControlPlane(store, clock, random, staff, tokens)
-    machines = ScenarioNodes(plane.client("system:nodes"), clock, random)
+    """Run a control plane with the nodes of the settings for the duration of the context."""
+    config = ComponentConfig(without=(*settings.without, "nodes"), gates=settings.feature_gates)
+    plane = ControlPlane(store, clock, random, config, tokens)
+    node_driver = ScenarioNodes(plane.client("system:nodes"), clock, random)
     tasks: list[asyncio.Task[Any]] = []
     async with plane.running(), asyncio.TaskGroup() as group:
 
@@ -367,10 +369,10 @@ async def running_cluster(
 
         try:
             if "nodes" not in settings.without:
-                start(machines.run())
-            found = Cluster(plane, machines, start)
-            await found.nodes(settings.nodes, room=settings.room)
-            yield found
+                start(node_driver.run())
+            cluster = Cluster(plane, node_driver, start)
+            await cluster.nodes(settings.nodes, room=settings.room)
+            yield cluster
         finally:
             for task in tasks:
                 task.cancel()
@@ -378,7 +380,7 @@ async def running_cluster(
 
 @contextmanager
 def unwrap_exception_group() -> Iterator[None]:
-    """Raise what goes wrong inside without the task groups that it comes through."""
+    """Raise the first error of an exception group instead of the group."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -405,5 +407,5 @@ def _key_of(found: Object) -> Key:
 
 
 def _with_kind(kind: Kind, listed: Sequence[Object]) -> list[Object]:
-    """Objects of a list say what they are, as those that come alone do."""
+    """Add apiVersion and kind, which the items of a list do not have."""
     return [{"apiVersion": kind.api_version, "kind": kind.name, **one} for one in listed]

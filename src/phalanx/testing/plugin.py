@@ -1,7 +1,7 @@
-"""The pytest plugin: a control plane for each test that asks for one, judged when the test is over.
+"""The pytest plugin: the fixtures `phalanx` and `phalanx_virtual`, and the check after each test.
 
-pytest finds it by its entry point. The rest of this package, and all of ours, is imported when a
-test asks for a control plane and not before: runs without one pay nothing.
+pytest finds the plugin by its entry point in every run. The rest of the package is imported only
+when a test uses a fixture, so that other runs do not get slower.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from phalanx.testing.served import ServerIdentity
     from phalanx.testing.settings import Settings
 
-#: What a test was given, by the name of the fixture, and how it asked for it.
+#: The control planes of a test and their settings, by the name of the fixture.
 _CLUSTERS = pytest.StashKey[dict[str | None, tuple["Phalanx", "Settings"]]]()
 _MARKER_HELP = (
     "phalanx(nodes=0, room={}, gates={}, without=[], invariants=True, virtual=False, seed=1): "
-    "what the control plane of a test is like."
+    "settings of the test's control plane."
 )
 _NOT_ASYNC = (
-    "a test that asks for phalanx_virtual is `async def`; "
-    "one that is not asks for phalanx and is marked @pytest.mark.phalanx(virtual=True)"
+    "a test that uses phalanx_virtual must be `async def`; another test uses phalanx and "
+    "@pytest.mark.phalanx(virtual=True)"
 )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line("markers", _MARKER_HELP)
 
 
@@ -45,7 +45,7 @@ def _phalanx_identity(tmp_path_factory: pytest.TempPathFactory) -> ServerIdentit
 
 @pytest.fixture
 def phalanx(request: pytest.FixtureRequest) -> Iterator[Phalanx]:
-    """A private control plane: on a port, with a kubeconfig, or in virtual time if so marked."""
+    """A control plane for one test: on a port, with a kubeconfig, or in virtual time if marked."""
     from phalanx.testing.served import serving
     from phalanx.testing.virtual import virtually
 
@@ -64,7 +64,7 @@ def phalanx(request: pytest.FixtureRequest) -> Iterator[Phalanx]:
 
 @pytest.fixture
 def phalanx_virtual(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A private control plane in virtual time, for a test that is `async def`."""
+    """A control plane in virtual time for one `async def` test."""
     from phalanx.testing.virtual import virtually
 
     settings = _settings_from_markers(request.node)
@@ -75,42 +75,42 @@ def phalanx_virtual(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run an async test on the loop of its control plane."""
+    """Run an async test on the event loop of its control plane."""
     if "phalanx_virtual" not in pyfuncitem.fixturenames:
         return None
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         pytest.fail(_NOT_ASYNC, pytrace=False)
     found, _ = pyfuncitem.stash[_CLUSTERS]["phalanx_virtual"]
-    wanted = inspect.signature(pyfuncitem.obj).parameters
-    arguments = {name: pyfuncitem.funcargs[name] for name in wanted}
+    names = inspect.signature(pyfuncitem.obj).parameters
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
     found.drive(pyfuncitem.obj(**arguments))
     return True
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Judge the cluster of a test that passed, while it is still there."""
+    """Check the cluster's invariants after a test that passed, while the cluster still runs."""
     result = yield
     for found, settings in item.stash.get(_CLUSTERS, {}).values():
-        wrongs = found.wrongs() if settings.invariants else []
-        if wrongs:
-            pytest.fail("\n".join(["the cluster is not as it must be:", *wrongs]), pytrace=False)
+        violations = found.wrongs() if settings.invariants else []
+        if violations:
+            pytest.fail("\n".join(["cluster invariants are violated:", *violations]), pytrace=False)
     return result
 
 
 def _settings_from_markers(item: pytest.Item) -> Settings:
-    """What the markers of a test ask for; the nearest counts."""
+    """Merge the markers of a test; the nearest marker wins."""
     from phalanx.testing.settings import Settings
 
     marks = reversed(list(item.iter_markers("phalanx")))
-    said = {name: value for mark in marks for name, value in mark.kwargs.items()}
+    given = {name: value for mark in marks for name, value in mark.kwargs.items()}
     try:
-        return Settings.of(said)
+        return Settings.of(given)
     except ValueError as error:
-        sentence = f"@pytest.mark.phalanx of {item.nodeid}: {error}"
-        raise pytest.fail.Exception(sentence, pytrace=False) from None
+        message = f"@pytest.mark.phalanx of {item.nodeid}: {error}"
+        raise pytest.fail.Exception(message, pytrace=False) from None
 
 
 def _remember(request: pytest.FixtureRequest, found: Phalanx, settings: Settings) -> None:
-    """Let the hooks of this test know what a fixture gave it."""
+    """Store a fixture's control plane for the hooks of this test."""
     request.node.stash.setdefault(_CLUSTERS, {})[request.fixturename] = (found, settings)

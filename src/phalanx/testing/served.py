@@ -1,4 +1,4 @@
-"""A cluster on a port, in a thread of its own: for any client, in any language, in real time."""
+"""A cluster on a TLS port, in its own thread and in real time: for clients in any language."""
 
 from __future__ import annotations
 
@@ -30,39 +30,39 @@ from phalanx.testing.settings import Settings
 T = TypeVar("T")
 
 _HOST = "127.0.0.1"
-#: Seconds that a program has to end after it is asked to.
+#: Seconds between SIGTERM and SIGKILL of a program.
 _TERMINATE_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """What a server proves itself with: made once, good for any number of clusters."""
+    """The TLS identity of servers: created once and used by any number of clusters."""
 
     tls: ssl.SSLContext
     ca: str
 
     @classmethod
     def create(cls, folder: Path) -> ServerIdentity:
-        """A new one, or the one that is in the folder."""
+        """Load the identity in a directory, or create one there."""
         tls, authority = server_tls_context(folder, [], WallClock().now())
         return cls(tls, authority.decode())
 
 
 class Served(Phalanx):
-    """A cluster that listens on a free port of the loopback, over TLS."""
+    """A cluster that listens on a free loopback port, over TLS."""
 
     def __init__(self, cluster: Cluster, url: str, config: Path) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         super().__init__(cluster, self._run_coroutine)
         self.url = url
-        #: Where a kubeconfig is that opens it with every right.
+        #: The file of the administrator's kubeconfig.
         self.kubeconfig = config
 
     @contextmanager
     def program(self, *words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
-        """Have a program run that finds the cluster by $KUBECONFIG, until the context ends.
+        """Run a program with $KUBECONFIG set for the duration of the context.
 
-        One that ends by itself, and not well, fails the test.
+        A program that ends by itself with an exit code other than 0 fails the test.
         """
         environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
         with subprocess.Popen(list(map(str, words)), env=environment) as process:
@@ -77,27 +77,27 @@ class Served(Phalanx):
                 process.kill()
 
     def stop(self) -> None:
-        """Have it come to its end."""
-        # Its loop is closed already if it broke.
+        """Stop the cluster."""
+        # The loop is closed already if the cluster has failed.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._stopped.set)
 
-    async def stopped(self) -> None:
-        """Wait until somebody stops it."""
+    async def wait_until_stopped(self) -> None:
+        """Wait until `stop` is called."""
         await self._stopped.wait()
 
-    def _run_coroutine(self, question: Coroutine[Any, Any, T]) -> T:
+    def _run_coroutine(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if self._loop.is_closed():
-            question.close()
-            raise RuntimeError("the control plane broke down; the end of the test says why")
-        return asyncio.run_coroutine_threadsafe(question, self._loop).result()
+            coroutine.close()
+            raise RuntimeError("the control plane has failed; its error follows after the test")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
 
 @contextmanager
 def serving(
     settings: Settings, folder: Path, identity: ServerIdentity | None = None
 ) -> Iterator[Served]:
-    """A cluster that is there while the context lasts; its kubeconfig is written to the folder."""
+    """Serve a cluster for the duration of the context; write its kubeconfig to the directory."""
     identity = identity or ServerIdentity.create(folder)
     started: Future[Served] = Future()
     with ThreadPoolExecutor(1, "phalanx") as thread:
@@ -130,4 +130,4 @@ async def _serve(
         kubeconfig.write(config, url, identity.ca, token)
         served = Served(made, url, config)
         started.set_result(served)
-        await served.stopped()
+        await served.wait_until_stopped()

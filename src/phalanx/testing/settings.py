@@ -1,4 +1,4 @@
-"""What a test asks of its control plane: the arguments of `@pytest.mark.phalanx`."""
+"""Settings of a test's control plane: the arguments of `@pytest.mark.phalanx`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from phalanx.cli.options import COMPONENTS
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A control plane as a test wants it. Raises ValueError for what there is not.
+    """Settings of a control plane. Raises ValueError for an unknown name.
 
-    `nodes` are there from the start, each with this `room`, or with what is usual. `gates` switch
-    features on or off, `without` leaves parts out: scheduler, controllers, or nodes, whose Node
-    objects then come all the same but have nobody who runs pods. `invariants` says whether the
-    cluster is judged at the end. Time may be `virtual`; all lots are then drawn from the `seed`.
+    `nodes` is the number of nodes at the start; `room` is the capacity of each, on top of the
+    default. `gates` switch feature gates. `without` leaves out components: "scheduler",
+    "controllers", or "nodes" (Node objects exist, but nothing runs their pods). `invariants` says
+    whether the cluster's invariants are checked after the test. With `virtual` time all randomness
+    comes from the `seed`.
     """
 
     nodes: int = 0
@@ -29,21 +30,21 @@ class Settings:
     seed: int = 1
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Settings:
-        """The settings that somebody gives by their names."""
+    def of(cls, given: Mapping[str, Any]) -> Settings:
+        """Create settings from keyword arguments of markers."""
         names = [one.name for one in fields(cls)]
-        for name in said:
+        for name in given:
             if name not in names:
-                raise ValueError(f"{name!r} is none of {', '.join(names)}")
-        return cls(**said)
+                raise ValueError(f'unknown setting "{name}"; available: {", ".join(names)}')
+        return cls(**given)
 
     def __post_init__(self) -> None:
-        unknown = [part for part in self.without if part not in COMPONENTS]
-        if unknown:
-            raise ValueError(f"{unknown[0]!r} is none of {', '.join(COMPONENTS)}")
+        for name in self.without:
+            if name not in COMPONENTS:
+                raise ValueError(f'unknown component "{name}"; available: {", ".join(COMPONENTS)}')
         resolve_gates(self.gates)
 
     @property
-    def switched(self) -> FeatureGates:
-        """The gates that are on."""
+    def feature_gates(self) -> FeatureGates:
+        """Return the feature gates with the settings applied."""
         return resolve_gates(self.gates)

@@ -1,4 +1,4 @@
-"""A cluster in virtual time: nothing sleeps, lots are drawn from a seed, hours cost nothing."""
+"""A cluster in virtual time: sleeping takes no time, and all randomness comes from a seed."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ T = TypeVar("T")
 
 
 class Virtual(Phalanx):
-    """A cluster on a loop that moves only while something of the test runs there."""
+    """A cluster whose event loop runs only while the test runs a coroutine on it."""
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass for the cluster, none for the test."""
+        """Let virtual time pass; the test does not wait."""
         self.drive(asyncio.sleep(seconds))
 
 
 @contextmanager
 def virtually(settings: Settings) -> Iterator[Virtual]:
-    """A cluster that is there while the context lasts."""
+    """Run a cluster in virtual time for the duration of the context."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         ready, stopped = asyncio.Event(), asyncio.Event()
         clusters: list[Cluster] = []
 
         async def host() -> None:
             clock = LoopClock(runner.get_loop(), EPOCH)
-            chance = SeededRandom(settings.seed)
-            store = MemoryStore(lambda: chance.between(*LATENCY))
-            async with running_cluster(settings, store, clock, chance) as found:
+            random = SeededRandom(settings.seed)
+            store = MemoryStore(lambda: random.between(*LATENCY))
+            async with running_cluster(settings, store, clock, random) as found:
                 clusters.append(found)
                 ready.set()
                 await stopped.wait()
 
         hosting = runner.get_loop().create_task(host(), name="cluster")
 
-        def drive(question: Coroutine[Any, Any, T]) -> T:
-            return runner.run(_run_while_hosted(hosting, question))
+        def drive(coroutine: Coroutine[Any, Any, T]) -> T:
+            return runner.run(_run_while_hosted(hosting, coroutine))
 
         drive(ready.wait())
         try:
@@ -56,15 +56,15 @@ def virtually(settings: Settings) -> Iterator[Virtual]:
             runner.run(_wait_for_end(hosting))
 
 
-async def _run_while_hosted(hosting: asyncio.Task[None], question: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, or until what it needs breaks: that is raised then."""
-    asking = asyncio.ensure_future(question)
-    await asyncio.wait([asking, hosting], return_when=asyncio.FIRST_COMPLETED)
-    if not asking.done():
-        asking.cancel()
-        await asyncio.wait([asking])
+async def _run_while_hosted(hosting: asyncio.Task[None], coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end. If the cluster fails before, raise the cluster's error."""
+    task = asyncio.ensure_future(coroutine)
+    await asyncio.wait([task, hosting], return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait([task])
         await _wait_for_end(hosting)
-    return await asking
+    return await task
 
 
 async def _wait_for_end(hosting: asyncio.Task[None]) -> None:

@@ -1,84 +1,85 @@
-/* The public API as the page asks it: one object, a whole list, or a stream of changes. */
+/* Client of the public API: get an object, list a collection, watch its changes. */
 
-/** An answer that is not what was asked for. `code` is that of HTTP, or of the Status in a watch. */
-export class Refusal extends Error {
+/** An error response. `code` is the HTTP status, or the code of the Status in a watch. */
+export class ApiError extends Error {
   constructor(code, message) {
     super(message);
     this.code = code;
   }
 }
 
-const PAGE = 2000;
+/** Objects per page of a list. */
+const PAGE_SIZE = 2000;
 
-/** How many seconds a watch lasts, so that windows that share six connections take turns. */
-const LAST = 45;
+/** Seconds that a watch lasts: a browser has six connections per server, which all windows share. */
+const WATCH_SECONDS = 45;
 
 export class Api {
-  constructor(token, ask = (...words) => fetch(...words)) {
+  constructor(token, fetcher = (...args) => fetch(...args)) {
     this.token = token;
-    this.ask = ask;
+    this.fetcher = fetcher;
   }
 
-  async answer(path, options = {}) {
+  async request(path, options = {}) {
     const headers = { authorization: `Bearer ${this.token}`, accept: "application/json", ...options.headers };
-    const answer = await this.ask(path, { ...options, headers, credentials: "omit", cache: "no-store" });
-    if (!answer.ok) throw await refusal(answer);
-    return answer;
+    const response = await this.fetcher(path, { ...options, headers, credentials: "omit", cache: "no-store" });
+    if (!response.ok) throw await readError(response);
+    return response;
   }
 
   async get(path, signal) {
-    return (await this.answer(path, { signal })).json();
+    return (await this.request(path, { signal })).json();
   }
 
-  /** Who the token is. */
+  /** Returns the name of the user that the token authenticates. */
   async whoami() {
     const body = JSON.stringify({ apiVersion: "authentication.k8s.io/v1", kind: "SelfSubjectReview" });
     const headers = { "content-type": "application/json" };
-    const answer = await this.answer("/apis/authentication.k8s.io/v1/selfsubjectreviews", { method: "POST", headers, body });
-    return (await answer.json()).status.userInfo.username;
+    const response = await this.request("/apis/authentication.k8s.io/v1/selfsubjectreviews", { method: "POST", headers, body });
+    return (await response.json()).status.userInfo.username;
   }
 
-  /** All objects of a collection, and the version that they are of. */
+  /** Returns all objects of a collection and their resource version. */
   async list(path, fields, signal) {
     const items = [];
     let next = "";
     do {
-      const words = { limit: PAGE, ...(fields && { fieldSelector: fields }), ...(next && { continue: next }) };
-      const found = await this.get(`${path}?${new URLSearchParams(words)}`, signal);
+      const query = { limit: PAGE_SIZE, ...(fields && { fieldSelector: fields }), ...(next && { continue: next }) };
+      const found = await this.get(`${path}?${new URLSearchParams(query)}`, signal);
       items.push(...found.items);
       next = found.metadata.continue;
       if (!next) return { items, version: found.metadata.resourceVersion };
     } while (true);
   }
 
-  /** What changes after a version: comes when the server begins to tell, goes on for as long as it does. */
+  /** Returns the watch events after a resource version, as an async iterator, once the server accepts the watch. */
   async watch(path, fields, version, signal) {
-    const words = { watch: 1, allowWatchBookmarks: true, resourceVersion: version, timeoutSeconds: LAST };
-    if (fields) words.fieldSelector = fields;
-    const answer = await this.answer(`${path}?${new URLSearchParams(words)}`, { signal });
-    return changes(answer.body);
+    const query = { watch: 1, allowWatchBookmarks: true, resourceVersion: version, timeoutSeconds: WATCH_SECONDS };
+    if (fields) query.fieldSelector = fields;
+    const response = await this.request(`${path}?${new URLSearchParams(query)}`, { signal });
+    return readEvents(response.body);
   }
 }
 
-/** The events of a watch; throws what the server ends it with. */
-async function* changes(body) {
+/** Yields the events of a watch; throws the error event that ends it. */
+async function* readEvents(body) {
   for await (const line of lines(body)) {
     const event = JSON.parse(line);
-    if (event.type === "ERROR") throw new Refusal(event.object.code, event.object.message);
+    if (event.type === "ERROR") throw new ApiError(event.object.code, event.object.message);
     yield event;
   }
 }
 
-async function refusal(answer) {
-  const text = await answer.text();
+async function readError(response) {
+  const text = await response.text();
   try {
-    return new Refusal(answer.status, JSON.parse(text).message);
+    return new ApiError(response.status, JSON.parse(text).message);
   } catch {
-    return new Refusal(answer.status, text.trim() || answer.statusText);
+    return new ApiError(response.status, text.trim() || response.statusText);
   }
 }
 
-/** The lines of a body as they come; an unfinished last one was cut off and is no line. */
+/** Yields the lines of a body as they arrive; drops a last line without a newline. */
 export async function* lines(body) {
   const reader = body.getReader();
   const decoder = new TextDecoder();

@@ -1,14 +1,14 @@
-/* What is chosen, step by step: a gang from its Job over Workload and PodGroup to pods and nodes; or a node with its pods. */
+/* The selected gang as a chain (Job, Workload, PodGroup, pods, nodes), or the selected node with its pods. */
 
 import { compare } from "./cluster.js";
-import { clock, make, say } from "./element.js";
-import { free } from "./room.js";
-import { spelled } from "./quantity.js";
-import { command } from "./waiting.js";
+import { formatTime, make, setText } from "./element.js";
+import { free } from "./capacity.js";
+import { formatResources } from "./quantity.js";
+import { whyCommand } from "./waiting.js";
 
 const SCHEDULING = "/apis/scheduling.k8s.io/v1beta1";
-const MOST = 120;
-/** Owners that the page knows how to ask for; others are only named. */
+const MAX_TAGS = 120;
+/** Owners that the page can request; of others it shows only the name. */
 const OWNERS = { "batch/v1 Job": (namespace, name) => `/apis/batch/v1/namespaces/${namespace}/jobs/${name}` };
 
 export class Chain {
@@ -19,17 +19,17 @@ export class Chain {
     this.stamp = "";
   }
 
-  /** Follow something else, or nothing; or the same, with its Job and Workload as they are now. */
+  /** Shows another gang or node, or nothing; requests the Job and the Workload of a gang again. */
   async follow(api, kind, key) {
     if (key !== this.chosen.key) this.about = {};
     this.chosen = { kind, key };
     this.section.hidden = !kind;
     this.draw();
-    if (kind === "gang") await this.#ask(api, key);
+    if (kind === "gang") await this.#load(api, key);
   }
 
-  /** Job and Workload are asked for by name: they change too rarely to be watched. */
-  async #ask(api, key) {
+  /** Requests the Job and the Workload by name: they change too rarely to be watched. */
+  async #load(api, key) {
     const group = this.cluster.groups.get(key);
     if (!group) return;
     const { namespace, owner, workload } = group;
@@ -47,7 +47,7 @@ export class Chain {
     const stamp = JSON.stringify([kind, key, this.theme.name, steps]);
     if (stamp === this.stamp) return;
     this.stamp = stamp;
-    say(this.title, kind === "gang" ? `Gang ${key}` : `Node ${key}`);
+    setText(this.title, kind === "gang" ? `Gang ${key}` : `Node ${key}`);
     const focused = this.body.contains(document.activeElement);
     this.body.replaceChildren(...steps.map((step) => this.#step(step)));
     if (focused && kind) this.title.focus();
@@ -56,8 +56,8 @@ export class Chain {
   #step({ name, texts, tags = [], tint }) {
     const step = make("div", { class: "step" }, make("b", {}, name), ...texts.map((text) => make("p", {}, text)));
     if (tint) step.style.borderLeftColor = tint;
-    if (tags.length) step.append(make("div", { class: "tags" }, ...tags.slice(0, MOST).map((tag) => this.#tag(tag))));
-    if (tags.length > MOST) step.append(make("p", { class: "quiet" }, `and ${tags.length - MOST} more`));
+    if (tags.length) step.append(make("div", { class: "tags" }, ...tags.slice(0, MAX_TAGS).map((tag) => this.#tag(tag))));
+    if (tags.length > MAX_TAGS) step.append(make("p", { class: "quiet" }, `and ${tags.length - MAX_TAGS} more`));
     return step;
   }
 
@@ -84,27 +84,27 @@ export class Chain {
   }
 
   #self(group, key) {
-    if (!group) return [{ name: "PodGroup", texts: [`${key} is not there: its pods wait for it.`] }];
+    if (!group) return [{ name: "PodGroup", texts: [`${key} does not exist: its pods wait for it.`] }];
     const policy = group.minCount ? `at least ${group.minCount} at once` : "no minimum";
     const within = group.topology.length ? `, within one ${group.topology.join(" and one ")}` : "";
     const conditions = group.conditions.map(
-      ({ type, status, reason, message, time }) => `${clock(time)} ${type} ${status} (${reason})${message ? `: ${message}` : ""}`);
+      ({ type, status, reason, message, time }) => `${formatTime(time)} ${type} ${status} (${reason})${message ? `: ${message}` : ""}`);
     return [{
       name: "PodGroup", tint: this.cluster.colours.of(key, this.theme.name),
-      texts: [group.name, `${policy}${within}, priority ${group.priority}`, ...conditions, command(group)],
+      texts: [group.name, `${policy}${within}, priority ${group.priority}`, ...conditions, whyCommand(group)],
     }];
   }
 
   #pods(members) {
-    const phases = tally(members.map((pod) => (pod.leaving ? "leaving" : pod.phase)));
-    const why = [...tally(members.filter((pod) => pod.why).map((pod) => pod.why))].map(([text, n]) => `${n} waiting: ${text}`);
-    const tags = members.map((pod) => [`${pod.name} ${pod.node ? `→ ${pod.node}` : pod.promised ? `promised ${pod.promised}` : "waits"}`,
+    const phases = countValues(members.map((pod) => (pod.terminating ? "terminating" : pod.phase)));
+    const why = [...countValues(members.filter((pod) => pod.why).map((pod) => pod.why))].map(([text, n]) => `${n} waiting: ${text}`);
+    const tags = members.map((pod) => [`${pod.name} ${pod.node ? `→ ${pod.node}` : pod.nominated ? `nominated ${pod.nominated}` : "waits"}`,
       pod.node ? "node" : "", pod.node]);
     return { name: `Pods (${members.length})`, texts: [[...phases].map(([name, n]) => `${n} ${name}`).join(", "), ...why], tags };
   }
 
   #nodes(members) {
-    const nodes = tally(members.filter((pod) => pod.node && !pod.ended).map((pod) => pod.node));
+    const nodes = countValues(members.filter((pod) => pod.node && !pod.ended).map((pod) => pod.node));
     const tags = [...nodes].sort(([a], [b]) => compare(a, b)).map(([name, n]) => [`${name} × ${n}`, "node", name]);
     return { name: `Nodes (${nodes.size})`, texts: [], tags };
   }
@@ -113,11 +113,11 @@ export class Chain {
     const node = this.cluster.nodes.get(name);
     if (!node) return [{ name: "Node", texts: [`${name} is gone.`] }];
     const pods = this.cluster.running(name);
-    const faults = [!node.ready && "not ready", node.closed && "cordoned", ...node.taints].filter(Boolean);
+    const problems = [!node.ready && "not ready", node.closed && "cordoned", ...node.taints].filter(Boolean);
     return [
       {
         name: "Node",
-        texts: [[name, ...faults].join(", "), `has ${spelled(node.allocatable)}`, `free ${spelled(free(this.cluster, node))}`],
+        texts: [[name, ...problems].join(", "), `has ${formatResources(node.allocatable)}`, `free ${formatResources(free(this.cluster, node))}`],
       },
       { name: "Labels", texts: Object.entries(node.labels).map(([key, value]) => `${key}: ${value}`) },
       {
@@ -139,8 +139,8 @@ function workloadTexts(workload) {
   return templates.map((one) => `template ${one.name}: ${Object.keys(one.schedulingPolicy ?? {}).join(", ")}`);
 }
 
-function tally(values) {
-  const found = new Map();
-  for (const value of values) found.set(value, (found.get(value) ?? 0) + 1);
-  return found;
+function countValues(values) {
+  const counts = new Map();
+  for (const value of values) counts.set(value, (counts.get(value) ?? 0) + 1);
+  return counts;
 }

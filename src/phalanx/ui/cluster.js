@@ -1,10 +1,10 @@
-/* What the page knows of the cluster: rows by name, and which pods are where and whose. */
+/* The cluster as the page knows it: rows by name, and pods by node and by group. */
 
 import { Colours } from "./colour.js";
 import * as rows from "./rows.js";
 
-/** Events are news: older ones make room. */
-const NEWS = 5000;
+/** Number of events to keep; the oldest are dropped first. */
+const MAX_EVENTS = 5000;
 
 export class Cluster {
   constructor(changed = () => {}) {
@@ -14,25 +14,26 @@ export class Cluster {
     this.events = new Map();
     this.onNode = new Map();
     this.inGroup = new Map();
-    this.labelled = 0;
+    /** Changes with every change of a node: the map must be laid out again. */
+    this.nodeVersion = 0;
     /** Nodes whose pods have changed since the map was drawn. */
-    this.touched = new Set();
+    this.dirtyNodes = new Set();
     this.colours = new Colours();
     this.changed = changed;
   }
 
-  /** Sinks for informers: how each collection is kept. */
+  /** Returns a sink for the informer of each collection. */
   sinks() {
     const full = ({ metadata }) => rows.keyOf(metadata.namespace, metadata.name);
     return {
-      nodes: this.#sink((obj) => obj.metadata.name, rows.node, this.nodes, () => this.#relabel()),
-      pods: this.#sink(full, rows.pod, this.pods, (now, old) => this.#move(now, old)),
-      groups: this.#sink(full, rows.group, this.groups, (now, old) => this.#paint(now, old)),
-      events: this.#sink((obj) => obj.metadata.uid, rows.event, this.events, () => this.#forget()),
+      nodes: this.#sink((obj) => obj.metadata.name, rows.node, this.nodes, () => this.#changeNodes()),
+      pods: this.#sink(full, rows.pod, this.pods, (now, old) => this.#indexPod(now, old)),
+      groups: this.#sink(full, rows.group, this.groups, (now, old) => this.#assignColour(now, old)),
+      events: this.#sink((obj) => obj.metadata.uid, rows.event, this.events, () => this.#dropOldEvents()),
     };
   }
 
-  #sink(keyed, read, table, after = () => {}) {
+  #sink(keyOf, read, table, after = () => {}) {
     const put = (key, row) => {
       const old = table.get(key);
       if (row) table.set(key, row);
@@ -41,45 +42,44 @@ export class Cluster {
     };
     return {
       replace: (items) => {
-        const kept = new Set(items.map(keyed));
+        const kept = new Set(items.map(keyOf));
         for (const key of [...table.keys()]) if (!kept.has(key)) put(key, null);
-        for (const obj of items) put(keyed(obj), read(obj));
+        for (const obj of items) put(keyOf(obj), read(obj));
         this.changed();
       },
       apply: (type, obj) => {
-        put(keyed(obj), type === "DELETED" ? null : read(obj));
+        put(keyOf(obj), type === "DELETED" ? null : read(obj));
         this.changed();
       },
     };
   }
 
-  /** Nodes came, went or changed: the map is to be laid out anew. */
-  #relabel() {
-    this.labelled++;
+  #changeNodes() {
+    this.nodeVersion++;
   }
 
-  /** A pod came, went or changed: its node is to be drawn anew. */
-  #move(now, old) {
-    for (const pod of [now, old]) if (pod?.node) this.touched.add(pod.node);
-    leave(this.onNode, old?.node, old);
-    leave(this.inGroup, old?.group, old);
-    enter(this.onNode, now?.node, now);
-    enter(this.inGroup, now?.group, now);
+  /** Updates the indexes; the pod's node must be drawn again. */
+  #indexPod(now, old) {
+    for (const pod of [now, old]) if (pod?.node) this.dirtyNodes.add(pod.node);
+    removeFrom(this.onNode, old?.node, old);
+    removeFrom(this.inGroup, old?.group, old);
+    addTo(this.onNode, now?.node, now);
+    addTo(this.inGroup, now?.group, now);
   }
 
-  #paint(now, old) {
-    if (now) this.colours.give(now.key);
+  #assignColour(now, old) {
+    if (now) this.colours.assign(now.key);
     else if (old) {
-      this.colours.free(old.key);
-      for (const pod of this.members(old.key)) if (pod.node) this.touched.add(pod.node);
+      this.colours.release(old.key);
+      for (const pod of this.members(old.key)) if (pod.node) this.dirtyNodes.add(pod.node);
     }
   }
 
-  #forget() {
-    if (this.events.size > NEWS) this.events.delete(this.events.keys().next().value);
+  #dropOldEvents() {
+    if (this.events.size > MAX_EVENTS) this.events.delete(this.events.keys().next().value);
   }
 
-  /** The pods on a node that still take room, those of one gang side by side. */
+  /** Returns the pods of a node that have not ended, grouped by gang. */
   running(name) {
     const found = [...(this.onNode.get(name)?.values() ?? [])].filter((pod) => !pod.ended);
     return found.sort((a, b) => compare(a.group, b.group) || compare(a.key, b.key));
@@ -89,28 +89,28 @@ export class Cluster {
     return [...(this.inGroup.get(group)?.values() ?? [])];
   }
 
-  /** Groups with members that have no node, and those that the scheduler refused: important first, then old. */
+  /** Returns groups with members without a node or with a False condition, by priority, then by age. */
   waiting() {
-    const found = [...this.groups.values()].filter((one) => this.#waits(one));
+    const found = [...this.groups.values()].filter((one) => this.#isWaiting(one));
     return found.sort((a, b) => b.priority - a.priority || compare(a.created, b.created) || compare(a.key, b.key));
   }
 
-  #waits(group) {
+  #isWaiting(group) {
     const members = this.members(group.key);
     if (members.some((pod) => !pod.node && !pod.ended)) return true;
-    return !members.length && rows.standing(group).status === "False";
+    return !members.length && rows.placementCondition(group).status === "False";
   }
 }
 
 export const compare = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
 
-function enter(index, key, pod) {
+function addTo(index, key, pod) {
   if (!key) return;
   if (!index.has(key)) index.set(key, new Map());
   index.get(key).set(pod.key, pod);
 }
 
-function leave(index, key, pod) {
+function removeFrom(index, key, pod) {
   const found = key && index.get(key);
   if (!found) return;
   found.delete(pod.key);

@@ -1,23 +1,23 @@
-/* The colour of a gang: from its name, unlike that of the others, as visible in the dark as in the light. */
+/* Colours of gangs: derived from the name, distinct from those of other gangs, readable in both themes. */
 
 const HUES = 24;
 const SATURATION = 0.72;
-/** Steps of hue that nobody mistakes, and how many of them another shade is worth. */
-const FAR = 4;
-const SHADE = 2;
-/** How a free place is looked for: not next to the one that is taken. */
+/** Steps of hue that are easy to tell apart, and how many of them a step of brightness is worth. */
+const CLEAR_DISTANCE = 4;
+const SHADE_DISTANCE = 2;
+/** Step of the search for a free place: the next place would have nearly the same colour. */
 const STRIDE = 29;
 
-/** How bright the shades are, as relative luminance: away from the ground of each theme. */
+/** Relative luminance of the shades: in contrast to the background of each theme. */
 const SHADES = { dark: [0.26, 0.4, 0.58], light: [0.09, 0.16, 0.25] };
 
-/** What the map is drawn with besides. */
+/** The other colours of the map. */
 export const INKS = {
   dark: { ground: "#1a1f26", node: "#262e38", line: "#3f4a58", text: "#c5cedb", alone: "#6f7b8b", focus: "#7fb8f5", bad: "#ff9a8d" },
   light: { ground: "#ffffff", node: "#eceff3", line: "#c3cad4", text: "#3a4453", alone: "#8b95a3", focus: "#0b5cad", bad: "#a3261b" },
 };
 
-/** A number of a text that does not change from one visit to the next (FNV-1a). */
+/** Hashes a text (FNV-1a): the same number on every visit. */
 export function hash(text) {
   let value = 0x811c9dc5;
   for (let at = 0; at < text.length; at++) value = Math.imul(value ^ text.charCodeAt(at), 0x01000193);
@@ -38,8 +38,8 @@ function rgb(hue, lightness) {
   });
 }
 
-/** The colour of a hue that is as bright as wanted: yellow needs less light for it than blue. */
-function toned(hue, wanted) {
+/** Returns the colour of a hue with a luminance: yellow needs less lightness for it than blue. */
+function withLuminance(hue, wanted) {
   let [low, high] = [0, 1];
   for (let step = 0; step < 20; step++) {
     const middle = (low + high) / 2;
@@ -51,41 +51,41 @@ function toned(hue, wanted) {
 
 const hex = (parts) => `#${parts.map((part) => Math.round(part * 255).toString(16).padStart(2, "0")).join("")}`;
 
-/** All colours of a theme: neighbours in the table differ in hue and in brightness. */
+/** Returns all colours of a theme: every hue in every shade. */
 function palette(theme) {
-  return Array.from({ length: HUES * 3 }, (_, at) => hex(toned((at % HUES) * (360 / HUES), SHADES[theme][Math.floor(at / HUES)])));
+  return Array.from({ length: HUES * 3 }, (_, at) => hex(withLuminance((at % HUES) * (360 / HUES), SHADES[theme][Math.floor(at / HUES)])));
 }
 
 export const PALETTES = { dark: palette("dark"), light: palette("light") };
 
-/** How far two places of the palette are from each other: in hue, or in brightness. */
+/** Returns the distance of two places of the palette, in hue and brightness. */
 function distance(one, other) {
   const hue = Math.abs((one % HUES) - (other % HUES));
-  return Math.min(hue, HUES - hue) + SHADE * Math.abs(Math.floor(one / HUES) - Math.floor(other / HUES));
+  return Math.min(hue, HUES - hue) + SHADE_DISTANCE * Math.abs(Math.floor(one / HUES) - Math.floor(other / HUES));
 }
 
-/** Who has which place in the palette: the one that the name leads to, unless a neighbour is taken. */
+/** Assigns places of the palette to gangs: the place of the name's hash, or one far from those in use. */
 export class Colours {
   #places = new Map();
 
-  /** The colour of a gang, the same until it is let go; a pod in none is grey. */
+  /** Returns the colour of a gang, the same until it is released; grey for pods without a gang. */
   of(group, theme) {
-    return group ? PALETTES[theme][this.give(group)] : INKS[theme].alone;
+    return group ? PALETTES[theme][this.assign(group)] : INKS[theme].alone;
   }
 
-  give(group) {
+  assign(group) {
     if (!this.#places.has(group)) this.#places.set(group, this.#place(hash(group) % (HUES * SHADES.dark.length)));
     return this.#places.get(group);
   }
 
-  free(group) {
+  release(group) {
     this.#places.delete(group);
   }
 
-  /** As far from the others as can be had without going far from the first. */
+  /** Finds a place with the largest distance to all places in use, starting at `first`. */
   #place(first) {
     const [count, taken] = [HUES * SHADES.dark.length, [...new Set(this.#places.values())]];
-    for (let least = FAR; least > 0; least--) {
+    for (let least = CLEAR_DISTANCE; least > 0; least--) {
       for (let step = 0; step < count; step++) {
         const place = (first + step * STRIDE) % count;
         if (taken.every((one) => distance(place, one) >= least)) return place;

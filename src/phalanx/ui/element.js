@@ -1,4 +1,4 @@
-/* Elements of the page. Text is only ever set as text: nothing that the cluster says becomes markup. */
+/* Elements of the page. Text is only set as text: data of the cluster never becomes markup. */
 
 /** `make("p", {class: "quiet"}, "text", child)`; an attribute `onclick` is a listener, `tint` a colour. */
 export function make(tag, attributes = {}, ...children) {
@@ -12,9 +12,9 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Says something, unless it says so already: nobody is told twice. */
-export function say(element, text) {
+/** Sets the text of an element if it differs: screen readers announce every change. */
+export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-export const clock = (time) => new Date(time).toLocaleTimeString([], { hour12: false });
+export const formatTime = (time) => new Date(time).toLocaleTimeString([], { hour12: false });

@@ -1,44 +1,45 @@
-/* A collection kept up to date: listed once, then watched; resumed after a cut, listed anew when
-   the server no longer knows, or does not know yet, what was seen last. */
+/* Keeps a collection up to date: lists it once, then watches it. A broken watch resumes; the collection is
+   listed again when the server does not have the resource version any more, or not yet. */
 
-const SHORTEST = 500;
-const LONGEST = 15000;
-/** Refusals of a version: too old, or, of a server that began anew, not yet. */
-const LOST = new Set([410, 504]);
-const UNKNOWN = 401;
+/** Milliseconds of back-off. */
+const MIN_BACKOFF = 500;
+const MAX_BACKOFF = 15000;
+/** Codes for an unknown resource version: expired (410), or ahead of a restarted server (504). */
+const VERSION_UNKNOWN = new Set([410, 504]);
+const UNAUTHORIZED = 401;
 
-/** Tells `sink.replace(items)` what there is, and `sink.apply(type, object)` what becomes of it. */
+/** Calls `sink.replace(items)` after a list, `sink.apply(type, object)` for each change, `sink.failed(error)` and `sink.recovered()`. */
 export class Informer {
-  constructor(api, { path, listed = "", watched = listed }, sink, pause = rest) {
+  constructor(api, { path, listed = "", watched = listed }, sink, pause = sleep) {
     Object.assign(this, { api, path, listed, watched, sink, pause });
     this.version = "";
-    this.wait = SHORTEST;
+    this.backoff = MIN_BACKOFF;
   }
 
-  /** Runs until the signal; comes back to what it had when run again. Throws if the token ends. */
+  /** Runs until the signal; run again, it resumes. Throws if the token is rejected. */
   async run(signal) {
     while (!signal.aborted) {
       try {
-        await this.#turn(signal);
+        await this.#listAndWatch(signal);
       } catch (error) {
         if (signal.aborted) return;
-        if (error.code === UNKNOWN) throw error;
-        if (LOST.has(error.code)) this.version = "";
-        this.sink.troubled(error);
-        await this.pause(this.wait * (0.5 + Math.random() / 2), signal);
-        this.wait = Math.min(this.wait * 2, LONGEST);
+        if (error.code === UNAUTHORIZED) throw error;
+        if (VERSION_UNKNOWN.has(error.code)) this.version = "";
+        this.sink.failed(error);
+        await this.pause(this.backoff * (0.5 + Math.random() / 2), signal);
+        this.backoff = Math.min(this.backoff * 2, MAX_BACKOFF);
       }
     }
   }
 
-  async #turn(signal) {
+  async #listAndWatch(signal) {
     if (!this.version) {
       const { items, version } = await this.api.list(this.path, this.listed, signal);
       this.sink.replace(items);
       this.version = version;
     }
     const changes = await this.api.watch(this.path, this.watched, this.version, signal);
-    this.wait = SHORTEST;
+    this.backoff = MIN_BACKOFF;
     this.sink.recovered();
     for await (const { type, object } of changes) {
       this.version = object.metadata.resourceVersion;
@@ -47,8 +48,8 @@ export class Informer {
   }
 }
 
-/** A while, or until the signal. */
-function rest(milliseconds, signal) {
+/** Waits for some milliseconds, or until the signal. */
+function sleep(milliseconds, signal) {
   return new Promise((done) => {
     const timer = setTimeout(done, milliseconds);
     signal.addEventListener("abort", () => { clearTimeout(timer); done(); }, { once: true });

@@ -1,17 +1,17 @@
-/* The largest gangs and their colours. */
+/* The legend: the largest gangs and their colours. */
 
 import { compare } from "./cluster.js";
-import { titled } from "./decisions.js";
+import { gangTitle } from "./decisions.js";
 import { make } from "./element.js";
 
-const MOST = 40;
+const MAX_ROWS = 40;
 
 export function legendRows(cluster, matches, theme, choose) {
-  const found = [...cluster.inGroup].filter(([key]) => matches(key) || matches(titled(cluster, key)));
+  const found = [...cluster.inGroup].filter(([key]) => matches(key) || matches(gangTitle(cluster, key)));
   found.sort(([a, x], [b, y]) => y.size - x.size || compare(a, b));
-  return found.slice(0, MOST).map(([key, pods]) => ({
-    key, stamp: `${pods.size}|${titled(cluster, key)}|${theme}`,
+  return found.slice(0, MAX_ROWS).map(([key, pods]) => ({
+    key, stamp: `${pods.size}|${gangTitle(cluster, key)}|${theme}`,
     draw: () => [make("button", { type: "button", title: key, onclick: () => choose("gang", key) },
-      make("span", { class: "swatch", tint: cluster.colours.of(key, theme) }), `${titled(cluster, key)} ${pods.size}`)],
+      make("span", { class: "swatch", tint: cluster.colours.of(key, theme) }), `${gangTitle(cluster, key)} ${pods.size}`)],
   }));
 }

@@ -1,5 +1,5 @@
-/* A list that changes in place: rows that stay are not touched, so focus and selection stay too.
-   One stop of the tab key; arrow keys, Home and End go through its buttons. */
+/* A list that is updated in place: unchanged rows keep their elements, so focus and selection stay.
+   The list is one tab stop; arrow keys, Home and End move between its buttons. */
 
 const STEPS = { ArrowDown: (at) => at + 1, ArrowUp: (at) => at - 1, Home: () => 0, End: () => Infinity };
 
@@ -7,11 +7,11 @@ export class List {
   constructor(element) {
     this.element = element;
     this.rows = new Map();
-    element.addEventListener("keydown", (event) => this.#step(event));
-    element.addEventListener("focusin", (event) => this.#enter(event.target));
+    element.addEventListener("keydown", (event) => this.#moveFocus(event));
+    element.addEventListener("focusin", (event) => this.#setTabStop(event.target));
   }
 
-  /** Rows `{key, stamp, draw}`: one is drawn anew only when its stamp is another. */
+  /** Shows rows `{key, stamp, draw}`: a row is drawn again only when its stamp has changed. */
   show(rows) {
     const kept = new Set(rows.map((row) => row.key));
     for (const [key, { item }] of this.rows) {
@@ -20,7 +20,7 @@ export class List {
       this.rows.delete(key);
     }
     rows.forEach((row, at) => this.#put(row, at));
-    this.#anchor();
+    this.#ensureTabStop();
   }
 
   #put({ key, stamp, draw }, at) {
@@ -47,16 +47,16 @@ export class List {
     return [...this.element.querySelectorAll("button")];
   }
 
-  #anchor() {
+  #ensureTabStop() {
     const buttons = this.#buttons();
     if (buttons.length && !buttons.some((one) => one.tabIndex === 0)) buttons[0].tabIndex = 0;
   }
 
-  #enter(target) {
+  #setTabStop(target) {
     for (const one of this.#buttons()) one.tabIndex = one === target ? 0 : -1;
   }
 
-  #step(event) {
+  #moveFocus(event) {
     const step = STEPS[event.key];
     const buttons = this.#buttons();
     const at = buttons.indexOf(document.activeElement);

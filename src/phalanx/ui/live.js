@@ -1,5 +1,5 @@
-/* The cluster as it is now: an informer for each collection, while somebody looks.
-   A browser grants a host six connections in all its windows, so there are four watches and none when hidden. */
+/* Informers for all collections, while the page is visible.
+   A browser has six connections per server for all windows, so there are four watches, and none when hidden. */
 
 import { Informer } from "./informer.js";
 
@@ -7,7 +7,7 @@ const COLLECTIONS = {
   nodes: { path: "/api/v1/nodes" },
   pods: { path: "/api/v1/pods" },
   groups: { path: "/apis/scheduling.k8s.io/v1beta1/podgroups" },
-  // Of the past only what conditions do not tell; from now on every bind too.
+  // Conditions show earlier bindings: only new ones are needed as events.
   events: {
     path: "/api/v1/events",
     listed: "reason!=SuccessfulCreate,reason!=Scheduled",
@@ -16,11 +16,11 @@ const COLLECTIONS = {
 };
 
 export class Live {
-  /** `heard(state)` is told how it goes: `{missing, trouble}`; `refused(error)` that the token ended. */
-  constructor(api, cluster, { heard, refused }) {
-    Object.assign(this, { heard, refused });
+  /** Calls `stateChanged({missing, failure})`, and `rejected(error)` when the token is rejected. */
+  constructor(api, cluster, { stateChanged, rejected }) {
+    Object.assign(this, { stateChanged, rejected });
     this.missing = new Set(Object.keys(COLLECTIONS));
-    this.troubles = new Map();
+    this.failures = new Map();
     const sinks = cluster.sinks();
     this.informers = Object.entries(COLLECTIONS).map(([name, place]) => new Informer(api, place, this.#sink(name, sinks[name])));
   }
@@ -28,23 +28,23 @@ export class Live {
   #sink(name, { replace, apply }) {
     return {
       apply,
-      replace: (items) => { replace(items); this.missing.delete(name); this.#tell(); },
-      troubled: (error) => { this.troubles.set(name, `${name}: ${error.message}`); this.#tell(); },
-      recovered: () => { if (this.troubles.delete(name)) this.#tell(); },
+      replace: (items) => { replace(items); this.missing.delete(name); this.#report(); },
+      failed: (error) => { this.failures.set(name, `${name}: ${error.message}`); this.#report(); },
+      recovered: () => { if (this.failures.delete(name)) this.#report(); },
     };
   }
 
-  #tell() {
-    this.heard({ missing: [...this.missing], trouble: [...this.troubles.values()][0] ?? "" });
+  #report() {
+    this.stateChanged({ missing: [...this.missing], failure: [...this.failures.values()][0] ?? "" });
   }
 
   start() {
     if (this.stopper && !this.stopper.signal.aborted) return;
     this.stopper = new AbortController();
     const { signal } = this.stopper;
-    this.#tell();
+    this.#report();
     for (const informer of this.informers) {
-      informer.run(signal).catch((error) => { this.stop(); this.refused(error); });
+      informer.run(signal).catch((error) => { this.stop(); this.rejected(error); });
     }
   }
 

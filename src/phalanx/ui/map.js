@@ -1,5 +1,5 @@
-/* The map: nodes as cells in boxes of their domains, pods as strips in the colour of their gang.
-   One canvas, so that ten thousand pods are ten thousand rectangles and not as many elements. */
+/* The map: nodes as cells in boxes of their topology domains, pods as strips in the colour of their gang.
+   One canvas: ten thousand pods are ten thousand rectangles instead of as many elements. */
 
 import { INKS } from "./colour.js";
 import { cellAt, neighbour, plan } from "./plan.js";
@@ -10,62 +10,61 @@ const FAINT = 0.18;
 const FONTS = ["", "600 12px system-ui, sans-serif", "10px system-ui, sans-serif"];
 
 export class NodeMap {
-  /** `told(text)` hears what is under the pointer or the focus; `choose(kind, key)` what is picked. */
-  constructor(canvas, cluster, { theme, told, choose, shows }) {
-    Object.assign(this, { canvas, cluster, theme, told, choose, shows });
-    this.pen = canvas.getContext("2d");
+  /** Calls `announce(text)` with the node under the pointer or the focus, and `choose(kind, key)` with the selection. */
+  constructor(canvas, cluster, { theme, announce, choose, shows }) {
+    Object.assign(this, { canvas, cluster, theme, announce, choose, shows });
+    this.context = canvas.getContext("2d");
     this.chosen = { kind: "", key: "" };
     this.focus = -1;
-    this.laid = "";
+    this.layoutKey = "";
     canvas.addEventListener("pointermove", (event) => this.#hover(event));
-    canvas.addEventListener("pointerleave", () => this.told(""));
+    canvas.addEventListener("pointerleave", () => this.announce(""));
     canvas.addEventListener("click", (event) => this.#pick(event));
     canvas.addEventListener("keydown", (event) => this.#key(event));
     canvas.addEventListener("focus", () => this.#move(Math.max(0, this.focus)));
     canvas.addEventListener("blur", () => this.draw());
   }
 
-  /** All of it: whatever is chosen, searched for or in focus, and in whichever colours. */
+  /** Draws the whole map. */
   draw() {
-    this.#lay();
-    this.cluster.touched.clear();
-    const { pen, plan: found } = this;
+    this.#updateLayout();
+    this.cluster.dirtyNodes.clear();
+    const { context, plan: found } = this;
     const ink = INKS[this.theme.name];
-    pen.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
-    pen.globalAlpha = 1;
-    pen.fillStyle = ink.ground;
-    pen.fillRect(0, 0, found.width, found.height);
+    context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
+    context.globalAlpha = 1;
+    context.fillStyle = ink.ground;
+    context.fillRect(0, 0, found.width, found.height);
     for (const box of found.boxes) this.#box(box, ink);
     for (const cell of found.cells) this.#cell(cell, ink);
     if (document.activeElement === this.canvas) this.#ring(ink);
   }
 
-  /** The cells of nodes whose pods have changed, and nothing else while nothing else has. */
+  /** Draws only the nodes whose pods have changed, if the layout has not. */
   refresh() {
-    if (this.#lay() || document.activeElement === this.canvas) return this.draw();
-    const { pen, plan: { wide, size } } = this;
+    if (this.#updateLayout() || document.activeElement === this.canvas) return this.draw();
+    const { context, plan: { wide, size } } = this;
     const ink = INKS[this.theme.name];
-    for (const name of this.cluster.touched) {
+    for (const name of this.cluster.dirtyNodes) {
       const cell = this.places.get(name);
       if (!cell) continue;
-      pen.fillStyle = ink.ground;
-      pen.fillRect(cell.x - 1, cell.y - 1, wide + 2, size + 2);
+      context.fillStyle = ink.ground;
+      context.fillRect(cell.x - 1, cell.y - 1, wide + 2, size + 2);
       this.#cell(cell, ink);
     }
-    return this.cluster.touched.clear();
+    return this.cluster.dirtyNodes.clear();
   }
 
-  /** A plan for the nodes that there are and the room that there is, whether it is a new one: the old one serves
-      while both are as they were. */
-  #lay() {
+  /** Lays out the map again if nodes or size have changed; returns whether it did. */
+  #updateLayout() {
     const { clientWidth: width, clientHeight: height } = this.canvas.parentElement;
     this.ratio = globalThis.devicePixelRatio || 1;
-    const laid = [this.cluster.labelled, width, height, this.ratio].join();
-    if (laid === this.laid) return false;
-    this.laid = laid;
+    const layoutKey = [this.cluster.nodeVersion, width, height, this.ratio].join();
+    if (layoutKey === this.layoutKey) return false;
+    this.layoutKey = layoutKey;
     const nodes = [...this.cluster.nodes.values()];
-    const insisted = [...new Set([...this.cluster.groups.values()].flatMap((group) => group.topology))];
-    this.levels = levels(nodes, insisted);
+    const required = [...new Set([...this.cluster.groups.values()].flatMap((group) => group.topology))];
+    this.levels = levels(nodes, required);
     this.plan = plan(tree(nodes, this.levels), Math.max(200, width - 24), Math.max(160, height - 8));
     this.places = new Map(this.plan.cells.map((cell) => [cell.node.name, cell]));
     this.focus = Math.min(this.focus, this.plan.cells.length - 1);
@@ -77,31 +76,31 @@ export class NodeMap {
   }
 
   #box({ x, y, w, h, title, depth }, ink) {
-    const { pen } = this;
+    const { context } = this;
     if (!title) return;
-    pen.strokeStyle = ink.line;
-    pen.lineWidth = 1;
-    pen.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1);
-    pen.fillStyle = ink.text;
-    pen.font = FONTS[Math.min(depth, 2)];
-    pen.textBaseline = "top";
-    pen.fillText(title, x + 4, y + 3, w - 6);
+    context.strokeStyle = ink.line;
+    context.lineWidth = 1;
+    context.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1);
+    context.fillStyle = ink.text;
+    context.font = FONTS[Math.min(depth, 2)];
+    context.textBaseline = "top";
+    context.fillText(title, x + 4, y + 3, w - 6);
   }
 
   #cell(cell, ink) {
-    const { pen, plan: { wide, size } } = this;
+    const { context, plan: { wide, size } } = this;
     const { node, x, y } = cell;
     const shown = this.shows(node);
-    pen.globalAlpha = shown ? 1 : FAINT;
-    pen.fillStyle = ink.node;
-    pen.fillRect(x, y, wide, size);
+    context.globalAlpha = shown ? 1 : FAINT;
+    context.fillStyle = ink.node;
+    context.fillRect(x, y, wide, size);
     cell.strips = strips(this.cluster.running(node.name), node, wide);
     for (const { pod, from, width } of cell.strips) {
-      pen.globalAlpha = shown && this.#is(pod) ? (pod.leaving ? 0.45 : 1) : FAINT;
-      pen.fillStyle = this.cluster.colours.of(pod.group, this.theme.name);
-      pen.fillRect(x + from, y, width > 3 ? width - 1 : width, size);
+      context.globalAlpha = shown && this.#isHighlighted(pod) ? (pod.terminating ? 0.45 : 1) : FAINT;
+      context.fillStyle = this.cluster.colours.of(pod.group, this.theme.name);
+      context.fillRect(x + from, y, width > 3 ? width - 1 : width, size);
     }
-    pen.globalAlpha = 1;
+    context.globalAlpha = 1;
     const { kind, key } = this.chosen;
     const holds = kind === "gang" && cell.strips.some(({ pod }) => pod.group === key);
     if (holds) this.#frame(cell, this.cluster.colours.of(key, this.theme.name), 1);
@@ -109,16 +108,16 @@ export class NodeMap {
     if (kind === "node" && key === node.name) this.#frame(cell, ink.focus, 2);
   }
 
-  #is(pod) {
+  #isHighlighted(pod) {
     const { kind, key } = this.chosen;
     return kind !== "gang" || pod.group === key;
   }
 
   #frame({ x, y }, ink, width) {
     const { wide, size } = this.plan;
-    this.pen.strokeStyle = ink;
-    this.pen.lineWidth = width;
-    this.pen.strokeRect(x - 0.5, y - 0.5, wide + 1, size + 1);
+    this.context.strokeStyle = ink;
+    this.context.lineWidth = width;
+    this.context.strokeRect(x - 0.5, y - 0.5, wide + 1, size + 1);
   }
 
   #ring(ink) {
@@ -126,7 +125,7 @@ export class NodeMap {
     if (cell) this.#frame(cell, ink.focus, 3);
   }
 
-  #at(event) {
+  #hit(event) {
     const at = cellAt(this.plan, event.offsetX, event.offsetY);
     const cell = this.plan.cells[at];
     const within = cell && event.offsetX - cell.x;
@@ -134,12 +133,12 @@ export class NodeMap {
   }
 
   #hover(event) {
-    const { cell, pod } = this.#at(event);
-    this.told(cell ? this.describe(cell.node, pod) : "");
+    const { cell, pod } = this.#hit(event);
+    this.announce(cell ? this.describe(cell.node, pod) : "");
   }
 
   #pick(event) {
-    const { at, cell, pod } = this.#at(event);
+    const { at, cell, pod } = this.#hit(event);
     if (!cell) return this.choose("", "");
     this.focus = at;
     return pod?.group ? this.choose("gang", pod.group) : this.choose("node", cell.node.name);
@@ -160,24 +159,24 @@ export class NodeMap {
     this.draw();
     const cell = this.plan.cells[at];
     if (!cell) return;
-    this.told(this.describe(cell.node));
+    this.announce(this.describe(cell.node));
     const scroll = this.canvas.parentElement;
     const { size } = this.plan;
     if (cell.y < scroll.scrollTop) scroll.scrollTop = cell.y - size;
     else if (cell.y + size > scroll.scrollTop + scroll.clientHeight) scroll.scrollTop = cell.y + 2 * size - scroll.clientHeight;
   }
 
-  /** A node in a line: where it stands, what is on it, what is wrong with it. */
+  /** Describes a node in one line: its domains, pods and problems. */
   describe(node, pod) {
     const place = this.levels.map((key) => `${short(key)} ${node.labels[key] ?? "none"}`);
     const pods = this.cluster.running(node.name).length;
-    const faults = [!node.ready && "not ready", node.closed && "cordoned", ...node.taints].filter(Boolean);
-    const whose = pod ? [`${pod.key}${pod.group ? ` of ${pod.group}` : ""}, ${pod.phase}`] : [];
-    return [node.name, ...place, `${pods} ${pods === 1 ? "pod" : "pods"}`, ...faults, ...whose].join(" · ");
+    const problems = [!node.ready && "not ready", node.closed && "cordoned", ...node.taints].filter(Boolean);
+    const owner = pod ? [`${pod.key}${pod.group ? ` of ${pod.group}` : ""}, ${pod.phase}`] : [];
+    return [node.name, ...place, `${pods} ${pods === 1 ? "pod" : "pods"}`, ...problems, ...owner].join(" · ");
   }
 }
 
-/** Pods of a node side by side, each as wide as its largest share of what the node has. */
+/** Returns the strips of a node's pods, each as wide as its largest share of the node's resources. */
 export function strips(pods, node, wide) {
   const shares = pods.map((pod) => share(pod, node));
   const total = Math.max(1, shares.reduce((sum, one) => sum + one, 0));
@@ -192,9 +191,9 @@ export function strips(pods, node, wide) {
 
 function share(pod, node) {
   let largest = 1 / (node.allocatable.pods || 110);
-  for (const name in pod.asks) {
+  for (const name in pod.requests) {
     const has = node.allocatable[name];
-    if (has) largest = Math.max(largest, pod.asks[name] / has);
+    if (has) largest = Math.max(largest, pod.requests[name] / has);
   }
   return largest;
 }

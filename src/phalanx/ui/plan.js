@@ -1,16 +1,16 @@
-/* Where everything is on the map: boxes of domains within each other, a cell for each node. */
+/* Layout of the map: nested boxes for topology domains, a cell for each node. */
 
 const PAD = 4;
-/** Room for a title, by depth. */
+/** Height of a title, by depth. */
 const TITLES = [15, 15, 12];
 const LARGEST = 60;
 const SMALLEST = 8;
-/** Cells are wider than high: pods stand side by side in them. */
+/** Ratio of width to height of a cell: it shows its pods side by side. */
 const SHAPE = 1.5;
-/** How wide a domain may be for its height; the one that lets cells be largest is taken. */
+/** Ratios of width to height of a domain; the one with the largest cells is used. */
 const ASPECTS = [1, 2, 4, 8];
 
-/** The plan with the largest cells that need no scrolling, or the shortest with the smallest of all. */
+/** Returns the layout with the largest cells that needs no scrolling, or the lowest one with the smallest cells. */
 export function plan(tree, width, height) {
   let best = null;
   for (const aspect of ASPECTS) {
@@ -20,46 +20,46 @@ export function plan(tree, width, height) {
   return best;
 }
 
-/** The largest of one aspect that is no smaller than what there is already. */
+/** Returns the layout of one aspect with the largest cells that fit, at least `least`. */
 function largest(tree, width, height, aspect, least) {
   let [low, high] = [least, LARGEST];
   while (low < high) {
     const middle = Math.ceil((low + high) / 2);
-    const found = laid(tree, width, middle, aspect);
+    const found = layOut(tree, width, middle, aspect);
     if (found.height <= height && found.width <= width) low = middle;
     else high = middle - 1;
   }
-  return laid(tree, width, low, aspect);
+  return layOut(tree, width, low, aspect);
 }
 
-function laid(tree, width, size, aspect) {
+function layOut(tree, width, size, aspect) {
   const sheet = { boxes: [], cells: [], size, aspect, gap: size < 16 ? 2 : 3, wide: Math.round(size * SHAPE) };
   const { w, h } = place(sheet, tree, 0, 0, width, 0);
   return { ...sheet, width: w, height: h };
 }
 
-function place(sheet, part, x, y, room, depth) {
+function place(sheet, part, x, y, available, depth) {
   const titled = part.title ? TITLES[Math.min(depth, 2)] : 0;
   const [left, top] = [x + PAD, y + PAD + titled];
   const box = { x, y, title: part.title, depth };
   sheet.boxes.push(box);
-  const inner = room - 2 * PAD;
+  const inner = available - 2 * PAD;
   const { w, h } = part.parts ? flow(sheet, part.parts, left, top, inner, depth) : grid(sheet, part.nodes, left, top, inner);
   box.w = Math.max(w, Math.min(part.title.length * (depth > 1 ? 5.4 : 6.6), inner)) + 2 * PAD;
   box.h = h + 2 * PAD + titled;
   return box;
 }
 
-/** Parts from left to right, each as if it had all the room; what does not fit in begins a row of its own. */
-function flow(sheet, parts, left, top, room, depth) {
+/** Places parts from left to right; a part that does not fit begins a new row. */
+function flow(sheet, parts, left, top, available, depth) {
   let [x, y, row, widest] = [left, top, 0, 0];
   for (const part of parts) {
     const from = [sheet.boxes.length, sheet.cells.length];
-    let box = place(sheet, part, x, y, room, depth + 1);
-    if (x > left && x + box.w > left + room) {
+    let box = place(sheet, part, x, y, available, depth + 1);
+    if (x > left && x + box.w > left + available) {
       [sheet.boxes.length, sheet.cells.length] = from;
       [x, y, row] = [left, y + row + sheet.gap, 0];
-      box = place(sheet, part, x, y, room, depth + 1);
+      box = place(sheet, part, x, y, available, depth + 1);
     }
     x += box.w + sheet.gap;
     row = Math.max(row, box.h);
@@ -68,10 +68,10 @@ function flow(sheet, parts, left, top, room, depth) {
   return { w: widest, h: y + row - top };
 }
 
-/** Nodes in rows that make about the aspect. */
-function grid(sheet, nodes, left, top, room) {
+/** Places nodes in rows whose width and height are about the aspect. */
+function grid(sheet, nodes, left, top, available) {
   const { size, wide, gap, cells, aspect } = sheet;
-  const fitting = Math.max(1, Math.floor((room + gap) / (wide + gap)));
+  const fitting = Math.max(1, Math.floor((available + gap) / (wide + gap)));
   const columns = Math.max(1, Math.min(fitting, Math.ceil(Math.sqrt((nodes.length * aspect) / SHAPE))));
   nodes.forEach((node, at) => cells.push({
     node, x: left + (at % columns) * (wide + gap), y: top + Math.floor(at / columns) * (size + gap),
@@ -80,12 +80,12 @@ function grid(sheet, nodes, left, top, room) {
   return { w: Math.min(columns, nodes.length) * (wide + gap) - gap, h: rows * (size + gap) - gap };
 }
 
-/** The cell at a point, if any. */
+/** Returns the index of the cell at a point, or -1. */
 export function cellAt(found, x, y) {
   return found.cells.findIndex((cell) => x >= cell.x && x < cell.x + found.wide && y >= cell.y && y < cell.y + found.size);
 }
 
-/** The nearest cell in a direction; sideways steps count double, so that rows are kept. */
+/** Returns the nearest cell in a direction; sideways distance counts double, so that the focus stays in its row. */
 export function neighbour(found, at, [dx, dy]) {
   const here = found.cells[at];
   let [best, nearest] = [at, Infinity];

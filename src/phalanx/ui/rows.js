@@ -1,10 +1,10 @@
-/* Objects of the API as the rows that the page keeps: only what it shows, so that many fit. */
+/* Converts API objects to the rows that the page keeps: only the fields that it shows, to save memory. */
 
-import { amounts } from "./quantity.js";
+import { parseResources } from "./quantity.js";
 
 export const keyOf = (namespace, name) => `${namespace}/${name}`;
 
-const ENDED = new Set(["Succeeded", "Failed"]);
+const TERMINAL_PHASES = new Set(["Succeeded", "Failed"]);
 const CONDITIONS = ["PodGroupScheduled", "PodGroupInitiallyScheduled"];
 
 export function node({ metadata, spec, status }) {
@@ -12,7 +12,7 @@ export function node({ metadata, spec, status }) {
   return {
     name: metadata.name,
     labels: metadata.labels ?? {},
-    allocatable: amounts(status?.allocatable),
+    allocatable: parseResources(status?.allocatable),
     ready: ready?.status === "True",
     closed: Boolean(spec?.unschedulable),
     taints: (spec?.taints ?? []).map((one) => `${one.key}:${one.effect}`),
@@ -28,10 +28,10 @@ export function pod({ metadata, spec, status }) {
     key: keyOf(namespace, name), namespace, name, phase,
     group: group ? keyOf(namespace, group) : "",
     node: spec.nodeName ?? "",
-    promised: status?.nominatedNodeName ?? "",
-    leaving: Boolean(metadata.deletionTimestamp),
-    ended: ENDED.has(phase),
-    asks: requests(spec),
+    nominated: status?.nominatedNodeName ?? "",
+    terminating: Boolean(metadata.deletionTimestamp),
+    ended: TERMINAL_PHASES.has(phase),
+    requests: podRequests(spec),
     why: spec.nodeName ? "" : scheduled?.message ?? "",
   };
 }
@@ -66,35 +66,35 @@ export function event({ metadata, involvedObject, reason, message, type, count, 
   };
 }
 
-/** How a group stands: the newest condition about its placement, if it has one. */
-export function standing(group) {
+/** Returns the condition of a group about its placement. */
+export function placementCondition(group) {
   for (const type of CONDITIONS) {
     const found = group.conditions.find((one) => one.type === type);
     if (found) return found;
   }
-  return { status: "Unknown", reason: "New", message: "the scheduler has not looked at it yet", time: group.created };
+  return { status: "Unknown", reason: "New", message: "the scheduler has not tried to place it yet", time: group.created };
 }
 
 function condition(status, type) {
   return (status?.conditions ?? []).find((one) => one.type === type);
 }
 
-/** What the scheduler counts: all containers together, or one that runs before them if it asks for more. */
-function requests(spec) {
+/** Returns the requests of a pod as the scheduler counts them: the sum of all containers, or an init container if larger. */
+function podRequests(spec) {
   const total = {};
   for (const one of spec.containers) add(total, one.resources?.requests);
   for (const one of spec.initContainers ?? []) {
     if (one.restartPolicy === "Always") add(total, one.resources?.requests);
-    else raise(total, one.resources?.requests);
+    else raiseTo(total, one.resources?.requests);
   }
   add(total, spec.overhead);
   return total;
 }
 
 function add(total, table) {
-  for (const [name, value] of Object.entries(amounts(table))) total[name] = (total[name] ?? 0) + value;
+  for (const [name, value] of Object.entries(parseResources(table))) total[name] = (total[name] ?? 0) + value;
 }
 
-function raise(total, table) {
-  for (const [name, value] of Object.entries(amounts(table))) total[name] = Math.max(total[name] ?? 0, value);
+function raiseTo(total, table) {
+  for (const [name, value] of Object.entries(parseResources(table))) total[name] = Math.max(total[name] ?? 0, value);
 }

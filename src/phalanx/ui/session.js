@@ -1,55 +1,55 @@
-/* Who looks: a token, asked for once and kept until the tab is closed. */
+/* The sign-in: a token, kept in the session storage until the tab is closed. */
 
 import { Api } from "./api.js";
 
-const KEPT = "phalanx.token";
+const STORAGE_KEY = "phalanx.token";
 
 export class Session {
-  /** `entered(api, user)` hears of a token that counts, `left()` of the end. */
-  constructor({ form, field, refusal, leave }, entered, left) {
-    Object.assign(this, { form, field, refusal, leave, entered, left });
+  /** Calls `signedIn(api, user)` with a valid token, and `signedOut()` at the end. */
+  constructor({ form, field, error, leave }, signedIn, signedOut) {
+    Object.assign(this, { form, field, error, leave, signedIn, signedOut });
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      this.#try(field.value.trim());
+      this.#signIn(field.value.trim());
     });
     leave.addEventListener("click", () => this.end(""));
   }
 
   begin() {
-    const token = sessionStorage.getItem(KEPT);
-    if (token) this.#try(token);
-    else this.#ask("");
+    const token = sessionStorage.getItem(STORAGE_KEY);
+    if (token) this.#signIn(token);
+    else this.#showForm("");
   }
 
-  /** Back to the question, with the reason if there is one. */
+  /** Signs out and shows the form, with a reason if there is one. */
   end(reason) {
-    sessionStorage.removeItem(KEPT);
-    this.left();
-    this.#ask(reason);
+    sessionStorage.removeItem(STORAGE_KEY);
+    this.signedOut();
+    this.#showForm(reason);
   }
 
-  #ask(reason) {
+  #showForm(reason) {
     this.form.hidden = false;
     this.leave.hidden = true;
-    this.refusal.textContent = reason;
+    this.error.textContent = reason;
     this.field.focus();
   }
 
-  async #try(token) {
+  async #signIn(token) {
     const api = new Api(token);
     let user;
     try {
       user = await api.whoami();
     } catch (error) {
-      if (error.code === 401) this.end("This token does not count, or no longer.");
-      else this.#ask(`It did not work: ${error.message}`);
+      if (error.code === 401) this.end("The token is not valid.");
+      else this.#showForm(`Sign-in failed: ${error.message}`);
       return;
     }
-    sessionStorage.setItem(KEPT, token);
+    sessionStorage.setItem(STORAGE_KEY, token);
     this.field.value = "";
-    this.refusal.textContent = "";
+    this.error.textContent = "";
     this.form.hidden = true;
     this.leave.hidden = false;
-    this.entered(api, user);
+    this.signedIn(api, user);
   }
 }

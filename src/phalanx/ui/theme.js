@@ -1,6 +1,6 @@
-/* Dark or light: as the system has it, or as the switch says. */
+/* The theme: dark or light as the system prefers, or as the switch says. */
 
-const KEPT = "phalanx.theme";
+const STORAGE_KEY = "phalanx.theme";
 const OTHER = { dark: "light", light: "dark" };
 
 export class Theme {
@@ -10,15 +10,15 @@ export class Theme {
     this.changed = changed;
     this.system.addEventListener("change", () => this.#apply());
     button.addEventListener("click", () => {
-      localStorage.setItem(KEPT, OTHER[this.name]);
+      localStorage.setItem(STORAGE_KEY, OTHER[this.name]);
       this.#apply();
     });
     this.#apply();
   }
 
   #apply() {
-    const kept = localStorage.getItem(KEPT);
-    this.name = kept in OTHER ? kept : this.system.matches ? "dark" : "light";
+    const stored = localStorage.getItem(STORAGE_KEY);
+    this.name = stored in OTHER ? stored : this.system.matches ? "dark" : "light";
     document.documentElement.dataset.theme = this.name;
     this.button.textContent = this.name === "dark" ? "Light" : "Dark";
     this.button.setAttribute("aria-label", `Switch to ${OTHER[this.name]} colours`);

@@ -1,13 +1,13 @@
-/* Work that many changes ask for and that is done once: at an animation frame, no oftener than every so often. */
+/* Runs work once for many requests: at an animation frame, at most once per interval. */
 
-export class Rhythm {
+export class Throttle {
   constructor(work, interval = 0) {
-    Object.assign(this, { work, interval, asked: false, last: -Infinity });
+    Object.assign(this, { work, interval, isRequested: false, last: -Infinity });
   }
 
-  ask() {
-    if (this.asked) return;
-    this.asked = true;
+  request() {
+    if (this.isRequested) return;
+    this.isRequested = true;
     const wait = this.last + this.interval - performance.now();
     if (wait > 0) setTimeout(() => this.#frame(), wait);
     else this.#frame();
@@ -15,7 +15,7 @@ export class Rhythm {
 
   #frame() {
     requestAnimationFrame(() => {
-      this.asked = false;
+      this.isRequested = false;
       this.last = performance.now();
       this.work();
     });
