@@ -24,10 +24,10 @@ check: install ## format, lint, types, layers
 	@$(BIN)/mypy --no-error-summary --num-workers=2
 	@$(BIN)/lint-imports > .venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
 
-# Three on two cores: many tests wait for a process that they have started. Long ones stand side by
-# side in their file, and whoever has nothing left to do takes some of them over.
+# Three workers on two cores: many tests wait for a process that they have started. Long tests are next
+# to each other in their file, so that an idle worker can take some of them over (worksteal).
 test: check ## the checks and the test suite
-	@$(BIN)/python -m pytest --quiet -n 3 --dist worksteal --session-timeout=840 $(ARGS)
+	@$(BIN)/python -m pytest --quiet -n 3 --dist worksteal $(ARGS)
 
 coverage: install ## branch coverage of the suite by package, against its floors
 	@rm -rf .coverage && mkdir .coverage

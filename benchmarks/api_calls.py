@@ -1,4 +1,7 @@
-"""The requests that the benchmarks send: small nodes, pods, groups and patches."""
+"""The requests that the benchmarks send: small nodes, pods, groups and patches.
+
+Each function returns one request; `http_client` sends it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ POD_REQUESTS = {"cpu": "100m", "memory": "100Mi"}
 
 
 def node(name: str, rack: str = "") -> Call:
-    """Create a ready node, optionally in a rack."""
+    """Return the request that creates a ready node, optionally in a rack."""
     ready = {"type": "Ready", "status": "True"}
     status = {"capacity": NODE_CAPACITY, "allocatable": NODE_CAPACITY, "conditions": [ready]}
     labels = {"rack": rack} if rack else {}
@@ -28,24 +31,27 @@ def node(name: str, rack: str = "") -> Call:
 
 
 def priority_class(name: str, value: int) -> Call:
-    """Create a priority class."""
+    """Return the request that creates a priority class."""
     return _create(CLASSES, "scheduling.k8s.io/v1", "PriorityClass", name, value=value)
 
 
 def remove_taints(name: str) -> Call:
-    """Remove the not-ready taint of a new node."""
+    """Return the request that removes all taints of a node, such as not-ready of a new one."""
     return "PATCH", f"{NODES}/{name}", b'{"spec":{"taints":null}}', MERGE_PATCH
 
 
 def namespace(name: str) -> Call:
-    """Create a namespace."""
+    """Return the request that creates a namespace."""
     return _create(NAMESPACES, "v1", "Namespace", name)
 
 
 def pod_group(
     name: str, minimum: int, *, key: str = "", importance: str = "", whole: bool = False
 ) -> Call:
-    """Create a PodGroup with a minCount, optionally with a topology key."""
+    """Return the request that creates a gang.
+
+    It may have a topology key, a priority class (`importance`), and disruption mode All (`whole`).
+    """
     spec: dict[str, Any] = {"schedulingPolicy": {"gang": {"minCount": minimum}}}
     if key:
         spec["schedulingConstraints"] = {"topology": [{"key": key}]}
@@ -60,7 +66,10 @@ def pod(
     name: str, *, group: str = "", on: str = "", path: str = PODS, cpu: str = "",
     importance: str = "",
 ) -> Call:  # fmt: skip
-    """Create a pod, optionally in a group, on a node, or with a priority and no grace period."""
+    """Return the request that creates a pod.
+
+    It may have a group and a node; a pod with a priority class (`importance`) has no grace period.
+    """
     need = {**POD_REQUESTS, "cpu": cpu} if cpu else POD_REQUESTS
     container = {"name": "main", "image": "pause", "resources": {"requests": need}}
     spec: dict[str, Any] = {"containers": [container]}
@@ -74,7 +83,7 @@ def pod(
 
 
 def job(name: str, *, gang: bool, pods: int = 1) -> Call:
-    """Create a Job whose pods are a gang, or have no group."""
+    """Return the request that creates a Job whose pods are a gang, or have no group."""
     container = {"name": "main", "image": "pause", "resources": {"requests": POD_REQUESTS}}
     template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
     policy = {"policy": "JobAsGang" if gang else "NoGang"}
@@ -83,12 +92,12 @@ def job(name: str, *, gang: bool, pods: int = 1) -> Call:
 
 
 def relabel(path: str, turn: int) -> Call:
-    """Patch one label of an object."""
+    """Return the request that patches one label of an object."""
     return "PATCH", path, b'{"metadata":{"labels":{"turn":"%d"}}}' % turn, MERGE_PATCH
 
 
 def get(path: str) -> Call:
-    """Read an object or a list."""
+    """Return the request that reads an object or a list."""
     return "GET", path, b"", JSON
 
 

@@ -88,13 +88,13 @@ class PlacementCase:
 
     @property
     def name(self) -> str:
-        """The name of the case."""
+        """The title of the result."""
         shapes = f" of {self.shapes} shapes" if self.shapes > 1 else ""
         sort = f"{shapes}{self.constraints.name}"
         return f"decide {self.gangs:,} x {self.size:,}{sort}, {self.nodes:,} nodes"
 
     def quick(self) -> PlacementCase:
-        """Return a tenth of the nodes, without a target."""
+        """Return the case with a tenth of the nodes, without a target."""
         return replace(self, nodes=self.nodes // 10, target_ms=None)
 
 
@@ -120,7 +120,7 @@ def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
 
 
 def measure_milliseconds(case: PlacementCase) -> float:
-    """Return the least of several runs: other load only ever makes a run slower."""
+    """Return the milliseconds of the fastest run: other load only ever makes a run slower."""
     return min(_run(case) for _ in range(REPEATS)) * 1000
 
 

@@ -33,7 +33,7 @@ class BenchmarkEnvironment:
     is_quick: bool
 
     def size(self, full: int, part: int = 10) -> int:
-        """Return a number, or with `--quick` a tenth of it."""
+        """Return a number, or with `--quick` one `part`-th of it."""
         return full // part if self.is_quick else full
 
     def target(self, full: float | None) -> float | None:
@@ -42,7 +42,7 @@ class BenchmarkEnvironment:
 
     @contextlib.contextmanager
     def plane(self, *options: str) -> Iterator[ControlPlane]:
-        """Return an empty control plane."""
+        """Run an empty control plane. Raises BenchmarkFailed if the connection breaks."""
         with self.folder() as folder:
             data = MEMORY if self.data == MEMORY else str(folder)
             with ControlPlane("--data", data, *options, limit=READY_LIMIT) as plane:
@@ -54,7 +54,7 @@ class BenchmarkEnvironment:
 
     @contextlib.contextmanager
     def folder(self) -> Iterator[Path]:
-        """Return an empty directory on the measured disk, removed at the end."""
+        """Provide an empty directory on the measured disk, removed at the end."""
         parent = None if self.data == MEMORY else self.data
         with tempfile.TemporaryDirectory(prefix="phalanx-benchmark-", dir=parent) as name:
             yield Path(name)

@@ -1,8 +1,8 @@
 """Exact placement: a gang of different members on nearly full nodes, solved or refuted.
 
 Greedy placement fails for such a gang. The whole decision is measured: greedy placement, other
-orders, moves, and the exact solver. The free resources of the nodes fit the gang in exactly one way
-or, to be refuted, lack a little of one resource.
+orders, moves, and the exact solver. The free resources of the nodes equal the requests of the gang
+in one distribution or, to be refuted, lack a little of one resource.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Amounts = list[int]
 
 
 class TightPlacement(NamedTuple):
-    """Requests per shape, the distribution of members, and free resources per node."""
+    """Requests per shape, the shape of each member, and free resources per node."""
 
     shapes: list[Amounts]
     chosen: list[int]
@@ -84,19 +84,19 @@ def create_tight_placement(seed: int, missing: int) -> TightPlacement:
         home = draw.choice([n for n in range(NODES // 3) if sort >= ANTI_AFFINITY or n not in shy])
         shy |= {home} if sort < ANTI_AFFINITY else set()
         free[home] = [have + more for have, more in zip(free[home], sorts[sort], strict=True)]
-    for number, room in enumerate(free):
-        if not any(room):
+    for number, amounts in enumerate(free):
+        if not any(amounts):
             free[number] = [max(amount - 1, 0) for amount in draw.choice(sorts)]
-    for room in sorted(free, key=lambda room: room[0], reverse=True)[:missing]:
-        room[0] -= 1
+    for amounts in sorted(free, key=lambda amounts: amounts[0], reverse=True)[:missing]:
+        amounts[0] -= 1
     return TightPlacement(sorts, chosen, free)
 
 
 def _decide(one: TightPlacement) -> tuple[Decision, float]:
     cache, members = SchedulerCache(), []
-    for number, room in enumerate(one.free):
+    for number, amounts in enumerate(one.free):
         name = f"node-{number:03}"
-        status = NodeStatus(allocatable={**_amounts(room), "pods": 110})
+        status = NodeStatus(allocatable={**_amounts(amounts), "pods": 110})
         cache.update_node(name, Node(ObjectMeta(name=name, labels={HOST: name}), status=status))
     for number, sort in enumerate(one.chosen):
         pod = _pod(number, one.shapes[sort], is_shy=sort < ANTI_AFFINITY)

@@ -71,8 +71,8 @@ BINDING_CASES = (
 
 def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
     """Measure every case, with the cost of each stage of a request."""
-    for race in BINDING_CASES:
-        yield run(setting, race.quick()) if setting.is_quick else best_run(setting, race)
+    for case in BINDING_CASES:
+        yield run(setting, case.quick()) if setting.is_quick else best_run(setting, case)
 
 
 def best_run(setting: BenchmarkEnvironment, case: BindingCase) -> Result:

@@ -57,19 +57,19 @@ class Workload:
         return self.gangs * self.size
 
     def node_calls(self) -> list[Call]:
-        """Yield requests that create ready nodes and remove their not-ready taints."""
+        """Return the requests that create ready nodes and remove their not-ready taints."""
         names = [f"node-{n:06}" for n in range(self.nodes)]
         racks = [f"rack-{n % self.racks}" if self.racks else "" for n in range(self.nodes)]
         made = [calls.node(name, rack) for name, rack in zip(names, racks, strict=True)]
         return made + [calls.remove_taints(name) for name in names]
 
     def class_calls(self) -> list[Call]:
-        """Yield requests that create the priority classes of victims and preemptors."""
+        """Return the requests that create the priority classes of victims and preemptors."""
         classes = [calls.priority_class(LOW, 1), calls.priority_class(HIGH, 1000)]
         return classes if self.victims else []
 
     def victim_calls(self) -> list[Call]:
-        """Yield requests that create the victims."""
+        """Return the requests that create the victims."""
         if not self.victims:
             return []
         count, size = self.victims, self.victim_size
@@ -86,7 +86,7 @@ class Workload:
         return HIGH if self.victims else ""
 
     def group_calls(self) -> list[Call]:
-        """Yield requests that create the PodGroups."""
+        """Return the requests that create the PodGroups."""
         gangs = 0 if self.plain else self.gangs
         key = "rack" if self.racks else ""
         return [
@@ -95,7 +95,7 @@ class Workload:
         ]
 
     def pod_calls(self) -> list[Call]:
-        """Yield requests that create the pods, gang by gang."""
+        """Return the requests that create the pods, gang by gang."""
         groups = ("" if self.plain else f"gang-{n // self.size}" for n in range(self.pods))
         cpu = "4" if self.victims else ""
         return [
@@ -249,7 +249,7 @@ async def measure(
 
 
 async def _all_bound(access: Access, count: int) -> None:
-    """Wait until a number of pods is bound."""
+    """Wait until a number of pods is bound, for half a minute at most."""
     wire = await HttpConnection.open(access)
     for _ in range(CHECKS):
         bound = 0

@@ -111,7 +111,7 @@ class Api:
 
 
 async def create_pod(api: Api) -> int:
-    """Create a pod with a new spec."""
+    """Create a pod with a query, so that the server's admission cache is not used."""
 
     def made(number: int) -> Call:
         method, target, body, kind = calls.pod(f"pod-{number}")
@@ -121,7 +121,7 @@ async def create_pod(api: Api) -> int:
 
 
 async def create_another(api: Api) -> int:
-    """Create a pod that differs from an earlier one in its name only."""
+    """Create a pod that differs from an earlier one in its name only: from the admission cache."""
     return await api.count(lambda n: calls.pod(f"pod-{n}"))
 
 

@@ -57,7 +57,7 @@ class HttpConnection(asyncio.Protocol):
     async def stream(
         self, path: str, take: ChunkHandler, begun: Callable[[], object] = lambda: None
     ) -> None:
-        """Send one request and process its reply in chunks, until the end or until it is enough."""
+        """Send a GET; pass the reply to `take` in chunks until it ends or `take` returns true."""
         self._begun = begun
         try:
             await self._exchange("GET", path, b"", JSON, take)

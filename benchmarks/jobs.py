@@ -183,7 +183,7 @@ async def _send(access: Access, requests: Sequence[Call], pace: float) -> list[f
 # ---- reconciles ----------------------------------------------------------------------------------
 
 
-async def measure_steady_reconcile(looks: int) -> tuple[float, float]:
+async def measure_steady_reconcile(reconciles: int) -> tuple[float, float]:
     """Return the CPU seconds of a steady reconcile: of a gang, and of a Job without a group."""
     server = Server(MemoryStore(), WallClock(), SeededRandom(1))
     await server.start()
@@ -197,7 +197,8 @@ async def measure_steady_reconcile(looks: int) -> tuple[float, float]:
         await client.post(path, msgspec.json.decode(body))
     await asyncio.sleep(1.0)
     # Alternating, so that load of the machine affects both.
-    rounds = [[await _measure(jobs.reconcile, name, looks // ROUNDS) for name in ("gang", "plain")]
+    times = reconciles // ROUNDS
+    rounds = [[await _measure(jobs.reconcile, name, times) for name in ("gang", "plain")]
               for _ in range(ROUNDS)]  # fmt: skip
     for task in tasks:
         task.cancel()
@@ -205,8 +206,8 @@ async def measure_steady_reconcile(looks: int) -> tuple[float, float]:
     return min(gang for gang, _ in rounds), min(plain for _, plain in rounds)
 
 
-async def _measure(look: Callable[[Key], Awaitable[object]], name: str, times: int) -> float:
+async def _measure(reconcile: Callable[[Key], Awaitable[object]], name: str, times: int) -> float:
     begin, key = time.process_time(), Key("default", name)
     for _ in range(times):
-        await look(key)
+        await reconcile(key)
     return (time.process_time() - begin) / times

@@ -1,6 +1,7 @@
-"""CPU time and memory of all processes of a control plane, on Linux; nan elsewhere.
+"""CPU time and memory of all processes of a control plane, on Linux only.
 
-CPU time is the number to trust: other load hardly changes it.
+Elsewhere the CPU time is nan and the memory 0. CPU time is the number to trust: other load hardly
+changes it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class CpuUsage:
 
 @contextmanager
 def measure_cpu(pid: int) -> Iterator[CpuUsage]:
-    """Measure the context: the server is this process tree."""
+    """Measure what happens inside the context; `pid` is the process of the server."""
     spent = CpuUsage()
     wall, server, driver = time.perf_counter(), cpu_seconds(pid), time.process_time()
     yield spent
@@ -56,6 +57,6 @@ def resident_megabytes(pid: int) -> float:
 
 
 def _process_tree(pid: int) -> list[int]:
-    """Return a process and its descendants."""
+    """Return a process and its direct children."""
     children = Path(f"/proc/{pid}/task/{pid}/children")
     return [pid, *map(int, children.read_text().split())] if children.exists() else []

@@ -29,7 +29,7 @@ class Result:
 
     @property
     def mark(self) -> str:
-        """Whether the target is met."""
+        """The verdict: ok, slow, INCOMPLETE with a note, or "" without a target or a number."""
         if self.note:
             return "INCOMPLETE"
         if self.target is None or math.isnan(self.value):
@@ -38,7 +38,7 @@ class Result:
         return "ok" if is_met else "slow"
 
     def line(self) -> str:
-        """One row of the table."""
+        """Return one row of the table."""
         numbers = (self.value, self.target, self.kubernetes)
         cells = "".join(f"{_shown(number):>12}" for number in numbers)
         beside = ", ".join(f"{name} {_shown(value)}" for name, value in self.beside.items())
@@ -46,7 +46,7 @@ class Result:
         return f"{self.name:46} {cells}  {' '.join(filter(None, words))}".rstrip()
 
     def row(self) -> dict[str, Any]:
-        """The row as JSON."""
+        """Return the row as JSON."""
         row = {**asdict(self), "mark": self.mark}
         row["value"] = _known(self.value)
         row["beside"] = {name: _known(value) for name, value in self.beside.items()}

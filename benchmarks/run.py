@@ -20,9 +20,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import decisions, evictions, footprint, guards, jobs, requests
+from benchmarks import decisions, evictions, footprint, gang_binding, guards, jobs, requests
 from benchmarks import exact_placement as exact
-from benchmarks import gang_binding as races
 from benchmarks import request_stages as stages
 from benchmarks import scaling as growth
 from benchmarks import watch_latency as watchers
@@ -44,7 +43,7 @@ SECTIONS: Mapping[str, Callable[[BenchmarkEnvironment], Iterator[Result]]] = {
     "requests": requests.section,
     "stages": stages.section,
     "watchers": watchers.section,
-    "gangs": races.section,
+    "gangs": gang_binding.section,
     "jobs": jobs.section,
     "growth": growth.section,
     "memory": footprint.memory,

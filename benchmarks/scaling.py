@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-from benchmarks import gang_binding as races
+from benchmarks import gang_binding
 from benchmarks.decisions import PlacementCase, measure_milliseconds
 from benchmarks.environment import BenchmarkEnvironment
 from benchmarks.gang_binding import BindingCase
@@ -49,7 +49,7 @@ def _scale_control_plane(setting: BenchmarkEnvironment) -> Result:
     seconds, notes = dict.fromkeys(used, math.inf), []
     for _ in range(_scale_turns(setting)):
         for size in used:
-            ran = races.run(setting, BindingCase(Workload(setting.size(NODES, 50), size, 3)))
+            ran = gang_binding.run(setting, BindingCase(Workload(setting.size(NODES, 50), size, 3)))
             notes += [ran.note] * bool(ran.note)
             seconds[size] = min(seconds[size], ran.beside.get("server s", math.inf))
     return _result("whole control plane, more gangs", seconds, "s", "; ".join(notes))

@@ -37,7 +37,7 @@ _MARK = b'"turn":"'
 
 @dataclass(frozen=True, slots=True)
 class WatcherGroup:
-    """A group of watchers: what each watches, writes per second, watchers that see each write."""
+    """A group of watchers: what each watches, writes per second, whether each sees all writes."""
 
     name: str
     path: Callable[[int], str]
@@ -66,7 +66,7 @@ def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
 
 
 def _results(show: WatchRun, target: float | None) -> Iterator[Result]:
-    """Return the rate of writes, and the 99th percentile of the lag."""
+    """Yield the rate of writes, and the 99th percentile of the events' delays."""
     who = f"{show.count:,} watch {show.group.name}"
     beside = {
         "answer p50 ms": percentile(show.latencies(), 50) * 1000,
@@ -119,20 +119,20 @@ class WatchRun:
         await asyncio.gather(*watches)
 
     def lags(self) -> list[float]:
-        """Seconds from the reply of a write to each of its events; 0 for an earlier event."""
+        """Return the seconds from the reply of a write to each of its events, at least 0."""
         return [max(0.0, at - self.answered[turn]) for turn, at in self.seen]
 
     def waits(self) -> list[float]:
-        """Seconds from sending a write to each of its events."""
+        """Return the seconds from sending a write to each of its events."""
         return [at - self.sent[turn] for turn, at in self.seen]
 
     def rate(self) -> float:
-        """Writes that were sent per second."""
+        """Return the number of writes that were sent per second."""
         first, *_, last = sorted(self.sent.values())
         return (self.writes - 1) / (last - first)
 
     def latencies(self) -> list[float]:
-        """Seconds from sending each write to its reply."""
+        """Return the seconds from sending each write to its reply."""
         return [at - self.sent[turn] for turn, at in self.answered.items()]
 
     async def _open_watches(
@@ -141,7 +141,7 @@ class WatchRun:
         """Open all watches and wait until all have started."""
         turn, wires, watches = iter(range(self.count)), [], []
 
-        async def usher() -> None:
+        async def open_watches() -> None:
             for number in turn:
                 wire, begun = await HttpConnection.open(self.access), asyncio.Event()
                 path = f"{self.group.path(number)}watch=1&resourceVersion={revision}"
@@ -151,7 +151,7 @@ class WatchRun:
                 wires.append(wire)
                 await begun.wait()
 
-        await asyncio.gather(*(usher() for _ in range(CONCURRENT_OPENS)))
+        await asyncio.gather(*(open_watches() for _ in range(CONCURRENT_OPENS)))
         return wires, watches
 
     def _event_recorder(self) -> ChunkHandler:
@@ -196,7 +196,7 @@ def _write_call(turn: int, count: int) -> Call:
 
 
 async def _populate(access: Access, count: int) -> str:
-    """Create a namespace, a node and a pod per watcher; return the revision after that."""
+    """Create a namespace per watcher and a pod in it, bound to a node name; return the revision."""
     await send_all(access, [calls.namespace(f"space-{n}") for n in range(count)])
     await send_all(access, [calls.pod("pod", on=f"node-{n}", path=_pods(n)) for n in range(count)])
     wire = await HttpConnection.open(access)

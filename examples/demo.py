@@ -1,7 +1,7 @@
-"""The tutorial in one go: two trainings deadlock, and gangs cure it. `make demo` runs it.
+"""Runs the tutorial: two training jobs deadlock, and gang scheduling fixes it (`make demo`).
 
-What docs/tutorial.md does by hand, done by a program that needs nothing but Python, with the same
-manifests and the same processes. It ends with exit code 0 only if all that it claims has happened.
+The program performs the steps of docs/tutorial.md with the same manifests and needs only Python.
+Its exit code is 0 only if every step had the expected result.
 """
 
 from __future__ import annotations
@@ -27,186 +27,192 @@ from phalanx.client.client import Client
 
 HERE = Path(__file__).parent
 OPTIONS = "--nodes 3 --shape cpu=2 --run-processes --programs examples/06-barrier"
-#: Seconds that each step is given, and that a deadlock is looked at.
-PATIENCE, LOOK = 60.0, 3.0
-TEAMS, SIZE = ("red", "blue"), 4
+#: Seconds to wait for each step, and to observe the deadlock.
+STEP_TIMEOUT, DEADLOCK_SECONDS = 60.0, 3.0
+JOBS, WORKERS = ("red", "blue"), 4
 COLOURS = {"red": 31, "blue": 34, "bold": 1, "good": 32}
-SUM = "the sum is 30"
+EXPECTED_OUTPUT = "the sum is 30"
 
 
-class Untrue(Exception):
-    """Something that the demonstration claims has not happened."""
+class UnexpectedResult(Exception):
+    """A step did not have the expected result."""
 
 
 def main() -> int:
-    """Show it; 0 if everything went as it is told."""
+    """Run the demo; return 0 if every step had the expected result."""
     try:
         with tempfile.TemporaryDirectory() as folder, control_plane(Path(folder)) as config:
             asyncio.run(demonstrate(config))
-    except (Untrue, TimeoutError) as error:
-        say(f"this did not go as it should: {str(error) or 'it took too long'}")
+    except (UnexpectedResult, TimeoutError) as error:
+        say(f"the demo failed: {str(error) or 'a step took too long'}")
         return 1
     return 0
 
 
 async def demonstrate(config: Path) -> None:
-    """The deadlock, and the cure."""
+    """Show the deadlock, the same pods as gangs, and a diagnosis."""
     client = kubeconfig.create_client(kubeconfig.load([config]))
     try:
         await submit(client, "tutorial/allow.yaml")
-        stuck = await deadlock(client)
-        order = await cure(client)
-        await explained(client, config)
+        running = await show_deadlock(client)
+        order = await show_gangs(client)
+        await show_diagnosis(client, config)
     finally:
         await client.close()
-    title("What you have seen")
-    say(f"  pod by pod:  red {stuck['red']} of 4, blue {stuck['blue']} of 4, and nobody ever ends")
-    say(f"  as gangs:    {order[0]} 4 of 4, then {order[1]} 4 of 4, and both have their sum")
-    say("  too big:     green waits with none of 8, and says what would help")
-    say(paint("good", "  done: both trainings hung, and gangs cured it\n"))
-    say("By hand, step by step: docs/tutorial.md. Your own: .venv/bin/phalanx up --nodes 100")
+    title("Summary")
+    say(f"  single pods: red {running['red']} of 4, blue {running['blue']} of 4, deadlocked")
+    say(f"  gangs:       {order[0]} 4 of 4, then {order[1]} 4 of 4, and both finish")
+    say("  too large:   green waits with 0 of 8 workers, and `phalanx why` shows verified fixes")
+    say(
+        paint("good", "  done: two training jobs deadlocked as single pods and finished as gangs\n")
+    )
+    say("Step by step: docs/tutorial.md. Your own cluster: .venv/bin/phalanx up --nodes 100")
 
 
-async def deadlock(client: Client) -> Mapping[str, int]:
-    """Both trainings placed by halves, and nothing moves; how many of each run."""
-    title("1. Pod by pod: two trainings of four workers, room for six")
-    async with watched(client) as board:
+async def show_deadlock(client: Client) -> Mapping[str, int]:
+    """Run both jobs as single pods until they deadlock; return the running workers of each."""
+    title("1. Single pods: two training jobs of four workers each, on a cluster that holds six")
+    async with watch_pods(client) as board:
         await submit(client, "tutorial/plain.yaml")
-        await board.until(lambda: sum(board.count(team, "Running") for team in TEAMS) == 6)
+        await board.wait_until(lambda: sum(board.count(job, "Running") for job in JOBS) == 6)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOOK):
-                await board.until(lambda: board.ended > 0)
-        board.settle()
-        stuck = {team: board.count(team, "Running") for team in TEAMS}
-        if stuck != {"red": 3, "blue": 3} or board.ended:
-            raise Untrue(f"red and blue run with {stuck['red']} and {stuck['blue']} workers")
-        say("  each waits for its fourth worker, and holds the room that it would need: a deadlock")
+            async with asyncio.timeout(DEADLOCK_SECONDS):
+                await board.wait_until(lambda: board.terminated > 0)
+        board.stop_drawing()
+        running = {job: board.count(job, "Running") for job in JOBS}
+        if running != {"red": 3, "blue": 3} or board.terminated:
+            raise UnexpectedResult(
+                f"red and blue run with {running['red']} and {running['blue']} workers"
+            )
+        say("  deadlock: each job waits for its fourth worker and occupies the CPU that it needs")
         await remove(client, "tutorial/plain.yaml")
-        await board.until(lambda: not board.pods)
-    return stuck
+        await board.wait_until(lambda: not board.pods)
+    return running
 
 
-async def cure(client: Client) -> Sequence[str]:
-    """The same pods as gangs: one training after the other; in which order."""
-    title("2. As gangs: the same pods, but each training starts as a whole or not at all")
-    async with watched(client) as board:
+async def show_gangs(client: Client) -> Sequence[str]:
+    """Run the same pods as gangs, one job after the other; return the order of the jobs."""
+    title("2. Gangs: the same pods, but each job starts with all of its workers or not at all")
+    async with watch_pods(client) as board:
         await submit(client, "tutorial/gang.yaml")
-        await board.until(lambda: board.ended == 2 * SIZE)
-        board.settle()
-        for team in TEAMS:
-            if board.count(team, "Succeeded") != SIZE:
-                raise Untrue(f"not all workers of {team} came to a good end")
-            path = POD.url_path("default", f"{team}-0", "log")
-            said = (await client.get_raw(path)).decode()
-            if SUM not in said:
-                raise Untrue(f"{team} has no sum")
-            say(f"  {paint(team, team)}: {said.splitlines()[-1]}")
-        return board.order()
+        await board.wait_until(lambda: board.terminated == 2 * WORKERS)
+        board.stop_drawing()
+        for job in JOBS:
+            if board.count(job, "Succeeded") != WORKERS:
+                raise UnexpectedResult(f"not all workers of {job} succeeded")
+            path = POD.url_path("default", f"{job}-0", "log")
+            log = (await client.get_raw(path)).decode()
+            if EXPECTED_OUTPUT not in log:
+                raise UnexpectedResult(f"the log of {job}-0 does not contain: {EXPECTED_OUTPUT}")
+            say(f"  {paint(job, job)}: {log.splitlines()[-1]}")
+        return board.placement_order()
 
 
-async def explained(client: Client, config: Path) -> None:
-    """A gang that does not fit, and why."""
-    title("3. A gang that is too big: it waits, takes nothing, and says why")
-    async with watched(client) as board:
-        board.settle()
+async def show_diagnosis(client: Client, config: Path) -> None:
+    """Create a gang that does not fit, and show its diagnosis."""
+    title("3. A gang that is too large: it waits, takes no resources, and can be diagnosed")
+    async with watch_pods(client) as board:
+        board.stop_drawing()
         await submit(client, "tutorial/too-big.yaml")
-        await board.until(lambda: board.refused == 8)
-        if any(pod.spec.node_name for pod in board.of("green")):
-            raise Untrue("some of green have nodes")
-    told = await asyncio.to_thread(why, "job/green", config)
-    say(f"$ phalanx why job/green\n{told}")
-    if "It would help to:" not in told:
-        raise Untrue("nothing is said to help")
+        await board.wait_until(lambda: board.unschedulable == 8)
+        if any(pod.spec.node_name for pod in board.pods_of("green")):
+            raise UnexpectedResult("workers of green have nodes")
+    diagnosis = await asyncio.to_thread(run_why, "job/green", config)
+    say(f"$ phalanx why job/green\n{diagnosis}")
+    if "Possible fixes (verified):" not in diagnosis:
+        raise UnexpectedResult("the diagnosis contains no verified fix")
 
 
-def why(what: str, config: Path) -> str:
-    """What `phalanx why` says."""
-    command = [sys.executable, "-m", "phalanx", "why", what, "--kubeconfig", str(config)]
+def run_why(subject: str, config: Path) -> str:
+    """Return the output of `phalanx why`."""
+    command = [sys.executable, "-m", "phalanx", "why", subject, "--kubeconfig", str(config)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-class Board:
-    """What is seen of the pods, drawn as it changes: · waits, ▶ runs, ■ has ended well."""
+class PodBoard:
+    """Watches pods and draws their states: · pending, ▶ running, ■ succeeded."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Pod] = {}
-        self._changed, self._drawn, self._is_drawn = asyncio.Condition(), "", True
-        #: Who got a node, in order.
-        self._placed: dict[str, None] = {}
+        self._changed, self._last_line, self._is_drawing = asyncio.Condition(), "", True
+        #: The names of bound pods in the order of their binding.
+        self._bound: dict[str, None] = {}
 
-    def of(self, team: str) -> Sequence[Pod]:
-        """The pods of a team."""
-        return [pod for name, pod in self.pods.items() if name.startswith(f"{team}-")]
+    def pods_of(self, job: str) -> Sequence[Pod]:
+        """Return the pods of a job."""
+        return [pod for name, pod in self.pods.items() if name.startswith(f"{job}-")]
 
-    def count(self, team: str, phase: str) -> int:
-        """How many pods of a team are in a phase."""
-        return sum(pod.status.phase == phase for pod in self.of(team))
+    def count(self, job: str, phase: str) -> int:
+        """Return how many pods of a job are in a phase."""
+        return sum(pod.status.phase == phase for pod in self.pods_of(job))
 
     @property
-    def ended(self) -> int:
-        """How many have come to an end."""
+    def terminated(self) -> int:
+        """The number of terminated pods."""
         return sum(pod.is_terminal for pod in self.pods.values())
 
     @property
-    def refused(self) -> int:
-        """How many were told that there is no place for them."""
-        said = (find_condition(pod.status.conditions, "PodScheduled") for pod in self.pods.values())
-        return sum(one is not None and one.status == "False" for one in said)
+    def unschedulable(self) -> int:
+        """The number of pods with the condition PodScheduled=False."""
+        found = (
+            find_condition(pod.status.conditions, "PodScheduled") for pod in self.pods.values()
+        )
+        return sum(condition is not None and condition.status == "False" for condition in found)
 
-    def order(self) -> Sequence[str]:
-        """Which team was placed first, and which when that had all its nodes."""
-        teams = [name.partition("-")[0] for name in self._placed]
-        first, second = teams[0], teams[-1]
-        if teams != [first] * SIZE + [second] * SIZE:
-            raise Untrue(f"nodes were given in the order {', '.join(self._placed)}")
+    def placement_order(self) -> Sequence[str]:
+        """Return the job that was bound first, and the one bound after all of its workers."""
+        jobs = [name.partition("-")[0] for name in self._bound]
+        first, second = jobs[0], jobs[-1]
+        if jobs != [first] * WORKERS + [second] * WORKERS:
+            raise UnexpectedResult(f"pods were bound in the order {', '.join(self._bound)}")
         return first, second
 
-    async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something is so."""
-        async with asyncio.timeout(PATIENCE), self._changed:
+    async def wait_until(self, holds: Callable[[], bool]) -> None:
+        """Wait until a condition holds."""
+        async with asyncio.timeout(STEP_TIMEOUT), self._changed:
             await self._changed.wait_for(holds)
 
     async def follow(self, client: Client) -> None:
-        """Look at all pods until cancelled."""
+        """List and watch all pods until cancelled."""
         listing = await client.list(POD, Pod)
         for pod in listing.items:
-            await self._see(pod)
+            await self._update(pod)
         async with contextlib.aclosing(client.watch(POD, Pod, since=listing.revision)) as events:
             async for event in events:
-                await self._see(event.object, is_gone=event.type == "DELETED")
+                await self._update(event.object, is_gone=event.type == "DELETED")
 
-    async def _see(self, pod: Pod, *, is_gone: bool = False) -> None:
+    async def _update(self, pod: Pod, *, is_gone: bool = False) -> None:
         async with self._changed:
             self.pods[pod.metadata.name] = pod
             if is_gone:
                 del self.pods[pod.metadata.name]
             if pod.spec.node_name:
-                self._placed.setdefault(pod.metadata.name)
+                self._bound.setdefault(pod.metadata.name)
             self._draw()
             self._changed.notify_all()
 
     def _draw(self) -> None:
-        line = "   ".join(paint(team, f"{team} {self._bar(team)}") for team in TEAMS)
-        if self._is_drawn and line != self._drawn and any(map(self.of, TEAMS)):
-            self._drawn = line
+        line = "   ".join(paint(job, f"{job} {self._bar(job)}") for job in JOBS)
+        if self._is_drawing and line != self._last_line and any(map(self.pods_of, JOBS)):
+            self._last_line = line
             sys.stdout.write(f"\r  {line}\x1b[K" if is_terminal() else f"  {line}\n")
             sys.stdout.flush()
 
-    def _bar(self, team: str) -> str:
-        done, runs = self.count(team, "Succeeded"), self.count(team, "Running")
-        return "■" * done + "▶" * runs + "·" * (SIZE - done - runs)
+    def _bar(self, job: str) -> str:
+        done, runs = self.count(job, "Succeeded"), self.count(job, "Running")
+        return "■" * done + "▶" * runs + "·" * (WORKERS - done - runs)
 
-    def settle(self) -> None:
-        """Draw no more: the last picture stays."""
-        self._is_drawn = False
+    def stop_drawing(self) -> None:
+        """Stop drawing and keep the last line."""
+        self._is_drawing = False
         if is_terminal():
             say("")
 
 
 @contextlib.asynccontextmanager
-async def watched(client: Client) -> AsyncIterator[Board]:
-    """A board that is kept up to date while the context lasts."""
-    board = Board()
+async def watch_pods(client: Client) -> AsyncIterator[PodBoard]:
+    """Keep a board up to date while the context is open."""
+    board = PodBoard()
     task = asyncio.create_task(board.follow(client))
     try:
         yield board
@@ -216,7 +222,7 @@ async def watched(client: Client) -> AsyncIterator[Board]:
 
 @contextlib.contextmanager
 def control_plane(folder: Path) -> Iterator[Path]:
-    """`phalanx up` with three nodes of two CPUs, for as long as the context lasts."""
+    """Run `phalanx up` with three nodes of two CPUs while the context is open."""
     config = folder / "kubeconfig"
     say(f"$ phalanx up {OPTIONS}")
     command = f"-m phalanx up {OPTIONS} --listen 127.0.0.1:0 --data :memory: --kubeconfig {config}"
@@ -228,7 +234,7 @@ def control_plane(folder: Path) -> Iterator[Path]:
         assert process.stdout is not None
         ready = process.stdout.readline()
         if not ready.startswith("ready "):
-            raise Untrue("the control plane did not start")
+            raise UnexpectedResult("the control plane did not start")
         say(ready)
         yield config
     finally:
@@ -237,7 +243,7 @@ def control_plane(folder: Path) -> Iterator[Path]:
 
 
 async def submit(client: Client, name: str) -> None:
-    """Create the objects of a file, each trainings' port being any free one."""
+    """Create the objects of a file; each job gets a free port."""
     say(f"$ kubectl apply -f examples/{name}")
     for kind, obj in manifests(name):
         await client.create(kind, obj)
@@ -251,14 +257,16 @@ async def remove(client: Client, name: str) -> None:
 
 
 def manifests(name: str) -> Iterator[tuple[Kind, Object]]:
-    """The objects of a file, each with its kind."""
+    """Yield the objects of a file with their kinds."""
     for obj in yaml.safe_load_all((HERE / name).read_text()):
         obj["metadata"]["namespace"] = "default"
         for container in obj.get("spec", {}).get("containers", ()):
             port = PORTS[obj["metadata"]["name"].partition("-")[0]]
             container["env"] = [
-                {"name": "MASTER_PORT", "value": str(port)} if one["name"] == "MASTER_PORT" else one
-                for one in container["env"]
+                {"name": "MASTER_PORT", "value": str(port)}
+                if variable["name"] == "MASTER_PORT"
+                else variable
+                for variable in container["env"]
             ]
         version = obj["apiVersion"]
         kind = next(k for k in KINDS if (k.api_version, k.name) == (version, obj["kind"]))
@@ -266,32 +274,32 @@ def manifests(name: str) -> Iterator[tuple[Kind, Object]]:
 
 
 def free_ports() -> Iterator[int]:
-    """Ports that nobody has at the moment, and that the kernel gives to nobody meanwhile."""
+    """Yield free ports outside the range from which the kernel assigns ports."""
     for port in random.sample(range(20_000, 30_000), 100):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             yield port
 
 
-PORTS = dict(zip(TEAMS, free_ports(), strict=False))
+PORTS = dict(zip(JOBS, free_ports(), strict=False))
 
 
 def is_terminal() -> bool:
-    """Whether somebody looks on."""
+    """Whether the output is a terminal."""
     return sys.stdout.isatty()
 
 
 def paint(colour: str, text: str) -> str:
-    """A text in a colour, on a terminal."""
+    """Colour a text if the output is a terminal."""
     return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m" if is_terminal() else text
 
 
 def title(text: str) -> None:
-    """The beginning of a part."""
+    """Print the title of a part."""
     say("\n" + paint("bold", text))
 
 
 def say(text: str) -> None:
-    """Print at once, before whatever a child prints."""
+    """Print and flush, so that the output of child processes comes later."""
     sys.stdout.write(text.rstrip("\n") + "\n")
     sys.stdout.flush()
 

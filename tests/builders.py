@@ -1,4 +1,4 @@
-"""Pods, nodes and gangs as manifests, in one line each; virtual time and how long to try."""
+"""Manifests of pods, nodes and gangs in one line; virtual time; sizes of property tests."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ T = TypeVar("T")
 
 
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """An async test as an ordinary one, run from second 0 of a loop whose time jumps."""
+    """Run an async test on a loop with virtual time that starts at 0."""
 
     @wraps(test)
-    def on_the_loop(*args: P.args, **kwargs: P.kwargs) -> T:
+    def run_test(*args: P.args, **kwargs: P.kwargs) -> T:
         return run_virtual(lambda: test(*args, **kwargs))
 
-    return on_the_loop
+    return run_test
 
 
-def tried(share: float) -> settings:
-    """How often a property is tried, as a share of what the profile says: costly ones less."""
+def share_of_examples(share: float) -> settings:
+    """Return settings with a share of the profile's examples, for slow properties."""
     return settings(max_examples=max(int(settings().max_examples * share), 1))
 
 
@@ -43,18 +43,18 @@ def pod(
     spec: Object | None = None,
     **amounts: str,
 ) -> Object:
-    """A pod of one container that asks for these amounts, or for nothing."""
+    """Return a pod with one container that requests these amounts."""
     requests = {**amounts, **(asks or {})}
     container: Object = {"name": "main", "image": "registry.example/main:1"}
     if requests:
         container["resources"] = {"requests": requests, "limits": requests}
-    placed: Object = {"nodeName": on} if on else {}
+    scheduling: Object = {"nodeName": on} if on else {}
     if group:
-        placed["schedulingGroup"] = {"podGroupName": group}
-    if held := [{"name": gate} for gate in gates]:
-        placed["schedulingGates"] = held
+        scheduling["schedulingGroup"] = {"podGroupName": group}
+    if scheduling_gates := [{"name": gate} for gate in gates]:
+        scheduling["schedulingGates"] = scheduling_gates
     return _object(
-        POD, name, namespace, meta, {"containers": [container], **placed, **(spec or {})}
+        POD, name, namespace, meta, {"containers": [container], **scheduling, **(spec or {})}
     )
 
 
@@ -62,20 +62,22 @@ def node(
     name: str,
     *,
     labels: Mapping[str, str] | None = None,
-    room: Mapping[str, str] | None = None,
+    capacity: Mapping[str, str] | None = None,
     **amounts: str,
 ) -> Object:
-    """A node that is ready, with 4 CPU, 8Gi and 110 pods unless said otherwise."""
-    has = {"cpu": "4", "memory": "8Gi", "pods": "110", **amounts, **(room or {})}
-    made = _object(NODE, name, "", {"labels": dict(labels or {})}, {})
-    made["status"] = {
-        "capacity": has, "allocatable": has, "conditions": [{"type": "Ready", "status": "True"}],
-    }  # fmt: skip
-    return made
+    """Return a ready node, by default with 4 CPU, 8Gi and 110 pods."""
+    resources = {"cpu": "4", "memory": "8Gi", "pods": "110", **amounts, **(capacity or {})}
+    manifest = _object(NODE, name, "", {"labels": dict(labels or {})}, {})
+    manifest["status"] = {
+        "capacity": resources,
+        "allocatable": resources,
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+    return manifest
 
 
 def pod_group(name: str, minimum: int, *, namespace: str = "default") -> Object:
-    """A PodGroup that needs so many members at once."""
+    """Return a PodGroup with this minCount."""
     policy = {"schedulingPolicy": {"gang": {"minCount": minimum}}}
     return _object(POD_GROUP, name, namespace, None, policy)
 
@@ -83,21 +85,21 @@ def pod_group(name: str, minimum: int, *, namespace: str = "default") -> Object:
 def gang(
     name: str, pods: int, *, minimum: int = 0, namespace: str = "default", **asks: str
 ) -> list[Object]:
-    """A PodGroup and its members `name-0`, `name-1`, …; it needs them all unless said otherwise."""
+    """Return a PodGroup and its members `name-0`, `name-1`, …; by default it needs all of them."""
     members = [pod(f"{name}-{n}", name, namespace=namespace, asks=asks) for n in range(pods)]
     return [pod_group(name, minimum or pods, namespace=namespace), *members]
 
 
 def _object(kind: Kind, name: str, namespace: str, meta: Object | None, spec: Object) -> Object:
-    where = {"namespace": namespace} if namespace else {}
+    namespace_field = {"namespace": namespace} if namespace else {}
     return {
         "apiVersion": kind.api_version, "kind": kind.name,
-        "metadata": {"name": name, **where, **(meta or {})}, "spec": spec,
+        "metadata": {"name": name, **namespace_field, **(meta or {})}, "spec": spec,
     }  # fmt: skip
 
 
 def priority_class(name: str, value: int, **more: Any) -> Object:
-    """A PriorityClass."""
+    """Return a PriorityClass."""
     return {
         "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": value,
         "metadata": {"name": name}, **more,

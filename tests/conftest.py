@@ -1,4 +1,4 @@
-"""How long properties are tried: the suite repeats itself, a soak never does."""
+"""Hypothesis profiles: the suite repeats the same examples, a soak generates new ones."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ settings.register_profile(
     "soak", deadline=None, max_examples=5_000, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("ci")
-# What a shell starts in the background ignores ^C, and so would every process that a test starts.
+# A background process of a shell ignores SIGINT, and its children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays to the end: looking for garbage in it takes a fifth of the time."""
+    """Exclude the collected tests from garbage collection, which takes a fifth of the time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Under the soak profile every property is part of the soak."""
+    """Mark every property test as soak under the soak profile."""
     function = getattr(item, "obj", None)
     if (
         getattr(function, "is_hypothesis_test", False)

@@ -1,14 +1,13 @@
-"""Recorded answers of a real API server, asked again of ours: the comparer and the runner.
+"""Recorded responses of a real API server: requests, comparison and runner.
 
-A case is a list of requests with the answers that were recorded for them (`tests/recorded/`). The
-runner needs one function, `send`, so the same cases run in-process and over HTTPS. What a
-comparison looks at:
+A case is a list of requests with the recorded responses (`tests/recorded/`). The runner needs one
+function, `send`, so the same cases run in-process and over HTTPS. The comparison covers:
 
-- a failure: code, reason, causes and what it is about; a success: code and the whole object;
+- of a failure: code, reason, causes and details; of a success: code and the whole object;
 - `"*"` in a recorded text stands for any text, and alone for any value;
-- null, "" and absent are one; so are absent and `{}` for the keys in `EMPTY_IS_ABSENT`;
-- the number of warnings, but no wording;
-- where the recorded server answered a client's mistake with a 500, any 4xx is right.
+- null, "" and absent are equal; so are absent and `{}` for the keys in `EMPTY_IS_ABSENT`;
+- the number of warnings, not their wording;
+- where the recorded server answered a client's mistake with a 500, any 4xx passes.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-#: Method, path, query, headers (lower case; an empty authorization means none), body; and back
-#: come the code, the headers and the body.
+#: Sends method, path, query, headers (lower case; an empty authorization means none) and body;
+#: returns the code, the headers and the body.
 Send = Callable[
     [str, str, str, Mapping[str, str], bytes], tuple[int, Sequence[tuple[str, str]], bytes]
 ]
-#: What stands for a name that differs from run to run: {"ns": "case-7", ...}.
+#: Placeholders of names that differ from run to run: {"ns": "case-7", ...}.
 Words = dict[str, str]
 
 FOLDER = Path(__file__).parent / "recorded"
 PASSING = Path(__file__).parent / "reference_passing.txt"
-#: The bookkeeping of one implementation.
+#: Fields that differ between implementations.
 IGNORED = {"managedFields", "storageVersionHash"}
 UNORDERED = {"verbs", "shortNames", "categories"}
 EMPTY_IS_ABSENT = {"status", "resources", "metadata", "strategy"}
-ABOUT = ("name", "group", "kind", "retryAfterSeconds")
+COMPARED_DETAILS = ("name", "group", "kind", "retryAfterSeconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,38 +51,38 @@ class Case:
 
     @property
     def names_a_token(self) -> bool:
-        """Whether it is about authentication, which exists only on the wire."""
+        """Whether the case tests authentication, which only the HTTP server performs."""
         return any("token" in step["request"] for step in self.steps)
 
 
 def passing_cases() -> list[Case]:
-    """The recorded API cases that pass and must go on passing."""
+    """Return the recorded API cases that pass and must keep passing."""
     passing = set(PASSING.read_text().splitlines()) if PASSING.exists() else set()
     return [case for case in recorded_cases() if str(case) in passing]
 
 
 def recorded_cases() -> Iterator[Case]:
-    """Every recorded API case of the suite, in a stable order."""
+    """Yield all recorded API cases of the suite, in a stable order."""
     for path in sorted((FOLDER / "api").glob("*.json")):
         for case in json.loads(path.read_text()):
             yield Case(f"api/{path.name}", case["name"], case["steps"], case.get("cleanup", ()))
 
 
-# ---- the comparer --------------------------------------------------------------------------------
+# ---- comparison ----------------------------------------------------------------------------------
 
 
 def differences(want: Any, got: Any, at: str = "") -> list[str]:
-    """Where `got` is not what was recorded; empty if it is."""
+    """Return where `got` differs from the recorded value."""
     if want == "*":
-        return [f"{at}: missing"] if _nothing(got) else []
+        return [f"{at}: missing"] if _is_empty(got) else []
     if isinstance(want, dict) and isinstance(got, dict):
         return [d for key in _keys(want, got) for d in _at_key(want, got, key, f"{at}.{key}")]
     if isinstance(want, list) and isinstance(got, list) and len(want) == len(got):
         pairs = enumerate(zip(want, got, strict=True))
         return [d for n, (w, g) in pairs for d in differences(w, g, f"{at}[{n}]")]
-    if _same(want, got):
+    if _is_equal(want, got):
         return []
-    return [f"{at}: wanted {_brief(want)}, got {_brief(got)}"]
+    return [f"{at}: wanted {_shorten(want)}, got {_shorten(got)}"]
 
 
 def _keys(want: Mapping[str, Any], got: Mapping[str, Any]) -> list[str]:
@@ -91,20 +90,20 @@ def _keys(want: Mapping[str, Any], got: Mapping[str, Any]) -> list[str]:
 
 
 def _at_key(want: Mapping[str, Any], got: Mapping[str, Any], key: str, at: str) -> list[str]:
-    wanted, given = want.get(key), got.get(key)
-    if _nothing(wanted, key) and _nothing(given, key):
+    wanted, actual = want.get(key), got.get(key)
+    if _is_empty(wanted, key) and _is_empty(actual, key):
         return []
-    if key in UNORDERED and isinstance(wanted, list) and isinstance(given, list):
-        wanted, given = sorted(wanted), sorted(given)
-    return differences(wanted, given, at)
+    if key in UNORDERED and isinstance(wanted, list) and isinstance(actual, list):
+        wanted, actual = sorted(wanted), sorted(actual)
+    return differences(wanted, actual, at)
 
 
-def _nothing(value: Any, key: str = "") -> bool:
+def _is_empty(value: Any, key: str = "") -> bool:
     return value is None or value == "" or (value == {} and key in EMPTY_IS_ABSENT)
 
 
-def _same(want: Any, got: Any) -> bool:
-    if _nothing(want) and _nothing(got):
+def _is_equal(want: Any, got: Any) -> bool:
+    if _is_empty(want) and _is_empty(got):
         return True
     if isinstance(want, str) and isinstance(got, str) and "*" in want:
         pattern = ".*".join(re.escape(part) for part in want.split("*"))
@@ -112,12 +111,12 @@ def _same(want: Any, got: Any) -> bool:
     return bool(want == got) and isinstance(want, bool) == isinstance(got, bool)
 
 
-def _brief(value: Any) -> str:
+def _shorten(value: Any) -> str:
     return json.dumps(value)[:160]
 
 
 def answer_differences(want: Mapping[str, Any], got: Mapping[str, Any]) -> list[str]:
-    """Where an answer, as `seen` describes it, is not the recorded one."""
+    """Return where a response (see `seen`) differs from the recorded one."""
     if want["code"] == 500 and 400 <= got["code"] < 500:
         return []
     wanted = {key: value for key, value in want.items() if key != "message"}
@@ -127,7 +126,7 @@ def answer_differences(want: Mapping[str, Any], got: Mapping[str, Any]) -> list[
     return differences(wanted, dict(got))
 
 
-# ---- what an answer says -------------------------------------------------------------------------
+# ---- responses -----------------------------------------------------------------------------------
 
 
 def seen(
@@ -136,7 +135,7 @@ def seen(
     answer: Any,
     keep: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """An answer in the shape of the recorded ones."""
+    """Return a response in the format of the recordings."""
     warnings = sum(name.lower() == "warning" for name, _ in headers)
     if code < 400:
         found = {path: _kept(answer, path) for path in keep} if keep else answer
@@ -147,7 +146,7 @@ def seen(
         "code": code,
         "reason": answer.get("reason", ""),
         "causes": sorted(causes),
-        "details": {key: details[key] for key in ABOUT if key in details},
+        "details": {key: details[key] for key in COMPARED_DETAILS if key in details},
         "warnings": warnings,
     }
 
@@ -160,7 +159,7 @@ def _kept(answer: Any, path: str) -> Any:
 
 
 def decoded(query: str, code: int, body: bytes) -> Any:
-    """The body of an answer as a value: JSON, the events of a watch, or else its text."""
+    """Decode the body of a response: JSON, the events of a watch, or text."""
     text = body.decode(errors="replace")
     try:
         if code == 200 and "watch" in parse_qs(query):
@@ -173,7 +172,7 @@ def decoded(query: str, code: int, body: bytes) -> Any:
 
 
 def dig(value: Any, path: str) -> Any:
-    """The part at a path, or None: `items.0.spec`, `resources[name=pods]`, `paths[api/v1]`."""
+    """Return the value at a path: `items.0.spec`, `resources[name=pods]`, `paths[api/v1]`."""
     for bracketed, plain in re.findall(r"\[([^\]]*)\]|([^.\[\]]+)", path):
         value = _part(value, bracketed, plain)
     return value
@@ -189,7 +188,7 @@ def _part(value: Any, bracketed: str, plain: str) -> Any:
 
 
 def fill(value: Any, words: Words) -> Any:
-    """A recorded value with its `{words}` replaced, in keys too."""
+    """Replace the `{placeholders}` of a recorded value, in keys too."""
     if isinstance(value, str):
         for word, text in words.items():
             value = value.replace("{" + word + "}", text)
@@ -199,18 +198,18 @@ def fill(value: Any, words: Words) -> Any:
     return [fill(item, words) for item in value] if isinstance(value, list) else value
 
 
-# ---- the runner ----------------------------------------------------------------------------------
+# ---- runner --------------------------------------------------------------------------------------
 
 
 def run(case: Case, send: Send, word: str) -> list[str]:
-    """Ask everything that the case asks, in a namespace of its own; where the answers differ.
+    """Run the steps of a case in its own namespace; return where the responses differ.
 
     `word` makes names unique. Recorded pauses are skipped: they let the recorded server's admission
-    catch up, and ours reads its own writes.
+    catch up, while ours reads its own writes.
     """
     words = {"ns": f"case-{word}", "id": f"x{word}"}
-    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": words["ns"]}}
-    _ask(send, {"method": "POST", "path": "/api/v1/namespaces", "body": space}, words)
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": words["ns"]}}
+    _ask(send, {"method": "POST", "path": "/api/v1/namespaces", "body": namespace}, words)
     found = [
         f"step {number}, {step['request']['method']} {step['request']['path']}{difference}"
         for number, step in enumerate(case.steps)
@@ -222,7 +221,7 @@ def run(case: Case, send: Send, word: str) -> list[str]:
 
 
 def _step(send: Send, step: Mapping[str, Any], words: Words) -> list[str]:
-    """One question; remembers in `words` what later ones need of the answer."""
+    """Run one step and save in `words` the values that later steps need."""
     request = step["request"]
     repeated = {word: text * n for word, (text, n) in request.get("repeated", {}).items()}
     code, headers, answer = _ask(send, request, {**words, **repeated})
@@ -243,5 +242,5 @@ def _ask(
     if "token" in request:
         headers["authorization"] = f"Bearer {request['token']}" if request["token"] else ""
     data = b"" if body is None else (body if isinstance(body, str) else json.dumps(body)).encode()
-    code, given, answer = send(request["method"], path, query, headers, data)
-    return code, given, decoded(query, code, answer)
+    code, reply_headers, answer = send(request["method"], path, query, headers, data)
+    return code, reply_headers, decoded(query, code, answer)

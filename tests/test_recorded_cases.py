@@ -1,4 +1,4 @@
-"""The comparer must see what differs and overlook only what it says it overlooks."""
+"""The comparison of answers reports every difference that it does not ignore by rule."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_every_recorded_answer_equals_itself() -> None:
         ({"verbs": ["get", "list"]}, {"verbs": ["list", "get"]}),
     ],
 )
-def test_what_says_the_same_is_the_same(want: Any, got: Any) -> None:
+def test_equivalent_answers_have_no_differences(want: Any, got: Any) -> None:
     assert differences(want, got) == []
 
 
@@ -64,23 +64,23 @@ def test_what_says_the_same_is_the_same(want: Any, got: Any) -> None:
         (OBJECT, {**OBJECT, "spec": {"replicas": 1}}),
     ],
 )
-def test_what_says_another_thing_differs(want: Any, got: Any) -> None:
+def test_other_answers_differ(want: Any, got: Any) -> None:
     assert differences(want, got) != []
 
 
-def test_a_difference_names_its_place() -> None:
+def test_a_difference_names_its_path() -> None:
     want = {"items": [{"spec": {"replicas": 1}}]}
     got = {"items": [{"spec": {"replicas": 2}}]}
     assert differences(want, got) == [".items[0].spec.replicas: wanted 1, got 2"]
 
 
-def test_a_client_error_is_better_than_a_recorded_500_and_a_success_is_not() -> None:
+def test_a_client_error_may_replace_a_recorded_500_and_a_success_may_not() -> None:
     want = {"code": 500, "reason": "InternalError", "causes": [], "details": {}}
     assert answer_differences(want, seen(400, [], {"reason": "BadRequest"})) == []
     assert answer_differences(want, seen(200, [], {})) != []
 
 
-def test_warnings_are_counted_and_not_read() -> None:
+def test_only_the_number_of_warnings_is_compared() -> None:
     want = {"code": 200, "object": {}, "warnings": ['299 - "old"']}
     assert answer_differences(want, seen(200, [("Warning", '299 - "dated"')], {})) == []
     assert answer_differences(want, seen(200, [], {})) != []
@@ -93,7 +93,7 @@ def test_causes_count_in_any_order() -> None:
     assert answer_differences(want, seen(422, [], got)) == []
 
 
-def test_a_path_leads_into_lists_by_number_and_by_name() -> None:
+def test_a_path_selects_list_items_by_index_and_by_name() -> None:
     value = {"items": [{"name": "x", "n": [5]}], "paths": {"api/v1": 3}}
     assert dig(value, "items.0.name") == "x"
     assert dig(value, "items[name=x].n.0") == 5
@@ -102,17 +102,17 @@ def test_a_path_leads_into_lists_by_number_and_by_name() -> None:
     assert dig(value, "items[name=y].n") is None
 
 
-def test_words_are_filled_in_keys_and_values() -> None:
+def test_placeholders_are_replaced_in_keys_and_values() -> None:
     assert fill({"{id}": ["in {ns}", 1]}, {"id": "x", "ns": "y"}) == {"x": ["in y", 1]}
 
 
-def test_the_answer_to_a_watch_is_its_events() -> None:
+def test_a_watch_is_compared_by_its_events() -> None:
     event = {"type": "ADDED", "object": {}}
     assert decoded("watch=1", 200, json.dumps(event).encode() + b"\n") == {"events": [event]}
     assert decoded("", 200, b"ok") == {"text": "ok"}
 
 
-def test_a_case_runs_in_a_namespace_of_its_own_and_reuses_what_it_saved() -> None:
+def test_a_case_runs_in_its_own_namespace_and_reuses_saved_values() -> None:
     asked: list[str] = []
 
     def send(

@@ -28,10 +28,10 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 #: The fault runs for a mutant.
 FAULT_SEEDS = ("--seeds", "0-31", "--events", "700", "--share", "2")
-#: Seconds that the unchanged source may take, and the factor for a mutant.
+#: Seconds for the unchanged source; for a mutant a factor on its time, and seconds to start.
 SUITE_TIMEOUT, FAULTS_TIMEOUT, STARTUP_SECONDS = 3600.0, 3, 60
 WORKERS = max(os.cpu_count() or 1, 1)
-_SHOWN = 120
+_MAX_MESSAGE = 120
 
 
 class Mutant(NamedTuple):
@@ -46,7 +46,7 @@ class Mutant(NamedTuple):
 
 MUTANTS = (
     Mutant(
-        "a pod is bound for its namesake",
+        "a bind of a deleted pod binds its recreated successor",
         "server/binding.py",
         'if binding.get("uid") != pod["metadata"]["uid"]:',
         "if False:",
@@ -66,33 +66,33 @@ MUTANTS = (
         "",
     ),
     Mutant(
-        "room is not checked at the commit",
+        "resources are not checked at the commit of a bind",
         "server/binding.py",
         "if short := _reserve(free, allocation.amounts):",
         'if (short := _reserve(free, allocation.amounts)) and short == "":',
     ),
     Mutant(
-        "a taint leaves views as they were",
+        "node scores are not recomputed after a taint",
         "scheduler/cluster/snapshot.py",
-        "            remembered.clear()\n        self._new_epoch()",
-        "            remembered.clear()",
+        "            cached.clear()\n        self._new_epoch()",
+        "            cached.clear()",
     ),
     Mutant(
-        "a new label leaves masks as they were",
+        "label masks are not recomputed after a new label",
         "scheduler/cluster/snapshot.py",
-        "            remembered.clear()\n        self._new_epoch()",
-        "            remembered.copy()\n        self._new_epoch()",
+        "            cached.clear()\n        self._new_epoch()",
+        "            cached.copy()\n        self._new_epoch()",
     ),
     Mutant(
-        "what could not be bound stays assumed",
+        "a pod whose bind failed stays assumed",
         "scheduler/queue/scheduler_state.py",
-        "freed = self.cache.forget(undone)",
-        "freed = ()",
+        "events = self.cache.forget(failed)",
+        "events = ()",
     ),
     Mutant(
-        "what cures a refusal is missed during the attempt",
+        "an event that cures a rejection is lost during the attempt",
         "scheduler/queue/scheduling_queue.py",
-        "if entry.missed & wakes_on:",
+        "if entry.missed_events & wakes_on:",
         "if False:",
         (
             "tests/scheduler/queue/test_queue_attempts.py",
@@ -100,9 +100,9 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "room that comes free wakes nobody",
+        "freed resources wake no entity",
         "scheduler/cluster/cache.py",
-        "gone = (Event.POD_GONE,) if (moved and before) or released else ()",
+        "gone = (ClusterEvent.POD_GONE,) if (moved and before) or is_released else ()",
         "gone = ()",
     ),
     Mutant(
@@ -112,80 +112,80 @@ MUTANTS = (
         "                pass\n\n    def count_pods(",
     ),
     Mutant(
-        "a group forgets that it was scheduled",
+        "a group loses its condition that it was scheduled",
         "controllers/scheduling/status_writer.py",
         'if old is None or old.status == "True":',
         "if old is None:",
     ),
     Mutant(
-        "a gate holds nobody back",
+        "a scheduling gate does not hold back its entity",
         "scheduler/queue/queued_entity.py",
         "        if self.gated:",
         "        if False:",
     ),
     Mutant(
-        "late members are bound although the ones before them failed",
+        "late members are bound although the bind that they depend on failed",
         "controllers/scheduling/binder.py",
         "dependents = self._remove_dependents(batch[0]) if error is not None else []",
         "dependents = []",
     ),
     Mutant(
-        "members that come back during an attempt are tried again at once",
+        "members that return during an attempt are retried at once",
         "scheduler/queue/scheduling_queue.py",
-        "(State.IN_FLIGHT, Stimulus.RETURNED): Queue._returned_in_flight,",
-        "(State.IN_FLIGHT, Stimulus.RETURNED): Queue._stay,",
+        "QueueTrigger.RETURNED): SchedulingQueue._on_returned_in_flight,",
+        "QueueTrigger.RETURNED): SchedulingQueue._ignore,",
         ("tests/scheduler/queue/test_queue_attempts.py",),
     ),
     Mutant(
-        "a bind without an answer is never reported",
+        "a bind without a response is never reported",
         "controllers/scheduling/status_writer.py",
         "if sum(bool(pod.spec.node_name) for pod in self._members[key]) >= quorum:",
         "if False:",
         ("tests/controllers/scheduling/test_status_writer.py",),
     ),
     Mutant(
-        "a pod made again is taken for the one before",
+        "a recreated pod is mistaken for its predecessor",
         "scheduler/queue/scheduling_queue.py",
-        "if strange or (assumed and assumed.metadata.uid != uid):",
+        "if is_replaced or (assumed and assumed.metadata.uid != uid):",
         "if False:",
         ("tests/scheduler/queue/test_scheduling_queue.py",),
     ),
     Mutant(
-        "a pod that is leaving still counts as a member",
+        "a terminating pod still counts as a live member",
         "scheduler/cluster/cache.py",
-        "return None if self.leaving or self.doomed else self.group",
+        "return None if self.terminating or self.evicting else self.group",
         "return self.group",
     ),
     Mutant(
-        "somebody makes way for one who is no more important",
+        "a pod is evicted for an entity of equal priority",
         "scheduler/preemption/eviction_units.py",
-        "            if pod.priority < below:",
-        "            if pod.priority <= below:",
+        "            if pod.priority < below_priority:",
+        "            if pod.priority <= below_priority:",
     ),
     Mutant(
-        "a group that goes as a whole is taken apart",
+        "a group that is disrupted as a unit is evicted in part",
         "scheduler/preemption/eviction_units.py",
-        "return mode is not None and mode.all is not None",
-        "return False",
+        "if mode and mode.all is not None), None",
+        "if False), None",
     ),
     Mutant(
-        "others make way although the gang does not fit even then",
+        "pods are evicted although the gang does not fit afterwards",
         "scheduler/preemption/evaluator.py",
-        "isinstance(result, Objection) or not result.is_enough else result",
-        "isinstance(result, Objection) or not result.seats else result",
+        "isinstance(result, EntityRejection) or not result.is_feasible else result",
+        "isinstance(result, EntityRejection) or not result.assignments else result",
     ),
     Mutant(
-        "a tree is given up although there is room for just as many groups as it needs",
+        "a tree is rejected although exactly as many groups fit as it needs",
         "scheduler/placement/capacity_estimate.py",
-        "is_enough and sum(part.suffices() for part in self._parts) >= self._groups",
-        "is_enough and sum(part.suffices() for part in self._parts) > self._groups",
+        "        return sufficient >= self._children_needed",
+        "        return sufficient > self._children_needed",
         tests=("tests/scheduler/placement/test_capacity_estimate.py",),
     ),
     Mutant(
-        "what was promised to one is given to another",
+        "a nominated node is given to an entity of the same priority",
         "scheduler/cycle.py",
-        "if claim.priority >= entity.priority and key not in own",
-        "if claim.priority > entity.priority and key not in own",
+        "if nomination.priority >= entity.priority and key not in own",
+        "if nomination.priority > entity.priority and key not in own",
     ),
     Mutant(
         "a tree is placed with one group too few",
@@ -194,9 +194,9 @@ MUTANTS = (
         "return self.scheduled + 1 >= self.entity.quorum",
     ),
     Mutant(
-        "who waits for others to leave has more of them leave",
+        "a preemptor evicts more pods while its victims terminate",
         "scheduler/preemption/evaluator.py",
-        "    if leaving:\n        result",
+        "    if terminating:\n        result",
         "    if False:\n        result",
     ),
     Mutant(
@@ -322,22 +322,22 @@ class MutantResult(NamedTuple):
 def apply_mutant(mutant: Mutant, text: str) -> str:
     """Return the source with the bug."""
     if text.count(mutant.old) != 1:
-        raise LookupError(f"{mutant.file} does not hold this once: {mutant.old}")
+        raise LookupError(f"{mutant.file} does not contain this text exactly once: {mutant.old}")
     return text.replace(mutant.old, mutant.new)
 
 
 def run_mutant(
-    mutant: Mutant, copy: Path, *, suite: bool = False, patience: float = SUITE_TIMEOUT
+    mutant: Mutant, copy: Path, *, suite: bool = False, timeout: float = SUITE_TIMEOUT
 ) -> MutantResult:
     """Plant a bug in a copy of the repository, run the tests, and remove it again."""
     file = copy / "src" / "phalanx" / mutant.file
-    whole, begin = file.read_text(), time.monotonic()
-    file.write_text(apply_mutant(mutant, whole))
+    original, begin = file.read_text(), time.monotonic()
+    file.write_text(apply_mutant(mutant, original))
     try:
-        by, said = _find_failure(mutant, copy, suite, patience)
+        found_by, message = _find_failure(mutant, copy, suite=suite, timeout=timeout)
     finally:
-        file.write_text(whole)
-    return MutantResult(by, said, time.monotonic() - begin)
+        file.write_text(original)
+    return MutantResult(found_by, message, time.monotonic() - begin)
 
 
 def copy_repository(folder: Path) -> Path:
@@ -359,88 +359,89 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         "python -m tools.mutants", None, __doc__, formatter_class=plain
     )
-    parser.add_argument("--only", default="", help="a part of the names or files of the mutants")
-    parser.add_argument("--suite", action="store_true", help="by the tests beside them alone")
-    asked = parser.parse_args(arguments)
-    chosen, survivors = _select(asked.only, suite=asked.suite), 0
+    parser.add_argument("--only", default="", help="a part of the names or files of mutants")
+    parser.add_argument("--suite", action="store_true", help="run only the mutants' own tests")
+    options = parser.parse_args(arguments)
+    chosen, survivors = _select(options.only, suite=options.suite), 0
     width = max(len(mutant.name) for mutant in chosen)
     with tempfile.TemporaryDirectory() as folder:
         copies = [copy_repository(Path(folder, str(number))) for number in range(WORKERS)]
-        said, seconds = _check_clean(copies[0], chosen, asked.suite)
-        if said:
-            print(f"the source itself is found to be wrong: {said}")
+        message, seconds = _check_clean(copies[0], chosen, suite=options.suite)
+        if message:
+            print(f"the unchanged source fails: {message}")
             return 2
-        print(f"the source itself is found to be right in {seconds:.0f} s", flush=True)
-        for mutant, verdict in _run_all(
-            chosen, copies, asked.suite, FAULTS_TIMEOUT * seconds + STARTUP_SECONDS
+        print(f"the unchanged source passes in {seconds:.0f} s", flush=True)
+        for mutant, result in _run_all(
+            chosen, copies, suite=options.suite, timeout=FAULTS_TIMEOUT * seconds + STARTUP_SECONDS
         ):
-            by, said, took = verdict
-            survivors += not by
-            print(f"{mutant.name:<{width}}  {by or 'SURVIVED':<8}  {took:5.0f} s  {said}")
+            found_by, message, took = result
+            survivors += not found_by
+            print(f"{mutant.name:<{width}}  {found_by or 'SURVIVED':<8}  {took:5.0f} s  {message}")
             sys.stdout.flush()
     print(f"{survivors} survived" if survivors else "all caught")
     return 1 if survivors else 0
 
 
 def _run_all(
-    mutants: Sequence[Mutant], copies: Sequence[Path], suite: bool, patience: float
+    mutants: Sequence[Mutant], copies: Sequence[Path], *, suite: bool, timeout: float
 ) -> Iterator[tuple[Mutant, MutantResult]]:
     """Yield the results in order; as many run concurrently as there are copies."""
     free: Queue[Path] = Queue()
     for copy in copies:
         free.put(copy)
 
-    def judged(mutant: Mutant) -> MutantResult:
+    def run_in_free_copy(mutant: Mutant) -> MutantResult:
         copy = free.get()
         try:
-            return run_mutant(mutant, copy, suite=suite, patience=patience)
+            return run_mutant(mutant, copy, suite=suite, timeout=timeout)
         finally:
             free.put(copy)
 
     with ThreadPoolExecutor(len(copies)) as pool:
-        yield from zip(mutants, pool.map(judged, mutants), strict=True)
+        yield from zip(mutants, pool.map(run_in_free_copy, mutants), strict=True)
 
 
 def _select(words: str, *, suite: bool) -> list[Mutant]:
     """Return the mutants whose name or file contains some words; with `suite` those with tests."""
-    named = [one for one in MUTANTS if words in f"{one.name} {one.file}"]
-    return [one for one in named if one.tests or not suite]
+    named = [mutant for mutant in MUTANTS if words in f"{mutant.name} {mutant.file}"]
+    return [mutant for mutant in named if mutant.tests or not suite]
 
 
-def _check_clean(copy: Path, mutants: Sequence[Mutant], suite: bool) -> tuple[str, float]:
+def _check_clean(copy: Path, mutants: Sequence[Mutant], *, suite: bool) -> tuple[str, float]:
     """Return what fails in the unchanged source, and how long the run takes."""
     tests = tuple(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
     begin = time.monotonic()
-    _, said = _find_failure(Mutant("", "", "", "", tests), copy, suite, SUITE_TIMEOUT)
-    return said, time.monotonic() - begin
+    every_test = Mutant("", "", "", "", tests)
+    _, message = _find_failure(every_test, copy, suite=suite, timeout=SUITE_TIMEOUT)
+    return message, time.monotonic() - begin
 
 
-def _find_failure(mutant: Mutant, copy: Path, suite: bool, patience: float) -> tuple[str, str]:
+def _find_failure(mutant: Mutant, copy: Path, *, suite: bool, timeout: float) -> tuple[str, str]:
     """Return what finds a mutant and its message; the mutant's own tests run first."""
     known = ("-q", "-x", "-p", "no:randomly", *mutant.tests)
-    if mutant.tests and (said := _failure(copy, patience, "pytest", *known)):
-        return "suite", said
-    if not suite and (said := _failure(copy, patience, "tools.faults", *FAULT_SEEDS)):
-        return "ordeals", said
+    if mutant.tests and (message := _failure(copy, timeout, "pytest", *known)):
+        return "suite", message
+    if not suite and (message := _failure(copy, timeout, "tools.faults", *FAULT_SEEDS)):
+        return "faults", message
     return "", ""
 
 
-def _failure(copy: Path, patience: float, module: str, *arguments: str) -> str:
+def _failure(copy: Path, timeout: float, module: str, *arguments: str) -> str:
     """Return the message of a failing run; "" if it succeeds."""
     path = os.pathsep.join((str(copy / "src"), str(copy)))
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", module, *arguments], cwd=copy, timeout=patience,
+        process = subprocess.run(
+            [sys.executable, "-m", module, *arguments], cwd=copy, timeout=timeout,
             env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return f"no end after {patience:.0f} s"
-    if not done.returncode:
+        return f"timeout after {timeout:.0f} s"
+    if not process.returncode:
         return ""
-    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith(("broken", "FAILED", "E  "))] or lines[-1:]
-    return told[0].removeprefix("broken: ").strip()[:_SHOWN]
+    lines = [line for line in (process.stdout + process.stderr).splitlines() if line.strip()]
+    failures = [line for line in lines if line.startswith(("violation", "FAILED", "E  "))]
+    return (failures or lines[-1:])[0].removeprefix("violation: ").strip()[:_MAX_MESSAGE]
 
 
 if __name__ == "__main__":

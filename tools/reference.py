@@ -104,7 +104,7 @@ class Replayer:
         return done
 
     def _plane(self, lane: str) -> ControlPlane:
-        """Start a control plane, with some components as processes of their own."""
+        """Return a control plane, not started, with some components as processes of their own."""
         without = WITHOUT[lane]
         beside = [part for part in self._beside if part not in without]
         return SplitControlPlane(beside, *BARE, ",".join((*without, *beside)))

@@ -55,7 +55,7 @@ class Manifest:
 
     @property
     def diff(self) -> Path:
-        """Return the edit, which exists if the row names a reason."""
+        """Return the path of the diff, which exists if the row names a reason for an edit."""
         return (FOLDER / self.file).with_suffix(".diff")
 
     @property
@@ -134,7 +134,7 @@ def apply_diff(text: str, diff: str) -> str:
 
 
 def _changes(diff: str) -> Iterator[str]:
-    """Return a diff from its first hunk on."""
+    """Yield the lines of a diff from its first hunk on."""
     lines = diff.splitlines()
     begin = next((at for at, line in enumerate(lines) if _HUNK.fullmatch(line)), len(lines))
     yield from lines[begin:]

@@ -46,13 +46,13 @@ class Block:
 
 
 def find_blocks(text: str) -> Iterator[Block]:
-    """Return the executable blocks of a document."""
+    """Yield the executable blocks of a document."""
     for match in _BLOCK.finditer(text):
         yield Block(match["lines"], match["shown"], match.span("shown"))
 
 
 def run(found: Sequence[Block], home: Path) -> list[str]:
-    """Run the blocks in one shell and yield their output; the first failure ends the run."""
+    """Run the blocks in one shell; return the output of each. The first failure ends the run."""
     script = "".join(f"{block.lines}\nprintf '{_END}'\n" for block in found)
     down = "trap 'phalanx down >/dev/null 2>&1' EXIT\n"
     done = subprocess.run(

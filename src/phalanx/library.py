@@ -151,8 +151,8 @@ class PriorityClass(msgspec.Struct, frozen=True, rename="camel"):
 
 def parse_subject(text: str) -> tuple[Kind, str]:
     """Split a text such as `podgroup/train` into kind and name. Raises ValueError."""
-    word, _, name = text.partition("/")
-    kind = _KINDS_BY_WORD.get(word.lower())
+    kind_name, _, name = text.partition("/")
+    kind = _KINDS_BY_WORD.get(kind_name.lower())
     if not name or kind is None:
         words = ", ".join(f"{kind.name.lower()}/NAME" for kind in QUERYABLE_KINDS)
         raise ValueError(f"{text!r} is none of {words}")
@@ -354,7 +354,7 @@ class Cluster:
 
         Raises ObjectNotFound.
         """
-        changed = _require(with_min_count(self.objects, namespace, group, count))
+        changed = _require(with_min_count(self.objects, namespace, group, count=count))
         return replace(self, objects=changed)
 
 

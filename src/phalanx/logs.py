@@ -101,9 +101,9 @@ class TextFormatter(_Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format one record as one line."""
-        words = "".join(f" {key}={_quote(value)}" for key, value in self._fields(record).items())
+        fields = "".join(f" {key}={_quote(value)}" for key, value in self._fields(record).items())
         head = f"{self._time(record)} {record.levelname} {self._component(record)}"
-        line = f"{head}: {record.getMessage()}{words}"
+        line = f"{head}: {record.getMessage()}{fields}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-#: The content type of `Metrics.text`.
+#: The content type of `Metrics.render`.
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: The id under which the current task sends requests and records events, the header that carries
 #: it, and the annotation by which an event refers to it.

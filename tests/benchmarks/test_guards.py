@@ -1,4 +1,4 @@
-"""What the hot paths cost, in numbers that are the same on any machine: no more than it was."""
+"""The hot paths execute no more instructions than recorded."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks.instruction_counts import count_allocated_bytes, count_instructions
 
 from benchmarks import guards
+from benchmarks.instruction_counts import count_allocated_bytes, count_instructions
 
 ROOT = Path(guards.__file__).parent.parent
-CURE = "find out why; if it must be so: python -m benchmarks.guards --update-guards"
+HINT = "find out why; if it must be so: python -m benchmarks.guards --update-guards"
 
 
 @pytest.fixture(scope="module")
@@ -25,19 +25,19 @@ def limits() -> dict[str, int]:
 
 
 @pytest.mark.parametrize("name", guards.GUARDS)
-def test_nothing_takes_a_tenth_more_than_it_did(name: str, limits: dict[str, int]) -> None:
-    assert guards.count(name) <= limits[name], CURE
+def test_hot_path_stays_within_its_instruction_limit(name: str, limits: dict[str, int]) -> None:
+    assert guards.count(name) <= limits[name], HINT
 
 
-def test_what_was_counted_is_what_is_guarded(limits: dict[str, int]) -> None:
+def test_every_guard_has_a_recorded_limit(limits: dict[str, int]) -> None:
     assert list(limits) == list(guards.GUARDS)
 
 
-def test_a_count_repeats_itself() -> None:
+def test_instruction_count_is_repeatable() -> None:
     assert guards.count("create a pod") == guards.count("create a pod")
 
 
-def test_a_count_does_not_depend_on_how_texts_are_hashed() -> None:
+def test_instruction_count_does_not_depend_on_the_hash_seed() -> None:
     program = "from benchmarks.guards import count; print(count('create a pod'))"
     counts = [
         subprocess.run(
@@ -49,23 +49,23 @@ def test_a_count_does_not_depend_on_how_texts_are_hashed() -> None:
     assert counts[0] == counts[1]
 
 
-def test_more_work_counts_more() -> None:
-    def work(times: int) -> int:
+def test_instruction_count_is_proportional_to_work() -> None:
+    def count_loop(times: int) -> int:
         with count_instructions() as tally:
             sum(n for n in range(times))
         return tally.count
 
-    assert work(200) - work(100) == work(300) - work(200) > 100
+    assert count_loop(200) - count_loop(100) == count_loop(300) - count_loop(200) > 100
 
 
-def test_what_is_let_go_is_not_kept() -> None:
+def test_freed_memory_is_not_counted() -> None:
     with count_allocated_bytes() as tally:
-        kept = bytes(100_000)
+        referenced = bytes(100_000)
         bytes(100_000)
-    assert len(kept) < tally.count < 150_000
+    assert len(referenced) < tally.count < 150_000
 
 
-def test_counting_leaves_no_trace() -> None:
+def test_instruction_counter_removes_its_trace_function() -> None:
     before = sys.gettrace()
     with count_instructions():
         pass

@@ -29,7 +29,7 @@ from tests.builder.workload_owners import job
 
 
 def template(of: Object) -> Object:
-    (found,) = jobs.workload(of)["spec"]["podGroupTemplates"]
+    (found,) = jobs.build_workload(of)["spec"]["podGroupTemplates"]
     assert isinstance(found, dict)
     return found
 
@@ -127,7 +127,7 @@ def test_group_has_the_priority_of_its_pods() -> None:
 
 
 def test_workload_is_controlled_by_its_job() -> None:
-    workload = jobs.workload(job())
+    workload = jobs.build_workload(job())
     assert workload["metadata"]["name"] == "train-795ddf89fd"
     assert workload["metadata"]["namespace"] == "team"
     assert workload["metadata"]["ownerReferences"][0]["uid"] == "uid-123"
@@ -142,9 +142,9 @@ def test_workload_is_controlled_by_its_job() -> None:
 def test_workload_and_group_of_every_job_name_pass_server_validation(name: str) -> None:
     manifest = job(name)
     assert creation_causes(JOB, {**manifest, "metadata": {"name": name}}) == []
-    workload = {**jobs.workload(manifest)}
+    workload = {**jobs.build_workload(manifest)}
     assert errors_from_server(workload) == []
-    assert errors_from_server(jobs.pod_group(manifest, workload)) == []
+    assert errors_from_server(jobs.build_pod_group(manifest, workload)) == []
 
 
 def test_size_follows_parallelism_when_built_again() -> None:
@@ -185,7 +185,7 @@ def test_errors_are_reported_at_the_fields_of_the_job(spec: Any, causes: list[st
 
 def test_job_with_invalid_scheduling_is_rejected() -> None:
     with pytest.raises(Invalid) as error:
-        jobs.workload(job(scheduling={"disruptionMode": {"all": {}}}))
+        jobs.build_workload(job(scheduling={"disruptionMode": {"all": {}}}))
     assert [cause.field for cause in error.value.causes] == ["spec.scheduling.disruptionMode"]
 
 
@@ -231,21 +231,21 @@ LINKED = {"annotations": Link("workers", "root-1").annotations()}
 def test_first_reason_decides_the_management_of_a_job(
     manifest: Object, expected: Management
 ) -> None:
-    assert jobs.management(manifest) == expected
-    off = jobs.management(manifest, enabled=False)
+    assert jobs.decide_job_management(manifest) == expected
+    off = jobs.decide_job_management(manifest, enabled=False)
     assert off == ManageNothing("the feature gate WorkloadWithJob is disabled")
 
 
 def test_scheduling_parents_can_be_registered() -> None:
     manifest = job(meta=owned("example.com/v1", "Pipeline"))
-    managed = jobs.management(manifest, parents=[("example.com", "Pipeline")])
+    managed = jobs.decide_job_management(manifest, parents=[("example.com", "Pipeline")])
     assert managed == ManageNothing("Pipeline parent manages its scheduling")
 
 
 def test_gangs_get_objects_without_basic_workloads() -> None:
     gang = job(scheduling={"schedulingPolicy": {"gang": {}}})
-    assert jobs.management(gang, basic=False) == ManageBoth()
-    assert jobs.management(job(), basic=False) == ManageNothing(
+    assert jobs.decide_job_management(gang, basic=False) == ManageBoth()
+    assert jobs.decide_job_management(job(), basic=False) == ManageNothing(
         "it is not a gang, and only gangs get Workloads"
     )
 
@@ -255,9 +255,9 @@ def test_gangs_get_objects_without_basic_workloads() -> None:
 
 def test_root_job_and_its_workload_own_its_group() -> None:
     manifest = job(parallelism=3, scheduling={"schedulingPolicy": {"gang": {}}})
-    workload = jobs.workload(manifest)
+    workload = jobs.build_workload(manifest)
     workload["metadata"]["uid"] = "uid-w"
-    group = jobs.pod_group(manifest, workload)
+    group = jobs.build_pod_group(manifest, workload)
     assert [one["kind"] for one in group["metadata"]["ownerReferences"]] == ["Job", "Workload"]
     assert [one.get("controller") for one in group["metadata"]["ownerReferences"]] == [True, None]
     assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
@@ -265,7 +265,7 @@ def test_root_job_and_its_workload_own_its_group() -> None:
 
 
 def test_workload_without_uid_is_no_owner() -> None:
-    group = jobs.pod_group(job(), jobs.workload(job()))
+    group = jobs.build_pod_group(job(), jobs.build_workload(job()))
     assert [one["kind"] for one in group["metadata"]["ownerReferences"]] == ["Job"]
 
 
@@ -275,7 +275,7 @@ PARENT = WorkloadBuilder(
 
 
 def test_linked_job_has_a_group_of_its_parents_workload() -> None:
-    group = jobs.pod_group(job("train-workers-0"), PARENT, Link("workers", "root-1"))
+    group = jobs.build_pod_group(job("train-workers-0"), PARENT, Link("workers", "root-1"))
     assert group["spec"]["workloadRef"]["templateName"] == "workers"
     assert group["spec"]["parentCompositePodGroupName"] == "root-1"
     assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 4}}
@@ -284,19 +284,19 @@ def test_linked_job_has_a_group_of_its_parents_workload() -> None:
 
 
 def test_link_without_a_parent_joins_the_group_of_the_parent_template() -> None:
-    group = jobs.pod_group(job("train-workers-0"), PARENT, Link("workers"))
+    group = jobs.build_pod_group(job("train-workers-0"), PARENT, Link("workers"))
     root = new_composite_pod_group(PARENT, "root")["metadata"]["name"]
     assert group["spec"]["parentCompositePodGroupName"] == root
 
 
 def test_link_without_a_template_uses_the_first_one() -> None:
-    group = jobs.pod_group(job("train-driver-0"), PARENT, Link(""))
+    group = jobs.build_pod_group(job("train-driver-0"), PARENT, Link(""))
     assert group["spec"]["workloadRef"]["templateName"] == "driver"
 
 
 def test_siblings_of_one_template_have_different_groups() -> None:
     names = [
-        jobs.pod_group(job(f"train-workers-{n}"), PARENT, Link("workers"))["metadata"]["name"]
+        jobs.build_pod_group(job(f"train-workers-{n}"), PARENT, Link("workers"))["metadata"]["name"]
         for n in range(2)
     ]
     assert names[0] != names[1]
@@ -304,17 +304,17 @@ def test_siblings_of_one_template_have_different_groups() -> None:
 
 def test_link_to_an_unknown_template_is_not_found() -> None:
     with pytest.raises(NotFound, match=r'"unknown" not found .* \(have \[driver workers\]\)'):
-        jobs.pod_group(job(), PARENT, Link("unknown"))
+        jobs.build_pod_group(job(), PARENT, Link("unknown"))
 
 
 def test_job_is_not_changed() -> None:
     manifest = job(parallelism=3, scheduling={"schedulingPolicy": {"gang": {}}}, meta=LINKED)
     before = copy.deepcopy(manifest)
-    jobs.management(manifest)
+    jobs.decide_job_management(manifest)
     jobs.validate(manifest)
-    jobs.pod_group(manifest, jobs.workload(manifest))
+    jobs.build_pod_group(manifest, jobs.build_workload(manifest))
     assert manifest == before
 
 
 def test_job_item_is_basic_by_default() -> None:
-    assert jobs.item(job()).default.policy == Basic()
+    assert jobs.build_item(job()).default.policy == Basic()

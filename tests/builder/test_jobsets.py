@@ -15,7 +15,7 @@ RACK = "topology.kubernetes.io/rack"
 
 
 def template(of: Object) -> Object:
-    (found,) = jobsets.workload(of)["spec"]["compositePodGroupTemplates"]
+    (found,) = jobsets.build_workload(of)["spec"]["compositePodGroupTemplates"]
     assert isinstance(found, dict)
     return found
 
@@ -45,7 +45,7 @@ TARGETED = jobset(
 
 @pytest.mark.parametrize("manifest", [NESTED, TARGETED], ids=["nested", "targeted"])
 def test_both_models_of_the_proposal_give_the_same_workload_spec(manifest: Object) -> None:
-    workload = jobsets.workload(manifest)
+    workload = jobsets.build_workload(manifest)
     assert workload["spec"] == {
         "controllerRef": {"apiGroup": "jobset.x-k8s.io", "kind": "JobSet", "name": "train"},
         "compositePodGroupTemplates": [
@@ -241,13 +241,13 @@ def test_errors_are_reported_at_the_fields_of_the_jobset(
 
 def test_empty_jobset_is_rejected() -> None:
     with pytest.raises(Invalid, match=r"spec\.replicatedJobs"):
-        jobsets.workload(jobset())
+        jobsets.build_workload(jobset())
 
 
 def test_jobset_has_a_composite_group_and_a_group_for_each_replicated_job() -> None:
-    workload = jobsets.workload(NESTED)
+    workload = jobsets.build_workload(NESTED)
     workload["metadata"]["uid"] = "uid-w"
-    root, driver, workers = jobsets.groups(NESTED, workload)
+    root, driver, workers = jobsets.build_groups(NESTED, workload)
     assert [one["kind"] for one in (root, driver, workers)] == [
         "CompositePodGroup",
         "PodGroup",
@@ -264,7 +264,7 @@ def test_jobset_has_a_composite_group_and_a_group_for_each_replicated_job() -> N
 
 def test_linked_jobset_has_groups_of_its_parents_workload() -> None:
     parent = composite("trainer", composite("nodes", leaf("driver"), leaf("workers")), leaf("init"))
-    root, *roles = jobsets.groups(NESTED, build_workload(parent), Link("nodes", "trainer-1"))
+    root, *roles = jobsets.build_groups(NESTED, build_workload(parent), Link("nodes", "trainer-1"))
     assert root["spec"]["parentCompositePodGroupName"] == "trainer-1"
     assert [one["spec"]["workloadRef"]["templateName"] for one in (root, *roles)] == [
         "nodes",
@@ -300,10 +300,10 @@ def test_linked_jobset_has_groups_of_its_parents_workload() -> None:
 def test_first_reason_decides_the_management_of_a_jobset(
     manifest: Object, expected: object
 ) -> None:
-    assert jobsets.management(manifest) == expected
+    assert jobsets.decide_job_set_management(manifest) == expected
 
 
 def test_jobset_item_is_a_tree() -> None:
-    item = jobsets.item(jobset(replicated_job("driver"), replicated_job("workers", 2)))
+    item = jobsets.build_item(jobset(replicated_job("driver"), replicated_job("workers", 2)))
     assert item.resolve().policy == Gang(2)
     assert [child.resolve().policy for child in item.children] == [Gang(1), Gang(2)]

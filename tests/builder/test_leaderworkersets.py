@@ -13,7 +13,7 @@ from tests.builder.workload_owners import lws
 
 
 def template(of: Object) -> Object:
-    (found,) = leaderworkersets.workload(of)["spec"]["podGroupTemplates"]
+    (found,) = leaderworkersets.build_workload(of)["spec"]["podGroupTemplates"]
     assert isinstance(found, dict)
     return found
 
@@ -39,9 +39,9 @@ def test_replica_is_a_gang_by_default(manifest: Object, policy: Object) -> None:
 
 def test_every_replica_has_its_own_group() -> None:
     manifest = lws()
-    workload = leaderworkersets.workload(manifest)
+    workload = leaderworkersets.build_workload(manifest)
     workload["metadata"]["uid"] = "uid-w"
-    groups = [leaderworkersets.pod_group(manifest, workload, replica) for replica in range(3)]
+    groups = [leaderworkersets.build_pod_group(manifest, workload, replica) for replica in range(3)]
     assert len({group["metadata"]["name"] for group in groups}) == 3
     for group in groups:
         assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 4}}
@@ -54,7 +54,9 @@ def test_every_replica_has_its_own_group() -> None:
 @pytest.mark.parametrize("link", [Link("servers", "fleet-1"), Link("", "fleet-1")])
 def test_linked_set_has_groups_of_its_parents_workload(link: Link) -> None:
     workload = build_workload(composite("fleet", leaf("servers")))
-    groups = [leaderworkersets.pod_group(lws(), workload, replica, link) for replica in range(2)]
+    groups = [
+        leaderworkersets.build_pod_group(lws(), workload, replica, link) for replica in range(2)
+    ]
     assert len({group["metadata"]["name"] for group in groups}) == 2
     for group in groups:
         assert group["spec"]["parentCompositePodGroupName"] == "fleet-1"
@@ -71,7 +73,7 @@ def test_leader_and_workers_must_have_one_priority() -> None:
     assert summarize(leaderworkersets.validate(other)) == [f"{path}: Invalid"]
     assert leaderworkersets.validate(other, other) == []
     with pytest.raises(Invalid, match="must equal that of the workers"):
-        leaderworkersets.workload(other)
+        leaderworkersets.build_workload(other)
 
 
 def test_errors_are_reported_at_the_fields_of_the_set() -> None:
@@ -85,7 +87,7 @@ def test_errors_are_reported_at_the_fields_of_the_set() -> None:
 def test_pods_with_a_scheduling_group_are_not_managed(part: str) -> None:
     grouped = {"schedulingGroup": {"podGroupName": "mine"}}
     manifest = lws(leader=grouped) if part == "leader" else lws(worker=grouped)
-    assert leaderworkersets.management(manifest) == ManageNothing(
+    assert leaderworkersets.decide_leader_worker_set_management(manifest) == ManageNothing(
         "its pods already name the PodGroup mine"
     )
-    assert leaderworkersets.management(lws()) == ManageBoth()
+    assert leaderworkersets.decide_leader_worker_set_management(lws()) == ManageBoth()

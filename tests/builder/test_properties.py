@@ -101,8 +101,8 @@ def test_every_job_is_built_or_rejected_with_causes(job: Object) -> None:
     before = copy.deepcopy(job)
 
     def build() -> list[Object]:
-        workload = jobs.workload(job)
-        return [workload, jobs.pod_group(job, workload)]
+        workload = jobs.build_workload(job)
+        return [workload, jobs.build_pod_group(job, workload)]
 
     check_built_or_rejected(jobs.validate(job), build)
     assert job == before
@@ -113,8 +113,8 @@ def test_every_jobset_is_built_or_rejected_with_causes(jobset: Object) -> None:
     before = copy.deepcopy(jobset)
 
     def build() -> list[Object]:
-        workload = jobsets.workload(jobset)
-        return [workload, *jobsets.groups(jobset, workload)]
+        workload = jobsets.build_workload(jobset)
+        return [workload, *jobsets.build_groups(jobset, workload)]
 
     check_built_or_rejected(jobsets.validate(jobset), build)
     assert jobset == before
@@ -125,8 +125,8 @@ def test_every_leaderworkerset_is_built_or_rejected_with_causes(lws: Object) -> 
     before = copy.deepcopy(lws)
 
     def build() -> list[Object]:
-        workload = leaderworkersets.workload(lws)
-        return [workload, leaderworkersets.pod_group(lws, workload, 0)]
+        workload = leaderworkersets.build_workload(lws)
+        return [workload, leaderworkersets.build_pod_group(lws, workload, 0)]
 
     check_built_or_rejected(leaderworkersets.validate(lws), build)
     assert lws == before

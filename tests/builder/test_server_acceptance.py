@@ -21,10 +21,10 @@ RACK: Object = {"schedulingConstraints": {"topology": [{"key": "rack"}]}}
 def groups(owner: Object, workload: Object) -> list[Object]:
     match owner["kind"]:
         case "Job":
-            return [jobs.pod_group(owner, workload)]
+            return [jobs.build_pod_group(owner, workload)]
         case "JobSet":
-            return jobsets.groups(owner, workload)
-    return [leaderworkersets.pod_group(owner, workload, replica) for replica in range(2)]
+            return jobsets.build_groups(owner, workload)
+    return [leaderworkersets.build_pod_group(owner, workload, replica) for replica in range(2)]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def groups(owner: Object, workload: Object) -> list[Object]:
 async def test_server_accepts_every_built_object(module: ModuleType, owner: Object) -> None:
     api = await Api.start()
     await api.create(NAMESPACE, {"metadata": {"name": "team"}})
-    built = module.workload(owner)
+    built = module.build_workload(owner)
     (workload,) = await api.create(KINDS[built["kind"]], built)
     assert workload["spec"] == built["spec"]
     for group in groups(owner, workload):

@@ -123,4 +123,4 @@ def test_up_rejects_a_directory_that_is_a_symbolic_link(tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to(tmp_path / "real")
     done = phalanx("up", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "data"))
     assert done.returncode == 1
-    assert "is a link" in done.stderr
+    assert "is a symbolic link" in done.stderr

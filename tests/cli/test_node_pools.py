@@ -14,7 +14,7 @@ pools:
 - name: gpu
   count: 4
   shape: {cpu: 64, nvidia.com/gpu: 8}
-  labels: {team: a, spot: true}
+  labels: {team: a, preemptible: true}
   taints:
   - {key: gpu, value: "yes", effect: NoSchedule}
   topology: {block: 2, rack: 1}
@@ -33,7 +33,7 @@ def test_a_cluster_file_lists_pools(tmp_path: Path) -> None:
     assert [node.name for node in gpus] == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
     assert gpus[0].capacity == {"cpu": "64", "pods": "110", "nvidia.com/gpu": "8"}
     assert gpus[0].taints == [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]
-    assert (gpus[0].labels["team"], gpus[0].labels["spot"]) == ("a", "true")
+    assert (gpus[0].labels["team"], gpus[0].labels["preemptible"]) == ("a", "true")
     assert [node.labels[BLOCK] for node in gpus] == ["gpu-block-0"] * 2 + ["gpu-block-1"] * 2
     assert [node.labels[RACK] for node in gpus] == ["gpu-rack-0-0"] * 2 + ["gpu-rack-1-0"] * 2
     assert plain == SimulatedNode("plain", CAPACITY, {}, [])

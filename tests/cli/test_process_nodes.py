@@ -89,7 +89,7 @@ def test_process_gets_its_arguments_variables_and_directory_only(running: Kubect
     )
     env = [
         {"name": "A", "value": "one"},
-        {"name": "B", "value": "$(A) and $(NOBODY) for $$(A)"},
+        {"name": "B", "value": "$(A) and $(UNKNOWN) for $$(A)"},
         {"name": "ME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "APP", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['app']"}}},
         {"name": "MOST", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
@@ -107,7 +107,7 @@ def test_process_gets_its_arguments_variables_and_directory_only(running: Kubect
     assert folder == f"{home}/deep/down"
     assert not Path(home).exists()
     assert yaml.safe_load(second) == {
-        "A": "one", "B": "one and $(NOBODY) for $(A)", "ME": "words", "APP": "words", "MOST": "2",
+        "A": "one", "B": "one and $(UNKNOWN) for $(A)", "ME": "words", "APP": "words", "MOST": "2",
         "LANG": "C.UTF-8", "HOSTNAME": "words",
     }  # fmt: skip
 

@@ -127,4 +127,4 @@ def test_answer_begins_with_what_the_nodes_lack() -> None:
 def test_answer_begins_with_the_message_if_resources_are_not_the_reason() -> None:
     enough = CapacityRow("cpu 1", 3, "a", 1, 3, 3, "")
     assert summary(enough) == "minCount (3) …"
-    assert summary(enough._replace(fit=0), enough._replace(asks="cpu 2")) == "minCount (3) …"
+    assert summary(enough._replace(fit=0), enough._replace(requests="cpu 2")) == "minCount (3) …"

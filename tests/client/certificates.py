@@ -1,4 +1,4 @@
-"""A certificate authority for tests, and certificates of it."""
+"""A certificate authority for tests and the certificates that it issues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DAY = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate and its key, both PEM."""
+    """A certificate and its private key, both in PEM."""
 
     pem: str
     key: str
@@ -35,8 +35,8 @@ class Authority:
 
     def __init__(self, name: str) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _named(name)
-        builder = _builder(self._name, self._name, self._key.public_key())
+        self._name = _common_name(name)
+        builder = _certificate_builder(self._name, self._name, self._key.public_key())
         usage = x509.KeyUsage(
             digital_signature=True, content_commitment=False, key_encipherment=False,
             data_encipherment=False, key_agreement=False, key_cert_sign=True, crl_sign=True,
@@ -50,9 +50,9 @@ class Authority:
         self.pem = signed.public_bytes(Encoding.PEM).decode()
 
     def issue(self, name: str, address: str = "127.0.0.1") -> Certificate:
-        """A certificate for a name at an address."""
+        """Issue a certificate for a common name and an IP address."""
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(_named(name), self._name, key.public_key())
+        builder = _certificate_builder(_common_name(name), self._name, key.public_key())
         signed = (
             builder.add_extension(
                 x509.SubjectAlternativeName([x509.IPAddress(ip_address(address))]), critical=False
@@ -68,7 +68,7 @@ class Authority:
 
 
 def server_tls(authority: Authority, folder: Path, address: str = "127.0.0.1") -> ssl.SSLContext:
-    """The server's side: it shows a certificate and looks at the client's, if there is one."""
+    """Return a server context that presents a certificate and verifies an optional client's."""
     certificate = authority.issue("server", address)
     chain = folder / "server.pem"
     chain.write_text(certificate.pem + certificate.key)
@@ -83,15 +83,15 @@ OURS, THEIRS = "ours", "theirs"
 
 @cache
 def authority(name: str) -> Authority:
-    """An authority, the same for the whole run."""
+    """Return the authority of this name, created once per test run."""
     return Authority(name)
 
 
-def _named(name: str) -> x509.Name:
+def _common_name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _builder(
+def _certificate_builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)

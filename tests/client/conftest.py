@@ -1,4 +1,4 @@
-"""An event loop whose time jumps, and the way to run a coroutine on it."""
+"""An event loop with virtual time, and `run`, which runs a coroutine on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class JumpSelector(selectors.SelectSelector):
-    """Instead of waiting for a time, moves the clock there."""
+    """Advances the clock to the next timer instead of waiting for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class JumpSelector(selectors.SelectSelector):
 
 
 class JumpLoop(asyncio.SelectorEventLoop):
-    """A loop on which nothing takes any time but what waits."""
+    """An event loop on which timers fire without delay."""
 
     def __init__(self) -> None:
         self._jumps = JumpSelector()
@@ -38,6 +38,6 @@ class JumpLoop(asyncio.SelectorEventLoop):
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns, in virtual time; tasks that it leaves behind are cancelled."""
+    """Run a coroutine in virtual time and cancel the tasks that it leaves behind."""
     with asyncio.Runner(loop_factory=JumpLoop) as runner:
         return runner.run(coroutine)

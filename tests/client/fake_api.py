@@ -1,4 +1,4 @@
-"""A small API server for pods that lists, watches and misbehaves as a test wants."""
+"""A small API server for pods that lists, watches and fails as a test requires."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ Snapshot = dict[str, Object]
 
 
 def pod(name: str, revision: int, *, uid: str = "", node: str = "") -> Object:
-    """A pod as the server would give it."""
-    meta = {"name": name, "namespace": "default", "uid": uid or name}
+    """Return a pod as the server would send it."""
+    metadata = {"name": name, "namespace": "default", "uid": uid or name}
     return {
-        "metadata": {**meta, "resourceVersion": str(revision)},
+        "metadata": {**metadata, "resourceVersion": str(revision)},
         "spec": {"nodeName": node} if node else {},
     }
 
 
-def line(kind: str, thing: Object) -> bytes:
-    """One watch event."""
-    return orjson.dumps({"type": kind, "object": thing}) + b"\n"
+def watch_event(kind: str, obj: Object) -> bytes:
+    """Encode a watch event."""
+    return orjson.dumps({"type": kind, "object": obj}) + b"\n"
 
 
 def bookmark(revision: int) -> bytes:
-    """An event that only says how far the watch has come."""
-    return line("BOOKMARK", {"metadata": {"resourceVersion": str(revision)}})
+    """Encode a bookmark event."""
+    return watch_event("BOOKMARK", {"metadata": {"resourceVersion": str(revision)}})
 
 
-def reply(thing: Object, code: int = 200, **headers: str) -> Reply:
-    """An answer with an object."""
-    named = tuple((name.replace("_", "-"), value) for name, value in headers.items())
-    return Reply(code, orjson.dumps(thing), headers=named)
+def reply(obj: Object, code: int = 200, **headers: str) -> Reply:
+    """Return a response with an object."""
+    pairs = tuple((name.replace("_", "-"), value) for name, value in headers.items())
+    return Reply(code, orjson.dumps(obj), headers=pairs)
 
 
-def refused(error: ApiError, **headers: str) -> Reply:
-    """An answer with a Status."""
+def status_reply(error: ApiError, **headers: str) -> Reply:
+    """Return a response with a Status."""
     return reply(error.status(), error.code, **headers)
 
 
 class FakeApi:
-    """Pods with one history. `handle` is its door; everything else is for the test to pull."""
+    """Pods with one history. `handle` serves requests; tests call the other methods."""
 
     def __init__(self) -> None:
         self.revision = 1
@@ -54,62 +54,62 @@ class FakeApi:
         self.history: list[tuple[int, bytes]] = []
         self.floor = 0
         self.stale_lists: list[int] = []
-        self.troubles: list[Reply | Exception] = []
+        self.failures: list[Reply | Exception] = []
         self.requests: list[Request] = []
         self._watches: list[asyncio.Queue[bytes | Exception | None]] = []
 
     @property
     def pods(self) -> Snapshot:
-        """What there is now."""
+        """The pods at the current revision."""
         return self.snapshots[-1]
 
     @property
-    def watched(self) -> int:
-        """How many watches are open."""
+    def open_watches(self) -> int:
+        """The number of open watches."""
         return len(self._watches)
 
     def put(self, name: str, *, node: str = "") -> None:
-        """Create or change a pod."""
+        """Create or update a pod."""
         old = self.pods.get(name)
         uid = old["metadata"]["uid"] if old else f"{name}-{self.revision + 1}"
         new = pod(name, self.revision + 1, uid=uid, node=node)
-        self._write({**self.pods, name: new}, line("MODIFIED" if old else "ADDED", new))
+        self._write({**self.pods, name: new}, watch_event("MODIFIED" if old else "ADDED", new))
 
     def remove(self, name: str) -> None:
         """Delete a pod."""
-        meta = {**self.pods[name]["metadata"], "resourceVersion": str(self.revision + 1)}
-        gone = {**self.pods[name], "metadata": meta}
+        metadata = {**self.pods[name]["metadata"], "resourceVersion": str(self.revision + 1)}
+        deleted = {**self.pods[name], "metadata": metadata}
         rest = {key: value for key, value in self.pods.items() if key != name}
-        self._write(rest, line("DELETED", gone))
+        self._write(rest, watch_event("DELETED", deleted))
 
     def compact(self) -> None:
-        """Forget the history."""
+        """Drop the history."""
         self.floor, self.history = self.revision, []
 
-    def cut(self, trouble: Exception | None = None) -> None:
-        """End all watches, cleanly or not."""
-        self._tell(trouble)
+    def cut(self, failure: Exception | None = None) -> None:
+        """End all watches, with an error if one is given."""
+        self._send(failure)
         self._watches.clear()
 
     def repeat(self, count: int) -> None:
-        """Send the last events once more."""
-        self._tell(b"".join(event for _, event in self.history[-count:]))
+        """Send the last events again."""
+        self._send(b"".join(event for _, event in self.history[-count:]))
 
     def bookmark(self) -> None:
-        """Say how far it is."""
-        self._tell(bookmark(self.revision))
+        """Send a bookmark with the current revision."""
+        self._send(bookmark(self.revision))
 
     def expire(self) -> None:
-        """End all watches with a 410."""
-        self._tell(line("ERROR", Expired("too old resource version").status()))
+        """End all watches with 410 Gone."""
+        self._send(watch_event("ERROR", Expired("too old resource version").status()))
         self.cut()
 
     async def handle(self, request: Request) -> Reply | StreamReply:
-        """Answer a list or a watch."""
+        """Serve a list or a watch."""
         self.requests.append(request)
         await asyncio.sleep(0.01)
-        if self.troubles:
-            return _raised(self.troubles.pop(0))
+        if self.failures:
+            return _raise_or_return(self.failures.pop(0))
         query = {name: values[0] for name, values in parse_qs(request.query).items()}
         return self._watch(query) if "watch" in query else self._list(query)
 
@@ -117,31 +117,31 @@ class FakeApi:
         self.revision += 1
         self.snapshots.append(pods)
         self.history.append((self.revision, event))
-        self._tell(event)
+        self._send(event)
 
-    def _tell(self, what: bytes | Exception | None) -> None:
+    def _send(self, message: bytes | Exception | None) -> None:
         for watch in self._watches:
-            watch.put_nowait(what)
+            watch.put_nowait(message)
 
     def _list(self, query: dict[str, str]) -> Reply:
         at, start = self.stale_lists.pop(0) if self.stale_lists else self.revision, 0
         if token := query.get("continue"):
             at, start = map(int, token.split("-"))
             if at < self.floor:
-                return refused(Expired("the token is too old"))
+                return status_reply(Expired("the token is too old"))
         pods = [self.snapshots[at][name] for name in sorted(self.snapshots[at])]
         end = start + int(query.get("limit", len(pods)))
         more = f"{at}-{end}" if end < len(pods) else ""
-        meta = {"resourceVersion": str(at), "continue": more}
-        return reply({"metadata": meta, "items": pods[start:end]})
+        metadata = {"resourceVersion": str(at), "continue": more}
+        return reply({"metadata": metadata, "items": pods[start:end]})
 
     def _watch(self, query: dict[str, str]) -> Reply | StreamReply:
         since = int(query["resourceVersion"])
         if since > self.revision:
-            return refused(Timeout("the future has not come"))
+            return status_reply(Timeout("the future has not come"))
         queue: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
         if since < self.floor:
-            queue.put_nowait(line("ERROR", Expired("too old resource version").status()))
+            queue.put_nowait(watch_event("ERROR", Expired("too old resource version").status()))
             queue.put_nowait(None)
         else:
             if missed := b"".join(event for at, event in self.history if at > since):
@@ -161,10 +161,10 @@ class FakeApi:
             self._watches = [watch for watch in self._watches if watch is not queue]
 
 
-def _raised(trouble: Reply | Exception) -> Reply:
-    if isinstance(trouble, Exception):
-        raise trouble
-    return trouble
+def _raise_or_return(failure: Reply | Exception) -> Reply:
+    if isinstance(failure, Exception):
+        raise failure
+    return failure
 
 
-LOST = Unreachable("https://nowhere", "it closed the connection")
+CONNECTION_LOST = Unreachable("https://nowhere", "it closed the connection")

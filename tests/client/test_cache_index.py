@@ -6,7 +6,7 @@ from phalanx.client.cache import CacheIndex
 from .structs import pods
 
 
-def move(index: CacheIndex[Pod], old: Pod | None, new: Pod | None) -> None:
+def update(index: CacheIndex[Pod], old: Pod | None, new: Pod | None) -> None:
     (name,) = {pod.metadata.key for pod in (old, new) if pod is not None}
     index.update(name, old, new)
 
@@ -15,36 +15,36 @@ def by_node() -> CacheIndex[Pod]:
     return CacheIndex(lambda pod: [pod.occupied_node] if pod.occupied_node else [])
 
 
-def test_objects_stand_under_what_is_said_of_them() -> None:
+def test_objects_are_found_under_their_index_values() -> None:
     index, (a, b, c) = by_node(), pods("a@1:x", "b@2:x", "c@3")
     for pod in (a, b, c):
-        move(index, None, pod)
+        update(index, None, pod)
     assert index["x"] == (a, b)
     assert index["y"] == ()
     assert len(index) == 1
 
 
-def test_an_object_moves_with_what_is_said_of_it_and_leaves_no_empty_place() -> None:
+def test_object_moves_to_its_new_index_value_and_leaves_no_empty_entry() -> None:
     index, (old, new) = by_node(), pods("a@1:x", "a@2:y")
-    move(index, None, old)
-    move(index, old, new)
+    update(index, None, old)
+    update(index, old, new)
     assert (index["x"], index["y"], len(index)) == ((), (new,), 1)
-    move(index, new, None)
+    update(index, new, None)
     assert len(index) == 0
 
 
-def test_a_change_that_does_not_matter_to_the_index_keeps_the_objects_place() -> None:
+def test_change_with_the_same_index_value_keeps_the_order_of_objects() -> None:
     index, (a, b, newer) = by_node(), pods("a@1:x", "b@2:x", "a@3:x")
-    move(index, None, a)
-    move(index, None, b)
-    move(index, a, newer)
+    update(index, None, a)
+    update(index, None, b)
+    update(index, a, newer)
     assert index["x"] == (newer, b)
 
 
-def test_an_object_may_stand_in_several_places() -> None:
+def test_object_is_found_under_each_of_its_index_values() -> None:
     index: CacheIndex[Pod] = CacheIndex(lambda pod: pod.metadata.name.split("-"))
     (pod,) = pods("a-b@1")
-    move(index, None, pod)
+    update(index, None, pod)
     assert index["a"] == index["b"] == (pod,)
-    move(index, pod, None)
+    update(index, pod, None)
     assert len(index) == 0

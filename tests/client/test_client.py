@@ -23,25 +23,25 @@ from phalanx.client.client import LIST_PAGE_SIZE, MAX_RETRIES, Client
 from phalanx.client.transports import InProcessTransport, Unreachable
 
 from .conftest import run
-from .fake_api import LOST, FakeApi, pod, refused, reply
+from .fake_api import CONNECTION_LOST, FakeApi, pod, reply, status_reply
 
 A = Key("default", "a")
 PATH = "/api/v1/namespaces/default/pods"
 
 
-class Script:
-    """Gives its answers in turn, and the last one for ever; keeps the questions."""
+class ScriptedServer:
+    """Returns its replies in turn, the last one repeatedly, and records the requests."""
 
-    def __init__(self, *answers: Reply | StreamReply) -> None:
-        self.answers, self.requests = list(answers), list[Request]()
+    def __init__(self, *replies: Reply | StreamReply) -> None:
+        self.replies, self.requests = list(replies), list[Request]()
         self.client = Client(InProcessTransport(self.handle, ANONYMOUS))
 
     async def handle(self, request: Request) -> Reply | StreamReply:
         self.requests.append(request)
-        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
 
 
-def full(api: FakeApi, count: int) -> FakeApi:
+def with_pods(api: FakeApi, count: int) -> FakeApi:
     for number in range(count):
         api.put(f"pod-{number:04}")
     return api
@@ -51,50 +51,59 @@ def client_of(api: FakeApi) -> Client:
     return Client(InProcessTransport(api.handle, ANONYMOUS))
 
 
-def test_an_object_is_got_as_a_struct_or_as_a_dict() -> None:
-    script = Script(reply(pod("a", 5, node="n")))
-    found: Pod = run(script.client.get(POD, A, Pod))
-    plain: Object = run(script.client.get(POD, A))
+def test_get_returns_a_struct_or_a_dict() -> None:
+    server = ScriptedServer(reply(pod("a", 5, node="n")))
+    found: Pod = run(server.client.get(POD, A, Pod))
+    as_dict: Object = run(server.client.get(POD, A))
     assert (found.metadata.key, found.occupied_node) == (A, "n")
-    assert plain == pod("a", 5, node="n")
-    assert script.requests[0].path == f"{PATH}/a"
+    assert as_dict == pod("a", 5, node="n")
+    assert server.requests[0].path == f"{PATH}/a"
 
 
-def test_what_is_not_there_is_not_found() -> None:
+def test_get_of_a_missing_object_raises_not_found() -> None:
     with pytest.raises(NotFound, match='pods "a" not found'):
-        run(Script(refused(NotFound('pods "a" not found'))).client.get(POD, A, Pod))
+        run(ScriptedServer(status_reply(NotFound('pods "a" not found'))).client.get(POD, A, Pod))
 
 
-def test_an_object_is_created_in_its_namespace_and_updated_under_its_name() -> None:
-    script = Script(reply(pod("a", 5)))
-    assert run(script.client.create(POD, pod("a", 0))) == pod("a", 5)
-    run(script.client.update(POD, pod("a", 5)))
-    run(script.client.update(POD, pod("a", 5), subresource="status"))
-    asked = [(request.method, request.path) for request in script.requests]
-    assert asked == [("POST", PATH), ("PUT", f"{PATH}/a"), ("PUT", f"{PATH}/a/status")]
-    assert script.requests[1].body == pod("a", 5)
+def test_create_posts_to_the_namespace_and_update_puts_to_the_name() -> None:
+    server = ScriptedServer(reply(pod("a", 5)))
+    assert run(server.client.create(POD, pod("a", 0))) == pod("a", 5)
+    run(server.client.update(POD, pod("a", 5)))
+    run(server.client.update(POD, pod("a", 5), subresource="status"))
+    sent = [(request.method, request.path) for request in server.requests]
+    assert sent == [("POST", PATH), ("PUT", f"{PATH}/a"), ("PUT", f"{PATH}/a/status")]
+    assert server.requests[1].body == pod("a", 5)
 
 
-def test_a_patch_merges_unless_another_sort_is_chosen() -> None:
-    script = Script(reply(pod("a", 6)))
-    run(script.client.patch(POD, A, {"spec": {}}, subresource="status"))
-    run(script.client.patch(POD, A, {"spec": {}}, content=STRATEGIC_PATCH))
-    run(script.client.patch(POD, A, [{"op": "remove", "path": "/spec"}], content=JSON_PATCH))
-    sent = [(request.headers["content-type"], request.body) for request in script.requests]
+def test_patch_is_a_merge_patch_unless_another_type_is_given() -> None:
+    server = ScriptedServer(reply(pod("a", 6)))
+    run(server.client.patch(POD, A, {"spec": {}}, subresource="status"))
+    run(server.client.patch(POD, A, {"spec": {}}, content=STRATEGIC_PATCH))
+    run(server.client.patch(POD, A, [{"op": "remove", "path": "/spec"}], content=JSON_PATCH))
+    sent = [(request.headers["content-type"], request.body) for request in server.requests]
     assert sent == [
         (MERGE_PATCH, {"spec": {}}),
         (STRATEGIC_PATCH, {"spec": {}}),
         (JSON_PATCH, b'[{"op":"remove","path":"/spec"}]'),
     ]
-    assert script.requests[0].path == f"{PATH}/a/status"
+    assert server.requests[0].path == f"{PATH}/a/status"
 
 
-def test_a_deletion_carries_its_preconditions() -> None:
-    script = Script(refused(Conflict("another uid")))
+def test_delete_sends_its_preconditions() -> None:
+    server = ScriptedServer(status_reply(Conflict("another uid")))
     with pytest.raises(Conflict):
-        run(script.client.delete(POD, A, uid="u", version="7", grace=0, propagation="Background"))
-    assert script.requests[0].method == "DELETE"
-    assert script.requests[0].body == {
+        run(
+            server.client.delete(
+                POD,
+                A,
+                uid="u",
+                resource_version="7",
+                grace_period_seconds=0,
+                propagation_policy="Background",
+            )
+        )
+    assert server.requests[0].method == "DELETE"
+    assert server.requests[0].body == {
         "kind": "DeleteOptions",
         "apiVersion": "v1",
         "gracePeriodSeconds": 0,
@@ -103,22 +112,22 @@ def test_a_deletion_carries_its_preconditions() -> None:
     }
 
 
-def test_an_object_can_be_posted_to_any_path_and_any_path_be_read() -> None:
-    script = Script(reply({"status": "Success"}, 201), Reply(200, b"ok", "text/plain"))
+def test_any_path_can_be_posted_to_and_read() -> None:
+    server = ScriptedServer(reply({"status": "Success"}, 201), Reply(200, b"ok", "text/plain"))
     path = "/apis/phalanx.dev/v1alpha1/namespaces/default/groupbindings"
-    assert run(script.client.post(path, {"bindings": []})) == {"status": "Success"}
-    assert run(script.client.get_raw("/readyz?verbose=1")) == b"ok"
-    assert (script.requests[0].method, script.requests[0].path) == ("POST", path)
-    assert (script.requests[1].path, script.requests[1].query) == ("/readyz", "verbose=1")
+    assert run(server.client.post(path, {"bindings": []})) == {"status": "Success"}
+    assert run(server.client.get_raw("/readyz?verbose=1")) == b"ok"
+    assert (server.requests[0].method, server.requests[0].path) == ("POST", path)
+    assert (server.requests[1].path, server.requests[1].query) == ("/readyz", "verbose=1")
 
 
-def test_a_path_that_is_refused_raises() -> None:
+def test_reading_a_failing_path_raises() -> None:
     with pytest.raises(ServerError):
-        run(Script(Reply(500, b"not ok")).client.get_raw("/readyz"))
+        run(ScriptedServer(Reply(500, b"not ok")).client.get_raw("/readyz"))
 
 
-def test_a_list_is_gathered_from_pages_of_one_revision() -> None:
-    api = full(FakeApi(), 2 * LIST_PAGE_SIZE + 1)
+def test_list_collects_the_pages_of_one_revision() -> None:
+    api = with_pods(FakeApi(), 2 * LIST_PAGE_SIZE + 1)
     listing = run(client_of(api).list(POD, Pod, namespace="default", label_selector="x"))
     assert [found.metadata.name for found in listing.items] == sorted(api.pods)
     assert listing.revision == api.revision
@@ -127,9 +136,9 @@ def test_a_list_is_gathered_from_pages_of_one_revision() -> None:
     assert {request.path for request in api.requests} == {PATH}
 
 
-def test_pages_do_not_mix_revisions_when_the_server_moves_on() -> None:
+def test_pages_keep_one_revision_while_objects_change() -> None:
     async def scenario() -> None:
-        api = full(FakeApi(), 2 * LIST_PAGE_SIZE)
+        api = with_pods(FakeApi(), 2 * LIST_PAGE_SIZE)
         before = sorted(api.pods)
         listing = asyncio.create_task(client_of(api).list(POD))
         await asyncio.sleep(0.015)
@@ -139,9 +148,9 @@ def test_pages_do_not_mix_revisions_when_the_server_moves_on() -> None:
     run(scenario())
 
 
-def test_a_list_whose_pages_expire_is_taken_at_once() -> None:
+def test_list_whose_pages_expire_is_repeated_without_pages() -> None:
     async def scenario() -> None:
-        api = full(FakeApi(), LIST_PAGE_SIZE + 1)
+        api = with_pods(FakeApi(), LIST_PAGE_SIZE + 1)
         listing = asyncio.create_task(client_of(api).list(POD, Pod))
         await asyncio.sleep(0.015)
         api.put("late")
@@ -154,51 +163,51 @@ def test_a_list_whose_pages_expire_is_taken_at_once() -> None:
     run(scenario())
 
 
-def test_a_list_without_a_revision_is_not_believed() -> None:
+def test_list_without_a_resource_version_is_an_error() -> None:
     with pytest.raises(ServerError, match="resourceVersion"):
-        run(Script(reply({"metadata": {}, "items": []})).client.list(POD))
+        run(ScriptedServer(reply({"metadata": {}, "items": []})).client.list(POD))
 
 
-def test_an_answer_in_pieces_is_put_together_where_one_is_expected() -> None:
+def test_streamed_reply_to_a_plain_request_is_joined() -> None:
     async def scenario() -> Object:
-        api = full(FakeApi(), 1)
+        api = with_pods(FakeApi(), 1)
         stream = await api.handle(Request("GET", PATH, "watch=true&resourceVersion=1"))
         api.cut()
-        return await Script(stream).client.get(POD, A)
+        return await ScriptedServer(stream).client.get(POD, A)
 
     assert run(scenario())["type"] == "ADDED"
 
 
 @pytest.mark.parametrize("code", [429, 503])
-def test_a_busy_server_is_asked_again_after_the_time_it_wants(code: int) -> None:
+def test_request_is_retried_after_the_retry_after_of_a_busy_server(code: int) -> None:
     async def scenario() -> None:
-        script = Script(reply({}, code, Retry_After="2"), reply(pod("a", 5)))
+        server = ScriptedServer(reply({}, code, Retry_After="2"), reply(pod("a", 5)))
         start = asyncio.get_running_loop().time()
-        await script.client.get(POD, A, Pod)
+        await server.client.get(POD, A, Pod)
         assert asyncio.get_running_loop().time() - start == pytest.approx(2)
-        assert len(script.requests) == 2
+        assert len(server.requests) == 2
 
     run(scenario())
 
 
-def test_patience_with_a_busy_server_ends() -> None:
-    script = Script(refused(TooManyRequests("busy"), Retry_After="1"))
+def test_retries_of_a_busy_server_are_bounded() -> None:
+    server = ScriptedServer(status_reply(TooManyRequests("busy"), Retry_After="1"))
     with pytest.raises(TooManyRequests):
-        run(script.client.get(POD, A, Pod))
-    assert len(script.requests) == MAX_RETRIES + 1
+        run(server.client.get(POD, A, Pod))
+    assert len(server.requests) == MAX_RETRIES + 1
 
 
-def test_nothing_else_is_tried_twice() -> None:
+def test_other_failures_are_not_retried() -> None:
     api = FakeApi()
-    api.troubles = [LOST]
+    api.failures = [CONNECTION_LOST]
     with pytest.raises(Unreachable):
         run(client_of(api).list(POD))
     assert len(api.requests) == 1
 
 
-def test_a_watch_gives_events_until_the_server_ends_it() -> None:
+def test_watch_yields_events_until_the_server_ends_it() -> None:
     async def scenario() -> list[tuple[str, str, int]]:
-        api = full(FakeApi(), 2)
+        api = with_pods(FakeApi(), 2)
         events = []
         async for event in client_of(api).watch(POD, Pod, since=1, field_selector="x=y"):
             events.append((event.type, event.object.metadata.name, event.revision))
@@ -217,18 +226,18 @@ def test_a_watch_gives_events_until_the_server_ends_it() -> None:
 
 def test_closing_a_watch_ends_it_on_the_server() -> None:
     async def scenario() -> None:
-        api = full(FakeApi(), 1)
+        api = with_pods(FakeApi(), 1)
         async with aclosing(client_of(api).watch(POD, since=1)) as events:
             assert (await anext(events)).object["metadata"]["name"] == "pod-0000"
-            assert api.watched == 1
-        assert api.watched == 0
+            assert api.open_watches == 1
+        assert api.open_watches == 0
 
     run(scenario())
 
 
-def test_a_watch_from_the_forgotten_past_expires_and_one_from_the_future_times_out() -> None:
+def test_watch_from_a_compacted_revision_expires_and_from_a_future_one_times_out() -> None:
     async def scenario(since: int) -> None:
-        api = full(FakeApi(), 3)
+        api = with_pods(FakeApi(), 3)
         api.compact()
         async for _ in client_of(api).watch(POD, since=since):
             pass

@@ -18,7 +18,7 @@ from tests.builders import in_virtual_time
 
 
 @in_virtual_time
-async def test_what_a_server_knows_is_found_and_what_it_does_not_know_is_not() -> None:
+async def test_discovery_reports_which_kinds_a_server_serves() -> None:
     clock = LoopClock(asyncio.get_running_loop(), 0)
     kinds = [kind for kind in KINDS if kind is not GROUP_BINDING]
     server = Server(MemoryStore(), clock, SeededRandom(1), kinds)
@@ -30,7 +30,7 @@ async def test_what_a_server_knows_is_found_and_what_it_does_not_know_is_not() -
 
 
 class CannedTransport:
-    """A server that says one thing to everybody."""
+    """Answers every request with the same reply."""
 
     def __init__(self, code: int, body: bytes) -> None:
         self._reply = Reply(code, body)
@@ -39,11 +39,11 @@ class CannedTransport:
         return self._reply
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no connection."""
 
 
 @in_virtual_time
-async def test_a_group_without_the_kind_does_not_have_it_and_nonsense_is_an_error() -> None:
+async def test_missing_kind_is_not_served_and_an_unreadable_reply_is_an_error() -> None:
     other = Client(CannedTransport(200, b'{"resources": [{"name": "others"}]}'))
     assert not await is_served(other, GROUP_BINDING)
     assert not await is_served(Client(CannedTransport(404, b"404 page not found")), GROUP_BINDING)

@@ -20,7 +20,7 @@ from phalanx.client.http import HttpClientLimits, HttpTransport
 from phalanx.client.transports import Unreachable
 
 from .certificates import OURS, THEIRS, authority, server_tls
-from .fake_api import line, pod
+from .fake_api import pod, watch_event
 
 Page = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Rest = Callable[[web.Request, web.StreamResponse], Awaitable[None]]
@@ -29,7 +29,7 @@ A = Key("default", "a")
 
 @asynccontextmanager
 async def serving(page: Page, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """A server on a free port that answers everything with one page."""
+    """A server on a free port that answers every request with one page."""
     app = web.Application()
     app.router.add_route("*", "/{rest:.*}", page)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
@@ -44,14 +44,14 @@ async def serving(page: Page, tls: ssl.SSLContext | None = None) -> AsyncIterato
 
 
 @asynccontextmanager
-async def talking(
+async def transport_to(
     page: Page,
     *,
     tls: ssl.SSLContext | None = None,
     limits: HttpClientLimits | None = None,
     token: str = "",
 ) -> AsyncIterator[HttpTransport]:
-    """A transport to such a server."""
+    """A transport to a server that answers with one page."""
     trust = ssl.create_default_context(cadata=authority(OURS).pem) if tls else None
     async with serving(page, tls) as url:
         http = HttpTransport(url, token=token, tls=trust, limits=limits)
@@ -62,9 +62,9 @@ async def talking(
 
 
 async def echo(request: web.Request) -> web.StreamResponse:
-    """What the server saw."""
+    """Answer with the request as the server received it."""
     assert request.transport is not None
-    seen = {
+    received = {
         "method": request.method,
         "path": request.path,
         "query": request.query_string,
@@ -72,52 +72,52 @@ async def echo(request: web.Request) -> web.StreamResponse:
         "body": (await request.read()).decode(),
         "port": request.transport.get_extra_info("peername")[1],
     }
-    return web.json_response(seen, headers={"X-Seen": "yes"})
+    return web.json_response(received, headers={"X-Seen": "yes"})
 
 
-async def whole(http: HttpTransport, request: Request) -> Reply:
-    answer = await http.send(request)
-    assert isinstance(answer, Reply)
-    return answer
+async def send(http: HttpTransport, request: Request) -> Reply:
+    reply = await http.send(request)
+    assert isinstance(reply, Reply)
+    return reply
 
 
-def test_a_request_goes_over_the_wire_as_it_is() -> None:
+def test_request_arrives_unchanged() -> None:
     async def scenario() -> None:
-        async with talking(echo, token="secret") as http:
+        async with transport_to(echo, token="secret") as http:
             request = Request(
                 "POST", "/api/v1/x:y z", "a=b%3Dc", {"content-type": "application/json"}, {"k": "ü"}
             )
-            answer = await whole(http, request)
-        seen = orjson.loads(answer.body)
-        assert (seen["method"], seen["path"], seen["query"]) == (
+            reply = await send(http, request)
+        received = orjson.loads(reply.body)
+        assert (received["method"], received["path"], received["query"]) == (
             "POST",
             "/api/v1/x:y z",
             "a=b%3Dc",
         )
-        assert orjson.loads(seen["body"]) == {"k": "ü"}
-        assert seen["headers"]["authorization"] == "Bearer secret"
-        assert seen["headers"]["content-type"] == "application/json"
-        assert (answer.code, answer.content_type) == (200, "application/json")
-        assert ("x-seen", "yes") in answer.headers
+        assert orjson.loads(received["body"]) == {"k": "ü"}
+        assert received["headers"]["authorization"] == "Bearer secret"
+        assert received["headers"]["content-type"] == "application/json"
+        assert (reply.code, reply.content_type) == (200, "application/json")
+        assert ("x-seen", "yes") in reply.headers
 
     asyncio.run(scenario())
 
 
-def test_without_a_token_no_credential_is_sent_and_without_a_body_no_type() -> None:
+def test_request_without_token_and_body_sends_no_authorization_and_no_content() -> None:
     async def scenario() -> None:
-        async with talking(echo) as http:
-            seen = orjson.loads((await whole(http, Request("GET", "/x"))).body)
-        assert "authorization" not in seen["headers"]
-        assert seen["body"] == ""
+        async with transport_to(echo) as http:
+            received = orjson.loads((await send(http, Request("GET", "/x"))).body)
+        assert "authorization" not in received["headers"]
+        assert received["body"] == ""
 
     asyncio.run(scenario())
 
 
 def test_requests_share_a_connection() -> None:
     async def scenario() -> None:
-        async with talking(echo) as http:
+        async with transport_to(echo) as http:
             ports = [
-                orjson.loads((await whole(http, Request("GET", "/x"))).body)["port"]
+                orjson.loads((await send(http, Request("GET", "/x"))).body)["port"]
                 for _ in range(3)
             ]
         assert len(set(ports)) == 1
@@ -125,24 +125,24 @@ def test_requests_share_a_connection() -> None:
     asyncio.run(scenario())
 
 
-def test_a_transport_can_be_used_again_after_it_was_closed() -> None:
+def test_closed_transport_can_be_used_again() -> None:
     async def scenario() -> None:
-        async with talking(echo) as http:
-            await whole(http, Request("GET", "/x"))
+        async with transport_to(echo) as http:
+            await send(http, Request("GET", "/x"))
             await http.close()
-            assert (await whole(http, Request("GET", "/x"))).code == 200
+            assert (await send(http, Request("GET", "/x"))).code == 200
 
     asyncio.run(scenario())
 
 
-def test_the_client_speaks_over_tls(tmp_path: Path) -> None:
+def test_client_connects_over_tls(tmp_path: Path) -> None:
     async def page(request: web.Request) -> web.StreamResponse:
         if request.path.endswith("/a"):
             return web.json_response(pod("a", 5))
         return web.json_response(NotFound("no such pod").status(), status=404)
 
     async def scenario() -> None:
-        async with talking(page, tls=server_tls(authority(OURS), tmp_path)) as http:
+        async with transport_to(page, tls=server_tls(authority(OURS), tmp_path)) as http:
             client = Client(http)
             assert (await client.get(POD, A, Pod)).metadata.key == A
             with pytest.raises(NotFound, match="no such pod"):
@@ -152,22 +152,22 @@ def test_the_client_speaks_over_tls(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("issuer", "address", "complaint"),
+    ("issuer", "address", "message"),
     [(THEIRS, "127.0.0.1", "self-signed certificate"), (OURS, "127.0.0.2", "IP address mismatch")],
 )
-def test_a_server_that_cannot_prove_its_identity_is_not_talked_to(
-    tmp_path: Path, issuer: str, address: str, complaint: str
+def test_server_with_an_untrusted_certificate_is_unreachable(
+    tmp_path: Path, issuer: str, address: str, message: str
 ) -> None:
     async def scenario() -> None:
         tls = server_tls(authority(issuer), tmp_path, address)
-        async with talking(echo, tls=tls) as http:
-            with pytest.raises(Unreachable, match=complaint):
+        async with transport_to(echo, tls=tls) as http:
+            with pytest.raises(Unreachable, match=message):
                 await http.send(Request("GET", "/x"))
 
     asyncio.run(scenario())
 
 
-def test_a_server_that_is_not_there_is_unreachable() -> None:
+def test_server_that_refuses_connections_is_unreachable() -> None:
     async def scenario() -> None:
         async with serving(echo) as url:
             pass
@@ -180,7 +180,7 @@ def test_a_server_that_is_not_there_is_unreachable() -> None:
     asyncio.run(scenario())
 
 
-def test_a_server_without_tls_is_not_talked_to_as_if_it_had_some() -> None:
+def test_https_request_to_a_server_without_tls_is_unreachable() -> None:
     async def scenario() -> None:
         async with serving(echo) as url:
             http = HttpTransport(url.replace("http:", "https:"))
@@ -191,58 +191,58 @@ def test_a_server_without_tls_is_not_talked_to_as_if_it_had_some() -> None:
     asyncio.run(scenario())
 
 
-def test_a_server_that_does_not_answer_in_time_is_unreachable() -> None:
+def test_server_that_exceeds_the_request_timeout_is_unreachable() -> None:
     async def page(request: web.Request) -> web.StreamResponse:
         await asyncio.Event().wait()
         raise AssertionError
 
     async def scenario() -> None:
-        async with talking(page, limits=HttpClientLimits(request_timeout=0.05)) as http:
+        async with transport_to(page, limits=HttpClientLimits(request_timeout=0.05)) as http:
             with pytest.raises(Unreachable, match="did not answer in time"):
                 await http.send(Request("GET", "/x"))
 
     asyncio.run(scenario())
 
 
-def test_a_server_that_hangs_up_is_unreachable() -> None:
+def test_server_that_aborts_the_connection_is_unreachable() -> None:
     async def page(request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
         request.transport.abort()
         return web.Response()
 
     async def scenario() -> None:
-        async with talking(page) as http:
+        async with transport_to(page) as http:
             with pytest.raises(Unreachable):
                 await http.send(Request("POST", "/x"))
 
     asyncio.run(scenario())
 
 
-def test_a_redirect_is_not_followed() -> None:
+def test_redirect_is_not_followed() -> None:
     async def page(request: web.Request) -> web.StreamResponse:
         return web.Response(status=302, headers={"Location": "/elsewhere"})
 
     async def scenario() -> None:
-        async with talking(page, token="secret") as http:
-            assert (await whole(http, Request("GET", "/x"))).code == 302
+        async with transport_to(page, token="secret") as http:
+            assert (await send(http, Request("GET", "/x"))).code == 302
 
     asyncio.run(scenario())
 
 
-def test_an_answer_beyond_all_measure_is_refused() -> None:
+def test_response_above_the_size_limit_is_an_error() -> None:
     async def page(request: web.Request) -> web.StreamResponse:
         return web.Response(body=b"x" * 100_001)
 
     async def scenario() -> None:
-        async with talking(page, limits=HttpClientLimits(max_response_bytes=100_000)) as http:
+        async with transport_to(page, limits=HttpClientLimits(max_response_bytes=100_000)) as http:
             with pytest.raises(ServerError, match="more than 100000 bytes"):
                 await http.send(Request("GET", "/x"))
 
     asyncio.run(scenario())
 
 
-class Watched:
-    """A page that answers a watch with one event, and then as its `rest` says."""
+class WatchPage:
+    """Answers a watch with one event and then continues with `rest`."""
 
     def __init__(self, rest: Rest) -> None:
         self.closed, self._rest = asyncio.Event(), rest
@@ -250,7 +250,7 @@ class Watched:
     async def page(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        await response.write(line("ADDED", pod("a", 5)))
+        await response.write(watch_event("ADDED", pod("a", 5)))
         try:
             await self._rest(request, response)
         finally:
@@ -258,22 +258,22 @@ class Watched:
         return response
 
 
-async def silence(request: web.Request, response: web.StreamResponse) -> None:
+async def send_nothing(request: web.Request, response: web.StreamResponse) -> None:
     await asyncio.Event().wait()
 
 
-async def another(request: web.Request, response: web.StreamResponse) -> None:
-    await response.write(line("MODIFIED", pod("a", 6)))
+async def send_another_event(request: web.Request, response: web.StreamResponse) -> None:
+    await response.write(watch_event("MODIFIED", pod("a", 6)))
 
 
-async def abort(request: web.Request, response: web.StreamResponse) -> None:
+async def abort_connection(request: web.Request, response: web.StreamResponse) -> None:
     assert request.transport is not None
     request.transport.abort()
 
 
-def test_a_watch_gives_events_as_they_come_until_the_server_ends_it() -> None:
+def test_watch_yields_events_until_the_server_ends_it() -> None:
     async def scenario() -> None:
-        async with talking(Watched(another).page) as http:
+        async with transport_to(WatchPage(send_another_event).page) as http:
             watch = Client(http).watch(POD, Pod, since=4)
             assert [event.revision async for event in watch] == [5, 6]
 
@@ -282,21 +282,21 @@ def test_a_watch_gives_events_as_they_come_until_the_server_ends_it() -> None:
 
 def test_closing_a_watch_closes_its_connection() -> None:
     async def scenario() -> None:
-        watched = Watched(silence)
-        async with talking(watched.page) as http:
+        open_watches = WatchPage(send_nothing)
+        async with transport_to(open_watches.page) as http:
             async with aclosing(Client(http).watch(POD, Pod, since=4)) as events:
                 assert (await anext(events)).revision == 5
-                assert not watched.closed.is_set()
-            await watched.closed.wait()
+                assert not open_watches.closed.is_set()
+            await open_watches.closed.wait()
 
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("rest", [silence, abort])
-def test_a_watch_that_falls_silent_or_breaks_off_is_unreachable(rest: Rest) -> None:
+@pytest.mark.parametrize("rest", [send_nothing, abort_connection])
+def test_watch_that_is_idle_too_long_or_aborts_is_unreachable(rest: Rest) -> None:
     async def scenario() -> None:
-        async with talking(
-            Watched(rest).page, limits=HttpClientLimits(watch_idle_timeout=0.1)
+        async with transport_to(
+            WatchPage(rest).page, limits=HttpClientLimits(watch_idle_timeout=0.1)
         ) as http:
             events = Client(http).watch(POD, Pod, since=4)
             assert (await anext(events)).revision == 5
@@ -306,14 +306,14 @@ def test_a_watch_that_falls_silent_or_breaks_off_is_unreachable(rest: Rest) -> N
     asyncio.run(scenario())
 
 
-def test_a_watch_outlives_the_time_that_an_answer_may_take() -> None:
+def test_watch_may_last_longer_than_the_request_timeout() -> None:
     async def late(request: web.Request, response: web.StreamResponse) -> None:
         await asyncio.sleep(0.1)
-        await another(request, response)
+        await send_another_event(request, response)
 
     async def scenario() -> None:
-        async with talking(
-            Watched(late).page, limits=HttpClientLimits(request_timeout=0.05)
+        async with transport_to(
+            WatchPage(late).page, limits=HttpClientLimits(request_timeout=0.05)
         ) as http:
             watch = Client(http).watch(POD, Pod, since=4)
             assert [event.revision async for event in watch] == [5, 6]
@@ -321,12 +321,12 @@ def test_a_watch_outlives_the_time_that_an_answer_may_take() -> None:
     asyncio.run(scenario())
 
 
-def test_a_watch_that_is_refused_is_an_answer_in_one_piece() -> None:
+def test_rejected_watch_is_a_plain_reply() -> None:
     async def page(request: web.Request) -> web.StreamResponse:
         return web.json_response(NotFound("no such kind").status(), status=404)
 
     async def scenario() -> None:
-        async with talking(page) as http:
+        async with transport_to(page) as http:
             request = Request("GET", "/x", "watch=true&allowWatchBookmarks=true")
             assert not isinstance(await http.send(request), StreamReply)
             with pytest.raises(NotFound):

@@ -22,55 +22,55 @@ from phalanx.client.transports import InProcessTransport, Unreachable
 from phalanx.randomness import SeededRandom
 
 from .conftest import JumpLoop, run
-from .fake_api import LOST, FakeApi, refused
-from .structs import short
+from .fake_api import CONNECTION_LOST, FakeApi, status_reply
+from .structs import short_form
 
 
 class InformerFixture:
-    """An informer, and what its handlers heard of a server."""
+    """An informer of a fake server, and the changes that its handlers received."""
 
     def __init__(self, api: FakeApi) -> None:
-        self.api, self.heard = api, list[str]()
+        self.api, self.changes = api, list[str]()
         client = Client(InProcessTransport(api.handle, ANONYMOUS))
         self.pods = Informer(client, POD, Pod, random=SeededRandom(1), namespace="default")
-        self.pods.cache.subscribe(self._hear)
-        self.pods.on_batch.append(lambda: self.heard.append("settled"))
+        self.pods.cache.subscribe(self._record_change)
+        self.pods.on_batch.append(lambda: self.changes.append("batch"))
 
-    def _hear(self, old: Pod | None, new: Pod | None) -> None:
-        self.heard.append(f"{short(old)} {short(new)}")
+    def _record_change(self, old: Pod | None, new: Pod | None) -> None:
+        self.changes.append(f"{short_form(old)} {short_form(new)}")
 
-    def news(self) -> list[str]:
-        heard, self.heard = self.heard, []
-        return heard
+    def take_changes(self) -> list[str]:
+        changes, self.changes = self.changes, []
+        return changes
 
     @property
-    def asked(self) -> list[str]:
+    def requests_sent(self) -> list[str]:
         return ["watch" if is_watch(request) else "list" for request in self.api.requests]
 
 
 @asynccontextmanager
-async def following(api: FakeApi) -> AsyncIterator[InformerFixture]:
-    story = InformerFixture(api)
-    task = asyncio.create_task(story.pods.run())
+async def running_informer(api: FakeApi) -> AsyncIterator[InformerFixture]:
+    fixture = InformerFixture(api)
+    task = asyncio.create_task(fixture.pods.run())
     try:
-        await story.pods.synced.wait()
+        await fixture.pods.synced.wait()
         await asyncio.sleep(MAX_BACKOFF)
-        yield story
+        yield fixture
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-        assert api.watched == 0
+        assert api.open_watches == 0
 
 
-def told(api: FakeApi, scenario: Callable[[InformerFixture], Awaitable[None]]) -> None:
-    """Run a scenario beside an informer that has listed the server's pods."""
+def run_scenario(api: FakeApi, scenario: Callable[[InformerFixture], Awaitable[None]]) -> None:
+    """Run a scenario with an informer that has listed the server's pods."""
 
-    async def whole() -> None:
-        async with following(api) as story:
-            await scenario(story)
+    async def run_with_informer() -> None:
+        async with running_informer(api) as fixture:
+            await scenario(fixture)
 
-    run(whole())
+    run(run_with_informer())
 
 
 @pytest.fixture
@@ -81,69 +81,69 @@ def api() -> FakeApi:
     return api
 
 
-def test_it_lists_and_then_follows_every_change(api: FakeApi) -> None:
-    async def scenario(story: InformerFixture) -> None:
-        assert story.news() == ["- a@2", "- b@3", "settled"]
+def test_informer_lists_and_then_watches_every_change(api: FakeApi) -> None:
+    async def scenario(fixture: InformerFixture) -> None:
+        assert fixture.take_changes() == ["- a@2", "- b@3", "batch"]
         api.put("a", node="x")
         api.remove("b")
         await asyncio.sleep(0.1)
-        assert story.news() == ["a@2 a@4", "settled", "b@3 -", "settled"]
-        assert story.pods.cache[Key("default", "a")].occupied_node == "x"
-        assert story.asked == ["list", "watch"]
+        assert fixture.take_changes() == ["a@2 a@4", "batch", "b@3 -", "batch"]
+        assert fixture.pods.cache[Key("default", "a")].occupied_node == "x"
+        assert fixture.requests_sent == ["list", "watch"]
 
-    told(api, scenario)
-
-
-def test_an_empty_collection_is_known_to_be_empty() -> None:
-    async def scenario(story: InformerFixture) -> None:
-        assert story.news() == ["settled"]
-
-    told(FakeApi(), scenario)
+    run_scenario(api, scenario)
 
 
-def test_changes_that_come_together_settle_together(api: FakeApi) -> None:
-    async def scenario(story: InformerFixture) -> None:
-        story.news()
+def test_informer_of_an_empty_collection_syncs() -> None:
+    async def scenario(fixture: InformerFixture) -> None:
+        assert fixture.take_changes() == ["batch"]
+
+    run_scenario(FakeApi(), scenario)
+
+
+def test_events_that_arrive_together_are_one_batch(api: FakeApi) -> None:
+    async def scenario(fixture: InformerFixture) -> None:
+        fixture.take_changes()
         api.cut()
         for name in "cde":
             api.put(name)
         await asyncio.sleep(0.1)
-        assert story.news() == ["- c@4", "- d@5", "- e@6", "settled"]
+        assert fixture.take_changes() == ["- c@4", "- d@5", "- e@6", "batch"]
 
-    told(api, scenario)
+    run_scenario(api, scenario)
 
 
-def test_bookmarks_and_repetitions_settle_nothing(api: FakeApi) -> None:
-    async def scenario(story: InformerFixture) -> None:
-        story.news()
+def test_bookmarks_and_repeated_events_are_no_batch(api: FakeApi) -> None:
+    async def scenario(fixture: InformerFixture) -> None:
+        fixture.take_changes()
         api.bookmark()
         api.repeat(2)
         await asyncio.sleep(0.1)
-        assert story.news() == []
+        assert fixture.take_changes() == []
 
-    told(api, scenario)
+    run_scenario(api, scenario)
 
 
-@pytest.mark.parametrize("trouble", [None, LOST])
-def test_after_a_cut_it_resumes_at_once_where_it_was(
-    api: FakeApi, trouble: Unreachable | None
+@pytest.mark.parametrize("failure", [None, CONNECTION_LOST])
+def test_watch_that_ends_is_resumed_at_once_from_the_last_revision(
+    api: FakeApi, failure: Unreachable | None
 ) -> None:
-    async def scenario(story: InformerFixture) -> None:
+    async def scenario(fixture: InformerFixture) -> None:
         api.put("c")
         await asyncio.sleep(0.1)
-        story.news()
-        api.cut(trouble)
+        fixture.take_changes()
+        api.cut(failure)
         api.put("d")
         await asyncio.sleep(0.1)
-        assert story.news() == ["- d@5", "settled"]
-        assert story.asked == ["list", "watch", "watch"]
+        assert fixture.take_changes() == ["- d@5", "batch"]
+        assert fixture.requests_sent == ["list", "watch", "watch"]
         assert "resourceVersion=4" in api.requests[-1].query
 
-    told(api, scenario)
+    run_scenario(api, scenario)
 
 
-def test_a_bookmark_is_a_place_to_resume_from(api: FakeApi) -> None:
-    async def scenario(story: InformerFixture) -> None:
+def test_watch_resumes_from_a_bookmark(api: FakeApi) -> None:
+    async def scenario(fixture: InformerFixture) -> None:
         api.revision = 50
         api.bookmark()
         await asyncio.sleep(0.1)
@@ -151,90 +151,92 @@ def test_a_bookmark_is_a_place_to_resume_from(api: FakeApi) -> None:
         await asyncio.sleep(0.1)
         assert "resourceVersion=50" in api.requests[-1].query
 
-    told(api, scenario)
+    run_scenario(api, scenario)
 
 
-def test_when_its_place_is_forgotten_it_lists_again_and_tells_what_differs(api: FakeApi) -> None:
-    async def scenario(story: InformerFixture) -> None:
-        story.news()
+def test_informer_lists_again_after_compaction_and_reports_the_differences(api: FakeApi) -> None:
+    async def scenario(fixture: InformerFixture) -> None:
+        fixture.take_changes()
         api.cut()
         api.remove("a")
         api.put("c")
         api.compact()
         await asyncio.sleep(5)
-        assert story.news() == ["a@2 -", "- c@5", "settled"]
-        assert story.asked == ["list", "watch", "watch", "list", "watch"]
+        assert fixture.take_changes() == ["a@2 -", "- c@5", "batch"]
+        assert fixture.requests_sent == ["list", "watch", "watch", "list", "watch"]
 
-    told(api, scenario)
+    run_scenario(api, scenario)
 
 
-def test_a_watch_that_expires_while_it_runs_leads_to_a_list_at_once(api: FakeApi) -> None:
-    async def scenario(story: InformerFixture) -> None:
+def test_watch_that_expires_is_followed_by_a_list_at_once(api: FakeApi) -> None:
+    async def scenario(fixture: InformerFixture) -> None:
         api.put("c")
         await asyncio.sleep(0.1)
         api.expire()
         await asyncio.sleep(0.1)
-        assert story.asked == ["list", "watch", "list", "watch"]
+        assert fixture.requests_sent == ["list", "watch", "list", "watch"]
 
-    told(api, scenario)
+    run_scenario(api, scenario)
 
 
-def test_a_server_that_forgets_at_once_is_not_listed_all_the_time(api: FakeApi) -> None:
-    async def scenario(story: InformerFixture) -> None:
+def test_lists_back_off_when_every_watch_expires_at_once(api: FakeApi) -> None:
+    async def scenario(fixture: InformerFixture) -> None:
         api.floor = 10**6
         api.expire()
         await asyncio.sleep(60)
         assert 4 < len(api.requests) < 20
 
-    told(api, scenario)
+    run_scenario(api, scenario)
 
 
-def test_a_list_from_before_is_not_believed_and_asked_for_again(api: FakeApi) -> None:
-    async def scenario(story: InformerFixture) -> None:
+def test_stale_list_is_rejected_and_repeated(api: FakeApi) -> None:
+    async def scenario(fixture: InformerFixture) -> None:
         api.remove("a")
         await asyncio.sleep(0.1)
-        story.news()
+        fixture.take_changes()
         api.stale_lists = [3, 3]
         api.expire()
         await asyncio.sleep(0.1)
-        assert "revision 3, but revision 4 was seen" in str(story.pods.failure)
+        assert "revision 3, but revision 4 was seen" in str(fixture.pods.failure)
         await asyncio.sleep(60)
-        assert story.news() == ["settled"]
-        assert story.pods.failure is None
+        assert fixture.take_changes() == ["batch"]
+        assert fixture.pods.failure is None
 
-    told(api, scenario)
+    run_scenario(api, scenario)
 
 
-def test_a_server_with_another_history_is_listed_again_once_it_has_caught_up(api: FakeApi) -> None:
-    async def scenario(story: InformerFixture) -> None:
-        api.cut(LOST)
+def test_server_with_a_reset_history_is_listed_once_its_revision_has_caught_up(
+    api: FakeApi,
+) -> None:
+    async def scenario(fixture: InformerFixture) -> None:
+        api.cut(CONNECTION_LOST)
         api.revision, api.snapshots, api.history = 1, [{}, {}], []
         await asyncio.sleep(60)
-        assert list(story.pods.cache) == [Key("default", "a"), Key("default", "b")]
+        assert list(fixture.pods.cache) == [Key("default", "a"), Key("default", "b")]
         for name in "xyz":
             api.put(name)
         await asyncio.sleep(60)
-        assert sorted(key.name for key in story.pods.cache) == ["x", "y", "z"]
+        assert sorted(key.name for key in fixture.pods.cache) == ["x", "y", "z"]
 
-    told(api, scenario)
+    run_scenario(api, scenario)
 
 
-def test_a_server_that_is_away_is_asked_less_and_less_often() -> None:
+def test_requests_to_an_unreachable_server_back_off() -> None:
     async def scenario() -> list[float]:
-        moments: list[float] = []
+        times: list[float] = []
         loop = asyncio.get_running_loop()
 
-        async def away(request: Request) -> Reply:
-            moments.append(loop.time())
-            raise LOST
+        async def unreachable(request: Request) -> Reply:
+            times.append(loop.time())
+            raise CONNECTION_LOST
 
-        client = Client(InProcessTransport(away, ANONYMOUS))
-        lonely = asyncio.create_task(Informer(client, POD, Pod, random=SeededRandom(1)).run())
+        client = Client(InProcessTransport(unreachable, ANONYMOUS))
+        task = asyncio.create_task(Informer(client, POD, Pod, random=SeededRandom(1)).run())
         await asyncio.sleep(300)
-        lonely.cancel()
-        return moments
+        task.cancel()
+        return times
 
-    pauses = [later - sooner for sooner, later in pairwise(run(scenario()))]
+    pauses = [later - earlier for earlier, later in pairwise(run(scenario()))]
     assert all(MIN_BACKOFF <= pause <= MAX_BACKOFF for pause in pauses)
     assert pauses[0] <= 2
     assert pauses[1] <= 4
@@ -242,29 +244,29 @@ def test_a_server_that_is_away_is_asked_less_and_less_often() -> None:
     assert len(set(pauses)) == len(pauses)
 
 
-def test_what_is_wrong_can_be_seen_until_it_is_right_again(api: FakeApi) -> None:
-    async def scenario(story: InformerFixture) -> None:
-        assert story.pods.failure is None
-        api.troubles = [refused(Forbidden("not for you"))]
+def test_failure_is_reported_until_the_next_success(api: FakeApi) -> None:
+    async def scenario(fixture: InformerFixture) -> None:
+        assert fixture.pods.failure is None
+        api.failures = [status_reply(Forbidden("not for you"))]
         api.cut()
         await asyncio.sleep(0.1)
-        assert str(story.pods.failure) == "not for you"
+        assert str(fixture.pods.failure) == "not for you"
         await asyncio.sleep(5)
-        assert story.pods.failure is None
+        assert fixture.pods.failure is None
 
-    told(api, scenario)
+    run_scenario(api, scenario)
 
 
 @pytest.mark.parametrize("error", [Forbidden("not for you"), NotFound("no such kind")])
 @pytest.mark.parametrize("optional", [True, False])
-def test_one_that_is_optional_does_not_wait_for_what_it_may_not_read_or_what_is_not_there(
+def test_optional_informer_counts_as_synced_when_its_kind_is_forbidden_or_missing(
     error: ApiError, optional: bool
 ) -> None:
     async def scenario() -> None:
-        async def closed(request: Request) -> Reply:
-            return refused(error)
+        async def deny(request: Request) -> Reply:
+            return status_reply(error)
 
-        client = Client(InProcessTransport(closed, ANONYMOUS))
+        client = Client(InProcessTransport(deny, ANONYMOUS))
         pods = Informer(client, POD, Pod, random=SeededRandom(1), optional=optional)
         running = asyncio.create_task(pods.run())
         await asyncio.sleep(60)
@@ -275,32 +277,32 @@ def test_one_that_is_optional_does_not_wait_for_what_it_may_not_read_or_what_is_
     run(scenario())
 
 
-def test_a_quiet_watch_that_ends_is_no_failure(api: FakeApi) -> None:
-    async def scenario(story: InformerFixture) -> None:
+def test_end_of_an_idle_watch_is_not_a_failure(api: FakeApi) -> None:
+    async def scenario(fixture: InformerFixture) -> None:
         for _ in range(10):
             api.cut()
             await asyncio.sleep(0.1)
-            assert api.watched == 1
+            assert api.open_watches == 1
             await asyncio.sleep(1800)
 
-    told(api, scenario)
+    run_scenario(api, scenario)
 
 
-def test_a_handler_that_fails_is_a_bug_and_ends_the_informer(api: FakeApi) -> None:
+def test_exception_of_a_handler_ends_the_informer(api: FakeApi) -> None:
     async def scenario() -> None:
         def fail(old: Pod | None, new: Pod | None) -> None:
             raise ZeroDivisionError
 
-        story = InformerFixture(api)
-        story.pods.cache.subscribe(fail)
+        fixture = InformerFixture(api)
+        fixture.pods.cache.subscribe(fail)
         with pytest.raises(ZeroDivisionError):
-            await story.pods.run()
+            await fixture.pods.run()
 
     run(scenario())
 
 
-class Histories(RuleBasedStateMachine):
-    """Whatever a server does, the informer's story is one that could have happened."""
+class HistoryMachine(RuleBasedStateMachine):
+    """Whatever a server does, the informer reports a history that could have happened."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -313,13 +315,13 @@ class Histories(RuleBasedStateMachine):
         )
         self.known: dict[Key, Pod] = {}
         self.newest: dict[Key, int] = {}
-        self.pods.cache.subscribe(self.hear)
+        self.pods.cache.subscribe(self.check_change)
         self.task = self.loop.create_task(self.pods.run())
 
-    def hear(self, old: Pod | None, new: Pod | None) -> None:
-        one = new or old
-        assert one is not None
-        key = one.metadata.key
+    def check_change(self, old: Pod | None, new: Pod | None) -> None:
+        changed = new or old
+        assert changed is not None
+        key = changed.metadata.key
         assert self.known.pop(key, None) is old
         if new is not None:
             version = int(new.metadata.resource_version)
@@ -337,13 +339,13 @@ class Histories(RuleBasedStateMachine):
     def remove(self, data: st.DataObject) -> None:
         self.api.remove(data.draw(st.sampled_from(sorted(self.api.pods))))
 
-    @rule(trouble=st.sampled_from([None, LOST]))
-    def cut(self, trouble: Exception | None) -> None:
-        self.api.cut(trouble)
+    @rule(failure=st.sampled_from([None, CONNECTION_LOST]))
+    def cut(self, failure: Exception | None) -> None:
+        self.api.cut(failure)
 
-    @rule(trouble=st.sampled_from([LOST, refused(Forbidden("no"))]))
-    def trouble(self, trouble: Exception) -> None:
-        self.api.troubles.append(trouble)
+    @rule(failure=st.sampled_from([CONNECTION_LOST, status_reply(Forbidden("no"))]))
+    def fail_next_request(self, failure: Exception) -> None:
+        self.api.failures.append(failure)
 
     @rule()
     def compact(self) -> None:
@@ -362,7 +364,7 @@ class Histories(RuleBasedStateMachine):
         self.api.repeat(count)
 
     @rule(data=st.data())
-    def list_from_before(self, data: st.DataObject) -> None:
+    def list_stale(self, data: st.DataObject) -> None:
         self.api.stale_lists.append(data.draw(st.integers(1, self.api.revision)))
 
     @rule(seconds=st.sampled_from([0.005, 0.05, 3.0]))
@@ -371,7 +373,7 @@ class Histories(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            self.api.troubles, self.api.stale_lists = [], []
+            self.api.failures, self.api.stale_lists = [], []
             self.wait(120.0)
             assert not self.task.done()
             self.check()
@@ -381,15 +383,17 @@ class Histories(RuleBasedStateMachine):
             self.loop.close()
 
     def check(self) -> None:
-        """The cache is the server's truth, and the index the cache's."""
-        there = {
+        """The cache equals the server's objects, and the index equals the cache."""
+        expected = {
             name: found["metadata"]["resourceVersion"] for name, found in self.api.pods.items()
         }
-        assert {key.name: pod.metadata.resource_version for key, pod in self.known.items()} == there
+        assert {
+            key.name: pod.metadata.resource_version for key, pod in self.known.items()
+        } == expected
         for node in ("x", "y"):
             placed = {pod.metadata.name for pod in self.known.values() if pod.occupied_node == node}
             assert {pod.metadata.name for pod in self.by_node[node]} == placed
 
 
-Histories.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
-test_no_history_of_the_server_leads_the_cache_astray = Histories.TestCase
+HistoryMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+test_cache_equals_the_server_after_any_history = HistoryMachine.TestCase

@@ -1,4 +1,4 @@
-"""Candidates for one lease on a server of ours, in virtual time."""
+"""Candidates for one Lease on a server in the same process, in virtual time."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from phalanx.randomness import SeededRandom
 from phalanx.server.app import Server
 from phalanx.server.security.authorization import ADMIN
 from phalanx.store.memory import MemoryStore
-from tests.builders import in_virtual_time, tried
+from tests.builders import in_virtual_time, share_of_examples
 
 EPOCH = 1_800_000_000.0
 KEY = Key("kube-system", "the-lease")
-LEASE_LASTS, RENEW, RETRY = (
+LEASE_DURATION, RENEW_DEADLINE, RETRY_PERIOD = (
     LeaseTimings().lease_duration,
     LeaseTimings().renew_deadline,
     LeaseTimings().retry_period,
 )
-#: The longest that a candidate waits between two looks.
-POLL_INTERVAL = 2.2 * RETRY
+#: The longest interval between two reads of the Lease by a candidate.
+POLL_INTERVAL = 2.2 * RETRY_PERIOD
 
 
 class FaultyTransport:
-    """A way to the server that can be cut, or on which nothing comes back."""
+    """A transport that can fail (`cut`) or never answer (`silent`)."""
 
     def __init__(self, server: Server) -> None:
         self._inner = InProcessTransport(server.handle, ADMIN)
@@ -50,16 +50,16 @@ class FaultyTransport:
         return await self._inner.send(request)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no connection."""
 
 
 class Candidate:
-    """One that stands for election again and again, and notes when it did its duty."""
+    """Stands for election repeatedly and records the terms in which it led."""
 
-    def __init__(self, room: ElectionFixture, name: str) -> None:
-        self.name, self.line = name, FaultyTransport(room.server)
+    def __init__(self, fixture: ElectionFixture, name: str) -> None:
+        self.name, self.transport = name, FaultyTransport(fixture.server)
         self.election = LeaderElector(
-            Client(self.line), KEY, name, room.clock, SeededRandom(sum(name.encode()))
+            Client(self.transport), KEY, name, fixture.clock, SeededRandom(sum(name.encode()))
         )
         self.terms: list[tuple[float, float]] = []
         self.leading = False
@@ -84,7 +84,7 @@ class Candidate:
 
 
 class ElectionFixture:
-    """A server, its clock, and the candidates that ask it."""
+    """A server, its clock, and the candidates."""
 
     def __init__(self) -> None:
         self.clock = LoopClock(asyncio.get_running_loop(), EPOCH)
@@ -100,26 +100,26 @@ class ElectionFixture:
         spec: Object = (await self.client.get(LEASE, KEY))["spec"]
         return spec
 
-    async def steal(self, who: str) -> None:
-        """Somebody who does not wait for anything."""
-        held = await self.client.get(LEASE, KEY)
-        held["spec"] |= {"holderIdentity": who}
-        await self.client.update(LEASE, held)
+    async def steal(self, identity: str) -> None:
+        """Overwrite the holder of a lease that has not expired."""
+        lease = await self.client.get(LEASE, KEY)
+        lease["spec"] |= {"holderIdentity": identity}
+        await self.client.update(LEASE, lease)
 
 
 @asynccontextmanager
 async def election_fixture() -> AsyncIterator[ElectionFixture]:
-    found = ElectionFixture()
-    await found.server.start()
+    fixture = ElectionFixture()
+    await fixture.server.start()
     try:
-        yield found
+        yield fixture
     finally:
-        for candidate in found.candidates:
+        for candidate in fixture.candidates:
             await candidate.stop()
 
 
-async def until(candidate: Candidate) -> float:
-    """Wait for somebody to lead; how long that took."""
+async def wait_until_leading(candidate: Candidate) -> float:
+    """Wait until a candidate leads; return the seconds that this took."""
     loop = asyncio.get_running_loop()
     begin = loop.time()
     while not candidate.leading:
@@ -129,137 +129,137 @@ async def until(candidate: Candidate) -> float:
 
 
 @in_virtual_time
-async def test_whoever_comes_first_leads_and_the_lease_says_so() -> None:
-    async with election_fixture() as r:
-        first = r.candidate("first")
-        assert await until(first) < 0.1
-        lease = await r.lease()
-        assert (lease["holderIdentity"], lease["leaseDurationSeconds"]) == ("first", LEASE_LASTS)
+async def test_first_candidate_leads_and_holds_the_lease() -> None:
+    async with election_fixture() as fixture:
+        first = fixture.candidate("first")
+        assert await wait_until_leading(first) < 0.1
+        lease = await fixture.lease()
+        assert (lease["holderIdentity"], lease["leaseDurationSeconds"]) == ("first", LEASE_DURATION)
         assert lease["leaseTransitions"] == 0
         assert lease["acquireTime"] == lease["renewTime"]
         assert len(lease["renewTime"].partition(".")[2]) == len("000000Z")
 
 
 @in_virtual_time
-async def test_a_leader_renews_and_the_other_waits_and_knows_who_leads() -> None:
-    async with election_fixture() as r:
-        first = r.candidate("first")
-        await until(first)
-        second = r.candidate("second")
+async def test_leader_renews_while_another_candidate_waits_and_knows_the_holder() -> None:
+    async with election_fixture() as fixture:
+        first = fixture.candidate("first")
+        await wait_until_leading(first)
+        second = fixture.candidate("second")
         await asyncio.sleep(600)
         assert (first.leading, second.leading) == (True, False)
         assert second.election.holder == "first"
-        lease = await r.lease()
-        assert r.clock.now() - parse_timestamp(lease["renewTime"]) <= RETRY + 0.1
+        lease = await fixture.lease()
+        assert fixture.clock.now() - parse_timestamp(lease["renewTime"]) <= RETRY_PERIOD + 0.1
         assert parse_timestamp(lease["acquireTime"]) < EPOCH + 1
         assert lease["leaseTransitions"] == 0
 
 
 @in_virtual_time
-async def test_who_stops_cleanly_gives_the_lease_back_and_the_next_begins_at_once() -> None:
-    async with election_fixture() as r:
-        first = r.candidate("first")
-        await until(first)
-        second = r.candidate("second")
+async def test_leader_that_stops_releases_the_lease_for_the_next_candidate() -> None:
+    async with election_fixture() as fixture:
+        first = fixture.candidate("first")
+        await wait_until_leading(first)
+        second = fixture.candidate("second")
         await asyncio.sleep(20)
         await first.stop()
-        assert not (await r.lease()).get("holderIdentity")
-        assert await until(second) <= POLL_INTERVAL + 1.1
-        lease = await r.lease()
+        assert not (await fixture.lease()).get("holderIdentity")
+        assert await wait_until_leading(second) <= POLL_INTERVAL + 1.1
+        lease = await fixture.lease()
         assert (lease["holderIdentity"], lease["leaseTransitions"]) == ("second", 1)
 
 
 @in_virtual_time
-async def test_a_leader_that_dies_is_followed_when_its_lease_has_run_out_and_not_before() -> None:
-    async with election_fixture() as r:
-        first = r.candidate("first")
-        await until(first)
-        second = r.candidate("second")
+async def test_lease_of_a_dead_leader_is_acquired_after_it_expires_and_not_before() -> None:
+    async with election_fixture() as fixture:
+        first = fixture.candidate("first")
+        await wait_until_leading(first)
+        second = fixture.candidate("second")
         await asyncio.sleep(20)
-        first.line.silent = True
-        took = await until(second)
-        assert LEASE_LASTS - RETRY <= took <= LEASE_LASTS + 2 * POLL_INTERVAL
+        first.transport.silent = True
+        took = await wait_until_leading(second)
+        assert LEASE_DURATION - RETRY_PERIOD <= took <= LEASE_DURATION + 2 * POLL_INTERVAL
 
 
-@pytest.mark.parametrize("how", ["cut", "silent"])
+@pytest.mark.parametrize("fault", ["cut", "silent"])
 @in_virtual_time
-async def test_a_leader_that_loses_the_server_stops_before_anybody_else_begins(how: str) -> None:
-    async with election_fixture() as r:
-        first = r.candidate("first")
-        await until(first)
-        second = r.candidate("second")
+async def test_leader_without_a_connection_stops_before_another_candidate_leads(fault: str) -> None:
+    async with election_fixture() as fixture:
+        first = fixture.candidate("first")
+        await wait_until_leading(first)
+        second = fixture.candidate("second")
         await asyncio.sleep(20.5)
         begin = asyncio.get_running_loop().time()
-        setattr(first.line, how, True)
-        await until(second)
+        setattr(first.transport, fault, True)
+        await wait_until_leading(second)
         ((_, end),) = first.terms
-        assert RENEW - RETRY <= end - begin <= RENEW
+        assert RENEW_DEADLINE - RETRY_PERIOD <= end - begin <= RENEW_DEADLINE
         assert end < asyncio.get_running_loop().time() - 1
 
 
 @in_virtual_time
-async def test_a_short_outage_costs_nothing() -> None:
-    async with election_fixture() as r:
-        first, second = r.candidate("first"), r.candidate("second")
-        await until(first)
-        first.line.cut = True
-        await asyncio.sleep(RENEW - 2 * RETRY)
+async def test_leader_survives_a_short_outage() -> None:
+    async with election_fixture() as fixture:
+        first, second = fixture.candidate("first"), fixture.candidate("second")
+        await wait_until_leading(first)
+        first.transport.cut = True
+        await asyncio.sleep(RENEW_DEADLINE - 2 * RETRY_PERIOD)
         assert isinstance(first.election.failure, Unreachable)
-        first.line.cut = False
+        first.transport.cut = False
         await asyncio.sleep(60)
         assert (first.leading, second.leading, first.terms) == (True, False, [])
         assert first.election.failure is None
 
 
 @in_virtual_time
-async def test_whose_lease_is_stolen_stops_at_the_next_look() -> None:
-    async with election_fixture() as r:
-        first = r.candidate("first")
-        await until(first)
+async def test_leader_stops_when_it_reads_another_holder() -> None:
+    async with election_fixture() as fixture:
+        first = fixture.candidate("first")
+        await wait_until_leading(first)
         await asyncio.sleep(20)
         begin = asyncio.get_running_loop().time()
-        await r.steal("thief")
-        await asyncio.sleep(RETRY + 0.1)
+        await fixture.steal("thief")
+        await asyncio.sleep(RETRY_PERIOD + 0.1)
         assert not first.leading
-        assert first.terms[0][1] - begin <= RETRY + 0.1
-        assert (await r.lease())["holderIdentity"] == "thief"
-        assert await until(first) <= LEASE_LASTS + POLL_INTERVAL
-        assert (await r.lease())["leaseTransitions"] == 1
+        assert first.terms[0][1] - begin <= RETRY_PERIOD + 0.1
+        assert (await fixture.lease())["holderIdentity"] == "thief"
+        assert await wait_until_leading(first) <= LEASE_DURATION + POLL_INTERVAL
+        assert (await fixture.lease())["leaseTransitions"] == 1
 
 
 @in_virtual_time
-async def test_a_lease_that_is_deleted_under_a_leader_is_made_again() -> None:
-    async with election_fixture() as r:
-        first = r.candidate("first")
-        await until(first)
-        await r.client.delete(LEASE, KEY)
+async def test_leader_recreates_a_deleted_lease() -> None:
+    async with election_fixture() as fixture:
+        first = fixture.candidate("first")
+        await wait_until_leading(first)
+        await fixture.client.delete(LEASE, KEY)
         await asyncio.sleep(30)
         assert (first.leading, first.terms) == (True, [])
-        assert (await r.lease())["holderIdentity"] == "first"
+        assert (await fixture.lease())["holderIdentity"] == "first"
 
 
 @in_virtual_time
-async def test_what_others_keep_in_a_lease_stays_there() -> None:
-    async with election_fixture() as r:
+async def test_labels_of_an_existing_lease_are_kept() -> None:
+    async with election_fixture() as fixture:
         meta = {"name": KEY.name, "namespace": KEY.namespace, "labels": {"a": "b"}}
-        await r.client.create(LEASE, {"metadata": meta, "spec": {"holderIdentity": ""}})
-        await until(r.candidate("first"))
-        found = await r.client.get(LEASE, KEY)
-        assert found["metadata"]["labels"] == {"a": "b"}
+        await fixture.client.create(LEASE, {"metadata": meta, "spec": {"holderIdentity": ""}})
+        await wait_until_leading(fixture.candidate("first"))
+        lease = await fixture.client.get(LEASE, KEY)
+        assert lease["metadata"]["labels"] == {"a": "b"}
 
 
 @in_virtual_time
-async def test_a_duty_that_fails_is_heard_of_and_the_lease_is_free() -> None:
-    async with election_fixture() as r:
+async def test_exception_of_the_leaders_work_is_raised_and_the_lease_released() -> None:
+    async with election_fixture() as fixture:
 
-        async def duty() -> None:
+        async def work() -> None:
             raise LookupError("a bug")
 
-        election = LeaderElector(r.client, KEY, "first", r.clock, SeededRandom(1))
-        with pytest.raises(ExceptionGroup) as caught:
-            await election.run(duty)
-        assert caught.group_contains(LookupError)
-        assert not (await r.lease()).get("holderIdentity")
+        election = LeaderElector(fixture.client, KEY, "first", fixture.clock, SeededRandom(1))
+        with pytest.raises(ExceptionGroup) as raised:
+            await election.run(work)
+        assert raised.group_contains(LookupError)
+        assert not (await fixture.lease()).get("holderIdentity")
 
 
 faults = st.lists(
@@ -268,22 +268,22 @@ faults = st.lists(
 )
 
 
-@tried(0.2)
+@share_of_examples(0.2)
 @given(faults)
 @in_virtual_time
-async def test_two_never_lead_at_once_whoever_loses_the_server(
+async def test_two_candidates_never_lead_at_once_whatever_fails(
     faults: list[tuple[str, str, float]],
 ) -> None:
-    async with election_fixture() as r:
-        by_name = {name: r.candidate(name) for name in "ab"}
+    async with election_fixture() as fixture:
+        by_name = {name: fixture.candidate(name) for name in "ab"}
         for name, fault, length in faults:
             await asyncio.sleep(length)
-            setattr(by_name[name].line, fault, True)
+            setattr(by_name[name].transport, fault, True)
             await asyncio.sleep(length)
-            setattr(by_name[name].line, fault, False)
+            setattr(by_name[name].transport, fault, False)
         await asyncio.sleep(120)
-        assert sum(candidate.leading for candidate in r.candidates) == 1
-        for candidate in r.candidates:
+        assert sum(candidate.leading for candidate in fixture.candidates) == 1
+        for candidate in fixture.candidates:
             await candidate.stop()
-        terms = sorted(term for candidate in r.candidates for term in candidate.terms)
+        terms = sorted(term for candidate in fixture.candidates for term in candidate.terms)
         assert all(end <= begin for (_, end), (begin, _) in pairwise(terms))

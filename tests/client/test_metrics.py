@@ -9,7 +9,7 @@ from tests.builders import in_virtual_time
 
 
 @in_virtual_time
-async def test_a_work_queue_tells_what_waits_what_came_and_what_failed() -> None:
+async def test_work_queue_exports_depth_adds_retries_and_durations() -> None:
     metrics, queue = Metrics(), WorkQueue[str]()
     observe_queue(metrics, "jobs", queue)
     queue.start(asyncio.get_running_loop().time)
@@ -17,9 +17,9 @@ async def test_a_work_queue_tells_what_waits_what_came_and_what_failed() -> None
         queue.add(key)
     await asyncio.sleep(2)
     assert await queue.get() == "a"
-    # While it is worked on it comes again, and is counted once.
+    # Added again while in process: counted once.
     queue.add("a")
-    queue.retry("b")
+    queue.add_rate_limited("b")
     await asyncio.sleep(0.5)
     queue.done("a")
     lines = metrics.render().splitlines()

@@ -1,4 +1,4 @@
-"""The line between two processes: both ends in one, over a real pair of sockets."""
+"""The channel between two processes: both ends in one process, over a real socket pair."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import pytest
 import uvloop
 
 from phalanx.api.wire import Handler, Reply, Request, StreamReply, UserInfo
-from phalanx.client import process_channel as module
+from phalanx.client import process_channel
 from phalanx.client.process_channel import ProcessChannel
 from phalanx.client.transports import InProcessTransport, Unreachable
 
 P = ParamSpec("P")
 
-USER = UserInfo("system:somebody", ("a", "b"), "7", (("k", "v"),))
+USER = UserInfo("system:test", ("a", "b"), "7", (("k", "v"),))
 
 
-def really(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """Run a test on the loop that the two processes have."""
+def run_on_uvloop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """Run a test on uvloop, the event loop of the real processes."""
 
     @wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -32,17 +32,20 @@ def really(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
     return run
 
 
-async def nobody(request: Request) -> Reply:
+async def reply_not_found(request: Request) -> Reply:
     return Reply(404, b"", headers=(("x", request.path),))
 
 
 @asynccontextmanager
-async def lines(
-    one: Handler = nobody, other: Handler = nobody
+async def connected_channels(
+    near_handler: Handler = reply_not_found, far_handler: Handler = reply_not_found
 ) -> AsyncIterator[tuple[ProcessChannel, ProcessChannel]]:
-    """Both ends, each with what answers there."""
-    here, there = socket.socketpair()
-    ends = await ProcessChannel.connect(here, one), await ProcessChannel.connect(there, other)
+    """Connect two channels, each with the handler of its end."""
+    near, far = socket.socketpair()
+    ends = (
+        await ProcessChannel.connect(near, near_handler),
+        await ProcessChannel.connect(far, far_handler),
+    )
     try:
         yield ends
     finally:
@@ -52,34 +55,34 @@ async def lines(
             await end.closed
 
 
-@really
-async def test_a_request_arrives_as_it_was_sent_and_so_does_its_answer() -> None:
-    heard: list[Request] = []
+@run_on_uvloop
+async def test_request_and_reply_arrive_unchanged() -> None:
+    received: list[Request] = []
 
     async def answer(request: Request) -> Reply:
-        heard.append(request)
+        received.append(request)
         return Reply(201, b"done", "text/plain", (("warning", "w"),))
 
-    async with lines(other=answer) as (here, _):
-        asked = Request("POST", "/p", "q=1", {"accept": "x"}, b"body", UserInfo("ignored"))
-        assert await InProcessTransport(here.request, USER).send(asked) == await answer(asked)
-    assert heard[0] == Request("POST", "/p", "q=1", {"accept": "x"}, b"body", USER)
+    async with connected_channels(far_handler=answer) as (near, _):
+        sent = Request("POST", "/p", "q=1", {"accept": "x"}, b"body", UserInfo("ignored"))
+        assert await InProcessTransport(near.request, USER).send(sent) == await answer(sent)
+    assert received[0] == Request("POST", "/p", "q=1", {"accept": "x"}, b"body", USER)
 
 
-@really
-async def test_a_body_that_is_an_object_arrives_as_json() -> None:
+@run_on_uvloop
+async def test_object_body_arrives_as_json() -> None:
     async def echo(request: Request) -> Reply:
         assert isinstance(request.body, bytes)
         return Reply(200, request.body)
 
-    async with lines(other=echo) as (here, _):
-        answer = await here.request(Request("POST", "/", body={"a": [1]}))
+    async with connected_channels(far_handler=echo) as (near, _):
+        answer = await near.request(Request("POST", "/", body={"a": [1]}))
         assert isinstance(answer, Reply)
         assert answer.body == b'{"a":[1]}'
 
 
-@really
-async def test_both_ends_ask_and_answers_come_in_any_order() -> None:
+@run_on_uvloop
+async def test_both_ends_send_requests_and_replies_arrive_in_any_order() -> None:
     late = asyncio.Event()
 
     async def slow(request: Request) -> Reply:
@@ -87,10 +90,10 @@ async def test_both_ends_ask_and_answers_come_in_any_order() -> None:
             await late.wait()
         return Reply(200, request.path.encode())
 
-    async with lines(slow, slow) as (here, there):
-        first = asyncio.create_task(here.request(Request("GET", "/first")))
-        second = await here.request(Request("GET", "/second"))
-        back = await there.request(Request("GET", "/third"))
+    async with connected_channels(slow, slow) as (near, far):
+        first = asyncio.create_task(near.request(Request("GET", "/first")))
+        second = await near.request(Request("GET", "/second"))
+        back = await far.request(Request("GET", "/third"))
         late.set()
         found = [await first, second, back]
     assert [reply.body for reply in found if isinstance(reply, Reply)] == [
@@ -98,21 +101,21 @@ async def test_both_ends_ask_and_answers_come_in_any_order() -> None:
     ]  # fmt: skip
 
 
-@really
-async def test_an_answer_of_many_megabytes_arrives_whole() -> None:
+@run_on_uvloop
+async def test_reply_of_many_megabytes_arrives_complete() -> None:
     big = bytes(range(256)) * 65_536
 
     async def answer(request: Request) -> Reply:
         return Reply(200, big)
 
-    async with lines(other=answer) as (here, _):
-        found = await here.request(Request("GET", "/"))
+    async with connected_channels(far_handler=answer) as (near, _):
+        found = await near.request(Request("GET", "/"))
         assert isinstance(found, Reply)
         assert found.body == big
 
 
-class Watch:
-    """A stream of as many pieces as are asked for, which notes that it was closed."""
+class ChunkStream:
+    """A stream of a given number of chunks that records when it is closed."""
 
     def __init__(self, pieces: int, size: int = 1) -> None:
         self.closed, self._pieces, self._size = asyncio.Event(), pieces, size
@@ -131,83 +134,83 @@ class Watch:
             self.closed.set()
 
 
-@really
-async def test_a_stream_comes_in_pieces_and_ends() -> None:
-    async with lines(other=Watch(500)) as (here, _):
-        answer = await here.request(Request("GET", "/"))
+@run_on_uvloop
+async def test_stream_arrives_in_chunks_and_ends() -> None:
+    async with connected_channels(far_handler=ChunkStream(500)) as (near, _):
+        answer = await near.request(Request("GET", "/"))
         assert isinstance(answer, StreamReply)
         assert answer.headers == (("h", "v"),)
-        said = b"".join([chunk async for chunk in answer.chunks])
-    assert said == b"".join(b"%d;" % number for number in range(500))
+        body = b"".join([chunk async for chunk in answer.chunks])
+    assert body == b"".join(b"%d;" % number for number in range(500))
 
 
-@really
-async def test_a_stream_that_is_left_ends_at_the_other_end() -> None:
-    watch = Watch(1)
-    async with lines(other=watch) as (here, _):
-        answer = await here.request(Request("GET", "/"))
+@run_on_uvloop
+async def test_closing_a_stream_ends_it_at_the_other_end() -> None:
+    watch = ChunkStream(1)
+    async with connected_channels(far_handler=watch) as (near, _):
+        answer = await near.request(Request("GET", "/"))
         assert isinstance(answer, StreamReply)
         async with aclosing(answer.chunks) as chunks:
             assert await anext(chunks) == b"0;"
         await asyncio.wait_for(watch.closed.wait(), 5)
 
 
-@really
-async def test_who_does_not_read_a_stream_loses_it_and_nobody_else_waits(
+@run_on_uvloop
+async def test_stream_that_is_not_read_is_dropped_without_blocking_the_channel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "MAX_UNREAD_BYTES", 100_000)
-    watch = Watch(2_000, size=100)
-    async with lines(other=watch) as (here, _):
-        answer = await here.request(Request("GET", "/"))
+    monkeypatch.setattr(process_channel, "MAX_UNREAD_BYTES", 100_000)
+    watch = ChunkStream(2_000, size=100)
+    async with connected_channels(far_handler=watch) as (near, _):
+        answer = await near.request(Request("GET", "/"))
         assert isinstance(answer, StreamReply)
         await asyncio.wait_for(watch.closed.wait(), 5)
         with pytest.raises(Unreachable, match="not read"):
             _ = [chunk async for chunk in answer.chunks]
 
 
-@really
-async def test_what_is_being_done_is_done_though_nobody_waits_for_it() -> None:
-    begun, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+@run_on_uvloop
+async def test_request_in_progress_completes_although_its_caller_is_cancelled() -> None:
+    started, may_finish, finished = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def work(request: Request) -> Reply:
-        begun.set()
-        await may_end.wait()
-        ended.set()
+        started.set()
+        await may_finish.wait()
+        finished.set()
         return Reply(200, b"")
 
-    async with lines(other=work) as (here, _):
-        asked = asyncio.create_task(here.request(Request("POST", "/")))
-        await begun.wait()
-        asked.cancel()
-        may_end.set()
-        await asyncio.wait_for(ended.wait(), 5)
-        assert asked.cancelled()
+    async with connected_channels(far_handler=work) as (near, _):
+        sent = asyncio.create_task(near.request(Request("POST", "/")))
+        await started.wait()
+        sent.cancel()
+        may_finish.set()
+        await asyncio.wait_for(finished.wait(), 5)
+        assert sent.cancelled()
 
 
-@really
-async def test_whoever_waits_is_told_when_the_other_process_ends() -> None:
+@run_on_uvloop
+async def test_pending_requests_fail_when_the_other_process_ends() -> None:
     async def never(request: Request) -> Reply:
         await asyncio.Event().wait()
         raise AssertionError
 
-    watch = Watch(1)
+    watch = ChunkStream(1)
 
     async def answer(request: Request) -> Reply | StreamReply:
         return await (watch if request.path == "/watch" else never)(request)
 
-    async with lines(other=answer) as (here, there):
-        stream = await here.request(Request("GET", "/watch"))
+    async with connected_channels(far_handler=answer) as (near, far):
+        stream = await near.request(Request("GET", "/watch"))
         assert isinstance(stream, StreamReply)
         assert await anext(stream.chunks) == b"0;"
-        asked = asyncio.create_task(here.request(Request("GET", "/")))
-        await here.request(Request("GET", "/watch"))
-        there.close()
-        await here.closed
+        sent = asyncio.create_task(near.request(Request("GET", "/")))
+        await near.request(Request("GET", "/watch"))
+        far.close()
+        await near.closed
         with pytest.raises(Unreachable):
-            await asked
+            await sent
         with pytest.raises(Unreachable):
             await anext(stream.chunks)
         with pytest.raises(Unreachable, match="it has ended"):
-            await here.request(Request("GET", "/"))
+            await near.request(Request("GET", "/"))
         await asyncio.wait_for(watch.closed.wait(), 5)

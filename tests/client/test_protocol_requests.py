@@ -22,12 +22,12 @@ A = Key("default", "a")
     ("verb", "method"),
     [("get", "GET"), ("update", "PUT"), ("patch", "PATCH"), ("delete", "DELETE")],
 )
-def test_a_verb_on_an_object_is_a_method_on_its_path(verb: str, method: str) -> None:
+def test_verb_on_an_object_is_a_method_on_its_path(verb: str, method: str) -> None:
     request = build_request(verb, POD, A)
     assert (request.method, request.path) == (method, "/api/v1/namespaces/default/pods/a")
 
 
-def test_create_goes_to_the_collection_with_its_body_untouched() -> None:
+def test_create_posts_the_unchanged_body_to_the_collection() -> None:
     body = {"metadata": {"name": "a"}}
     request = build_request("create", POD_GROUP, Key("default", ""), body=body)
     assert request.path == "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
@@ -35,7 +35,7 @@ def test_create_goes_to_the_collection_with_its_body_untouched() -> None:
     assert request.headers == {"accept": JSON, "content-type": JSON}
 
 
-def test_a_subresource_and_a_content_type_have_their_places() -> None:
+def test_subresource_is_in_the_path_and_content_type_in_the_headers() -> None:
     request = build_request(
         "patch", NODE, Key("", "n"), subresource="status", body=b"{}", content=MERGE_PATCH
     )
@@ -43,11 +43,11 @@ def test_a_subresource_and_a_content_type_have_their_places() -> None:
     assert request.headers["content-type"] == MERGE_PATCH
 
 
-def test_a_request_without_a_body_says_nothing_about_one() -> None:
+def test_request_without_a_body_has_no_content_type() -> None:
     assert build_request("get", POD, A).headers == {"accept": JSON}
 
 
-def test_options_are_encoded_and_empty_ones_left_out() -> None:
+def test_options_are_encoded_and_empty_options_omitted() -> None:
     request = collection_request(
         "list", POD, {"label_selector": "a=b,c", "field_selector": ""}, {"limit": 5, "continue": ""}
     )
@@ -55,7 +55,7 @@ def test_options_are_encoded_and_empty_ones_left_out() -> None:
     assert request.query == "labelSelector=a%3Db%2Cc&limit=5"
 
 
-def test_a_watch_asks_for_bookmarks_and_is_known_as_a_watch() -> None:
+def test_watch_request_allows_bookmarks_and_is_recognised_as_a_watch() -> None:
     request = collection_request("watch", POD, {"namespace": "default"}, {"resourceVersion": 7})
     assert request.path == "/api/v1/namespaces/default/pods"
     assert request.query == "watch=true&allowWatchBookmarks=true&resourceVersion=7"
@@ -64,30 +64,35 @@ def test_a_watch_asks_for_bookmarks_and_is_known_as_a_watch() -> None:
 
 
 @pytest.mark.parametrize("verb", ["get", "update", "patch", "delete"])
-def test_no_object_is_reached_without_its_name(verb: str) -> None:
+def test_request_for_an_object_needs_a_name(verb: str) -> None:
     with pytest.raises(BadRequest, match="is empty"):
         build_request(verb, POD, Key("default", ""))
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "../../secrets/x", "a%2fb"])
-def test_a_name_cannot_lead_to_another_path(name: str) -> None:
-    with pytest.raises(BadRequest, match="is no name"):
+def test_name_is_escaped_in_the_path(name: str) -> None:
+    with pytest.raises(BadRequest, match="is not a valid name"):
         build_request("get", POD, Key("default", name))
-    with pytest.raises(BadRequest, match="is no name"):
+    with pytest.raises(BadRequest, match="is not a valid name"):
         build_request("get", POD, Key(name, "a"))
 
 
-def test_a_merge_patch_stays_an_object_and_a_json_patch_becomes_bytes() -> None:
+def test_merge_patch_stays_an_object_and_json_patch_becomes_bytes() -> None:
     merge: Object = {"spec": {}}
     operations = [{"op": "remove", "path": "/spec"}]
     assert encode_patch(merge) is merge
     assert encode_patch(operations) == orjson.dumps(operations)
 
 
-def test_delete_options_say_only_what_was_given() -> None:
+def test_delete_options_contain_only_the_given_fields() -> None:
     bare = {"kind": "DeleteOptions", "apiVersion": "v1"}
-    assert delete_options("", "", None, "") == bare
-    assert delete_options("u", "7", 0, "Foreground") == {
+    absent = delete_options(
+        uid="", resource_version="", grace_period_seconds=None, propagation_policy=""
+    )
+    assert absent == bare
+    assert delete_options(
+        uid="u", resource_version="7", grace_period_seconds=0, propagation_policy="Foreground"
+    ) == {
         **bare,
         "gracePeriodSeconds": 0,
         "preconditions": {"uid": "u", "resourceVersion": "7"},

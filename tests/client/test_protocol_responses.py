@@ -19,29 +19,29 @@ from phalanx.client.protocol import (
     retry_after,
 )
 
-from .fake_api import bookmark, line, pod, refused, reply
+from .fake_api import bookmark, pod, reply, status_reply, watch_event
 
-STREAM = line("ADDED", pod("a", 5)) + line("MODIFIED", pod("a", 7)) + bookmark(9)
+STREAM = watch_event("ADDED", pod("a", 5)) + watch_event("MODIFIED", pod("a", 7)) + bookmark(9)
 
 
-def names(events: list[WatchEvent[Pod]]) -> list[tuple[str, str, int]]:
+def summarise(events: list[WatchEvent[Pod]]) -> list[tuple[str, str, int]]:
     return [(event.type, event.object.metadata.name, event.revision) for event in events]
 
 
-def test_an_answer_is_read_into_a_struct_or_a_dict() -> None:
+def test_reply_is_decoded_into_a_struct_or_a_dict() -> None:
     answer = reply(pod("a", 5, node="n"))
     assert decode_reply(answer, Pod).spec.node_name == "n"
     assert decode_reply(answer, dict) == pod("a", 5, node="n")
 
 
-def test_a_page_holds_structs_and_the_way_to_the_next() -> None:
+def test_list_page_holds_structs_and_the_continue_token() -> None:
     answer = reply({"metadata": {"resourceVersion": "9", "continue": "t"}, "items": [pod("a", 5)]})
     page = decode_reply(answer, list_page_type(Pod))
     assert [found.metadata.name for found in page.items or ()] == ["a"]
     assert (page.metadata.resource_version, page.metadata.more) == ("9", "t")
 
 
-def test_a_page_may_say_that_it_has_no_items() -> None:
+def test_list_page_may_have_null_items() -> None:
     assert decode_reply(reply({"metadata": {}, "items": None}), list_page_type(Pod)).items is None
 
 
@@ -56,9 +56,9 @@ def test_a_page_may_say_that_it_has_no_items() -> None:
         errors.TooManyRequests("later", retry_after=3),
     ],
 )
-def test_a_refusal_is_raised_as_the_error_that_the_server_meant(error: errors.ApiError) -> None:
+def test_status_reply_is_raised_as_the_matching_error(error: errors.ApiError) -> None:
     with pytest.raises(type(error)) as raised:
-        decode_reply(refused(error), Pod)
+        decode_reply(status_reply(error), Pod)
     assert raised.value.status() == error.status()
 
 
@@ -77,7 +77,7 @@ def test_a_refusal_is_raised_as_the_error_that_the_server_meant(error: errors.Ap
         (500, b'{"details": "x"}', errors.ServerError),
     ],
 )
-def test_a_refusal_that_is_no_status_is_judged_by_its_code(
+def test_error_reply_without_a_status_is_classified_by_its_code(
     code: int, body: bytes, expected: type[errors.ApiError]
 ) -> None:
     with pytest.raises(errors.ApiError) as raised:
@@ -89,7 +89,7 @@ def test_a_refusal_that_is_no_status_is_judged_by_its_code(
     "body",
     [b"", b"{", b"[]", b'"\xff"', b'{"metadata": 1}', b'{"metadata":{},"x":' + b"[" * 10**5],
 )
-def test_an_answer_that_makes_no_sense_is_a_server_error(body: bytes) -> None:
+def test_unreadable_reply_is_a_server_error(body: bytes) -> None:
     with pytest.raises(errors.ServerError, match="cannot be read"):
         decode_reply(Reply(200, body), Pod)
 
@@ -106,55 +106,55 @@ def test_an_answer_that_makes_no_sense_is_a_server_error(body: bytes) -> None:
         (200, "1", None),
     ],
 )
-def test_only_a_busy_server_is_given_the_time_it_asks_for(
+def test_retry_after_applies_to_429_and_503_only_and_is_bounded(
     code: int, asked: str, wait: float | None
 ) -> None:
     assert retry_after(reply({}, code, Retry_After=asked)) == wait
 
 
-def test_a_busy_server_that_names_no_time_is_not_asked_again() -> None:
+def test_busy_reply_without_retry_after_is_not_retried() -> None:
     assert retry_after(reply({}, 429)) is None
 
 
-def test_a_watch_becomes_events_and_remembers_where_to_resume() -> None:
+def test_watch_decoder_returns_events_and_keeps_the_revision() -> None:
     decoder = WatchDecoder(Pod, since=4)
-    assert names(decoder.feed(STREAM)) == [("ADDED", "a", 5), ("MODIFIED", "a", 7)]
+    assert summarise(decoder.feed(STREAM)) == [("ADDED", "a", 5), ("MODIFIED", "a", 7)]
     assert decoder.revision == 9
 
 
-def test_a_watch_without_a_struct_gives_dicts() -> None:
+def test_watch_decoder_without_a_struct_returns_dicts() -> None:
     decoder = WatchDecoder(dict)
     assert decoder.feed(STREAM)[0] == WatchEvent("ADDED", pod("a", 5), 5)
     assert decoder.revision == 9
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8))
-def test_it_does_not_matter_where_the_pieces_of_a_watch_are_cut(cuts: list[int]) -> None:
+def test_watch_decoder_accepts_any_chunk_boundaries(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(STREAM)]
     decoder = WatchDecoder(Pod)
     pieces = [STREAM[start:end] for start, end in pairwise(edges)]
     events = [event for piece in pieces for event in decoder.feed(piece)]
-    assert names(events) == [("ADDED", "a", 5), ("MODIFIED", "a", 7)]
+    assert summarise(events) == [("ADDED", "a", 5), ("MODIFIED", "a", 7)]
     assert decoder.revision == 9
     assert decoder.error is None
 
 
-def test_an_event_that_is_not_complete_does_not_move_the_revision() -> None:
+def test_incomplete_event_does_not_move_the_revision() -> None:
     decoder = WatchDecoder(Pod, since=4)
-    assert decoder.feed(line("ADDED", pod("a", 5))[:-1]) == []
+    assert decoder.feed(watch_event("ADDED", pod("a", 5))[:-1]) == []
     assert decoder.revision == 4
 
 
-def test_the_place_to_resume_never_moves_back() -> None:
+def test_revision_of_a_watch_never_moves_back() -> None:
     decoder = WatchDecoder(Pod, since=8)
-    decoder.feed(line("ADDED", pod("a", 5)) + bookmark(6))
+    decoder.feed(watch_event("ADDED", pod("a", 5)) + bookmark(6))
     assert decoder.revision == 8
 
 
-def test_the_last_word_of_a_watch_comes_after_the_events_before_it_and_ends_it() -> None:
+def test_error_event_ends_the_watch_after_the_events_before_it() -> None:
     decoder = WatchDecoder(Pod)
-    last = line("ERROR", errors.Expired("too old").status())
-    assert len(decoder.feed(line("ADDED", pod("a", 5)) + last)) == 1
+    last = watch_event("ERROR", errors.Expired("too old").status())
+    assert len(decoder.feed(watch_event("ADDED", pod("a", 5)) + last)) == 1
     assert isinstance(decoder.error, errors.Expired)
     assert decoder.feed(STREAM) == []
 
@@ -164,25 +164,23 @@ def test_the_last_word_of_a_watch_comes_after_the_events_before_it_and_ends_it()
     [
         b"nonsense\n",
         b"{}\n",
-        line("RENAMED", pod("a", 5)),
-        line("ADDED", {"metadata": {"name": "a", "resourceVersion": "x"}}),
-        line("ADDED", {"metadata": None}),
-        line("BOOKMARK", {}),
-        line("ERROR", {"code": "x", "details": 1}),
+        watch_event("RENAMED", pod("a", 5)),
+        watch_event("ADDED", {"metadata": {"name": "a", "resourceVersion": "x"}}),
+        watch_event("ADDED", {"metadata": None}),
+        watch_event("BOOKMARK", {}),
+        watch_event("ERROR", {"code": "x", "details": 1}),
         b'{"type":"ERROR","object":[]}\n',
     ],
 )
 @pytest.mark.parametrize("struct", [Pod, dict])
-def test_a_watch_event_that_makes_no_sense_is_a_server_error(
-    bad: bytes, struct: type[Pod | Object]
-) -> None:
+def test_invalid_watch_event_is_a_server_error(bad: bytes, struct: type[Pod | Object]) -> None:
     decoder = WatchDecoder(struct)
     assert decoder.feed(bad) == []
     assert isinstance(decoder.error, errors.ServerError)
 
 
 @given(st.binary())
-def test_whatever_bytes_come_a_watch_gives_events_or_our_own_error(data: bytes) -> None:
+def test_any_bytes_decode_to_events_or_an_api_error(data: bytes) -> None:
     decoder = WatchDecoder(dict)
     decoder.feed(data)
     decoder.feed(b"\n")
@@ -190,7 +188,7 @@ def test_whatever_bytes_come_a_watch_gives_events_or_our_own_error(data: bytes) 
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
-def test_a_watch_event_beyond_all_measure_is_refused(end: bytes) -> None:
+def test_watch_event_above_the_size_limit_is_an_error(end: bytes) -> None:
     decoder = WatchDecoder(dict)
     decoder.feed(b" " * MAX_EVENT_BYTES)
     assert decoder.error is None

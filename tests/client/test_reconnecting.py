@@ -1,4 +1,4 @@
-"""An informer over TLS to a real server, through a line that is cut."""
+"""An informer connected to a real server over TLS, through a proxy that breaks connections."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from phalanx.server.security.keyring import server_tls_context
 from phalanx.store.memory import MemoryStore
 from tests.builders import pod
 
-PATIENCE = 20.0
+TIMEOUT_SECONDS = 20.0
 
 
 @pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests run in real time."""
+def _short_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the back-off: these tests run in real time."""
     monkeypatch.setattr(informer, "MIN_BACKOFF", 0.05)
     monkeypatch.setattr(informer, "MAX_BACKOFF", 0.1)
 
 
 class BreakableProxy:
-    """A port that leads to another one, byte by byte, and can be cut."""
+    """Forwards a port to another one and can break all connections."""
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._ends: list[asyncio.StreamWriter] = []
+        self._writers: list[asyncio.StreamWriter] = []
         self.is_cut = False
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[int]:
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._forward, "127.0.0.1", 0)
         try:
             yield server.sockets[0].getsockname()[1]
         finally:
@@ -54,23 +54,28 @@ class BreakableProxy:
             await asyncio.sleep(0)
 
     def cut(self) -> None:
-        """Every connection breaks off, and none is made any more."""
+        """Break every connection and refuse new ones."""
         self.is_cut = True
-        for end in self._ends:
+        for end in self._writers:
             end.transport.abort()
-        self._ends.clear()
+        self._writers.clear()
 
-    async def _connected(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+    async def _forward(
+        self, client_reader: asyncio.StreamReader, client_writer: asyncio.StreamWriter
+    ) -> None:
         if self.is_cut:
-            back.transport.abort()
+            client_writer.transport.abort()
             return
-        far, forth = await asyncio.open_connection("127.0.0.1", self._port)
-        self._ends += [back, forth]
+        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writers += [client_writer, server_writer]
         with suppress(OSError):
-            await asyncio.gather(_carry(near, forth), _carry(far, back))
+            await asyncio.gather(
+                _copy_stream(client_reader, server_writer),
+                _copy_stream(server_reader, client_writer),
+            )
 
 
-async def _carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+async def _copy_stream(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
     while data := await source.read(65536):
         target.write(data)
         await target.drain()
@@ -78,38 +83,38 @@ async def _carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> 
 
 
 class ReconnectFixture:
-    """A server, a user beside it, and an informer at the other end of a line."""
+    """A server, a client in its process, and an informer behind the proxy."""
 
     def __init__(
-        self, store: MemoryStore, user: Client, client: Client, line: BreakableProxy
+        self, store: MemoryStore, user: Client, client: Client, proxy: BreakableProxy
     ) -> None:
-        self.store, self.user, self.line = store, user, line
+        self.store, self.user, self.proxy = store, user, proxy
         self.informer = Informer(client, POD, Pod, random=SeededRandom(1))
-        self.told: list[str] = []
-        self.news = asyncio.Event()
-        self.informer.cache.subscribe(self._changed)
+        self.observed: list[str] = []
+        self.changed = asyncio.Event()
+        self.informer.cache.subscribe(self._record_change)
 
-    def _changed(self, old: Pod | None, new: Pod | None) -> None:
+    def _record_change(self, old: Pod | None, new: Pod | None) -> None:
         sign = {(True, False): "+", (False, True): "-"}.get((old is None, new is None), "~")
-        found = new or old
-        assert found is not None
-        self.told.append(sign + found.metadata.name)
-        self.news.set()
+        fixture = new or old
+        assert fixture is not None
+        self.observed.append(sign + fixture.metadata.name)
+        self.changed.set()
 
-    async def observes(self, *told: str) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while self.told != list(told):
-                self.news.clear()
-                await self.news.wait()
+    async def wait_for_changes(self, *observed: str) -> None:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while self.observed != list(observed):
+                self.changed.clear()
+                await self.changed.wait()
 
     async def break_connection(self) -> None:
-        """Cut it, and wait until that is felt."""
-        self.line.cut()
+        """Break the connection and wait until the informer reports the failure."""
+        self.proxy.cut()
         for _ in range(1000):
             if isinstance(self.informer.failure, Unreachable):
                 return
             await asyncio.sleep(0.01)
-        raise AssertionError("nobody minds")
+        raise AssertionError("the informer reports no failure")
 
 
 @asynccontextmanager
@@ -119,51 +124,53 @@ async def reconnect_fixture(folder: Path) -> AsyncIterator[ReconnectFixture]:
     store = MemoryStore()
     server = Server(store, clock, SystemRandom(), tokens=tokens)
     await server.start()
-    line = BreakableProxy(sock.getsockname()[1])
-    async with serve_http(server.handle, tokens, sock, tls), line.open() as port:
+    proxy = BreakableProxy(sock.getsockname()[1])
+    async with serve_http(server.handle, tokens, sock, tls), proxy.open() as port:
         access = kubeconfig.ClientConfig(f"https://127.0.0.1:{port}", authority.decode(), "secret")
         client = kubeconfig.create_client(access)
-        found = ReconnectFixture(
-            store, Client(InProcessTransport(server.handle, ADMIN)), client, line
+        fixture = ReconnectFixture(
+            store, Client(InProcessTransport(server.handle, ADMIN)), client, proxy
         )
-        running = asyncio.create_task(found.informer.run())
+        running = asyncio.create_task(fixture.informer.run())
         try:
-            yield found
+            yield fixture
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await client.close()
 
 
-def test_what_happened_while_the_line_was_cut_is_told_once_and_in_order(tmp_path: Path) -> None:
+def test_changes_during_an_outage_are_reported_once_and_in_order(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with reconnect_fixture(tmp_path) as p:
-            await p.user.create(POD, pod("a"))
-            await p.observes("+a")
-            await p.break_connection()
-            await p.user.create(POD, pod("b"))
-            await p.user.delete(POD, Key("default", "a"))
-            await p.user.create(POD, pod("c"))
-            p.line.is_cut = False
-            await p.observes("+a", "+b", "-a", "+c")
-            assert p.informer.failure is None
+        async with reconnect_fixture(tmp_path) as fixture:
+            await fixture.user.create(POD, pod("a"))
+            await fixture.wait_for_changes("+a")
+            await fixture.break_connection()
+            await fixture.user.create(POD, pod("b"))
+            await fixture.user.delete(POD, Key("default", "a"))
+            await fixture.user.create(POD, pod("c"))
+            fixture.proxy.is_cut = False
+            await fixture.wait_for_changes("+a", "+b", "-a", "+c")
+            assert fixture.informer.failure is None
 
     asyncio.run(scenario())
 
 
-def test_what_the_server_has_forgotten_meanwhile_is_made_up_for_by_a_list(tmp_path: Path) -> None:
+def test_informer_lists_again_when_the_history_was_compacted_during_an_outage(
+    tmp_path: Path,
+) -> None:
     async def scenario() -> None:
-        async with reconnect_fixture(tmp_path) as p:
-            await p.user.create(POD, pod("a"))
-            await p.observes("+a")
-            await p.break_connection()
-            await p.user.delete(POD, Key("default", "a"))
+        async with reconnect_fixture(tmp_path) as fixture:
+            await fixture.user.create(POD, pod("a"))
+            await fixture.wait_for_changes("+a")
+            await fixture.break_connection()
+            await fixture.user.delete(POD, Key("default", "a"))
             for name in "bcd":
-                await p.user.create(POD, pod(name))
-            p.store.compact(p.store.revision)
-            p.line.is_cut = False
-            await p.observes("+a", "-a", "+b", "+c", "+d")
-            await p.user.create(POD, pod("e"))
-            await p.observes("+a", "-a", "+b", "+c", "+d", "+e")
+                await fixture.user.create(POD, pod(name))
+            fixture.store.compact(fixture.store.revision)
+            fixture.proxy.is_cut = False
+            await fixture.wait_for_changes("+a", "-a", "+b", "+c", "+d")
+            await fixture.user.create(POD, pod("e"))
+            await fixture.wait_for_changes("+a", "-a", "+b", "+c", "+d", "+e")
 
     asyncio.run(scenario())

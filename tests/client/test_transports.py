@@ -22,11 +22,11 @@ from .conftest import run
 ADMIN = UserInfo("admin", ("system:masters",))
 
 
-def test_inside_one_process_a_body_is_handed_over_and_the_user_is_the_transports() -> None:
-    seen: list[Request] = []
+def test_in_process_transport_passes_the_body_by_reference_and_sets_its_user() -> None:
+    received: list[Request] = []
 
     async def handler(request: Request) -> Reply:
-        seen.append(request)
+        received.append(request)
         return Reply(200, b"{}")
 
     body = {"kind": "Pod"}
@@ -35,18 +35,18 @@ def test_inside_one_process_a_body_is_handed_over_and_the_user_is_the_transports
         200, b"{}"
     )
     run(transport.close())
-    assert seen == [Request("POST", "/x", "a=b", {"accept": "y"}, body, ADMIN)]
-    assert seen[0].body is body
+    assert received == [Request("POST", "/x", "a=b", {"accept": "y"}, body, ADMIN)]
+    assert received[0].body is body
 
 
-def test_a_server_that_is_not_there_is_told_in_one_sentence() -> None:
+def test_unreachable_server_is_reported_in_one_line() -> None:
     error = Unreachable("https://127.0.0.1:6443", "Connection refused")
     assert str(error) == "cannot reach https://127.0.0.1:6443: Connection refused"
     assert (error.server, error.cause) == ("https://127.0.0.1:6443", "Connection refused")
 
 
-class Recorded:
-    """A server that has nothing, and notes what it is asked."""
+class RecordingTransport:
+    """A server without objects that records the methods of requests."""
 
     def __init__(self) -> None:
         self.methods: list[str] = []
@@ -60,8 +60,8 @@ class Recorded:
 
 
 @in_virtual_time
-async def test_what_reads_goes_through() -> None:
-    server = Recorded()
+async def test_read_only_transport_passes_reads() -> None:
+    server = RecordingTransport()
     client = Client(ReadOnlyTransport(server))
     await client.list(POD)
     await client.close()
@@ -69,8 +69,8 @@ async def test_what_reads_goes_through() -> None:
 
 
 @in_virtual_time
-async def test_what_writes_never_reaches_the_server() -> None:
-    server = Recorded()
+async def test_read_only_transport_rejects_writes() -> None:
+    server = RecordingTransport()
     client = Client(ReadOnlyTransport(server))
     with pytest.raises(AssertionError, match="POST"):
         await client.create(POD, pod("a"))
@@ -79,31 +79,31 @@ async def test_what_writes_never_reaches_the_server() -> None:
     assert server.methods == []
 
 
-_RIGHT = 'User "me" cannot create resource "pods" in API group ""'
+_DENIAL = 'User "me" cannot create resource "pods" in API group ""'
 
 
 class ForbiddingTransport:
-    """A server that forbids everything, by the name of what was asked for."""
+    """Answers every request with 403 Forbidden for the name in its path."""
 
     async def send(self, request: Request) -> Reply | StreamReply:
         name = request.path.rpartition("/")[2]
-        error = Forbidden(f'pods "{name}" is forbidden: {_RIGHT}')
+        error = Forbidden(f'pods "{name}" is forbidden: {_DENIAL}')
         return Reply(error.code, b'{"kind": "Status", "reason": "Forbidden", "message": "%s"}'
                      % str(error).replace('"', '\\"').encode())  # fmt: skip
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no connection."""
 
 
-def test_a_right_that_is_missing_is_told_once_whatever_it_was_for() -> None:
-    said: list[str] = []
+def test_missing_permission_is_reported_once_for_many_objects() -> None:
+    reports: list[str] = []
 
     async def scenario() -> None:
-        way = DenialReportingTransport(ForbiddingTransport(), said.append)
+        transport = DenialReportingTransport(ForbiddingTransport(), reports.append)
         for method, name in (("GET", "x"), ("POST", "a"), ("POST", "b"), ("DELETE", "a")):
-            answer = await way.send(Request(method, f"/api/v1/pods/{name}", "", {}, b""))
+            answer = await transport.send(Request(method, f"/api/v1/pods/{name}", "", {}, b""))
             assert answer.code == 403
-        await way.close()
+        await transport.close()
 
     asyncio.run(scenario())
-    assert said == [f'pods "a" is forbidden: {_RIGHT}']
+    assert reports == [f'pods "a" is forbidden: {_DENIAL}']

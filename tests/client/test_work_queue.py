@@ -11,8 +11,8 @@ from phalanx.client.work_queue import BASE_DELAY, MAX_DELAY, WorkQueue
 from .conftest import run
 
 
-async def ready(queue: WorkQueue[str]) -> list[str]:
-    """All keys that can be had without waiting, in order; each is done at once."""
+async def get_ready(queue: WorkQueue[str]) -> list[str]:
+    """Get all keys that are ready, in order; each is done at once."""
     keys = []
     while len(queue):
         keys.append(await queue.get())
@@ -20,23 +20,23 @@ async def ready(queue: WorkQueue[str]) -> list[str]:
     return keys
 
 
-async def moment(queue: WorkQueue[str]) -> float:
-    """When the next key comes."""
+async def next_key_time(queue: WorkQueue[str]) -> float:
+    """Wait for the next key and return the time."""
     queue.done(await queue.get())
     return asyncio.get_running_loop().time()
 
 
-def test_keys_come_in_the_order_in_which_they_were_added_and_only_once() -> None:
+def test_keys_are_returned_once_in_the_order_of_their_first_add() -> None:
     async def scenario() -> None:
         queue: WorkQueue[str] = WorkQueue()
         for key in "abacb":
             assert queue.add(key)
-        assert await ready(queue) == ["a", "b", "c"]
+        assert await get_ready(queue) == ["a", "b", "c"]
 
     run(scenario())
 
 
-def test_a_worker_waits_for_a_key() -> None:
+def test_worker_waits_for_a_key() -> None:
     async def scenario() -> None:
         queue: WorkQueue[str] = WorkQueue()
         worker = asyncio.create_task(queue.get())
@@ -48,7 +48,7 @@ def test_a_worker_waits_for_a_key() -> None:
     run(scenario())
 
 
-def test_a_key_that_is_added_while_it_is_worked_on_comes_again_once_afterwards() -> None:
+def test_key_added_while_in_process_is_returned_once_more_afterwards() -> None:
     async def scenario() -> None:
         queue: WorkQueue[str] = WorkQueue()
         queue.add("a")
@@ -57,36 +57,36 @@ def test_a_key_that_is_added_while_it_is_worked_on_comes_again_once_afterwards()
         queue.add("a")
         assert len(queue) == 0
         queue.done("a")
-        assert await ready(queue) == ["a"]
+        assert await get_ready(queue) == ["a"]
 
     run(scenario())
 
 
-def test_a_delayed_key_comes_when_its_time_has_come() -> None:
+def test_delayed_key_is_returned_after_its_delay() -> None:
     async def scenario() -> None:
         queue: WorkQueue[str] = WorkQueue()
         queue.add_after("a", 10)
-        assert await moment(queue) == pytest.approx(10)
+        assert await next_key_time(queue) == pytest.approx(10)
 
     run(scenario())
 
 
-def test_of_several_delays_the_soonest_counts_and_an_add_does_not_cancel_it() -> None:
+def test_shortest_of_several_delays_counts_and_an_add_does_not_cancel_it() -> None:
     async def scenario() -> None:
         queue: WorkQueue[str] = WorkQueue()
         queue.add_after("a", 10)
         queue.add_after("a", 3)
         queue.add_after("a", 5)
         queue.add("a")
-        assert await moment(queue) == 0
-        assert await moment(queue) == pytest.approx(3)
+        assert await next_key_time(queue) == 0
+        assert await next_key_time(queue) == pytest.approx(3)
         await asyncio.sleep(100)
         assert len(queue) == 0
 
     run(scenario())
 
 
-def test_a_delayed_key_that_is_being_worked_on_comes_again_afterwards() -> None:
+def test_delayed_key_that_is_in_process_is_returned_again_afterwards() -> None:
     async def scenario() -> None:
         queue: WorkQueue[str] = WorkQueue()
         queue.add("a")
@@ -95,51 +95,51 @@ def test_a_delayed_key_that_is_being_worked_on_comes_again_afterwards() -> None:
         await asyncio.sleep(2)
         assert len(queue) == 0
         queue.done("a")
-        assert await ready(queue) == ["a"]
+        assert await get_ready(queue) == ["a"]
 
     run(scenario())
 
 
-def test_failures_of_a_key_lengthen_its_pause_until_they_are_forgotten() -> None:
+def test_retries_of_a_key_back_off_until_it_is_forgotten() -> None:
     async def scenario() -> list[float]:
         queue: WorkQueue[str] = WorkQueue()
-        pauses = []
+        delays = []
         for _ in range(20):
             start = asyncio.get_running_loop().time()
-            queue.retry("a")
-            pauses.append(await moment(queue) - start)
-        queue.retry("b")
+            queue.add_rate_limited("a")
+            delays.append(await next_key_time(queue) - start)
+        queue.add_rate_limited("b")
         start = asyncio.get_running_loop().time()
-        assert await moment(queue) - start == pytest.approx(BASE_DELAY)
+        assert await next_key_time(queue) - start == pytest.approx(BASE_DELAY)
         queue.forget("a")
-        queue.retry("a")
+        queue.add_rate_limited("a")
         start = asyncio.get_running_loop().time()
-        assert await moment(queue) - start == pytest.approx(BASE_DELAY)
-        return pauses
+        assert await next_key_time(queue) - start == pytest.approx(BASE_DELAY)
+        return delays
 
-    pauses = run(scenario())
+    delays = run(scenario())
     expected = [min(BASE_DELAY * 2**n, MAX_DELAY) for n in range(20)]
-    assert pauses == pytest.approx(expected)
+    assert delays == pytest.approx(expected)
 
 
-def test_a_full_queue_refuses_new_keys_and_loses_none_that_it_has() -> None:
+def test_full_queue_rejects_new_keys_and_keeps_the_present_ones() -> None:
     async def scenario() -> None:
         queue: WorkQueue[str] = WorkQueue(capacity=2)
         assert queue.add("a")
         assert queue.add_after("b", 1)
         assert not queue.add("c")
-        assert not queue.retry("c")
+        assert not queue.add_rate_limited("c")
         assert queue.add("a")
         assert queue.add_after("b", 2)
-        assert await ready(queue) == ["a"]
+        assert await get_ready(queue) == ["a"]
         assert queue.add("c")
         await asyncio.sleep(1.5)
-        assert await ready(queue) == ["c", "b"]
+        assert await get_ready(queue) == ["c", "b"]
 
     run(scenario())
 
 
-def test_a_key_to_be_done_again_takes_room_so_that_it_cannot_get_lost() -> None:
+def test_key_added_while_in_process_counts_against_the_capacity() -> None:
     async def scenario() -> None:
         queue: WorkQueue[str] = WorkQueue(capacity=1)
         queue.add("a")
@@ -147,12 +147,12 @@ def test_a_key_to_be_done_again_takes_room_so_that_it_cannot_get_lost() -> None:
         assert queue.add("a")
         assert not queue.add("b")
         queue.done("a")
-        assert await ready(queue) == ["a"]
+        assert await get_ready(queue) == ["a"]
 
     run(scenario())
 
 
-def test_a_closed_queue_adds_nothing_by_itself() -> None:
+def test_closed_queue_drops_delayed_keys() -> None:
     async def scenario() -> None:
         queue: WorkQueue[str] = WorkQueue()
         queue.add_after("a", 1)
@@ -163,7 +163,7 @@ def test_a_closed_queue_adds_nothing_by_itself() -> None:
     run(scenario())
 
 
-def test_a_worker_that_is_stopped_while_it_waits_takes_no_key_with_it() -> None:
+def test_worker_cancelled_while_waiting_leaves_its_key_in_the_queue() -> None:
     async def scenario() -> None:
         queue: WorkQueue[str] = WorkQueue()
         worker = asyncio.create_task(queue.get())
@@ -171,7 +171,7 @@ def test_a_worker_that_is_stopped_while_it_waits_takes_no_key_with_it() -> None:
         queue.add("a")
         worker.cancel()
         await asyncio.sleep(0)
-        assert await ready(queue) == ["a"]
+        assert await get_ready(queue) == ["a"]
 
     run(scenario())
 
@@ -180,34 +180,34 @@ def test_a_worker_that_is_stopped_while_it_waits_takes_no_key_with_it() -> None:
     st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([0.0, 0.3, 1.0])), max_size=20),
     st.integers(1, 3),
 )
-def test_every_add_is_followed_by_work_and_no_key_is_worked_on_twice_at_a_time(
+def test_every_add_is_processed_and_no_key_is_processed_concurrently(
     adds: list[tuple[str, float]], workers: int
 ) -> None:
     async def scenario() -> None:
         queue: WorkQueue[str] = WorkQueue()
         loop = asyncio.get_running_loop()
         busy: set[str] = set()
-        begun: dict[str, float] = {}
-        wanted: dict[str, float] = {}
+        started: dict[str, float] = {}
+        added: dict[str, float] = {}
 
         async def work() -> None:
             while True:
                 key = await queue.get()
                 assert key not in busy
                 busy.add(key)
-                begun[key] = loop.time()
+                started[key] = loop.time()
                 await asyncio.sleep(0.5)
                 busy.discard(key)
                 queue.done(key)
 
         tasks = [asyncio.create_task(work()) for _ in range(workers)]
         for key, delay in adds:
-            wanted[key] = max(wanted.get(key, 0), loop.time())
+            added[key] = max(added.get(key, 0), loop.time())
             assert queue.add_after(key, delay) if delay else queue.add(key)
             await asyncio.sleep(0.2)
         await asyncio.sleep(60)
         assert not any(task.done() for task in tasks)
-        assert all(begun[key] >= at for key, at in wanted.items())
+        assert all(started[key] >= at for key, at in added.items())
         assert len(queue) == 0
         assert not busy
 

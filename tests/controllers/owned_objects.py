@@ -52,7 +52,7 @@ async def object_names(c: Cluster, kind: Kind = CONFIG_MAP) -> list[str]:
 async def delete_object(
     c: Cluster, name: str, policy: str = "", *, kind: Kind = CONFIG_MAP
 ) -> None:
-    await c.client.delete(kind, Key("default", name), propagation=policy)
+    await c.client.delete(kind, Key("default", name), propagation_policy=policy)
 
 
 async def change_metadata(c: Cluster, name: str, kind: Kind = CONFIG_MAP, **meta: object) -> None:

@@ -124,7 +124,7 @@ async def test_on_a_phalanx_server_all_controllers_run_and_reconcile_every_job()
         await asyncio.sleep(SETTLE_SECONDS)
         assert await owners(c) == ["ours", "plain", "plain"]
         assert len((await c.client.list(WORKLOAD)).items) == 2
-        await c.client.delete(JOB, Key("default", "plain"), propagation="Background")
+        await c.client.delete(JOB, Key("default", "plain"), propagation_policy="Background")
         await asyncio.sleep(SETTLE_SECONDS)
         assert len((await c.client.list(WORKLOAD)).items) == 1
 

@@ -59,7 +59,7 @@ async def filled(c: Cluster, cpu: str = "2") -> None:
 async def end(c: Cluster, *names: str) -> None:
     """Remove pods that are being deleted."""
     for name in names:
-        await c.client.delete(POD, Key("default", name), grace=0)
+        await c.client.delete(POD, Key("default", name), grace_period_seconds=0)
 
 
 async def nominated(c: Cluster) -> dict[str, str]:

@@ -80,7 +80,7 @@ class TrialCluster:
         await self.client.patch(kind, _key(kind, name), change)
 
     async def delete(self, kind: Kind, name: str, propagation: str = "") -> None:
-        await self.client.delete(kind, _key(kind, name), propagation=propagation)
+        await self.client.delete(kind, _key(kind, name), propagation_policy=propagation)
 
     async def finish(
         self, phase: str, *, indexes: Collection[int] | None = None, code: int = 1

@@ -1,4 +1,4 @@
-"""Every reason code that the source can say, found where it is said."""
+"""Finds every reason code that the source writes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from tests.cli.commands import ROOT
 
 SOURCE = ROOT / "src" / "phalanx"
-ROOMS = ("controllers", "scheduler", "components.py", "server/eviction.py")
-#: Which argument of a call is the reason.
+SEARCHED_PATHS = ("controllers", "scheduler", "components.py", "server/eviction.py")
+#: The position of the reason among the arguments of a call.
 CALLS = {
     "CronJobEvent": 0,
     "JobEvent": 0,
@@ -26,7 +26,7 @@ CALLS = {
     "Waiting": 1,
     "Impossible": 1,
 }
-#: Reasons that are chosen by other means than a call: module and the names of its constants.
+#: Reasons that are constants of a module: module and names.
 CONSTANTS = {
     "scheduler/decision.py": ("UNSCHEDULABLE", "SCHEDULER_ERROR", "UNDECIDED"),
     "scheduler/diagnosis/diagnosis.py": ("NOT_READY",),
@@ -39,61 +39,72 @@ CONSTANTS = {
     "controllers/nodes/pod_status.py": ("CONTAINERS_NOT_READY",),
     "controllers/nodes/taint_eviction.py": ("_REASON",),
 }
-#: What is put into reasons that are made of parts: whose objects they are about.
+#: The values of placeholders in reasons that are f-strings.
 PARTS = ("Workload", "PodGroup")
-#: Reasons that are looked up in tables or come in pairs, which no call shows.
+#: Reasons that come from tables or pairs and that no call contains.
 OTHERS = {"GroupsLost", "GroupsBack", "JobSuspended", "JobResumed", "MinCountSatisfied"}
 
 
 def reasons() -> set[str]:
-    """All of them."""
-    found = {value for path in _files() for value in _said(ast.parse(path.read_text()))}
+    """Return all reason codes."""
+    found = {value for path in _files() for value in _find_reasons(ast.parse(path.read_text()))}
     for module, names in CONSTANTS.items():
-        known = _constants(ast.parse((SOURCE / module).read_text()))
-        found |= {known[name] for name in names}
-    return {one for one in found | OTHERS if one[:1].isupper() and one.isalpha()}
+        constants = _constants(ast.parse((SOURCE / module).read_text()))
+        found |= {constants[name] for name in names}
+    return {value for value in found | OTHERS if value[:1].isupper() and value.isalpha()}
 
 
 def _files() -> Iterator[Path]:
-    for room in ROOMS:
-        path = SOURCE / room
+    for searched in SEARCHED_PATHS:
+        path = SOURCE / searched
         yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
 
 
-def _said(tree: ast.Module) -> Iterator[str]:
-    known = _constants(tree)
+def _find_reasons(tree: ast.Module) -> Iterator[str]:
+    constants = _constants(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-            place = CALLS.get(name, len(node.args))
-            if place < len(node.args):
-                yield from _values(node.args[place], known)
+            position = CALLS.get(_call_name(node), len(node.args))
+            if position < len(node.args):
+                yield from _values(node.args[position], constants)
         elif isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 if isinstance(key, ast.Constant) and key.value == "reason":
-                    yield from _values(value, known)
+                    yield from _values(value, constants)
 
 
-def _values(node: ast.expr, known: Mapping[str, str]) -> Iterator[str]:
-    """The texts that an expression may be."""
-    if isinstance(node, ast.JoinedStr):
-        yield from _joined(node)
-        return
-    for part in ast.walk(node):
-        if isinstance(part, ast.Constant) and isinstance(part.value, str):
-            yield part.value
-        elif isinstance(part, ast.Name) and part.id in known:
-            yield known[part.id]
+def _values(node: ast.AST, constants: Mapping[str, str]) -> Iterator[str]:
+    """Yield the strings that an expression can evaluate to.
+
+    Arguments of a nested call in `CALLS`, as in `_record_event(job, JobEvent(…))`, are left to that
+    call: its other arguments are not reasons. The fixed parts of an f-string are no reasons.
+    """
+    match node:
+        case ast.JoinedStr():
+            yield from _expand_f_string(node)
+        case ast.Constant(value=str(value)):
+            yield value
+        case ast.Name(id=name) if name in constants:
+            yield constants[name]
+        case ast.Call() if _call_name(node) in CALLS:
+            return
+        case _:
+            for child in ast.iter_child_nodes(node):
+                yield from _values(child, constants)
 
 
-def _joined(node: ast.JoinedStr) -> Iterator[str]:
+def _call_name(node: ast.Call) -> str:
+    return str(getattr(node.func, "id", getattr(node.func, "attr", "")))
+
+
+def _expand_f_string(node: ast.JoinedStr) -> Iterator[str]:
     for word in PARTS:
-        parts = (one.value if isinstance(one, ast.Constant) else word for one in node.values)
+        parts = (value.value if isinstance(value, ast.Constant) else word for value in node.values)
         yield "".join(map(str, parts))
 
 
 def _constants(tree: ast.Module) -> dict[str, str]:
-    """The texts that a module gives names to."""
+    """Return the string constants of a module by name."""
     found: dict[str, str] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign):

@@ -1,4 +1,4 @@
-"""`pytest tests/sim --update` rewrites the expected timelines; review the difference like code."""
+"""`pytest tests/sim --update` rewrites the expected timelines; review the diff like code."""
 
 from __future__ import annotations
 

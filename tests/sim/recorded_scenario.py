@@ -1,11 +1,13 @@
-"""A recorded scenario acted out in virtual time: its steps against a whole control plane.
+"""Runs a recorded scenario in virtual time: its steps against a complete control plane.
 
-    create   objects, some of them in copies; a node is reported ready, as its kubelet would
-    delete   what is at a path               patch    what is at a path, by merging
-    finish   running pods, as kubelets would until    a state, or a limit of time
-    settle   nothing has changed for so many seconds
+    create   creates objects, possibly in copies; a new node is reported ready, as by its kubelet
+    delete   deletes the object at a path
+    patch    merge-patches the object at a path
+    finish   terminates running pods, as a kubelet would
+    until    waits for a state, or for a time limit
+    settle   waits until nothing has changed for some seconds
 
-Asks only what a user can ask. `outcome` says what it came to.
+It uses only requests that a user can send. `outcome` returns the resulting state.
 """
 
 from __future__ import annotations
@@ -51,11 +53,11 @@ from phalanx.store.memory import MemoryStore
 from tests.recorded_cases import fill
 from tests.sim.recorded_outcome import (
     INTERMEDIATE_PARTS,
-    deviations,
-    group_of,
+    expected_outcome,
+    group_name,
     outcome,
+    outcome_differences,
     unplaced_reason,
-    wanted_of,
 )
 
 KINDS = {
@@ -65,42 +67,42 @@ KINDS = {
         POD_DISRUPTION_BUDGET, EVENT,
     )
 }  # fmt: skip
-#: Seconds that a kubelet needs to notice.
-KUBELET_DELAY = 0.15
-#: Seconds between two looks, for a state to come about, and for everything to come to rest.
+#: Seconds that a kubelet takes to react.
+KUBELET_DELAY_SECONDS = 0.15
+#: Seconds between two polls, to wait for a state, and to wait for the cluster to settle.
 POLL_INTERVAL, STATE_TIMEOUT, QUIET_TIMEOUT = 0.2, 20.0, 45.0
-#: What must not change for a cluster to be at rest.
+#: The kinds that must not change for a cluster to count as settled.
 QUIET_KINDS = ("Pod", "PodGroup", "Job", "Workload")
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 async def run_recorded_scenario(case: Object) -> list[str]:
-    """Perform the steps of a recorded scenario; where its outcome is another than recorded."""
-    async with _running_scenario() as stage:
+    """Run the steps of a recorded scenario; return the differences to its recorded outcome."""
+    async with _running_scenario() as scenario:
         then = []
         for number, step in enumerate(case["steps"], 1):
-            ((word, what),) = step.items()
-            await STEPS[word](stage, what)
-            if word == "settle" and number < len(case["steps"]):
-                so_far = await stage.outcome()
-                then.append({part: so_far[part] for part in INTERMEDIATE_PARTS})
-        got = {**await stage.outcome(), "then": then}
-    return [*_refusals(case, stage.refused), *deviations(case, got)]
+            ((action, arguments),) = step.items()
+            await STEPS[action](scenario, arguments)
+            if action == "settle" and number < len(case["steps"]):
+                intermediate = await scenario.outcome()
+                then.append({part: intermediate[part] for part in INTERMEDIATE_PARTS})
+        got = {**await scenario.outcome(), "then": then}
+    return [*_rejection_differences(case, scenario.rejected), *outcome_differences(case, got)]
 
 
-def _refusals(case: Object, refused: list[str]) -> list[str]:
-    """What was refused here and not there, or there and not here."""
-    want = wanted_of(case).get("refused", [])
-    codes = [re.findall(r": (\d{3}) ", "\n".join(texts)) for texts in (want, refused)]
-    return [] if codes[0] == codes[1] else [f"recorded as refused {want}, here {refused}"]
+def _rejection_differences(case: Object, rejected: list[str]) -> list[str]:
+    """Return the differences between the requests rejected here and in the recording."""
+    want = expected_outcome(case).get("refused", [])
+    codes = [re.findall(r": (\d{3}) ", "\n".join(texts)) for texts in (want, rejected)]
+    return [] if codes[0] == codes[1] else [f"recorded as refused {want}, here {rejected}"]
 
 
 @asynccontextmanager
 async def _running_scenario() -> AsyncIterator[RecordedScenario]:
-    clock, chance = LoopClock(asyncio.get_running_loop(), EPOCH), SeededRandom(1)
-    store = MemoryStore(lambda: chance.between(*LATENCY))
-    plane = ControlPlane(store, clock, chance, ComponentConfig(without=("nodes",)))
-    informers = Informers(plane.client("kubelets"), chance)
+    clock, random = LoopClock(asyncio.get_running_loop(), EPOCH), SeededRandom(1)
+    store = MemoryStore(lambda: random.between(*LATENCY))
+    plane = ControlPlane(store, clock, random, ComponentConfig(without=("nodes",)))
+    informers = Informers(plane.client("kubelets"), random)
     kubelets = Kubelets(plane, informers, clock)
     async with plane.running(), asyncio.TaskGroup() as group:
         tasks = [group.create_task(informers.run()), group.create_task(kubelets.run())]
@@ -110,19 +112,19 @@ async def _running_scenario() -> AsyncIterator[RecordedScenario]:
 
 
 class Kubelets:
-    """Bound pods run, deleted pods go, unless they are annotated to hold on."""
+    """Runs bound pods and removes deleted pods, unless they are annotated with `hold`."""
 
     def __init__(self, plane: ControlPlane, informers: Informers, clock: LoopClock) -> None:
         self._pods, self._clock = informers.of(Pod).cache, clock
         self._loop: ReconcileLoop[Key] = ReconcileLoop(plane.client("kubelets"), self._reconcile)
-        self._pods.subscribe(self._changed)
+        self._pods.subscribe(self._enqueue)
 
     async def run(self) -> None:
         await self._loop.run()
 
-    def _changed(self, old: Pod | None, new: Pod | None) -> None:
+    def _enqueue(self, old: Pod | None, new: Pod | None) -> None:
         if new is not None:
-            self._loop.queue.add_after(new.metadata.key, KUBELET_DELAY)
+            self._loop.queue.add_after(new.metadata.key, KUBELET_DELAY_SECONDS)
 
     def _reconcile(self, key: Key) -> ReconcilePlan:
         pod = self._pods.get(key)
@@ -147,30 +149,30 @@ class Kubelets:
 
 
 class RecordedScenario:
-    """A control plane, and what was done to it so far."""
+    """A control plane, and the steps that were applied to it."""
 
     def __init__(self, plane: ControlPlane, clock: LoopClock) -> None:
         self._plane, self._clock = plane, clock
         self._created: set[str] = set()
-        self.refused: list[str] = []
+        self.rejected: list[str] = []
 
     async def outcome(self) -> Object:
-        """What it has come to."""
+        """Return the present outcome."""
         return outcome({kind: await self.items(kind) for kind in KINDS}, self._created)
 
     async def items(self, kind: str) -> list[Object]:
-        """All objects of a kind."""
+        """List the objects of a kind."""
         _, listing = await self.request("GET", KINDS[kind].url_path("default"))
         return list(listing.get("items") or ())
 
     async def request(
         self, method: str, path: str, body: object = None, content: str = JSON
     ) -> tuple[int, Any]:
-        """One request; its code and its answer."""
+        """Send a request; return the status code and the body."""
         path, _, query = path.partition("?")
         data = b"" if body is None else orjson.dumps(body)
-        asked = Request(method, path, query, {"content-type": content}, data, ADMIN)
-        reply = await self._plane.server.handle(asked)
+        request = Request(method, path, query, {"content-type": content}, data, ADMIN)
+        reply = await self._plane.server.handle(request)
         assert isinstance(reply, Reply)
         return reply.code, orjson.loads(reply.body)
 
@@ -182,31 +184,31 @@ class RecordedScenario:
     async def delete(self, path: str) -> None:
         await self.request("DELETE", await self._resolve_placeholders(path))
 
-    async def patch(self, what: tuple[str, Object]) -> None:
-        path = await self._resolve_placeholders(what[0])
-        await self._request_or_reject(f"patch {path}", "PATCH", path, what[1], MERGE_PATCH)
+    async def patch(self, arguments: tuple[str, Object]) -> None:
+        path = await self._resolve_placeholders(arguments[0])
+        await self._request_or_reject(f"patch {path}", "PATCH", path, arguments[1], MERGE_PATCH)
 
-    async def finish(self, what: Object) -> None:
-        """End running pods in the order of their names."""
-        wanted = what.get("indexes")
-        count = what.get("count", 1) if wanted is None else len(wanted)
+    async def finish(self, arguments: Object) -> None:
+        """Terminate running pods in the order of their names."""
+        expected = arguments.get("indexes")
+        count = arguments.get("count", 1) if expected is None else len(expected)
 
-        async def enough() -> bool:
-            return len(await self._running(what)) >= count
+        async def enough_run() -> bool:
+            return len(await self._running(arguments)) >= count
 
-        await self._wait(enough, STATE_TIMEOUT)
-        assert await enough(), f"too few pods run to finish {what}"
-        for pod in (await self._running(what))[:count]:
+        await self._wait(enough_run, STATE_TIMEOUT)
+        assert await enough_run(), f"too few pods run to finish {arguments}"
+        for pod in (await self._running(arguments))[:count]:
             path = POD.url_path("default", pod["metadata"]["name"], "status")
-            status = {"status": _terminated_status(pod, what, timestamp(self._clock.now()))}
+            status = {"status": _terminated_status(pod, arguments, timestamp(self._clock.now()))}
             await self._request_or_reject(f"finish {path}", "PATCH", path, status, STRATEGIC_PATCH)
 
-    async def until(self, what: Object) -> None:
-        """Wait for a state; if it does not come about, the outcome shows it."""
-        await self._wait(lambda: self._has_state(what), what.get("limit", STATE_TIMEOUT))
+    async def until(self, arguments: Object) -> None:
+        """Wait for a state; if it is not reached, the outcome shows this."""
+        await self._wait(lambda: self._has_state(arguments), arguments.get("limit", STATE_TIMEOUT))
 
     async def settle(self, seconds: float) -> None:
-        """Wait until nothing has changed for so long."""
+        """Wait until nothing has changed for some seconds."""
         loop = asyncio.get_running_loop()
         last: object = None
         since = begin = loop.time()
@@ -223,31 +225,31 @@ class RecordedScenario:
         kind, meta = KINDS[obj["kind"]], obj["metadata"]
         path = obj.pop("at", None) or kind.url_path(meta.get("namespace", "default"))
         body = json.loads(await self._resolve_placeholders(json.dumps(obj)))
-        answer = await self._request_or_reject(
+        response = await self._request_or_reject(
             f"create {kind.name} {meta.get('name')}", "POST", path, body
         )
-        if kind is POD and "metadata" in answer:
-            self._created.add(answer["metadata"].get("name", ""))
+        if kind is POD and "metadata" in response:
+            self._created.add(response["metadata"].get("name", ""))
         if kind is NODE and obj.get("status"):
             await self._report_node(obj)
 
     async def _report_node(self, node: Object) -> None:
-        """Say of a node what its kubelet would: what it has, and that it is ready."""
+        """Report a node's status and remove its not-ready taint, as its kubelet would."""
         path = NODE.url_path("", node["metadata"]["name"])
         await self.request("PATCH", f"{path}/status", {"status": node["status"]}, MERGE_PATCH)
         taints = (node.get("spec") or {}).get("taints")
         await self.request("PATCH", path, {"spec": {"taints": taints}}, MERGE_PATCH)
 
     async def _request_or_reject(
-        self, what: str, method: str, path: str, body: object, content: str = JSON
+        self, description: str, method: str, path: str, body: object, content: str = JSON
     ) -> Object:
-        code, answer = await self.request(method, path, body, content)
+        code, response = await self.request(method, path, body, content)
         if code >= 400:
-            self.refused.append(f"{what}: {code} {answer.get('message', '')}")
-        return answer if code < 400 else {}
+            self.rejected.append(f"{description}: {code} {response.get('message', '')}")
+        return response if code < 400 else {}
 
     async def _resolve_placeholders(self, text: str) -> str:
-        """A text with the names and uids filled in that only the server knows."""
+        """Replace placeholders for generated names and uids."""
         for found in re.finditer(r"\{(\w+) of ([^}]*)\}", text):
             text = text.replace(found[0], await self._owned_name(found[1], found[2]))
         for found in re.finditer(r"\{uid (\w+)/([^}]*)\}", text):
@@ -256,7 +258,7 @@ class RecordedScenario:
         return text
 
     async def _owned_name(self, kind: str, job: str) -> str:
-        """The name of the object of that kind that a Job controls."""
+        """Return the name of the object of a kind that a Job controls."""
 
         async def is_there() -> bool:
             return any(_is_owned_by(obj, job) for obj in await self.items(kind))
@@ -265,38 +267,43 @@ class RecordedScenario:
         owned = [str(o["metadata"]["name"]) for o in await self.items(kind) if _is_owned_by(o, job)]
         return owned[0] if owned else "nothing"
 
-    async def _wait(self, there: Callable[[], Awaitable[bool]], limit: float) -> None:
+    async def _wait(self, is_reached: Callable[[], Awaitable[bool]], limit: float) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + limit
-        while not await there():
+        while not await is_reached():
             if loop.time() >= end:
                 return
             await asyncio.sleep(POLL_INTERVAL)
 
-    async def _running(self, what: Object) -> list[Object]:
-        """The pods that are to end, as far as they run."""
+    async def _running(self, arguments: Object) -> list[Object]:
+        """Return the running pods that a finish step selects."""
         found = [
             pod
             for pod in await self.items("Pod")
             if pod["status"].get("phase") == "Running"
             and not pod["metadata"].get("deletionTimestamp")
             and (
-                _is_owned_by(pod, what.get("job", "")) or pod["metadata"]["name"] == what.get("pod")
+                _is_owned_by(pod, arguments.get("job", ""))
+                or pod["metadata"]["name"] == arguments.get("pod")
             )
-            and ("indexes" not in what or _index(pod) in what["indexes"])
+            and ("indexes" not in arguments or _index(pod) in arguments["indexes"])
         ]
         return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 
-    async def _has_state(self, what: Object) -> bool:
-        if "missing" in what:
-            return (await self.request("GET", what["missing"]))[0] == 404
+    async def _has_state(self, arguments: Object) -> bool:
+        if "missing" in arguments:
+            return (await self.request("GET", arguments["missing"]))[0] == 404
         pods = await self.items("Pod")
-        if "gone" in what:
-            return all(pod["metadata"]["name"] != what["gone"] for pod in pods)
-        if "group" in what:
-            return _group_has_state(what, [pod for pod in pods if group_of(pod) == what["group"]])
-        jobs = [job for job in await self.items("Job") if job["metadata"]["name"] == what["job"]]
-        return any(_job_has_state(what, job.get("status") or {}, pods) for job in jobs)
+        if "gone" in arguments:
+            return all(pod["metadata"]["name"] != arguments["gone"] for pod in pods)
+        if "group" in arguments:
+            return _group_has_state(
+                arguments, [pod for pod in pods if group_name(pod) == arguments["group"]]
+            )
+        jobs = [
+            job for job in await self.items("Job") if job["metadata"]["name"] == arguments["job"]
+        ]
+        return any(_job_has_state(arguments, job.get("status") or {}, pods) for job in jobs)
 
 
 StepFunction = Callable[[RecordedScenario, Any], Awaitable[None]]
@@ -311,26 +318,31 @@ STEPS: Mapping[str, StepFunction] = {
 }
 
 
-def _group_has_state(what: Object, pods: list[Object]) -> bool:
-    if "bound" in what:
-        wanted, found = what["bound"], [bool(pod["spec"].get("nodeName")) for pod in pods]
+def _group_has_state(arguments: Object, pods: list[Object]) -> bool:
+    if "bound" in arguments:
+        expected, found = arguments["bound"], [bool(pod["spec"].get("nodeName")) for pod in pods]
     else:
-        wanted, found = what.get("count", 1), [unplaced_reason(p) == what["reason"] for p in pods]
-    return sum(found) == int(wanted)
+        expected, found = (
+            arguments.get("count", 1),
+            [unplaced_reason(p) == arguments["reason"] for p in pods],
+        )
+    return sum(found) == int(expected)
 
 
-def _job_has_state(what: Object, status: Object, pods: list[Object]) -> bool:
-    if "condition" in what:
+def _job_has_state(arguments: Object, status: Object, pods: list[Object]) -> bool:
+    if "condition" in arguments:
         conditions = status.get("conditions") or ()
-        return any((c["type"], c["status"]) == (what["condition"], "True") for c in conditions)
-    if "bound" in what:
-        own = [
-            pod for pod in pods if _is_owned_by(pod, what["job"]) and pod["spec"].get("nodeName")
+        return any((c["type"], c["status"]) == (arguments["condition"], "True") for c in conditions)
+    if "bound" in arguments:
+        bound_pods = [
+            pod
+            for pod in pods
+            if _is_owned_by(pod, arguments["job"]) and pod["spec"].get("nodeName")
         ]
-        alive = sum(not pod["metadata"].get("deletionTimestamp") for pod in own)
-        return alive == int(what["bound"])
-    counts = [name for name in ("active", "succeeded", "failed", "ready") if name in what]
-    return all(status.get(name, 0) == what[name] for name in counts)
+        alive = sum(not pod["metadata"].get("deletionTimestamp") for pod in bound_pods)
+        return alive == int(arguments["bound"])
+    counts = [name for name in ("active", "succeeded", "failed", "ready") if name in arguments]
+    return all(status.get(name, 0) == arguments[name] for name in counts)
 
 
 def _is_owned_by(obj: Object, job: str) -> bool:
@@ -342,18 +354,18 @@ def _index(pod: Object) -> int:
     return int((pod["metadata"].get("annotations") or {}).get(INDEX, -1))
 
 
-def _terminated_status(pod: Object, what: Object, now: str) -> Object:
-    """What a kubelet says of a pod whose containers have ended."""
-    code = what.get("exitCode", 0 if what["phase"] == "Succeeded" else 1)
-    ended = {"terminated": {"exitCode": code, "finishedAt": now, "startedAt": now}}
+def _terminated_status(pod: Object, arguments: Object, now: str) -> Object:
+    """Return the status that a kubelet reports for a pod whose containers have terminated."""
+    code = arguments.get("exitCode", 0 if arguments["phase"] == "Succeeded" else 1)
+    state = {"terminated": {"exitCode": code, "finishedAt": now, "startedAt": now}}
     conditions = [{"type": "Ready", "status": "False"}]
-    if "condition" in what:
-        conditions.append({"type": what["condition"], "status": "True", "reason": "Test"})
+    if "condition" in arguments:
+        conditions.append({"type": arguments["condition"], "status": "True", "reason": "Test"})
     containers = [
         {
-            "name": one["name"], "image": one["image"], "imageID": "", "ready": False,
-            "restartCount": 0, "state": ended,
+            "name": container["name"], "image": container["image"], "imageID": "", "ready": False,
+            "restartCount": 0, "state": state,
         }
-        for one in pod["spec"]["containers"]
+        for container in pod["spec"]["containers"]
     ]  # fmt: skip
-    return {"phase": what["phase"], "conditions": conditions, "containerStatuses": containers}
+    return {"phase": arguments["phase"], "conditions": conditions, "containerStatuses": containers}

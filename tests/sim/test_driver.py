@@ -7,13 +7,13 @@ from phalanx.sim.scenario import parse_scenario
 from phalanx.sim.simulation import run_scenario
 
 
-def words(text: str, subject: str) -> list[str]:
+def event_names(text: str, subject: str) -> list[str]:
     return [
         line.event for line in run_scenario(parse_scenario(text)).lines if line.subject == subject
     ]
 
 
-def test_what_the_server_refuses_ends_the_run_with_a_sentence() -> None:
+def test_request_rejected_by_the_server_ends_the_run_with_a_message() -> None:
     text = "nodes: {}\nat 0: {pod: a}\nat 1: {delete: a}\nat 2: {delete: a}"
     with pytest.raises(
         ScenarioRejected, match=r'^at 2: the API server refused: pods "a" not found$'
@@ -21,7 +21,7 @@ def test_what_the_server_refuses_ends_the_run_with_a_sentence() -> None:
         run_scenario(parse_scenario(text))
 
 
-def test_one_member_can_be_ended_or_lost_alone() -> None:
+def test_single_member_can_finish_or_be_deleted() -> None:
     text = """
     nodes: {}
     at 0: {gang: a, pods: 3}
@@ -29,15 +29,15 @@ def test_one_member_can_be_ended_or_lost_alone() -> None:
     at 2: {delete: a-2}
     at 3: {finish: a}
     """
-    assert words(text, "a") == ["Placed", "Running", "Running", "Lost", "Running", "Finished"]
+    assert event_names(text, "a") == ["Placed", "Running", "Running", "Lost", "Running", "Finished"]
 
 
-def test_a_pod_alone_runs_ends_and_goes() -> None:
+def test_single_pod_runs_finishes_and_is_deleted() -> None:
     text = "nodes: {}\nat 0: {pod: a}\nat 1: {finish: a}\nat 2: {delete: a}"
-    assert words(text, "a") == ["Placed", "Running", "Finished", "Gone"]
+    assert event_names(text, "a") == ["Placed", "Running", "Finished", "Gone"]
 
 
-def test_members_of_a_gang_may_ask_for_different_things() -> None:
+def test_members_of_a_gang_may_have_different_requests() -> None:
     text = """
     nodes: [{name: big, each: {gpu: 4}}, {name: small, each: {gpu: 1}}]
     at 0: {gang: a, pods: 1, min: 2, each: {gpu: 4}}
@@ -46,7 +46,7 @@ def test_members_of_a_gang_may_ask_for_different_things() -> None:
     assert "a  Placed   big, small" in run_scenario(parse_scenario(text)).text()
 
 
-def test_a_group_that_is_dropped_is_gone_though_its_members_run() -> None:
+def test_force_deleted_group_is_gone_while_its_members_run() -> None:
     text = """
     nodes: {}
     at 0: {gang: a, pods: 1}
@@ -54,10 +54,10 @@ def test_a_group_that_is_dropped_is_gone_though_its_members_run() -> None:
     at 2: {group: a, min: 1}
     at 3: {join: a}
     """
-    assert words(text, "a") == ["Placed", "Running", "Joined", "Running"]
+    assert event_names(text, "a") == ["Placed", "Running", "Joined", "Running"]
 
 
-def test_a_gate_is_removed_from_one_pod_or_from_all_of_a_gang() -> None:
+def test_gate_is_removed_from_one_pod_or_from_a_gang() -> None:
     text = """
     nodes: {}
     at 0: {gang: a, pods: 2, gates: hold}
@@ -70,7 +70,7 @@ def test_a_gate_is_removed_from_one_pod_or_from_all_of_a_gang() -> None:
     assert placed.time == pytest.approx(20, abs=0.1)
 
 
-def test_what_a_manifest_says_reaches_the_pod() -> None:
+def test_spec_fields_of_an_event_reach_the_pod() -> None:
     text = """
     nodes: {count: 2}
     at 0: {pod: a, spec: {nodeSelector: {kubernetes.io/hostname: node-1}}}

@@ -1,4 +1,4 @@
-"""Golden scenarios: each YAML file in `tests/scenarios` has its expected timeline beside it."""
+"""Golden scenarios: each YAML file in `tests/scenarios` has an expected timeline next to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILES = sorted(FOLDER.glob("*.yaml"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_a_scenario_ends_as_expected(file: Path, is_update: bool) -> None:
+def test_scenario_gives_its_expected_timeline(file: Path, is_update: bool) -> None:
     expected, text = (
         file.with_suffix(".expected"),
         run_scenario(parse_scenario(file.read_text())).text(),
@@ -24,5 +24,5 @@ def test_a_scenario_ends_as_expected(file: Path, is_update: bool) -> None:
     assert text == expected.read_text()
 
 
-def test_every_expectation_belongs_to_a_scenario() -> None:
+def test_every_expected_timeline_belongs_to_a_scenario() -> None:
     assert [file.stem for file in sorted(FOLDER.glob("*.expected"))] == [f.stem for f in FILES]

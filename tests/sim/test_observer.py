@@ -17,11 +17,11 @@ from phalanx.store.memory import MemoryStore
 HOUR = 3600
 
 
-async def heard(data: str) -> tuple[str, list[int], ApiObserver]:
-    """What an observer makes of a node that comes and a ConfigMap that comes two hours later."""
-    clock, chance = LoopClock(asyncio.get_running_loop(), EPOCH), SeededRandom(1)
+async def observe_cluster(data: str) -> tuple[str, list[int], ApiObserver]:
+    """Run an observer while a node is created and, two hours later, a ConfigMap."""
+    clock, random = LoopClock(asyncio.get_running_loop(), EPOCH), SeededRandom(1)
     plane = ControlPlane(
-        MemoryStore(), clock, chance, ComponentConfig(without=("nodes", "scheduler"))
+        MemoryStore(), clock, random, ComponentConfig(without=("nodes", "scheduler"))
     )
     client, observer = plane.client("user"), ApiObserver(plane.client("observer"))
     revisions: list[int] = []
@@ -38,12 +38,12 @@ async def heard(data: str) -> tuple[str, list[int], ApiObserver]:
     return observer.digest, revisions, observer
 
 
-def test_what_is_heard_is_in_the_caches() -> None:
-    _, revisions, observer = loop.run_virtual(lambda: heard("x"))
+def test_observed_objects_are_in_the_caches() -> None:
+    _, revisions, observer = loop.run_virtual(lambda: observe_cluster("x"))
     assert list(observer.nodes) == [Key("", "n")]
     assert len(revisions) == 1
 
 
-def test_every_kind_counts_and_watches_are_taken_up_again() -> None:
-    digests = [loop.run_virtual(partial(heard, data))[0] for data in "xxy"]
+def test_digest_covers_every_kind_and_resumed_watches() -> None:
+    digests = [loop.run_virtual(partial(observe_cluster, data))[0] for data in "xxy"]
     assert digests[0] == digests[1] != digests[2]

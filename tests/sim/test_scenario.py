@@ -28,7 +28,7 @@ from phalanx.sim.fields import InvalidScenario
 from phalanx.sim.scenario import Scenario, ScenarioMoment, parse_scenario
 
 GPU = "nvidia.com/gpu"
-ROOM = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+DEFAULT_CAPACITY = {"cpu": "8", "memory": "32Gi", "pods": "110"}
 
 
 def events(text: str) -> list[ScenarioEvent]:
@@ -36,13 +36,13 @@ def events(text: str) -> list[ScenarioEvent]:
     return [event for moment in moments for event in moment.events]
 
 
-def refusal(text: str) -> str:
-    with pytest.raises(InvalidScenario) as caught:
+def rejection_message(text: str) -> str:
+    with pytest.raises(InvalidScenario) as raised:
         parse_scenario(text)
-    return str(caught.value)
+    return str(raised.value)
 
 
-def test_a_scenario_is_a_cluster_and_what_happens_to_it() -> None:
+def test_scenario_consists_of_nodes_and_timed_events() -> None:
     text = """
     seed: 7
     nodes: {count: 2, each: {gpu: 4}}
@@ -50,13 +50,13 @@ def test_a_scenario_is_a_cluster_and_what_happens_to_it() -> None:
     at 0: {gang: train, pods: 2, each: {gpu: 1}, run: 1m}
     until: 120
     """
-    room = {**ROOM, GPU: "4"}
+    capacity = {**DEFAULT_CAPACITY, GPU: "4"}
     train = CreatePods(
         ("train-0", "train-1"), ScenarioPodTemplate({GPU: "1"}, run_seconds=60), "train"
     )
     assert parse_scenario(text) == Scenario(
         7,
-        (ScenarioNode("node-0", room), ScenarioNode("node-1", room)),
+        (ScenarioNode("node-0", capacity), ScenarioNode("node-1", capacity)),
         (
             ScenarioMoment(0, (CreateGang("train", 2, train),)),
             ScenarioMoment(1, (CreatePods(("alone",), ScenarioPodTemplate({"cpu": "500m"})),)),
@@ -65,17 +65,17 @@ def test_a_scenario_is_a_cluster_and_what_happens_to_it() -> None:
     )
 
 
-def test_a_scenario_goes_on_for_a_minute_after_its_last_event() -> None:
+def test_scenario_ends_a_minute_after_its_last_event_by_default() -> None:
     assert parse_scenario("nodes: {}\nat 30: {pod: a}").until == 90
     assert parse_scenario("nodes: {}").until == 60
 
 
-def test_features_may_be_switched_off() -> None:
+def test_feature_gates_can_be_disabled() -> None:
     gates = parse_scenario("nodes: {}\ngates: {GangScheduling: false}").gates
     assert not gates.is_enabled("GangScheduling")
     assert gates.is_enabled("GenericWorkload")
-    assert "unrecognized feature gate: Warp" in refusal("nodes: {}\ngates: {Warp: true}")
-    assert "gates.GangScheduling: expected true or false" in refusal(
+    assert "unrecognized feature gate: Warp" in rejection_message("nodes: {}\ngates: {Warp: true}")
+    assert "gates.GangScheduling: expected true or false" in rejection_message(
         "nodes: {}\ngates: {GangScheduling: off-ish}"
     )
 
@@ -95,7 +95,7 @@ def test_several_events_of_one_time_are_a_list() -> None:
     )
 
 
-def test_nodes_come_in_groups_with_names_labels_and_taints() -> None:
+def test_node_groups_have_names_labels_and_taints() -> None:
     text = """
     nodes:
       - {count: 2}
@@ -104,19 +104,19 @@ def test_nodes_come_in_groups_with_names_labels_and_taints() -> None:
     """
     taints = (Taint("team", "a", "NoSchedule"), Taint("x", "", "NoExecute"))
     assert parse_scenario(text).nodes == (
-        ScenarioNode("node-0", ROOM),
-        ScenarioNode("node-1", ROOM),
-        ScenarioNode("fast-0", ROOM, {"disk": "ssd"}, taints),
-        ScenarioNode("lonely", {**ROOM, "memory": "64Gi", "example.com/thing": "3"}),
+        ScenarioNode("node-0", DEFAULT_CAPACITY),
+        ScenarioNode("node-1", DEFAULT_CAPACITY),
+        ScenarioNode("fast-0", DEFAULT_CAPACITY, {"disk": "ssd"}, taints),
+        ScenarioNode("lonely", {**DEFAULT_CAPACITY, "memory": "64Gi", "example.com/thing": "3"}),
     )
 
 
-def test_nodes_that_come_later_are_numbered_on() -> None:
+def test_nodes_added_later_continue_the_numbering() -> None:
     (added,) = events("at 5: {add nodes: {count: 1}}")
-    assert added == AddNodes((ScenarioNode("node-2", ROOM),))
+    assert added == AddNodes((ScenarioNode("node-2", DEFAULT_CAPACITY),))
 
 
-def test_members_that_come_later_are_numbered_on_and_ask_for_the_same() -> None:
+def test_members_that_join_continue_the_numbering_with_the_same_template() -> None:
     template = ScenarioPodTemplate({"cpu": "1"}, {"disk": "ssd"}, priority=5)
     _, joined, other = events(
         "at 0: {gang: a, pods: 2, min: 4, each: {cpu: 1}, where: {disk: ssd}, priority: 5}\n"
@@ -129,7 +129,7 @@ def test_members_that_come_later_are_numbered_on_and_ask_for_the_same() -> None:
     )
 
 
-def test_members_may_come_before_their_group_and_a_group_before_its_members() -> None:
+def test_members_may_precede_their_group_and_a_group_its_members() -> None:
     early, group, alone, late = events(
         "at 0: {members: a, pods: 2, each: {cpu: 1}, priority: 5}\n"
         "at 1: {group: a, min: 2}\n"
@@ -142,12 +142,12 @@ def test_members_may_come_before_their_group_and_a_group_before_its_members() ->
     assert late == CreatePods(("b-0",), ScenarioPodTemplate({}), "b")
 
 
-def test_pods_may_have_labels_and_gates_and_whatever_a_manifest_has() -> None:
-    (made,) = events("at 0: {pod: a, labels: {app: x}, gates: [one, two], spec: {hostname: h}}")
+def test_pods_may_have_labels_gates_and_any_spec_field() -> None:
+    (created,) = events("at 0: {pod: a, labels: {app: x}, gates: [one, two], spec: {hostname: h}}")
     template = ScenarioPodTemplate(
         {}, labels={"app": "x"}, gates=("one", "two"), spec={"hostname": "h"}
     )
-    assert made == CreatePods(("a",), template)
+    assert created == CreatePods(("a",), template)
 
 
 @pytest.mark.parametrize(
@@ -167,11 +167,11 @@ def test_pods_may_have_labels_and_gates_and_whatever_a_manifest_has() -> None:
         ("{remove node: node-1}", RemoveNode("node-1")),
     ],
 )
-def test_events_speak_of_what_came_before(text: str, event: ScenarioEvent) -> None:
+def test_events_refer_to_earlier_objects(text: str, event: ScenarioEvent) -> None:
     assert events(f"at 0: {{gang: a, pods: 2}}\nat 1: {text}")[1] == event
 
 
-def test_a_gang_needs_all_its_members_unless_it_says_how_many_or_is_basic() -> None:
+def test_gang_needs_all_members_unless_min_or_basic_is_set() -> None:
     gangs = events(
         "at 0: [{gang: a, pods: 3}, {gang: b, pods: 3, min: 2}, {gang: c, pods: 3, basic: true}]"
     )
@@ -179,7 +179,7 @@ def test_a_gang_needs_all_its_members_unless_it_says_how_many_or_is_basic() -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "expected"),
     [
         ("[", "line 1: expected YAML, found"),
         ("5", "the scenario: expected names with values, found 5"),
@@ -228,13 +228,13 @@ def test_a_gang_needs_all_its_members_unless_it_says_how_many_or_is_basic() -> N
         ("nodes: &a [*a]", "nodes[0]"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_sentence(text: str, sentence: str) -> None:
-    told = refusal(text)
-    assert told.startswith(sentence)
-    assert "\n" not in told
+def test_invalid_scenario_is_rejected_with_a_one_line_message(text: str, expected: str) -> None:
+    message = rejection_message(text)
+    assert message.startswith(expected)
+    assert "\n" not in message
 
 
-def test_groups_may_hang_from_a_tree_and_say_where_and_how_they_go() -> None:
+def test_groups_may_have_a_parent_topology_and_disruption_mode() -> None:
     found = parse_scenario(
         "nodes: {count: 1}\n"
         "at 0:\n"
@@ -263,6 +263,6 @@ def test_groups_may_hang_from_a_tree_and_say_where_and_how_they_go() -> None:
         ("{make: 3}", "names with values"),
     ],
 )
-def test_what_a_tree_cannot_be_is_told(event: str, expected: str) -> None:
+def test_invalid_tree_event_is_rejected(event: str, expected: str) -> None:
     with pytest.raises(InvalidScenario, match=expected):
         parse_scenario(f"nodes: {{count: 1}}\nat 0: {event}\n")

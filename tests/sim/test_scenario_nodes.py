@@ -17,32 +17,32 @@ from phalanx.sim.simulation import EPOCH
 from phalanx.store.memory import MemoryStore
 
 
-def seen_of(machine: ScenarioNode) -> list[dict[str, Any]]:
-    """Every state that a node is seen in while it comes and goes."""
+def observed_states(scenario_node: ScenarioNode) -> list[dict[str, Any]]:
+    """Return every watched state of a node from its creation to its deletion."""
 
     async def main() -> list[dict[str, Any]]:
-        clock, chance = LoopClock(asyncio.get_running_loop(), EPOCH), SeededRandom(1)
-        plane = ControlPlane(MemoryStore(), clock, chance, ComponentConfig(without=("nodes",)))
-        client, seen = plane.client("test"), []
-        machines = ScenarioNodes(client, clock, chance)
+        clock, random = LoopClock(asyncio.get_running_loop(), EPOCH), SeededRandom(1)
+        plane = ControlPlane(MemoryStore(), clock, random, ComponentConfig(without=("nodes",)))
+        client, observed = plane.client("test"), []
+        scenario_nodes = ScenarioNodes(client, clock, random)
         async with plane.running():
-            await machines.add([machine])
-            await machines.remove(machine.name)
+            await scenario_nodes.add([scenario_node])
+            await scenario_nodes.remove(scenario_node.name)
             async with aclosing(client.watch(NODE, since=1)) as events:
                 async for event in events:
-                    seen.append(event.object)
+                    observed.append(event.object)
                     if event.type == "DELETED":
                         break
-        return seen
+        return observed
 
     return loop.run_virtual(main)
 
 
-def test_a_node_is_never_seen_ready_without_its_taints() -> None:
-    machine = ScenarioNode(
+def test_node_is_never_ready_without_its_taints() -> None:
+    scenario_node = ScenarioNode(
         "fast", {"cpu": "1"}, {"disk": "ssd"}, (Taint("team", "a", "NoSchedule"),)
     )
-    states = seen_of(machine)
+    states = observed_states(scenario_node)
     assert [[taint["key"] for taint in node["spec"]["taints"]] for node in states] == [
         ["node.kubernetes.io/not-ready"],
         ["team"],
@@ -51,7 +51,7 @@ def test_a_node_is_never_seen_ready_without_its_taints() -> None:
     assert all(node["metadata"]["labels"]["disk"] == "ssd" for node in states)
 
 
-def test_a_node_without_taints_is_ready_for_everyone() -> None:
-    last = seen_of(ScenarioNode("plain", {"cpu": "1"}))[-1]
+def test_node_without_configured_taints_ends_untainted() -> None:
+    last = observed_states(ScenarioNode("plain", {"cpu": "1"}))[-1]
     assert not last["spec"].get("taints")
     assert last["status"]["allocatable"] == {"cpu": "1"}

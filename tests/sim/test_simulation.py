@@ -22,18 +22,18 @@ from phalanx.sim.simulation import EPOCH, SimulationReport, run_scenario
 from phalanx.store.memory import MemoryStore
 
 
-def test_a_simulation_needs_no_time_to_pass() -> None:
+def test_simulation_runs_hours_of_virtual_time() -> None:
     timeline = run_scenario(parse_scenario("nodes: {}\nat 0: {pod: a, run: 2h}\nuntil: 3h"))
     assert [line.event for line in timeline.lines] == ["Placed", "Running", "Finished"]
     assert timeline.lines[-1].time == pytest.approx(2 * 3600, abs=0.1)
 
 
-def test_what_is_broken_ends_the_run_and_says_how_to_see_it_again() -> None:
-    async def break_it() -> None:
-        """Bind a pod where there is no room for it, past the scheduler."""
-        clock, chance = LoopClock(asyncio.get_running_loop(), EPOCH), SeededRandom(3)
+def test_violation_ends_the_run_and_names_seed_and_revision() -> None:
+    async def overcommit_node() -> None:
+        """Bind a pod to a node without capacity, bypassing the scheduler."""
+        clock, random = LoopClock(asyncio.get_running_loop(), EPOCH), SeededRandom(3)
         plane = ControlPlane(
-            MemoryStore(), clock, chance, ComponentConfig(without=("scheduler", "nodes"))
+            MemoryStore(), clock, random, ComponentConfig(without=("scheduler", "nodes"))
         )
         client = plane.client("vandal")
         report = SimulationReport(ApiObserver(plane.client("observer")), seed=3)
@@ -46,9 +46,9 @@ def test_what_is_broken_ends_the_run_and_says_how_to_see_it_again() -> None:
             await client.post(POD.url_path("default", "big", "binding"), target)
             await asyncio.sleep(10)
 
-    with pytest.raises(ExceptionGroup) as caught:
-        loop.run_virtual(break_it)
-    (inner,) = caught.value.exceptions
+    with pytest.raises(ExceptionGroup) as raised:
+        loop.run_virtual(overcommit_node)
+    (inner,) = raised.value.exceptions
     assert "seed 3, revision " in repr(inner)
     assert re.search(r"t=0\.00\d: node tiny holds cpu 1 but has cpu 0", repr(inner))
     assert "Violation" in repr(inner)
@@ -62,7 +62,7 @@ def _pod(name: str) -> dict[str, Any]:
     }
 
 
-# ---- whatever happens, what must hold holds: `run` raises a Violation otherwise ------------------
+# ---- invariants in random scenarios: `run_scenario` raises a Violation if one breaks -------------
 
 TIMES = st.integers(0, 300).map(lambda tenths: tenths / 10)
 GPUS = 10
@@ -70,7 +70,7 @@ GPUS = 10
 
 @st.composite
 def gangs(draw: st.DrawFn) -> dict[str, Any]:
-    """A gang that fits in an empty cluster and ends by itself."""
+    """A gang that fits in an empty cluster and finishes by itself."""
     pods = draw(st.integers(1, GPUS // 2))
     return {
         "pods": pods,
@@ -104,7 +104,7 @@ def scenarios(draw: st.DrawFn, disturbed: bool) -> str:
 
 
 def disturbances(gang: str) -> st.SearchStrategy[list[tuple[float, dict[str, Any]]]]:
-    """What else goes on while the gang comes, waits or runs; it is deleted last, if at all."""
+    """Other events while the gang arrives, waits or runs; its deletion, if any, comes last."""
     events: list[dict[str, Any]] = [
         {"cordon": "node-0"},
         {"uncordon": "node-0"},
@@ -113,25 +113,25 @@ def disturbances(gang: str) -> st.SearchStrategy[list[tuple[float, dict[str, Any
         {"join": gang, "pods": 2},
         {"set min": {"gang": gang, "to": 2}},
     ]
-    soon = st.sampled_from([0.001, 0.004, 0.007, 1.0, 5.0])
-    some = st.lists(st.tuples(soon, st.sampled_from(events)), max_size=2)
+    delay = st.sampled_from([0.001, 0.004, 0.007, 1.0, 5.0])
+    other_events = st.lists(st.tuples(delay, st.sampled_from(events)), max_size=2)
     end = st.sampled_from([[], [(5.001, {"delete": gang})]])
-    return st.builds(list.__add__, some, end)
+    return st.builds(list.__add__, other_events, end)
 
 
-#: A simulation takes longer than most examples; a soak still has more of them.
-SOME = settings(max_examples=settings().max_examples // 6)
+#: A simulation takes longer than most examples, so a share of the profile's examples runs.
+FEWER_EXAMPLES = settings(max_examples=settings().max_examples // 6)
 
 
 @given(scenarios(disturbed=True))
-@SOME
-def test_no_gang_is_ever_bound_by_halves_and_no_node_overfull(text: str) -> None:
+@FEWER_EXAMPLES
+def test_no_gang_is_ever_partially_bound_and_no_node_overcommitted(text: str) -> None:
     run_scenario(parse_scenario(text))
 
 
 @given(scenarios(disturbed=False))
-@SOME
-def test_once_arrivals_stop_every_gang_that_fits_gets_its_turn(text: str) -> None:
+@FEWER_EXAMPLES
+def test_every_gang_that_fits_is_placed_once_arrivals_stop(text: str) -> None:
     scenario = parse_scenario(text)
     gangs = {event.name for moment in scenario.moments for event in moment.events
              if isinstance(event, CreateGang)}  # fmt: skip

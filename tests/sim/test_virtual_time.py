@@ -25,36 +25,36 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def test_time_begins_at_zero_and_jumps_to_the_next_timer() -> None:
+def test_time_starts_at_zero_and_jumps_to_the_next_timer() -> None:
     async def main() -> list[float]:
-        moments = [now()]
+        times = [now()]
         for seconds in (0.5, 3600, 0):
             await asyncio.sleep(seconds)
-            moments.append(now())
-        return moments
+            times.append(now())
+        return times
 
     assert run_virtual(main) == [0.0, 0.5, 3600.5, 3600.5]
 
 
-def test_a_year_takes_no_time() -> None:
+def test_a_year_of_virtual_time_takes_seconds() -> None:
     begin = time.monotonic()
     run_virtual(lambda: asyncio.sleep(365 * 24 * 3600))
     assert time.monotonic() - begin < 5
 
 
-def test_timers_of_one_moment_ring_in_the_same_order_every_time() -> None:
+def test_timers_of_one_moment_fire_in_a_fixed_order() -> None:
     async def main() -> list[int]:
-        rung: list[int] = []
+        fired: list[int] = []
         for number in range(9):
-            asyncio.get_running_loop().call_at(1.0, rung.append, number)
+            asyncio.get_running_loop().call_at(1.0, fired.append, number)
         await asyncio.sleep(1)
-        return rung
+        return fired
 
     assert sorted(run_virtual(main)) == list(range(9))
     assert run_virtual(main) == run_virtual(main)
 
 
-def test_no_timer_rings_early_and_what_is_left_of_a_deadline_comes_to_an_end() -> None:
+def test_no_timer_fires_early_and_repeated_waits_reach_a_deadline() -> None:
     async def main() -> bool:
         async def wait_until(deadline: float) -> None:
             for _ in takewhile(lambda _: now() < deadline, count()):
@@ -67,7 +67,7 @@ def test_no_timer_rings_early_and_what_is_left_of_a_deadline_comes_to_an_end() -
     assert run_virtual(main, max_iterations=50_000)
 
 
-def test_work_that_is_ready_goes_before_time() -> None:
+def test_ready_tasks_run_before_time_advances() -> None:
     async def main() -> float:
         for _ in range(100):
             await asyncio.sleep(0)
@@ -76,7 +76,7 @@ def test_work_that_is_ready_goes_before_time() -> None:
     assert run_virtual(main) == 0.0
 
 
-def test_timeouts_are_virtual_too() -> None:
+def test_timeouts_use_virtual_time() -> None:
     async def main() -> float:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(30):
@@ -86,21 +86,21 @@ def test_timeouts_are_virtual_too() -> None:
     assert run_virtual(main) == 30.0
 
 
-def test_waiting_for_nothing_names_who_waits() -> None:
+def test_deadlock_error_names_the_waiting_tasks() -> None:
     async def main() -> None:
-        async def patience() -> None:
+        async def wait_forever() -> None:
             await asyncio.Event().wait()
 
         await asyncio.sleep(2)
-        await asyncio.create_task(patience(), name="the patient one")
+        await asyncio.create_task(wait_forever(), name="waiting-task")
 
     with pytest.raises(
-        NoTimerLeft, match=r"at t=2 no timer is left.*the patient one \(.*patience\)"
+        NoTimerLeft, match=r"at t=2 no timer is left.*waiting-task \(.*wait_forever\)"
     ):
         run_virtual(main)
 
 
-def test_virtual_time_has_a_bound() -> None:
+def test_virtual_time_is_bounded() -> None:
     async def main() -> None:
         for _ in count():
             await asyncio.sleep(7)
@@ -109,7 +109,7 @@ def test_virtual_time_has_a_bound() -> None:
         run_virtual(main, max_seconds=100)
 
 
-def test_work_has_a_bound() -> None:
+def test_loop_iterations_are_bounded() -> None:
     async def main() -> None:
         for _ in count():
             await asyncio.sleep(0)
@@ -118,17 +118,17 @@ def test_work_has_a_bound() -> None:
         run_virtual(main, max_iterations=1000)
 
 
-def test_an_error_that_nobody_handles_ends_the_simulation() -> None:
+def test_unhandled_error_ends_the_simulation() -> None:
     async def main() -> None:
         asyncio.get_running_loop().call_later(1, lambda: [][0])
         await asyncio.sleep(10)
 
-    with pytest.raises(UnhandledTaskError) as caught:
+    with pytest.raises(UnhandledTaskError) as raised:
         run_virtual(main)
-    assert isinstance(caught.value.__cause__, IndexError)
+    assert isinstance(raised.value.__cause__, IndexError)
 
 
-def test_everything_is_closed_at_the_end() -> None:
+def test_tasks_and_generators_are_closed_at_the_end() -> None:
     closed: list[str] = []
 
     async def numbers() -> AsyncGenerator[int, None]:
@@ -158,7 +158,7 @@ def test_everything_is_closed_at_the_end() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED_METHODS))
-def test_what_needs_the_outside_is_refused(name: str) -> None:
+def test_loop_methods_for_real_input_and_output_are_rejected(name: str) -> None:
     assert hasattr(asyncio.SelectorEventLoop, name)
 
     async def main() -> None:
@@ -168,31 +168,33 @@ def test_what_needs_the_outside_is_refused(name: str) -> None:
         run_virtual(main)
 
 
-async def in_a_thread() -> None:
+async def run_in_thread() -> None:
     await asyncio.to_thread(time.monotonic)
 
 
-async def a_process() -> None:
+async def start_process() -> None:
     await asyncio.create_subprocess_exec("true")
 
 
-async def a_connection() -> None:
+async def open_connection() -> None:
     await asyncio.open_connection("127.0.0.1", 9)
 
 
-async def a_server() -> None:
+async def start_server() -> None:
     await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
 
 
-@pytest.mark.parametrize("ask", [in_a_thread, a_process, a_connection, a_server])
-def test_the_usual_ways_outside_are_refused_in_words(
-    ask: Callable[[], Coroutine[Any, Any, None]],
+@pytest.mark.parametrize(
+    "use_real_world", [run_in_thread, start_process, open_connection, start_server]
+)
+def test_threads_processes_and_sockets_are_rejected_with_a_message(
+    use_real_world: Callable[[], Coroutine[Any, Any, None]],
 ) -> None:
     with pytest.raises(RealWorldAccess, match="in virtual time there are no"):
-        run_virtual(ask)
+        run_virtual(use_real_world)
 
 
-def test_a_socket_cannot_be_smuggled_in() -> None:
+def test_reader_cannot_be_added_through_the_base_class() -> None:
     async def main() -> None:
         loop, (ours, theirs) = asyncio.get_running_loop(), socket.socketpair()
         with ours, theirs:
@@ -202,29 +204,29 @@ def test_a_socket_cannot_be_smuggled_in() -> None:
         run_virtual(main)
 
 
-def test_other_threads_cannot_call_in() -> None:
+def test_other_threads_cannot_schedule_callbacks() -> None:
     async def main() -> list[Exception]:
         loop = asyncio.get_running_loop()
-        refused: list[Exception] = []
+        errors: list[Exception] = []
 
-        def intrude() -> None:
+        def call_from_thread() -> None:
             try:
                 loop.call_soon_threadsafe(print)
             except RealWorldAccess as error:
-                refused.append(error)
+                errors.append(error)
 
-        thread = threading.Thread(target=intrude)
+        thread = threading.Thread(target=call_from_thread)
         thread.start()
         thread.join()
         done = asyncio.Event()
         loop.call_soon_threadsafe(done.set)
         await done.wait()
-        return refused
+        return errors
 
     assert len(run_virtual(main)) == 1
 
 
-def test_the_loop_is_a_standard_one() -> None:
+def test_virtual_loop_is_the_running_loop() -> None:
     async def main() -> bool:
         return isinstance(asyncio.get_running_loop(), VirtualLoop)
 

@@ -120,6 +120,8 @@ def test_page_shows_gangs_while_they_run_wait_and_end(plane: ControlPlane) -> No
         page.evaluate("document.querySelector('#legend button').click()")
         shows(page, "chain", "Nodes (")
         take_screenshot(page, "followed")
+        # A selected gang is read again after a change; a read of a deleted Job would be an error.
+        page.evaluate("document.getElementById('close').click()")
         delete_job(access, "large")
         hides(page, "waiting", "default/large")
         delete_job(access, "fits")

@@ -23,8 +23,7 @@ import orjson
 from phalanx.controllers.reconcile_loop import Create, Delete, Patch
 from phalanx.sim.simulation import InvariantViolation
 from tests.scheduler.verifier import Verifier
-from tools.faults import fault_run as ordeal
-from tools.faults.fault_run import FaultRunResult
+from tools.faults.fault_run import FaultRunResult, run_faults
 from tools.faults.plan import generate_steps
 from tools.faults.steps import InjectedFault, PlanStep, UserAction
 
@@ -46,7 +45,7 @@ def run_with_verifier(
     # A run leaves little garbage, and collecting it would take a fifth of the time.
     gc.disable()
     try:
-        return ordeal.run_faults(seed, steps, Verifier(share))
+        return run_faults(seed, steps, Verifier(share))
     finally:
         gc.enable()
 
@@ -108,11 +107,14 @@ def _run_seed(seed: int, options: argparse.Namespace) -> int:
     try:
         outcome = run_with_verifier(seed, steps, options.share)
     except InvariantViolation as violation:
-        print(f"broken: {violation}\n  {reproduce_command(seed, options.events)}")
+        print(f"violation: {violation}\n  {reproduce_command(seed, options.events)}")
         if options.shrink:
             _print_shrunk(seed, steps, violation, options.share)
         return 1
-    print(f"seed {seed}: well, {outcome.revision} writes", outcome.digest if options.digest else "")
+    print(
+        f"seed {seed}: no violation, {outcome.revision} writes",
+        outcome.digest if options.digest else "",
+    )
     return 0
 
 
@@ -130,7 +132,7 @@ def _print_shrunk(
         return False
 
     few = shrink_steps(steps, breaks)
-    print(f"{len(few)} of {len(steps)} steps break the same:")
+    print(f"{len(few)} of {len(steps)} steps violate the same invariant:")
     for step in few:
         print(f"  t={step.at:<9g} {describe_step(step.action)}")
 

@@ -79,11 +79,11 @@ class FaultyChannel:
         """Send a request, subject to faults."""
         if self.rejects_events and request.path.rpartition("/")[2] == EVENT.plural:
             return error_reply(TooManyRequests("events are rejected"))
-        trouble = self._next_fault(request)
-        if trouble is not None and not is_watch(request):
-            return await _FAULT_HANDLERS[trouble](self, request)
-        if trouble is not None:
-            raise Unreachable(_SERVER_NAME, trouble.value)
+        fault = self._next_fault(request)
+        if fault is not None and not is_watch(request):
+            return await _FAULT_HANDLERS[fault](self, request)
+        if fault is not None:
+            raise Unreachable(_SERVER_NAME, fault.value)
         if request.method == "GET":
             answer = await self._inner.send(request)
             return answer if isinstance(answer, Reply) else self._wrap_watch(answer)
@@ -99,9 +99,9 @@ class FaultyChannel:
             return self._bind_faults.popleft()
         if self._eviction_faults and request.path.endswith(GROUP_EVICTION.plural):
             return self._eviction_faults.popleft()
-        until, share, troubles = self._random_faults
+        until, share, faults = self._random_faults
         if asyncio.get_running_loop().time() < until and self._random.between(0, 1) < share:
-            return troubles[int(self._random.between(0, len(troubles)))]
+            return faults[int(self._random.between(0, len(faults)))]
         return None
 
     async def _execute(self, request: Request, after: float = 0.0) -> Reply | StreamReply:

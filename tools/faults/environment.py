@@ -65,7 +65,7 @@ class FaultEnvironment:
         self.store_log = StoreLogReader(self.store)
         self.decisions = DecisionRegister(self.store_log.pods)
         self.instances: dict[int, SchedulerInstance] = {}
-        #: Violated invariants, and the number of effective steps by type.
+        #: Violated invariants, and the number of steps by type, refused ones apart.
         self.violations: list[str] = []
         self.step_counts: Counter[str] = Counter()
         self._server = Server(self.store, clock, random)
@@ -80,7 +80,7 @@ class FaultEnvironment:
         self._step_tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Start a server with the bootstrap objects and PodGroup protection."""
+        """Start a server with namespaces and priority classes, and the controllers of groups."""
         await self._server.start()
         for name in NAMESPACES[1:]:
             labels = {"team": "a"}

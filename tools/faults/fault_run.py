@@ -75,8 +75,8 @@ class _FaultRun:
 
     def __init__(self, seed: int, verifier: DecisionVerifier, tasks: asyncio.TaskGroup) -> None:
         self._seed, self._tasks, self._loop = seed, tasks, asyncio.get_running_loop()
-        clock, chance = LoopClock(self._loop, EPOCH), SeededRandom(seed)
-        self._environment = FaultEnvironment(clock, chance, verifier, tasks)
+        clock, random = LoopClock(self._loop, EPOCH), SeededRandom(seed)
+        self._environment = FaultEnvironment(clock, random, verifier, tasks)
         tail = self._environment.store_log
         self._auditor = InvariantAuditor(
             tail.pods, tail.nodes, tail.groups, now=self._loop.time, horizon=MAX_VIEW_LAG,

@@ -125,11 +125,11 @@ def create_budget(rng: Random, key: Key) -> Object:
 
 def create_node(rng: Random, name: str) -> Object:
     """Return a node, which starts as not ready."""
-    room = dict(rng.choice(ALLOCATABLES))
+    allocatable = dict(rng.choice(ALLOCATABLES))
     labels = {HOSTNAME: name, **rng.choice(NODE_LABELS)}
     return {
         "metadata": {"name": name, "labels": labels},
-        "status": {"capacity": room, "allocatable": room},
+        "status": {"capacity": allocatable, "allocatable": allocatable},
     }
 
 

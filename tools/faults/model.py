@@ -33,9 +33,9 @@ from phalanx.api.kinds import (
 )
 from phalanx.api.meta import Key
 from phalanx.api.policy import PodDisruptionBudget
-from phalanx.api.readers import struct_of
 from phalanx.api.resources import Amounts
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
+from phalanx.api.scheme import struct_of
 from phalanx.client.cache import ObjectCache
 from phalanx.client.protocol import WatchEvent
 from phalanx.controllers.reconcile_loop import Informers
@@ -47,7 +47,7 @@ from phalanx.store.kv import StoreChange, StoreReader
 class StoreLogReader:
     """Follows a store from now on.
 
-    Each function in `settled` is called after each transaction, with its newest revision.
+    Each function in `on_batch` is called after each batch of commits, with its newest revision.
     """
 
     def __init__(self, store: StoreReader) -> None:
@@ -93,8 +93,8 @@ class StoreLogReader:
                 self._update_ledger(change)
             elif prefix in self._caches:
                 self._apply(change, *self._caches[prefix])
-        for settled in self.on_batch:
-            settled(changes[-1].revision)
+        for notify in self.on_batch:
+            notify(changes[-1].revision)
 
     def _apply(self, change: StoreChange, kind: Kind, cache: ObjectCache[Any]) -> None:
         record = change.after or change.before

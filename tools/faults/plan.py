@@ -85,9 +85,9 @@ class _StepGenerator:
         self._actions = (*ACTIONS, *CONTENTION_ACTIONS) if self._is_contended else ACTIONS
         self._weights = [h.weight * self._rng.choice((0, 1, 1, 1, 3)) for h in self._actions]
         # Without arrivals the other actions have no objects.
-        self._weights[: len(ARRIVAL_ACTIONS)] = [habit.weight for habit in ARRIVAL_ACTIONS]
+        self._weights[: len(ARRIVAL_ACTIONS)] = [action.weight for action in ARRIVAL_ACTIONS]
         if self._is_contended:
-            self._weights[len(ACTIONS) :] = [habit.weight for habit in CONTENTION_ACTIONS]
+            self._weights[len(ACTIONS) :] = [action.weight for action in CONTENTION_ACTIONS]
         self._schedule(0.0, StartScheduler(0))
         for name in self._nodes:
             self._schedule_node(name, 0.0)
@@ -95,8 +95,8 @@ class _StepGenerator:
     def __iter__(self) -> Iterator[PlanStep]:
         while True:
             while not self._scheduled or self._scheduled[0][0] > self._now:
-                (habit,) = self._rng.choices(self._actions, self._weights)
-                habit.run(self)
+                (action,) = self._rng.choices(self._actions, self._weights)
+                action.run(self)
                 self._now += self._rng.choice(_GAPS)
             at, _, act = heappop(self._scheduled)
             yield PlanStep(at, act)
@@ -172,13 +172,13 @@ class _StepGenerator:
         self, key: Key, after: float, life: float, group: str = "", priority: str = "",
         manifest: Object | None = None,
     ) -> None:  # fmt: skip
-        lot, gated = self._rng, self._rng.random() < 0.06
-        if lot.random() < 0.03:
+        rng, gated = self._rng, self._rng.random() < 0.06
+        if rng.random() < 0.03:
             priority = manifests.HIGH
         made = manifest or manifests.create_pod(
-            lot, key, group=group, priority=priority, gated=gated
+            rng, key, group=group, priority=priority, gated=gated
         )
-        if lot.random() < 0.02:
+        if rng.random() < 0.02:
             made = {**made, "spec": {**made["spec"], "schedulerName": "another"}}
         self._schedule(after, Create(POD, made))
         if gated:
@@ -247,8 +247,8 @@ class _StepGenerator:
         """Let another component nominate a node for a pod."""
         key = self._choose_alive(self._pods)
         if key is not None:
-            promise = {"status": {"nominatedNodeName": self._rng.choice(self._nodes)}}
-            self._schedule(0.0, Patch(POD, key, promise, "status"))
+            nomination = {"status": {"nominatedNodeName": self._rng.choice(self._nodes)}}
+            self._schedule(0.0, Patch(POD, key, nomination, "status"))
 
     def _add_service(self) -> None:
         key = Key(self._rng.choice(NAMESPACES), "web")
@@ -298,11 +298,13 @@ class _StepGenerator:
         self._schedule(0.0, self._node_patch(self._rng.choice(self._nodes), change))
 
     def _resize_node(self) -> None:
-        room = dict(
+        allocatable = dict(
             self._rng.choice((*manifests.ALLOCATABLES, {"cpu": "1", "memory": "1Gi", "pods": "3"}))
         )
         name = self._rng.choice(self._nodes)
-        self._schedule(0.0, Patch(NODE, Key("", name), {"status": {"allocatable": room}}, "status"))
+        self._schedule(
+            0.0, Patch(NODE, Key("", name), {"status": {"allocatable": allocatable}}, "status")
+        )
 
     def _node_patch(self, name: str, change: Object) -> Patch:
         return Patch(NODE, Key("", name), change)
@@ -314,16 +316,16 @@ class _StepGenerator:
         root = Key(self._rng.choice(NAMESPACES), f"t{self._rng.randrange(_GROUP_NAMES)}")
         if self._has_max_pods() or self._trees.get(root, 0.0) > self._now:
             return
-        lot, life = self._rng, self._rng.uniform(*_LIFETIME)
-        priority, spell = lot.choice(_PRIORITIES), lot.choice((0.0, 0.05, 2.0))
-        groups, between = lot.randint(1, 3), Key(root.namespace, f"{root.name}m")
+        rng, life = self._rng, self._rng.uniform(*_LIFETIME)
+        priority, spell = rng.choice(_PRIORITIES), rng.choice((0.0, 0.05, 2.0))
+        groups, between = rng.randint(1, 3), Key(root.namespace, f"{root.name}m")
         self._trees[root] = self._now + life
         self._schedule_composite(
-            root, lot.choice((None, groups, max(groups - 1, 1))), priority, life
+            root, rng.choice((None, groups, max(groups - 1, 1))), priority, life
         )
-        is_deep = lot.random() < 0.4
+        is_deep = rng.random() < 0.4
         if is_deep:
-            self._schedule_composite(between, lot.choice((None, 1)), priority, life, root.name)
+            self._schedule_composite(between, rng.choice((None, 1)), priority, life, root.name)
         for number in range(groups):
             key = Key(root.namespace, f"{root.name}{'abc'[number]}")
             parent = between if is_deep and number != 1 else root
@@ -342,10 +344,10 @@ class _StepGenerator:
     def _schedule_leaf_group(
         self, key: Key, priority: str, life: float, spell: float, parent: str
     ) -> None:
-        lot = self._rng
-        topology = "zone" if lot.random() < 0.1 else ""
-        workload = "another" if lot.random() < 0.03 else manifests.WORKLOAD
-        quorum = lot.choice((None, 1, 2, 3))
+        rng = self._rng
+        topology = "zone" if rng.random() < 0.1 else ""
+        workload = "another" if rng.random() < 0.03 else manifests.WORKLOAD
+        quorum = rng.choice((None, 1, 2, 3))
         made = manifests.create_group(
             key,
             quorum,
@@ -356,7 +358,7 @@ class _StepGenerator:
             workload=workload,
         )
         self._schedule(self._random_delay(spell), Create(POD_GROUP, made))
-        members = (quorum or 1) + lot.choice((-1, 0, 0, 0, 0, 1))
+        members = (quorum or 1) + rng.choice((-1, 0, 0, 0, 0, 1))
         self._schedule_members(key, max(members, 1), priority, life, spell)
         self._schedule(life + self._random_delay(2.0), Delete(POD_GROUP, key, ""))
 
@@ -388,8 +390,8 @@ class _StepGenerator:
         self._schedule(self._random_delay(20.0), Delete(POD_DISRUPTION_BUDGET, key, ""))
 
     def _fail_evictions(self) -> None:
-        troubles = self._rng.choices((*_LOST_FAULTS, *_ERROR_FAULTS), k=self._rng.randint(1, 3))
-        self._schedule(0.0, FailEvictions(self._choose_slot(), tuple(troubles)))
+        faults = self._rng.choices((*_LOST_FAULTS, *_ERROR_FAULTS), k=self._rng.randint(1, 3))
+        self._schedule(0.0, FailEvictions(self._choose_slot(), tuple(faults)))
 
     # ---- faults
 
@@ -420,8 +422,8 @@ class _StepGenerator:
         self._schedule(0.0, BreakWatches(self._choose_slot(), self._rng.random() < 0.5))
 
     def _fail_binds(self) -> None:
-        troubles = self._rng.choices((*_LOST_FAULTS, *_ERROR_FAULTS), k=self._rng.randint(1, 3))
-        self._schedule(0.0, FailBinds(self._choose_slot(), tuple(troubles)))
+        faults = self._rng.choices((*_LOST_FAULTS, *_ERROR_FAULTS), k=self._rng.randint(1, 3))
+        self._schedule(0.0, FailBinds(self._choose_slot(), tuple(faults)))
 
     def _drop_all_requests(self) -> None:
         seconds = self._rng.uniform(0.3, 4.0)

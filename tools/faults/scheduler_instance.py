@@ -70,7 +70,7 @@ class DecisionRegister:
             if not choices:
                 yield f"pod {pod.metadata.key} is evicted without a decision"
             elif all(any(self._is_remaining(pod, *one) for one in chosen) for chosen in choices):
-                yield f"pod {pod.metadata.key} makes way without those chosen with it"
+                yield f"pod {pod.metadata.key} is evicted without the other victims of its decision"
 
     def _is_remaining(self, pod: Pod, key: Key, uid: str) -> bool:
         """Whether another victim of the same decision remains."""
@@ -89,7 +89,9 @@ class DecisionRegister:
             if not decisions:
                 wrong.append(f"pod {pod.metadata.key} got node {node}, without a decision")
             elif not any(together <= bound.keys() for together in decisions):
-                wrong.append(f"pod {pod.metadata.key} got its node without those decided with it")
+                wrong.append(
+                    f"pod {pod.metadata.key} got its node without the other pods of its decision"
+                )
         return wrong
 
     def _on_pod_changed(self, old: Pod | None, new: Pod | None) -> None:

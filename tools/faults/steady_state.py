@@ -283,7 +283,7 @@ def _check_composite(
         if not _is_true(said):
             yield f"tree {name} is placed, but says {_describe_condition(said)}"
         if place is None and find_condition(conditions, DISRUPTION_TARGET) is not None:
-            yield f"tree {name} is placed, but says that it is to make way"
+            yield f"tree {name} is placed, but has the condition DisruptionTarget"
     elif place is not None and not _is_true(said):
         wanted = (
             describe_unready(place.unready) if place.unready else _unscheduled_message(decision)
@@ -306,7 +306,7 @@ def _check_pod(
     elif place.unready is None and wanted not in (None, said.message):
         yield f"pod {key} says {_describe_condition(said)}, but should say {wanted}"
     if (node := pod.status.nominated_node_name) != nominated and place.unready is None:
-        yield f"pod {key} was refused and still has a promise of node {node}"
+        yield f"pod {key} has the nominated node {node!r}, but should have {nominated!r}"
 
 
 def _group_condition(group: PodGroup, kind: str) -> Condition | None:

@@ -76,7 +76,7 @@ class DuplicateEvents:
 
 @dataclass(frozen=True, slots=True)
 class BreakWatches:
-    """The watches of a scheduler break; after a compaction it must list again."""
+    """The watches of a scheduler break; with `forget` the store is compacted, so it must list."""
 
     slot: int
     forget: bool

@@ -6,7 +6,7 @@ its package data, reads no clock and uses no randomness.
     kinds.py, strategy.py         one row per kind, and how objects of a kind are processed
     core.py, batch.py, scheduling.py, policy.py, rbac.py, coordination.py, resource_claims.py
                                   frozen structs with the fields that our components read
-    readers.py                    which struct decodes which kind
+    scheme.py                     which struct decodes which kind
     meta.py, errors.py, wire.py   Key, Ref and ObjectMeta; API errors; requests and replies
     definitions.py, schema.py, conform.py     schema data, access to it, pruning and type checks
     openapi.py, protobuf.py       OpenAPI documents; protobuf request bodies

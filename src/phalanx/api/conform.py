@@ -1,4 +1,6 @@
-"""Conform: prune, check and canonicalise a JSON object by its definition, in place.
+"""Conform: what decoding to a Go struct does: prune, check and canonicalise an object, in place.
+
+The pruned unknown fields are reported, for `fieldValidation` Warn and Strict.
 
 One walk by compiled closures prunes unknown fields, drops empty values (nulls, empty lists and
 maps, strings and numbers that Go omits), brings quantities and times into canonical form, and
@@ -294,7 +296,7 @@ def _struct_check(name: str, node: dict[str, Any]) -> _Check:
             raise _wrong_type(value, wanted)
         if not checks:
             prepare()
-        gone = None
+        removed = None
         key = ""
         try:
             for key, inner in value.items():
@@ -309,14 +311,14 @@ def _struct_check(name: str, node: dict[str, Any]) -> _Check:
                     continue
                 if result is not _DROPPED:
                     value[key] = result
-                elif gone is None:
-                    gone = [key]
+                elif removed is None:
+                    removed = [key]
                 else:
-                    gone.append(key)
+                    removed.append(key)
         except Malformed as error:
             raise error.prefix_path(f".{key}", name) from None
-        if gone is not None:
-            for key in gone:
+        if removed is not None:
+            for key in removed:
                 del value[key]
         return value
 

@@ -161,9 +161,7 @@ class Conflict(ApiError):
 
 
 class Expired(ApiError):
-    """The requested revision is compacted. With the token `more` a list continues at the
-    present.
-    """
+    """The revision is compacted. With `continue_token` a list continues at the present."""
 
     code, reason = 410, "Expired"
 

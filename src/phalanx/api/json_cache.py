@@ -1,6 +1,6 @@
 """Compact JSON as a cache key.
 
-Pods of a gang are created with equal specs. Validation (`checks.once`), defaulting and field
+Pods of a gang are created with equal specs. Validation (`checks.cached`), defaulting and field
 management cache their results by the JSON of the part that they processed.
 """
 

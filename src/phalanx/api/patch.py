@@ -106,12 +106,8 @@ def _replace_as_add(obj: Object, step: Object) -> Object:
     """Turn a `replace` of a missing field into `add`: Kubernetes creates it, the library fails."""
     if step.get("op") != "replace" or not isinstance(step.get("path"), str) or not step["path"]:
         return step
-    return {**step, "op": "add"} if _is_in_object(obj, step["path"]) else step
-
-
-def _is_in_object(obj: Object, path: str) -> bool:
-    parent = jsonpointer.JsonPointer(path.rpartition("/")[0]).resolve(obj, None)
-    return isinstance(parent, dict)
+    parent = jsonpointer.JsonPointer(step["path"].rpartition("/")[0]).resolve(obj, None)
+    return {**step, "op": "add"} if isinstance(parent, dict) else step
 
 
 def _apply_strategic_patch(schema: Schema, obj: Object, patch: Any) -> Object:

@@ -55,16 +55,14 @@ class Schema:
         kind = node if isinstance(node, str) else node.get("t", "")
         target = definition(kind) if is_reference(kind) else ""
         self._facts: dict[str, Any] = {} if isinstance(node, str) else node
-        self._struct: dict[str, Any] = target if isinstance(target, dict) else self._inline_struct()
+        # A node of a custom resource's schema defines its struct itself.
+        inline = self._facts if "p" in self._facts else {}
+        self._struct: dict[str, Any] = target if isinstance(target, dict) else inline
         # Created at first use: definitions may be recursive.
         self._fields: dict[str, Schema] = {}
         self._items: Schema | None = None
         self._values: Schema | None = None
         self.name = kind if isinstance(target, dict) else ""
-
-    def _inline_struct(self) -> dict[str, Any]:
-        """Return the struct that the node itself defines, as the schemas of custom resources do."""
-        return self._facts if "p" in self._facts else {}
 
     @property
     def field_nodes(self) -> dict[str, SchemaNode]:

@@ -152,9 +152,9 @@ class _LabelSelectorParser:
         if operator in ("in", "notin"):
             return LabelRequirement(key, operator, self._parse_value_set(key))
         if operator in ("=", "==", "!="):
-            return LabelRequirement(
-                key, "notin" if operator == "!=" else "in", self._parse_single_value(key)
-            )
+            value = self._next() if self._peek() not in (",", "") else ""
+            values = frozenset({_validate_value(key, value)})
+            return LabelRequirement(key, "notin" if operator == "!=" else "in", values)
         if operator in ("<", ">", "lt", "gt"):
             return LabelRequirement(
                 key, "lt" if operator in ("<", "lt") else "gt", self._parse_number()
@@ -166,10 +166,6 @@ class _LabelSelectorParser:
         if faults := validate_label_key(key):
             raise _parse_error(f'<nil>: Invalid value: "{key}": {faults[0]}')
         return key
-
-    def _parse_single_value(self, key: str) -> frozenset[str]:
-        value = self._next() if self._peek() not in (",", "") else ""
-        return frozenset({_validate_value(key, value)})
 
     def _parse_number(self) -> frozenset[str]:
         value = self._next()

@@ -37,7 +37,7 @@ from phalanx.builder.workload_item import WorkloadItem, default_min_count
 SUPPORTED = (Basic, Gang, Single, All)
 
 
-def management(
+def decide_job_management(
     job: Object,
     *,
     enabled: bool = True,
@@ -56,12 +56,12 @@ def management(
         return decision
     if opts_out_of_groups(job["spec"]):
         return ManageNothing("its gang policy is NoGang")
-    if not basic and item(job).resolve().policy == Basic():
+    if not basic and build_item(job).resolve().policy == Basic():
         return ManageNothing("it is not a gang, and only gangs get Workloads")
     return decision
 
 
-def item(job: Object) -> WorkloadItem:
+def build_item(job: Object) -> WorkloadItem:
     """Return the tree of a Job: a single item."""
     intent, pods = read_job_intent(job["spec"], "spec"), _pod_template(job)
     return WorkloadItem(
@@ -76,21 +76,21 @@ def item(job: Object) -> WorkloadItem:
 
 def validate(job: Object, old: Object | None = None) -> list[Cause]:
     """Return the errors in the scheduling fields of a Job that `old` did not have."""
-    return WorkloadBuilder(item(job), SUPPORTED).validate(item(old) if old else None)
+    return WorkloadBuilder(build_item(job), SUPPORTED).validate(build_item(old) if old else None)
 
 
-def workload(job: Object) -> Object:
+def build_workload(job: Object) -> Object:
     """Build the Workload of a Job. Raises Invalid if the scheduling fields have errors."""
-    return WorkloadBuilder(item(job), SUPPORTED).build(job)
+    return WorkloadBuilder(build_item(job), SUPPORTED).build(job)
 
 
 def gang_size(job: Object) -> int | None:
     """Return the `minCount` of a Job; None if it is not a gang."""
-    policy = item(job).resolve().policy
+    policy = build_item(job).resolve().policy
     return policy.min_count if isinstance(policy, Gang) else None
 
 
-def pod_group(job: Object, workload: Object, link: Link | None = None) -> Object:
+def build_pod_group(job: Object, workload: Object, link: Link | None = None) -> Object:
     """Build the PodGroup of a Job, in its own Workload or, with a link, in its parent's.
 
     A link without a template means the first one. Jobs that share a template have different

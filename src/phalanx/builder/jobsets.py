@@ -95,7 +95,7 @@ def grouped_replicated_jobs(jobset: Object) -> list[ReplicatedJob]:
     ]
 
 
-def management(jobset: Object) -> Management:
+def decide_job_set_management(jobset: Object) -> Management:
     """Decide which scheduling objects to create for a JobSet."""
     grouped = grouped_replicated_jobs(jobset)
     decision = decide_management(jobset, [job.pod_template.spec for job in grouped])
@@ -104,7 +104,7 @@ def management(jobset: Object) -> Management:
     return decision
 
 
-def item(jobset: Object) -> WorkloadItem:
+def build_item(jobset: Object) -> WorkloadItem:
     """Return the tree of a JobSet: a root with a child for each replicated Job."""
     grouped = grouped_replicated_jobs(jobset)
     intent = read_intent(jobset["spec"].get("scheduling"), _PATH, composite=True)
@@ -125,19 +125,21 @@ def item(jobset: Object) -> WorkloadItem:
 
 def validate(jobset: Object, old: Object | None = None) -> list[Cause]:
     """Return the errors in the scheduling fields of a JobSet that `old` did not have."""
-    causes = WorkloadBuilder(item(jobset), SUPPORTED).validate(item(old) if old else None)
+    causes = WorkloadBuilder(build_item(jobset), SUPPORTED).validate(
+        build_item(old) if old else None
+    )
     before = _check_group_count(old) if old else []
     return [*causes, *(cause for cause in _check_group_count(jobset) if cause not in before)]
 
 
-def workload(jobset: Object) -> Object:
+def build_workload(jobset: Object) -> Object:
     """Build the Workload of a JobSet. Raises Invalid if the scheduling fields have errors."""
     if causes := _check_group_count(jobset):
         raise invalid_workload(jobset["metadata"]["name"], causes)
-    return WorkloadBuilder(item(jobset), SUPPORTED).build(jobset)
+    return WorkloadBuilder(build_item(jobset), SUPPORTED).build(jobset)
 
 
-def groups(jobset: Object, workload: Object, link: Link | None = None) -> list[Object]:
+def build_groups(jobset: Object, workload: Object, link: Link | None = None) -> list[Object]:
     """Build the CompositePodGroup of a JobSet, then a PodGroup for each replicated Job.
 
     With a link, build the groups of the linked template of the parent's Workload.
@@ -155,7 +157,7 @@ def groups(jobset: Object, workload: Object, link: Link | None = None) -> list[O
 
 def _check_group_count(jobset: Object) -> list[Cause]:
     """Check that the tree has as many children as its gang needs, and at least one."""
-    root = item(jobset)
+    root = build_item(jobset)
     if not root.children:
         return [required("spec.replicatedJobs", _NO_GROUPS)]
     match root.resolve().policy:

@@ -29,19 +29,18 @@ TEMPLATE = "replica"
 _PATH = "spec.scheduling"
 
 
-def management(lws: Object) -> Management:
+def decide_leader_worker_set_management(lws: Object) -> Management:
     """Decide which scheduling objects to create for a LeaderWorkerSet."""
     return decide_management(lws, [_leader_template(lws).spec, _worker_template(lws).spec])
 
 
-def item(lws: Object) -> WorkloadItem:
+def build_item(lws: Object) -> WorkloadItem:
     """Return the tree of a LeaderWorkerSet: a single item, the template of all replicas."""
     intent = read_intent(lws["spec"].get("scheduling"), _PATH)
+    starts_leader_first = lws["spec"].get("startupPolicy") == "LeaderReady"
     return WorkloadItem(
         TEMPLATE,
-        default=_worker_template(lws).default_config(
-            Basic() if _starts_leader_first(lws) else Gang()
-        ),
+        default=_worker_template(lws).default_config(Basic() if starts_leader_first else Gang()),
         user=intent.config,
         callbacks=(default_min_count(_leader_worker_template(lws).get("size", 1)),),
         path=_PATH,
@@ -51,19 +50,21 @@ def item(lws: Object) -> WorkloadItem:
 
 def validate(lws: Object, old: Object | None = None) -> list[Cause]:
     """Return the errors in the scheduling fields of a LeaderWorkerSet that `old` did not have."""
-    causes = WorkloadBuilder(item(lws), SUPPORTED).validate(item(old) if old else None)
+    causes = WorkloadBuilder(build_item(lws), SUPPORTED).validate(build_item(old) if old else None)
     before = _check_leader_priority(old) if old else []
     return [*causes, *(cause for cause in _check_leader_priority(lws) if cause not in before)]
 
 
-def workload(lws: Object) -> Object:
+def build_workload(lws: Object) -> Object:
     """Build the Workload of a LeaderWorkerSet. Raises Invalid if scheduling fields have errors."""
     if causes := _check_leader_priority(lws):
         raise invalid_workload(lws["metadata"]["name"], causes)
-    return WorkloadBuilder(item(lws), SUPPORTED).build(lws)
+    return WorkloadBuilder(build_item(lws), SUPPORTED).build(lws)
 
 
-def pod_group(lws: Object, workload: Object, replica: int, link: Link | None = None) -> Object:
+def build_pod_group(
+    lws: Object, workload: Object, replica: int, link: Link | None = None
+) -> Object:
     """Build the PodGroup of one replica.
 
     With a link, build it from the linked template of the parent's Workload.
@@ -92,11 +93,6 @@ def _check_leader_priority(lws: Object) -> list[Cause]:
         for name, path in leader.fields.items()
         if leader.spec.get(name, "") != workers.spec.get(name, "")
     ]
-
-
-def _starts_leader_first(lws: Object) -> bool:
-    order: str = lws["spec"].get("startupPolicy", "")
-    return order == "LeaderReady"
 
 
 def _leader_worker_template(lws: Object) -> Object:

@@ -109,7 +109,7 @@ async def check_live(client: Client, seconds: float) -> tuple[ClusterObjects, li
         await asyncio.sleep(RECHECK_INTERVAL)
     cluster = await read_cluster(client)
     remaining = find_violations(cluster)
-    return cluster, [*(one for one in suspects if one in remaining), *broken]
+    return cluster, [*(violation for violation in suspects if violation in remaining), *broken]
 
 
 def find_violations(cluster: ClusterObjects) -> list[str]:
@@ -179,6 +179,6 @@ def _check_store(folder: Path) -> tuple[ClusterObjects, list[str]]:
 
 async def _read_store(folder: Path) -> ClusterObjects:
     config = ComponentConfig(without=options.COMPONENTS)
-    plane = ControlPlane(SqliteStore(folder), WallClock(), SystemRandom(), config)
+    plane = ControlPlane(SqliteStore(folder), WallClock(), SystemRandom(), config=config)
     async with plane.running():
         return await read_cluster(plane.client("phalanx"))

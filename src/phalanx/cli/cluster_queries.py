@@ -62,10 +62,10 @@ class SubjectQuery:
         return self.kind not in (POD, POD_GROUP, COMPOSITE_POD_GROUP)
 
 
-def parse_subject_argument(what: str) -> tuple[Kind, str]:
+def parse_subject_argument(subject: str) -> tuple[Kind, str]:
     """Split an argument such as `podgroup/train` into kind and name, or fail with a usage error."""
     try:
-        return parse_subject(what)
+        return parse_subject(subject)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
 
@@ -82,14 +82,14 @@ async def read_cluster(client: Client) -> ClusterObjects:
         groups = [*pod_groups, *(composites or ())]
     namespaces = (await client.list(NAMESPACE, PartialObjectMetadata)).items
     budgets = await _list_if_served(
-        client, POD_DISRUPTION_BUDGET, PodDisruptionBudget, _UNAVAILABLE
+        client, POD_DISRUPTION_BUDGET, PodDisruptionBudget, ignored=_UNAVAILABLE
     )
     return ClusterObjects(
         nodes=(await client.list(NODE, Node)).items,
         groups=groups,
         pods=pods,
         services=(await client.list(SERVICE, Service)).items,
-        namespaces={one.metadata.name: one.metadata.labels for one in namespaces},
+        namespaces={namespace.metadata.name: namespace.metadata.labels for namespace in namespaces},
         budgets=budgets or (),
     )
 

@@ -94,18 +94,21 @@ def command(
 
 
 def _local_versions() -> str:
-    packages = sorted(f"{one.metadata['Name']} {one.version}" for one in distributions())
+    packages = sorted(
+        f"{distribution.metadata['Name']} {distribution.version}"
+        for distribution in distributions()
+    )
     head = f"phalanx {__version__}\npython {sys.version}\n{platform.platform()}\n\n"
     return head + "\n".join(dict.fromkeys(packages)) + "\n"
 
 
 async def _collect_cluster(client: Client, namespace: str) -> dict[str, str]:
     """Return the cluster's objects and endpoints as files; failures go to `missing.txt`."""
-    found, missing = dict[str, str](), list[str]()
+    files, missing = dict[str, str](), list[str]()
 
     async def collect(name: str, content: Awaitable[str]) -> None:
         try:
-            found[name] = await content
+            files[name] = await content
         except ApiError as error:
             missing.append(f"{name}: {error}\n")
 
@@ -115,8 +118,8 @@ async def _collect_cluster(client: Client, namespace: str) -> dict[str, str]:
         if kind is not SECRET:
             await collect(f"objects/{kind.resource}.json", _dump_objects(client, kind))
     if missing:
-        found["missing.txt"] = "".join(missing)
-    return found
+        files["missing.txt"] = "".join(missing)
+    return files
 
 
 async def _get_text(client: Client, path: str) -> str:
@@ -125,7 +128,7 @@ async def _get_text(client: Client, path: str) -> str:
 
 async def _dump_objects(client: Client, kind: Kind) -> str:
     listing = await client.list(kind)
-    return format_structured([_redact(kind, one) for one in listing.items], JSON) + "\n"
+    return format_structured([_redact(kind, obj) for obj in listing.items], JSON) + "\n"
 
 
 def _redact(kind: Kind, obj: Object) -> Object:
@@ -141,9 +144,9 @@ def _redact(kind: Kind, obj: Object) -> Object:
 def _redact_variables(node: Any) -> None:
     """Remove the values of the environment variables of all containers, at any depth."""
     if isinstance(node, dict):
-        for one in node.get("env") or () if isinstance(node.get("env"), list) else ():
-            if isinstance(one, dict) and one.get("value"):
-                one["value"] = _REDACTED
+        for variable in node.get("env") or () if isinstance(node.get("env"), list) else ():
+            if isinstance(variable, dict) and variable.get("value"):
+                variable["value"] = _REDACTED
         for value in node.values():
             _redact_variables(value)
     elif isinstance(node, list):
@@ -153,10 +156,10 @@ def _redact_variables(node: Any) -> None:
 
 def _collect_logs(folder: Path, decisions: Path | None) -> dict[str, str]:
     files = [folder.expanduser() / name for name in _LOG_FILES]
-    found = {f"logs/{path.name}": path for path in files if path.is_file()}
+    paths = {f"logs/{path.name}": path for path in files if path.is_file()}
     if decisions:
-        found[f"decisions/{decisions.name}"] = decisions
-    return {name: _last_lines(path) for name, path in found.items()}
+        paths[f"decisions/{decisions.name}"] = decisions
+    return {name: _last_lines(path) for name, path in paths.items()}
 
 
 def _last_lines(path: Path) -> str:

@@ -64,16 +64,16 @@ class _DecisionCounter:
     def __init__(self) -> None:
         self.decisions = self.differences = self.faults = 0
 
-    def count(self, found: Iterable[ReplayedDecision | RecordFault]) -> Iterator[ReplayedDecision]:
+    def count(self, items: Iterable[ReplayedDecision | RecordFault]) -> Iterator[ReplayedDecision]:
         """Yield the decisions; print an error for each invalid line."""
-        for one in found:
-            if isinstance(one, RecordFault):
+        for item in items:
+            if isinstance(item, RecordFault):
                 self.faults += 1
-                click.echo(f"line {one.line} {one.why}", err=True)
+                click.echo(f"line {item.line} {item.reason}", err=True)
             else:
                 self.decisions += 1
-                self.differences += one.differs
-                yield one
+                self.differences += item.differs
+                yield item
 
 
 def _read_lines(file: Path) -> Iterator[bytes]:
@@ -83,8 +83,8 @@ def _read_lines(file: Path) -> Iterator[bytes]:
 
 def _print_table(decisions: Iterable[ReplayedDecision]) -> None:
     rows: list[DecisionRow] = [_HEADER]
-    for one in decisions:
-        rows += _decision_rows(one)
+    for decision in decisions:
+        rows += _decision_rows(decision)
         if len(rows) >= _ROWS_PER_PAGE:
             click.echo("\n".join(align_columns(rows)))
             rows = []
@@ -92,14 +92,20 @@ def _print_table(decisions: Iterable[ReplayedDecision]) -> None:
         click.echo("\n".join(align_columns(rows)))
 
 
-def _decision_rows(one: ReplayedDecision) -> Iterator[DecisionRow]:
+def _decision_rows(decision: ReplayedDecision) -> Iterator[DecisionRow]:
     """The row of a decision, and below it the replayed decision if that differs."""
-    entity = one.entity
+    entity = decision.entity
     kind = "pod" if entity.group is None else "podgroup"
-    outcome, message = _describe_decision(one.recorded)
-    yield micro_timestamp(one.at), f"{kind}/{entity.key}", str(entity.attempts), outcome, message
-    if one.replayed is not None and one.differs:
-        outcome, message = _describe_decision(one.replayed)
+    outcome, message = _describe_decision(decision.recorded)
+    yield (
+        micro_timestamp(decision.at),
+        f"{kind}/{entity.key}",
+        str(entity.attempts),
+        outcome,
+        message,
+    )
+    if decision.replayed is not None and decision.differs:
+        outcome, message = _describe_decision(decision.replayed)
         yield "", "", "now:", outcome, message or "other details"
 
 
@@ -107,20 +113,20 @@ def _describe_decision(decision: Decision) -> tuple[str, str]:
     if not isinstance(decision, Placed):
         return type(decision).__name__, explain(decision).message
     nodes = list(dict.fromkeys(binding.node for binding in decision.bindings))
-    where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
+    location = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
     pending = f", {len(decision.leftovers)} left over" if decision.leftovers else ""
-    return "Placed", f"{pluralize(len(decision.bindings), 'pod')} on {where}{pending}"
+    return "Placed", f"{pluralize(len(decision.bindings), 'pod')} on {location}{pending}"
 
 
 def _print_json(decisions: Iterable[ReplayedDecision]) -> None:
-    for one in decisions:
+    for decision in decisions:
         row = {
-            "time": micro_timestamp(one.at),
-            "line": one.line,
-            "entity": one.entity,
-            "message": _describe_decision(one.recorded)[1],
-            "decision": encode_decision(one.recorded),
+            "time": micro_timestamp(decision.at),
+            "line": decision.line,
+            "entity": decision.entity,
+            "message": _describe_decision(decision.recorded)[1],
+            "decision": encode_decision(decision.recorded),
         }
-        if one.replayed is not None:
-            row |= {"differs": one.differs, "now": encode_decision(one.replayed)}
+        if decision.replayed is not None:
+            row |= {"differs": decision.differs, "now": encode_decision(decision.replayed)}
         click.echo(msgspec.json.encode(row))

@@ -45,5 +45,5 @@ def command(user: str, file: Path, groups: tuple[str, ...], days: int, data: Pat
             raise click.BadParameter(
                 f"{name!r} does not fit into a certificate; use phalanx token create --kubeconfig"
             )
-    pair = keyring.create_client_certificate(user, groups, days, WallClock().now())
+    pair = keyring.create_client_certificate(user, groups, days, now=WallClock().now())
     write_kubeconfig(file, server, user, client_certificate=pair)

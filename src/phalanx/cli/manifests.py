@@ -57,7 +57,7 @@ def files_option(*, required: bool) -> Callable[[F], F]:
 
 def load_manifests(files: Iterable[str], namespace: str) -> list[Manifest]:
     """Load all objects of the files in order. `namespace` is the default namespace."""
-    return [one for batch in load_manifest_files(files, namespace) for one in batch]
+    return [manifest for batch in load_manifest_files(files, namespace) for manifest in batch]
 
 
 def load_manifest_files(files: Iterable[str], namespace: str) -> list[list[Manifest]]:
@@ -79,7 +79,7 @@ def _read_texts(file: str) -> Iterator[tuple[str, str]]:
         return
     path = Path(file)
     entries = sorted(path.iterdir()) if path.is_dir() else ()
-    for entry in [one for one in entries if one.suffix in _SUFFIXES] or [path]:
+    for entry in [child for child in entries if child.suffix in _SUFFIXES] or [path]:
         try:
             yield str(entry), entry.read_text()
         except OSError as error:

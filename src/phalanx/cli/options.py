@@ -85,7 +85,10 @@ class NodePool:
         """Return the nodes, spread evenly over the topology domains."""
         return [
             SimulatedNode(
-                name, self.allocatable, {**self._domain_labels(i), **self.labels}, self.taints
+                name,
+                self.allocatable,
+                labels={**self._domain_labels(i), **self.labels},
+                taints=self.taints,
             )
             for i, name in enumerate(self.names)
         ]
@@ -192,8 +195,8 @@ def _parse_map(row: Mapping[str, Any], name: str, field: str) -> dict[str, str]:
     }
 
 
-def _parse_count(given: Any, field: str) -> int:
-    text = str(given)
+def _parse_count(value: Any, field: str) -> int:
+    text = str(value)
     if not text.isdecimal() or not 1 <= int(text) <= MAX_NODES:
         raise InvalidClusterFile(f"{field}: must be a whole number from 1 to {MAX_NODES}")
     return int(text)

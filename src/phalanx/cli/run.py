@@ -155,7 +155,7 @@ def gang_placements(
 
 def _common_domain(labels: Sequence[Mapping[str, str]]) -> str:
     for level in _DOMAIN_LABELS:
-        values = {one.get(level, "") for one in labels}
+        values = {node_labels.get(level, "") for node_labels in labels}
         if len(values) == 1 and values != {""}:
             return values.pop()
     return ""
@@ -308,7 +308,7 @@ def command(
             plane.client(CLIENT_NAME),
             batches,
             timeout,
-            progress,
+            on_progress=progress,
             has_processes=processes,
             with_logs=with_logs,
         )
@@ -504,7 +504,9 @@ class ManifestRun:
 
 def _namespace_manifests(manifests: Sequence[Manifest]) -> list[Manifest]:
     """The namespaces of the manifests: a temporary cluster has every namespace that is named."""
-    names = dict.fromkeys(one.key.namespace for one in manifests if one.key.namespace)
+    names = dict.fromkeys(
+        manifest.key.namespace for manifest in manifests if manifest.key.namespace
+    )
     head = {"apiVersion": NAMESPACE.api_version, "kind": NAMESPACE.name}
     return [Manifest(NAMESPACE, {**head, "metadata": {"name": name}}) for name in names]
 

@@ -69,7 +69,7 @@ def create_control_plane(
 ) -> ControlPlane:
     """Create a complete control plane with simulated nodes, or with process nodes of a host."""
     config = ComponentConfig(nodes=nodes, stage_rules=stages, host=host)
-    return ControlPlane(MemoryStore(), WallClock(), SystemRandom(), config)
+    return ControlPlane(MemoryStore(), WallClock(), SystemRandom(), config=config)
 
 
 async def expand_manifests(cluster: Client, manifests: Sequence[Manifest]) -> ClusterObjects:
@@ -77,7 +77,7 @@ async def expand_manifests(cluster: Client, manifests: Sequence[Manifest]) -> Cl
     _check_supported(manifests, (*_UNSUPPORTED_KINDS, CRON_JOB))
     await _check_not_existing(cluster, manifests)
     config = ComponentConfig(without=("scheduler", "nodes"))
-    plane = ControlPlane(MemoryStore(), WallClock(), SystemRandom(), config)
+    plane = ControlPlane(MemoryStore(), WallClock(), SystemRandom(), config=config)
     try:
         async with plane.running():
             client = plane.client(CLIENT_NAME)
@@ -117,10 +117,10 @@ def _check_supported(manifests: Sequence[Manifest], unsupported: Sequence[Kind])
 
 async def _check_not_existing(cluster: Client, manifests: Sequence[Manifest]) -> None:
     for kind in _UNIQUE_KINDS:
-        wanted = [one for one in manifests if one.kind.name == kind.name]
-        listed = await _list_objects(cluster, kind, PartialObjectMetadata) if wanted else ()
-        existing = {one.metadata.key for one in listed}
-        for manifest in wanted:
+        candidates = [item for item in manifests if item.kind.name == kind.name]
+        listed = await _list_objects(cluster, kind, PartialObjectMetadata) if candidates else ()
+        existing = {item.metadata.key for item in listed}
+        for manifest in candidates:
             if manifest.key in existing:
                 raise ManifestRejected(
                     f"{manifest} already exists in the cluster; leave out -f to ask about existing "
@@ -131,10 +131,10 @@ async def _check_not_existing(cluster: Client, manifests: Sequence[Manifest]) ->
 async def _copy_dependencies(cluster: Client, sandbox: Client) -> None:
     """Copy the objects that shape pods and groups from the cluster to the sandbox."""
     for kind in _COPIED_KINDS:
-        for found in await _list_objects(cluster, kind, dict):
-            meta = found["metadata"]
+        for obj in await _list_objects(cluster, kind, dict):
+            meta = obj["metadata"]
             kept = {k: meta[k] for k in ("name", "namespace", "labels", "annotations") if k in meta}
-            content = {k: v for k, v in found.items() if k not in ("metadata", "status")}
+            content = {k: v for k, v in obj.items() if k not in ("metadata", "status")}
             # An object that the sandbox has already, or does not accept, changes nothing.
             with suppress(ApiError):
                 await sandbox.create(kind, {**content, "metadata": kept})
@@ -183,5 +183,5 @@ async def _read_workloads(client: Client) -> ClusterObjects:
         nodes=(),
         groups=[*groups, *composites],
         pods=(await client.list(POD, Pod)).items,
-        namespaces={one.metadata.name: one.metadata.labels for one in namespaces},
+        namespaces={namespace.metadata.name: namespace.metadata.labels for namespace in namespaces},
     )

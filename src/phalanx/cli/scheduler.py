@@ -126,19 +126,19 @@ def _election_config(
     configuration: SchedulerConfiguration | None, elect: bool | None
 ) -> ElectionConfig | None:
     """Return how to take part in leader election; `--leader-elect` overrides the file."""
-    wanted = configuration.leader_election if configuration else LeaderElectionConfiguration()
-    if not (wanted.leader_elect if elect is None else elect):
+    election = configuration.leader_election if configuration else LeaderElectionConfiguration()
+    if not (election.leader_elect if elect is None else elect):
         return None
     timings = LeaseTimings(
-        round(_duration_seconds(wanted.lease_duration)),
-        _duration_seconds(wanted.renew_deadline),
-        _duration_seconds(wanted.retry_period),
+        round(_duration_seconds(election.lease_duration)),
+        _duration_seconds(election.renew_deadline),
+        _duration_seconds(election.retry_period),
     )
     if not 0 < timings.retry_period < timings.renew_deadline < timings.lease_duration:
         raise click.UsageError(
             "leaderElection must have retryPeriod below renewDeadline below leaseDuration"
         )
-    lease = Key(wanted.resource_namespace, wanted.resource_name)
+    lease = Key(election.resource_namespace, election.resource_name)
     return ElectionConfig(
         election_identity(), timings, lease if lease.name != _KUBE_SCHEDULER_LEASE else None
     )

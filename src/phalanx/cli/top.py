@@ -135,14 +135,14 @@ def _names_by_label(nodes: Iterable[Node], label: str) -> dict[str, list[str]]:
 
 
 def _sum_nodes(name: str, nodes: Sequence[NodeSummary]) -> NodeSummary:
-    problems = {word: sum(node.problem == word for node in nodes) for word in _PROBLEMS}
+    problems = {problem: sum(node.problem == problem for node in nodes) for problem in _PROBLEMS}
     return NodeSummary(
         name,
         nodes=len(nodes),
         pods=sum(node.pods for node in nodes),
         allocatable=sum_amounts(node.allocatable for node in nodes),
         used=sum_amounts(node.used for node in nodes),
-        problem=", ".join(f"{count} {word}" for word, count in problems.items() if count),
+        problem=", ".join(f"{count} {problem}" for problem, count in problems.items() if count),
     )
 
 
@@ -150,8 +150,8 @@ def render_overview(overview: ClusterOverview, namespace: str = "") -> list[Styl
     """Format the overview as lines, with the gangs of one namespace or of all."""
     total = overview.total
     resources = [name for name in sorted(total.allocatable) if name not in _HIDDEN_RESOURCES]
-    gangs = [one for one in overview.gangs if not namespace or one.ref.namespace == namespace]
-    waiting = sum(one.pending for one in overview.gangs)
+    gangs = [gang for gang in overview.gangs if not namespace or gang.ref.namespace == namespace]
+    waiting = sum(gang.pending for gang in overview.gangs)
     problem = f" ({total.problem})" if total.problem else ""
     nodes, pods = pluralize(total.nodes, "node"), pluralize(total.pods, "pod")
     lines = [
@@ -273,8 +273,8 @@ def command(
             click.secho(line.text, fg=line.colour or None)
         return
     now = WallClock().now()
-    gangs = [one for one in overview.gangs if not namespace or one.ref.namespace == namespace]
-    data = {**overview_data(overview), "gangs": [queue_entry_data(one, now) for one in gangs]}
+    gangs = [gang for gang in overview.gangs if not namespace or gang.ref.namespace == namespace]
+    data = {**overview_data(overview), "gangs": [queue_entry_data(gang, now) for gang in gangs]}
     click.echo(format_structured(data, output))
 
 

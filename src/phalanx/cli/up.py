@@ -205,7 +205,9 @@ def _run(settings: UpOptions) -> None:
 
 def _start_detached(settings: UpOptions) -> None:
     with _data_directory(settings):
-        arguments = [word for word in sys.argv[sys.argv.index("up") + 1 :] if word != "--detach"]
+        arguments = [
+            argument for argument in sys.argv[sys.argv.index("up") + 1 :] if argument != "--detach"
+        ]
         try:
             ready = background.start(arguments, settings.runtime_directory())
         except background.NotStarted as error:

@@ -71,7 +71,7 @@ async def _run_until_closed(
         lambda user: Client(InProcessTransport(channel.request, user), metrics),
         WallClock(),
         SystemRandom(),
-        config,
+        config=config,
     )
 
     async def run() -> None:

@@ -105,16 +105,16 @@ def tune_garbage_collector() -> None:
 @contextlib.contextmanager
 def run_in_child_process(work: Callable[[socket.socket], None]) -> Iterator[socket.socket]:
     """Run `work` in a forked process with one end of a socket pair; yield the other end."""
-    ours, theirs = socket.socketpair()
+    parent_socket, child_socket = socket.socketpair()
 
     def run_child() -> None:
-        ours.close()
+        parent_socket.close()
         # A signal to the process group reaches both processes. The server process handles it; the
         # component process ends when its socket is closed, and only then.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         try:
-            work(theirs)
+            work(child_socket)
         except click.ClickException as error:
             error.show()
             sys.exit(error.exit_code)
@@ -124,11 +124,11 @@ def run_in_child_process(work: Callable[[socket.socket], None]) -> Iterator[sock
 
     process = get_context("fork").Process(target=run_child, name="components")
     process.start()
-    theirs.close()
+    child_socket.close()
     try:
-        yield ours
+        yield parent_socket
     finally:
-        ours.close()
+        parent_socket.close()
         process.join(_EXIT_TIMEOUT)
         process.kill()
         process.join()

@@ -70,20 +70,27 @@ async def _serve(settings: UpOptions, folder: Path, component_socket: socket.soc
                 stopped.set()
 
         store = _open_store(settings, folder, stop)
-        server = Server(store, clock, random, KINDS, keyring.tokens(), settings.gates)
+        server = Server(
+            store, clock, random, kinds=KINDS, tokens=keyring.tokens(), gates=settings.gates
+        )
         hosts = (*LOCAL_NAMES, *CLUSTER_NAMES, *names, settings.host)
         file = settings.kubeconfig or settings.runtime_directory() / "kubeconfig"
         token = keyring.admin_token(_existing_token(file), file, clock.now())
         url = _server_url(settings.host, sock)
         async with (
-            _audit_log(server, settings, folder, clock) as on_refused,
-            _start_server(server, store, component_socket, stop) as handle,
+            _audit_log(server, settings, folder, clock=clock) as on_refused,
+            _start_server(server, store, component_socket, stop=stop) as handle,
             serve_http(
-                handle, server.access.authenticator, sock, tls, hosts=hosts, on_refused=on_refused
+                handle,
+                server.access.authenticator,
+                sock,
+                tls=tls,
+                hosts=hosts,
+                on_refused=on_refused,
             ),
-            _background_task(renew_certificates(tls, folder, names, clock)),
+            _background_task(renew_certificates(tls, folder, names, clock=clock)),
         ):
-            kubeconfig.write(file, url, authority.decode(), token)
+            kubeconfig.write(file, url, ca_pem=authority.decode(), token=token)
             print_ready(f"ready {url} kubeconfig {file}")
             tune_garbage_collector()
             await stopped.wait()
@@ -121,9 +128,9 @@ def _open_socket(settings: UpOptions) -> socket.socket:
     try:
         return bind_socket(settings.host, settings.port)
     except OSError as error:
-        where = f"{settings.host}:{settings.port}"
+        address = f"{settings.host}:{settings.port}"
         raise click.ClickException(
-            f"cannot listen on {where}: {error.strerror}; choose another with --listen"
+            f"cannot listen on {address}: {error.strerror}; choose another with --listen"
         ) from None
 
 

@@ -184,8 +184,12 @@ def command(
     if output == TABLE:
         click.echo(_format_forecasts(forecasts, group_owners(cluster.objects)))
     else:
-        click.echo(format_structured({"items": [_forecast_data(one) for one in forecasts]}, output))
-    worst = max((one.verdict for one in forecasts), default=ForecastVerdict.FITS)
+        click.echo(
+            format_structured(
+                {"items": [_forecast_data(forecast) for forecast in forecasts]}, output
+            )
+        )
+    worst = max((forecast.verdict for forecast in forecasts), default=ForecastVerdict.FITS)
     raise click.exceptions.Exit(worst)
 
 
@@ -221,9 +225,9 @@ def _new_subjects(new: ClusterObjects, both: ClusterObjects) -> list[Ref]:
     group_trees = GroupTrees()
     for group in both.groups:
         group_trees.update(group_ref(group), group)
-    found = [entity_of_pod(pod, group_trees) for pod in new.pods]
+    refs = [entity_of_pod(pod, group_trees) for pod in new.pods]
     roots = [group_ref(group) for group in new.groups if parent_ref(group) is None]
-    return list(dict.fromkeys([*found, *roots]))
+    return list(dict.fromkeys([*refs, *roots]))
 
 
 def group_owners(cluster: ClusterObjects) -> dict[Ref, str]:
@@ -234,25 +238,25 @@ def group_owners(cluster: ClusterObjects) -> dict[Ref, str]:
 
 def _format_forecasts(forecasts: Sequence[Forecast], owners: Mapping[Ref, str]) -> str:
     return (
-        "\n".join(line for one in forecasts for line in _forecast_lines(one, owners))
+        "\n".join(line for forecast in forecasts for line in _forecast_lines(forecast, owners))
         or "No workload is waiting."
     )
 
 
-def _forecast_lines(one: Forecast, owners: Mapping[Ref, str]) -> Iterator[str]:
-    owner = owners.get(one.subject)
-    title = entity_title(one.subject) + (f" of {owner}" if owner else "")
-    yield f"{title} {_VERDICT_TEXT[one.verdict]}: {one.message}"
-    yield from (f"  {detail}" for detail in one.details[:_MAX_DETAILS])
-    if one.bindings:
-        nodes = Counter(binding.node for binding in one.bindings)
+def _forecast_lines(forecast: Forecast, owners: Mapping[Ref, str]) -> Iterator[str]:
+    owner = owners.get(forecast.subject)
+    heading = entity_title(forecast.subject) + (f" of {owner}" if owner else "")
+    yield f"{heading} {_VERDICT_TEXT[forecast.verdict]}: {forecast.message}"
+    yield from (f"  {detail}" for detail in forecast.details[:_MAX_DETAILS])
+    if forecast.bindings:
+        nodes = Counter(binding.node for binding in forecast.bindings)
         names = [f"{name} ({count})" for name, count in sorted(nodes.items())]
         yield f"  on {join_names(names, _MAX_NAMES)}"
-    if one.victims:
-        yield f"  it would preempt {_describe_workloads(one.victims, owners)}"
-    if one.waits_for:
-        least = " at the latest" if one.is_cut_short else ""
-        workloads = _describe_workloads(one.waits_for, owners)
+    if forecast.victims:
+        yield f"  it would preempt {_describe_workloads(forecast.victims, owners)}"
+    if forecast.waits_for:
+        least = " at the latest" if forecast.is_cut_short else ""
+        workloads = _describe_workloads(forecast.waits_for, owners)
         yield f"  it can start{least} when these have ended: {workloads}"
 
 
@@ -265,17 +269,17 @@ def _describe_workloads(workloads: Iterable[RunningWorkload], owners: Mapping[Re
     return join_names(titles, _MAX_NAMES)
 
 
-def _forecast_data(one: Forecast) -> dict[str, Any]:
+def _forecast_data(forecast: Forecast) -> dict[str, Any]:
     return {
-        **_ref_data(one.subject),
-        "verdict": one.verdict.name.lower(),
-        "reason": one.reason,
-        "message": one.message,
-        "placements": [{"pod": b.pod.name, "node": b.node} for b in one.bindings],
-        "waitsFor": [{**_ref_data(ref), "pods": pods} for ref, pods in one.waits_for],
-        "preempts": [{**_ref_data(ref), "pods": pods} for ref, pods in one.victims],
-        "details": list(one.details),
-        "cutShort": one.is_cut_short,
+        **_ref_data(forecast.subject),
+        "verdict": forecast.verdict.name.lower(),
+        "reason": forecast.reason,
+        "message": forecast.message,
+        "placements": [{"pod": b.pod.name, "node": b.node} for b in forecast.bindings],
+        "waitsFor": [{**_ref_data(ref), "pods": pods} for ref, pods in forecast.waits_for],
+        "preempts": [{**_ref_data(ref), "pods": pods} for ref, pods in forecast.victims],
+        "details": list(forecast.details),
+        "cutShort": forecast.is_cut_short,
     }
 
 

@@ -113,7 +113,7 @@ def _summarize_capacity(answer: WhyAnswer) -> str:
     diagnosis, evidence = answer.diagnosis, answer.diagnosis.evidence
     if not answer.is_group or diagnosis.tree or evidence is None or not evidence.rows:
         return ""
-    if len({row.asks for row in evidence.rows}) > 1:
+    if len({row.requests for row in evidence.rows}) > 1:
         return ""
     members = f"{evidence.needed}{' more' if diagnosis.bound else ''} members fit"
     level = _label_suffix(evidence.key)
@@ -129,7 +129,7 @@ def _summarize_capacity(answer: WhyAnswer) -> str:
 
 def _describe_limits(rows: Sequence[CapacityRow], nodes: str = "all nodes") -> str:
     """Describe what keeps further members from the nodes of these rows."""
-    resources = {part.rpartition(" ")[0] for part in rows[0].asks.split(", ")}
+    resources = {part.rpartition(" ")[0] for part in rows[0].requests.split(", ")}
     nodes_by_limit: Counter[str] = Counter()
     for row in rows:
         nodes_by_limit[row.limit] += row.nodes
@@ -151,7 +151,18 @@ def answer_data(answer: WhyAnswer) -> dict[str, Any]:
     evidence = diagnosis.evidence and {
         "topology": diagnosis.evidence.key,
         "needed": diagnosis.evidence.needed,
-        "rows": [row._asdict() for row in diagnosis.evidence.rows],
+        "rows": [
+            {
+                "asks": row.requests,
+                "members": row.members,
+                "place": row.place,
+                "nodes": row.nodes,
+                "fit": row.fit,
+                "empty": row.empty,
+                "limit": row.limit,
+            }
+            for row in diagnosis.evidence.rows
+        ],
         "more": diagnosis.evidence.more,
     }
     return {
@@ -165,16 +176,21 @@ def answer_data(answer: WhyAnswer) -> dict[str, Any]:
         "tree": diagnosis.tree and diagnosis.tree.name,
         "groups": [
             {
-                "kind": one.ref.kind,
-                "name": one.ref.name,
-                "reason": one.reason,
-                "message": one.message,
+                "kind": message.ref.kind,
+                "name": message.ref.name,
+                "reason": message.reason,
+                "message": message.message,
             }
-            for one in diagnosis.groups
+            for message in diagnosis.groups
         ],
         "pods": [
-            {"name": one.pod.name, "uid": one.uid, "reason": one.reason, "message": one.message}
-            for one in diagnosis.pods
+            {
+                "name": message.pod.name,
+                "uid": message.uid,
+                "reason": message.reason,
+                "message": message.message,
+            }
+            for message in diagnosis.pods
         ],
         "evidence": evidence,
         "cures": [
@@ -207,15 +223,15 @@ def _fix_lines(diagnosis: Diagnosis) -> Iterator[str]:
 def _capacity_tables(evidence: CapacityEvidence, noun: str) -> Iterator[str]:
     """Format a table for each shape of member."""
     level = _label_suffix(evidence.key)
-    where = f" in one {level}" if level else ""
+    location = f" in one {level}" if level else ""
     header = (level.upper() or "NODE", "NODES", "FIT NOW", "IF EMPTY", "LIMITED BY")
-    for asks, members in dict.fromkeys((row.asks, row.members) for row in evidence.rows):
-        needed = f"{members} pending, {evidence.needed} needed{where}"
-        yield f"Capacity for {noun} that request {asks} ({needed}):"
+    for requests, members in dict.fromkeys((row.requests, row.members) for row in evidence.rows):
+        needed = f"{members} pending, {evidence.needed} needed{location}"
+        yield f"Capacity for {noun} that request {requests} ({needed}):"
         cells: list[Cells] = [
             (row.place, str(row.nodes), str(row.fit), str(row.empty), row.limit or "-")
             for row in evidence.rows
-            if row.asks == asks
+            if row.requests == requests
         ]
         yield from _align_table([header, *cells])
         if evidence.more:
@@ -270,7 +286,7 @@ def command(
 
     async def query(client: Client, default_namespace: str) -> tuple[SubjectQuery, list[WhyAnswer]]:
         subject = SubjectQuery(kind, Key(namespace or default_namespace, name))
-        return subject, await _diagnose_subject(client, subject, profiles, WallClock().now())
+        return subject, await _diagnose_subject(client, subject, profiles, now=WallClock().now())
 
     subject, answers = query_cluster(config, context, query)
     if output == TEXT:
@@ -294,10 +310,10 @@ async def _diagnose_subject(
 ) -> list[WhyAnswer]:
     cluster = await read_library_cluster(client, subject.kind, profiles=profiles, now=now)
     try:
-        found = cluster.find(f"{subject.kind.name}/{subject.key.name}", subject.key.namespace)
+        subjects = cluster.find(f"{subject.kind.name}/{subject.key.name}", subject.key.namespace)
     except ObjectNotFound as error:
         raise NotFound(str(error)) from None
-    return [WhyAnswer(one, cluster.diagnose(one)) for one in found]
+    return [WhyAnswer(ref, cluster.diagnose(ref)) for ref in subjects]
 
 
 def _format_answers(subject: SubjectQuery, answers: list[WhyAnswer]) -> str:

@@ -1,4 +1,4 @@
-"""The cache of an informer, and its indexes.
+"""The cache of an informer, and its indexes: Lister and Indexer of client-go in one.
 
 `Informer` feeds the cache with lists and watch events. Controllers and the scheduler read it and
 are notified of each change as (old, new), one of which may be None. The cache never goes back in
@@ -88,7 +88,7 @@ class ObjectCache(Mapping[Key, R]):
         return len(self._objects)
 
     def index(self, keys: Callable[[R], Collection[Hashable]]) -> CacheIndex[R]:
-        """Return an index that follows the cache; equal key functions share one."""
+        """Return an index that follows the cache; the same key function gives the same index."""
         for known in self._indexes:
             if known.keys is keys:
                 return known
@@ -112,44 +112,37 @@ class ObjectCache(Mapping[Key, R]):
         for key in [key for key in self._objects if key not in present]:
             self._update_and_notify(key, None)
         for key, found in present.items():
-            held = self._objects.get(key)
-            if held is None or _revision_of(found) > _revision_of(held):
+            cached = self._objects.get(key)
+            if cached is None or _revision_of(found) > _revision_of(cached):
                 self._store(key, found)
         self.revision = listing.revision
         return True
 
     def apply(self, event: WatchEvent[R]) -> bool:
         """Apply a watch event; return False if it changed nothing."""
-        key = event.object.metadata.key
-        gone = event.type == "DELETED"
-        news = (
-            self._is_deletion_new(key, event.revision)
-            if gone
-            else self._is_update_new(key, event.revision)
-        )
-        if news and gone:
-            self._update_and_notify(key, None)
-        elif news:
-            self._store(key, event.object)
-        self.advance(event.revision)
-        return news
+        key, revision = event.object.metadata.key, event.revision
+        cached = self._objects.get(key)
+        if event.type == "DELETED":
+            is_new = cached is not None and revision >= _revision_of(cached)
+            if is_new:
+                self._update_and_notify(key, None)
+        else:
+            # An absent object may have been deleted after the event: compare with the whole cache.
+            is_new = (
+                revision >= self.revision if cached is None else revision > _revision_of(cached)
+            )
+            if is_new:
+                self._store(key, event.object)
+        self.advance(revision)
+        return is_new
 
     def advance(self, to: int) -> None:
         """Record that everything up to a revision was seen."""
         self.revision = max(self.revision, to)
 
-    def _is_deletion_new(self, key: Key, at: int) -> bool:
-        held = self._objects.get(key)
-        return held is not None and at >= _revision_of(held)
-
-    def _is_update_new(self, key: Key, at: int) -> bool:
-        # An absent object may have been deleted after the event: compare with the whole cache.
-        held = self._objects.get(key)
-        return at >= self.revision if held is None else at > _revision_of(held)
-
     def _store(self, key: Key, new: R) -> None:
-        held = self._objects.get(key)
-        if held is not None and held.metadata.uid != new.metadata.uid:
+        cached = self._objects.get(key)
+        if cached is not None and cached.metadata.uid != new.metadata.uid:
             # An object of the same name with another uid: notify of the deletion first.
             self._update_and_notify(key, None)
         self._update_and_notify(key, new)
@@ -160,8 +153,8 @@ class ObjectCache(Mapping[Key, R]):
             self._objects[key] = new
         for index in self._indexes:
             index.update(key, old, new)
-        for changed in self._handlers:
-            changed(old, new)
+        for handler in self._handlers:
+            handler(old, new)
 
 
 def _revision_of(found: HasMetadata) -> int:

@@ -97,7 +97,7 @@ class Client:
     async def watch(
         self, kind: Kind, struct: type[Any] = dict, *, since: int, **scope: Unpack[ListScope]
     ) -> AsyncGenerator[WatchEvent[Any], None]:
-        """Yield the changes after a revision until the server ends it; close with `aclose`."""
+        """Yield the changes after a revision until the watch ends; close it with `aclose`."""
         async with aclosing(
             self.watch_batches(kind, WatchDecoder(struct, since), **scope)
         ) as batches:
@@ -110,14 +110,14 @@ class Client:
     ) -> AsyncGenerator[Sequence[WatchEvent[T]], None]:
         """Yield batches of watch events from the decoder's revision on; close with `aclose`.
 
-        The first batch is empty and says that the watch is open. Events that precede the server's
-        final error are yielded before it is raised.
+        The first batch is empty: the watch is open. Events that precede the server's final error
+        are yielded before it is raised.
         """
         query = {"resourceVersion": decoder.revision}
-        answer = await self._send_with_retries(collection_request("watch", kind, scope, query))
-        if isinstance(answer, Reply):
-            raise error_from_reply(answer)
-        async with aclosing(answer.chunks) as chunks:
+        reply = await self._send_with_retries(collection_request("watch", kind, scope, query))
+        if isinstance(reply, Reply):
+            raise error_from_reply(reply)
+        async with aclosing(reply.chunks) as chunks:
             yield ()
             async for chunk in chunks:
                 yield decoder.feed(chunk)
@@ -155,12 +155,17 @@ class Client:
         key: Key,
         *,
         uid: str = "",
-        version: str = "",
-        grace: int | None = None,
-        propagation: str = "",
+        resource_version: str = "",
+        grace_period_seconds: int | None = None,
+        propagation_policy: str = "",
     ) -> Object:
-        """Delete an object; uid and version are preconditions."""
-        options = delete_options(uid, version, grace, propagation)
+        """Delete an object; uid and resource version are preconditions."""
+        options = delete_options(
+            uid=uid,
+            resource_version=resource_version,
+            grace_period_seconds=grace_period_seconds,
+            propagation_policy=propagation_policy,
+        )
         return decode_reply(
             await self._request(build_request("delete", kind, key, body=options)), dict
         )
@@ -192,29 +197,28 @@ class Client:
 
     async def _request(self, request: Request) -> Reply:
         """Return the whole reply, even if the server streams it."""
-        answer = await self._send_with_retries(request)
-        if isinstance(answer, Reply):
-            return answer
-        async with aclosing(answer.chunks) as chunks:
-            return Reply(
-                answer.code, b"".join([chunk async for chunk in chunks]), answer.content_type
-            )
+        reply = await self._send_with_retries(request)
+        if isinstance(reply, Reply):
+            return reply
+        async with aclosing(reply.chunks) as chunks:
+            body = b"".join([chunk async for chunk in chunks])
+        return Reply(reply.code, body, reply.content_type)
 
     async def _send_with_retries(self, request: Request) -> Reply | StreamReply:
         """Send a request; repeat it while the server is busy and has not started it."""
         if number := REQUEST_ID.get():
             request = replace(request, headers={**request.headers, AUDIT_ID_HEADER: number})
         for _ in range(MAX_RETRIES):
-            answer = await self._transport.send(request)
-            wait = retry_after(answer) if isinstance(answer, Reply) else None
+            reply = await self._transport.send(request)
+            wait = retry_after(reply) if isinstance(reply, Reply) else None
             if wait is None:
-                return answer
+                return reply
             await asyncio.sleep(wait)
         return await self._transport.send(request)
 
 
-def _object_key(found: Object) -> Key:
-    meta = found.get("metadata") or {}
+def _object_key(obj: Object) -> Key:
+    meta = obj.get("metadata") or {}
     return Key(meta.get("namespace", ""), meta.get("name", ""))
 
 
@@ -247,5 +251,5 @@ async def _list_plurals(client: Client, group: str, version: str) -> frozenset[s
     except NotFound:
         return frozenset()
     except msgspec.DecodeError as error:
-        raise ServerError(f"what the server says of {path} cannot be read: {error}") from error
+        raise ServerError(f"the discovery document {path} cannot be read: {error}") from error
     return frozenset(entry.name for entry in found.resources)

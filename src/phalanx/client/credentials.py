@@ -156,8 +156,8 @@ class CredentialPlugin:
         spec: Object = {"interactive": interactive}
         if self.cluster is not None:
             spec["cluster"] = dict(self.cluster)
-        asked = {"kind": "ExecCredential", "apiVersion": self.version, "spec": spec}
-        return msgspec.json.encode(asked).decode()
+        credential = {"kind": "ExecCredential", "apiVersion": self.version, "spec": spec}
+        return msgspec.json.encode(credential).decode()
 
 
 class _ExecSpec(Struct, frozen=True, rename="camel"):
@@ -196,8 +196,10 @@ def parse_plugin(content: object, folder: Path, cluster: Mapping[str, Any]) -> C
         command = str(folder / command)
     env = tuple((row.get("name", ""), row.get("value", "")) for row in spec.env or ())
     return CredentialPlugin(
-        spec.api_version, command, tuple(spec.args or ()), env, spec.install_hint.strip(),
-        spec.interactive_mode or "IfAvailable", cluster if spec.provide_cluster_info else None,
+        spec.api_version, command, tuple(spec.args or ()), env=env,
+        install_hint=spec.install_hint.strip(),
+        interactive_mode=spec.interactive_mode or "IfAvailable",
+        cluster=cluster if spec.provide_cluster_info else None,
     )  # fmt: skip
 
 
@@ -261,7 +263,7 @@ class PluginCredential:
             self._expires_at = parse_timestamp(ends) if ends else float("inf")
             tls = self._trust.ssl_context(certificate, key) if self._trust else None
         except ValueError as error:
-            raise CredentialError(f"what {name} answered cannot be used: {error}") from error
+            raise CredentialError(f"the output of {name} cannot be used: {error}") from error
         return Credential(found.token, tls)
 
 
@@ -305,20 +307,20 @@ async def _run_plugin(plugin: CredentialPlugin) -> bytes:
 
 def _decode_credential(written: bytes, plugin: CredentialPlugin) -> _ExecStatus:
     try:
-        answer = msgspec.json.decode(written, type=_ExecCredential)
+        credential = msgspec.json.decode(written, type=_ExecCredential)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CredentialError(
-            f"{plugin.command} did not answer an ExecCredential: {error}"
+            f"{plugin.command} did not print an ExecCredential: {error}"
         ) from error
-    status = answer.status or _ExecStatus()
+    status = credential.status or _ExecStatus()
     has_pair = bool(status.client_certificate_data), bool(status.client_key_data)
     problems = (
-        (f"answered a {answer.kind or 'nameless object'}, not an ExecCredential",
-         answer.kind != "ExecCredential"),
-        (f"answered in the version {answer.api_version!r}, not {plugin.version!r}",
-         answer.api_version != plugin.version),
-        ("answered neither a token nor a client certificate", not (status.token or any(has_pair))),
-        ("answered only one of client certificate and key", has_pair[0] != has_pair[1]),
+        (f"printed a {credential.kind or 'nameless object'}, not an ExecCredential",
+         credential.kind != "ExecCredential"),
+        (f"printed an ExecCredential of version {credential.api_version!r}, not {plugin.version!r}",
+         credential.api_version != plugin.version),
+        ("printed neither a token nor a client certificate", not (status.token or any(has_pair))),
+        ("printed only one of client certificate and key", has_pair[0] != has_pair[1]),
     )  # fmt: skip
     for problem, is_there in problems:
         if is_there:

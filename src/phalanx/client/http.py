@@ -1,8 +1,9 @@
 """The transport over HTTPS, on aiohttp.
 
 One session of keep-alive connections to one server. Every network error becomes Unreachable; every
-reply is bounded in time and size. It follows no redirect, so that no credential is sent elsewhere,
-and never repeats a POST or PATCH: only the caller knows whether that is safe.
+reply except a watch is bounded in time and size. It follows no redirect, so that no credential is
+sent elsewhere, and never repeats a POST or PATCH after a network error: only the caller knows
+whether that is safe.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class HttpClientLimits:
 class HttpTransport:
     """A transport to the server at a URL, with a token, a client certificate, both or neither.
 
-    A `CredentialSource` is asked before each request; after a 401 it is asked once more. `name` is
-    the name in the server's certificate if it differs from the URL.
+    A `CredentialSource` is asked before each request; after a 401 it is asked once more.
+    `server_name` is the name in the server's certificate if it differs from the URL.
     """
 
     def __init__(
@@ -96,9 +97,9 @@ class HttpTransport:
             self._session = None
 
     async def _request(self, request: Request) -> aiohttp.ClientResponse:
-        shown = await self._credentials.get()
-        response = await self._send_once(request, shown)
-        if response.status == _UNAUTHORIZED and self._credentials.invalidate(shown):
+        credential = await self._credentials.get()
+        response = await self._send_once(request, credential)
+        if response.status == _UNAUTHORIZED and self._credentials.invalidate(credential):
             # The server rejected the credential before it did anything: any request may be
             # repeated.
             response.release()
@@ -188,5 +189,5 @@ _ERROR_DESCRIPTIONS: tuple[tuple[type[Exception], Callable[[Any], str]], ...] = 
 
 
 def _describe_error(error: Exception) -> str:
-    words = next((words for kind, words in _ERROR_DESCRIPTIONS if isinstance(error, kind)), str)
-    return words(error) or type(error).__name__
+    rows = (describe for kind, describe in _ERROR_DESCRIPTIONS if isinstance(error, kind))
+    return next(rows, str)(error) or type(error).__name__

@@ -8,7 +8,7 @@ Which input is newer is decided by `ObjectCache`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Generic, TypeVar, Unpack
 
@@ -18,7 +18,7 @@ from phalanx.api.kinds import Kind
 from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
 from phalanx.client.metrics import observe_informer
-from phalanx.client.protocol import HasMetadata, ListScope, WatchDecoder, WatchEvent
+from phalanx.client.protocol import HasMetadata, ListScope, WatchDecoder
 from phalanx.client.transports import Unreachable
 from phalanx.randomness import Random
 
@@ -33,10 +33,10 @@ R = TypeVar("R", bound=HasMetadata)
 class Informer(Generic[R]):
     """A cache of one kind, or of a part of it, that follows the server while `run` runs.
 
-    `synced` is set once the cache is filled. Each function in `settled` is called after a batch of
-    changes was applied, so that its owner acts once per batch. `failure` is the present error, if
-    any. An `optional` informer counts as synced, with no objects, as soon as the server answers
-    that its kind is forbidden or not served; it keeps asking.
+    `synced` (HasSynced of client-go) is set once the cache is filled. Each function in `on_batch`
+    is called after a batch of changes was applied, so that its owner acts once per batch. `failure`
+    is the present error, if any. An `optional` informer counts as synced, with no objects, as soon
+    as the server answers that its kind is forbidden or not served; it keeps trying.
     """
 
     def __init__(
@@ -61,7 +61,9 @@ class Informer(Generic[R]):
             try:
                 await self._list_and_watch()
             except (ApiError, Unreachable) as error:
-                self._log_failure(error)
+                # The same failure is a warning once, then at debug level.
+                write = LOG.debug if str(error) == str(self.failure) else LOG.warning
+                write("informer disconnected", resource=self._kind.resource, reason=error)
                 self.failure = error
                 # 410: the revision was compacted. 504: the revision is in the future, so the
                 # server has another history.
@@ -80,7 +82,9 @@ class Informer(Generic[R]):
         async with aclosing(batches):
             async for batch in batches:
                 self.failure, self._is_healthy = None, self._is_healthy or bool(batch)
-                self._apply_batch(batch)
+                changes = [self.cache.apply(event) for event in batch]
+                if any(changes):
+                    self._notify_batch()
                 self.cache.advance(decoder.revision)
 
     async def _list(self) -> None:
@@ -96,22 +100,12 @@ class Informer(Generic[R]):
         self.synced.set()
         self._notify_batch()
 
-    def _apply_batch(self, batch: Sequence[WatchEvent[R]]) -> None:
-        news = [self.cache.apply(event) for event in batch]
-        if any(news):
-            self._notify_batch()
-
     def _notify_batch(self) -> None:
-        for settled in self.on_batch:
-            settled()
-
-    def _log_failure(self, error: ApiError | Unreachable) -> None:
-        """Log why the watch ended; the same failure is a warning once, then at debug level."""
-        write = LOG.debug if str(error) == str(self.failure) else LOG.warning
-        write("informer disconnected", resource=self._kind.resource, reason=error)
+        for notify in self.on_batch:
+            notify()
 
     def _next_delay(self) -> float:
-        """Return no delay after a successful attempt, then growing ones."""
+        """Return no delay after a successful attempt, else a random one up to a growing maximum."""
         if self._is_healthy:
             self._max_delay = MIN_BACKOFF
             return 0.0

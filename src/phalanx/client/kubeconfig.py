@@ -1,7 +1,8 @@
 """Reads and writes kubeconfig files, and finds the in-cluster configuration.
 
-Several files are merged; the first one that sets a field wins. Unsupported fields are errors, never
-ignored. Exec plugins run in `credentials`, at the first request.
+Several files are merged; the first one that sets a field wins. Fields that select the server or the
+user and are not supported are errors, never ignored. Exec plugins run in `credentials`, at the
+first request.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class ClientConfig:
     """A server and a credential for it; `ca`, `certificate` and `key` are PEM texts.
 
     A token file is read again regularly; a `plugin` provides credentials that are not stored here.
-    The TLS server name differs from the host of the URL if it is set.
+    `tls_server_name` is the name in the server's certificate if it differs from the URL.
     """
 
     server: str
@@ -104,10 +105,10 @@ def load(paths: Sequence[Path], context: str = "") -> ClientConfig:
     if not files:
         raise KubeconfigError(f"there is no kubeconfig at {' or '.join(map(str, paths))}")
     currents = (file.content.get("current-context") for file in files)
-    wanted = context or next(filter(None, currents), "")
-    if not wanted:
+    name = context or next(filter(None, currents), "")
+    if not name:
         raise KubeconfigError(f"{files[0].path} has no current-context, and no other was named")
-    chosen = _find_entry(files, "context", wanted)
+    chosen = _find_entry(files, "context", name)
     cluster = _find_entry(files, "cluster", chosen.text("cluster"))
     return _build_config(cluster, _find_user(files, chosen), chosen.text("namespace"))
 
@@ -118,8 +119,9 @@ def create_client(access: ClientConfig) -> Client:
 
 
 def create_transport(access: ClientConfig) -> Transport:
-    """The way to that server."""
-    # Imported here: it takes a quarter of a second, which those who only write a file can save.
+    """Return the transport to the server. Raises KubeconfigError for unusable certificates."""
+    # Imported late: aiohttp takes a quarter of a second, and commands that only write a kubeconfig
+    # do not need it.
     from phalanx.client.http import HttpTransport
 
     try:
@@ -136,13 +138,13 @@ def _credential_source(access: ClientConfig) -> CredentialSource:
     is_private = access.server.startswith("https:")
     trust = ServerTrust(access.ca, access.insecure) if is_private else None
     tls = trust.ssl_context(access.certificate, access.key) if trust else None
-    shown = Credential(access.token, tls)
+    credential = Credential(access.token, tls)
     if access.token_file:
-        return TokenFileCredential(access.token_file, shown)
+        return TokenFileCredential(access.token_file, credential)
     is_enough = bool(access.token or access.certificate)
     if access.plugin and not is_enough:
         return PluginCredential(access.plugin, trust, WallClock())
-    return StaticCredential(shown)
+    return StaticCredential(credential)
 
 
 def write(
@@ -296,7 +298,7 @@ def _validate(access: ClientConfig) -> tuple[tuple[str, bool], ...]:
         ("{cluster} has no server", not access.server),
         ("server of {cluster} is not an http or https URL",
          url.scheme not in ("http", "https") or not url.hostname),
-        ("{cluster} has a certificate authority and says not to use it",
+        ("{cluster} has both a certificate authority and insecure-skip-tls-verify",
          access.insecure and bool(access.ca)),
         ("{user} needs both client-certificate and client-key, or neither",
          bool(access.certificate) != bool(access.key)),

@@ -5,10 +5,10 @@ Clocks of other machines are not trusted: a lease has expired when it was not se
 duration. Leadership is no guarantee: for a moment two candidates may believe to lead, and their
 writes must be safe by their preconditions.
 
-    free, or expired ──acquire──▶ held ──renew, every `retry` seconds──▶ held
-                                   ├─ held by another candidate ───────▶ lost, at once
-                                   ├─ not renewed for `renew` seconds ─▶ lost
-                                   └─ the run ends ────────────────────▶ released
+    free, or expired ──acquire──▶ held ──renew, every `retry_period`──▶ held
+                                   ├─ held by another candidate ──────────▶ lost, at once
+                                   ├─ not renewed for `renew_deadline` ───▶ lost
+                                   └─ the work ends ──────────────────────▶ released
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class LeaderElector:
         self._observed_at = self._renewed_at = 0.0
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Wait for leadership and run; ends with the run or with the leadership."""
+        """Wait for leadership, then run `work` until it ends or the leadership is lost."""
         while not await self._try_acquire_or_renew():
             retry = self._timings.retry_period
             await asyncio.sleep(self._random.between(retry, retry * _RETRY_JITTER))
@@ -79,11 +79,11 @@ class LeaderElector:
             await self._release()
 
     async def _renew_until_lost(self) -> None:
-        """Renew until renewing fails."""
-        loop, terms = asyncio.get_running_loop(), self._timings
+        """Renew the lease until it is lost."""
+        loop, timings = asyncio.get_running_loop(), self._timings
         while True:
-            await asyncio.sleep(terms.retry_period)
-            deadline = self._renewed_at + terms.renew_deadline
+            await asyncio.sleep(timings.retry_period)
+            deadline = self._renewed_at + timings.renew_deadline
             try:
                 async with asyncio.timeout_at(deadline):
                     leads = await self._try_acquire_or_renew()
@@ -113,9 +113,9 @@ class LeaderElector:
         try:
             lease = await self._client.get(LEASE, self._key)
         except NotFound:
-            space, name = self._key
-            made = {"metadata": {"name": name, "namespace": space}, "spec": self._held_spec({})}
-            self._observe(await self._client.create(LEASE, made))
+            meta = {"name": self._key.name, "namespace": self._key.namespace}
+            new = {"metadata": meta, "spec": self._held_spec({})}
+            self._observe(await self._client.create(LEASE, new))
             return self._identity
         self._observe(lease)
         spec = lease.get("spec") or {}
@@ -132,8 +132,8 @@ class LeaderElector:
             self._observed_spec, self._observed_at = spec, asyncio.get_running_loop().time()
 
     def _is_expired(self, spec: Object) -> bool:
-        lasts = spec.get("leaseDurationSeconds") or self._timings.lease_duration
-        return asyncio.get_running_loop().time() >= self._observed_at + lasts
+        duration = spec.get("leaseDurationSeconds") or self._timings.lease_duration
+        return asyncio.get_running_loop().time() >= self._observed_at + duration
 
     def _held_spec(self, old: Object) -> Object:
         """Return the spec of the lease with this candidate as its holder."""
@@ -152,12 +152,11 @@ class LeaderElector:
             async with asyncio.timeout(_RELEASE_TIMEOUT):
                 lease = await self._client.get(LEASE, self._key)
                 spec = lease.get("spec") or {}
-                if spec.get("holderIdentity") == self._identity:
-                    await self._client.update(LEASE, {**lease, "spec": self._released_spec(spec)})
+                if spec.get("holderIdentity") != self._identity:
+                    return
+                now = micro_timestamp(self._clock.now())
+                spec = {name: value for name, value in spec.items() if name != "holderIdentity"}
+                spec |= {"leaseDurationSeconds": 1, "renewTime": now, "acquireTime": now}
+                await self._client.update(LEASE, {**lease, "spec": spec})
         except (ApiError, Unreachable, TimeoutError):
             return
-
-    def _released_spec(self, old: Object) -> Object:
-        now = micro_timestamp(self._clock.now())
-        kept = {name: value for name, value in old.items() if name != "holderIdentity"}
-        return {**kept, "leaseDurationSeconds": 1, "renewTime": now, "acquireTime": now}

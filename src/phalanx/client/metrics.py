@@ -71,12 +71,12 @@ class MeasuredInformer(Protocol):
 
 def observe_informer(metrics: Metrics, resource: str, informer: MeasuredInformer) -> None:
     """Register an informer."""
-    held, failing = (
+    objects, failing = (
         metrics.series(INFORMER_OBJECTS, resource),
         metrics.series(INFORMER_FAILING, resource),
     )
 
     def read(informer: MeasuredInformer) -> None:
-        held.value, failing.value = len(informer.cache), informer.failure is not None
+        objects.value, failing.value = len(informer.cache), informer.failure is not None
 
     metrics.on_collect(informer, read)

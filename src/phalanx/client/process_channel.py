@@ -4,7 +4,7 @@
 process at the other end of a socket pair answers. There is no HTTP, TLS or credential, because no
 other process has an end of the channel; the requesting process names the user.
 
-    request ─▶ RequestFrame ══▶ handler ─▶ ReplyFrame, ChunkFrames ══▶ Reply, or Stream
+    request ─▶ RequestFrame ══▶ handler ─▶ ReplyFrame, ChunkFrames ══▶ Reply, or StreamReply
 
 The channel never interprets what it carries. It ends with the other process.
 """
@@ -52,7 +52,7 @@ class ReplyFrame(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
 
     call: int
     code: int
-    kind: str
+    content_type: str
     headers: Headers
     body: bytes | None
 
@@ -65,7 +65,7 @@ class ChunkFrame(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
 
 
 class CloseFrame(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
-    """The caller wants no more of a reply."""
+    """The caller has cancelled a call: the rest of its reply need not be sent."""
 
     call: int
 
@@ -76,7 +76,7 @@ _encode_frame = msgspec.msgpack.Encoder().encode
 
 
 class ProcessChannel(asyncio.Protocol):
-    """One end of a channel; `ended` is set when the other process is gone or it was closed."""
+    """One end of a channel; `closed` is done when the other process is gone or it was closed."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler, self._calls = handler, 0
@@ -94,8 +94,8 @@ class ProcessChannel(asyncio.Protocol):
     async def connect(cls, sock: socket.socket, handler: Handler) -> ProcessChannel:
         """Return the channel over one socket of a pair."""
         loop = asyncio.get_running_loop()
-        _, line = await loop.create_unix_connection(lambda: cls(handler), sock=sock)
-        return line
+        _, channel = await loop.create_unix_connection(lambda: cls(handler), sock=sock)
+        return channel
 
     # ----------------------------------------------------------------------------- requesting
 
@@ -104,16 +104,27 @@ class ProcessChannel(asyncio.Protocol):
         if self.closed.done():
             raise Unreachable(_PEER, "it has ended")
         self._calls = call = self._calls + 1
-        self._pending_calls[call] = answered = asyncio.get_running_loop().create_future()
-        self._send_frame(_request_frame(call, request))
+        self._pending_calls[call] = future = asyncio.get_running_loop().create_future()
+        body = orjson.dumps(request.body) if isinstance(request.body, dict) else request.body
+        self._send_frame(
+            RequestFrame(
+                call,
+                request.method,
+                request.path,
+                query=request.query,
+                headers=dict(request.headers),
+                body=body,
+                user=request.user,
+            )
+        )
         try:
-            answer = await answered
+            reply = await future
         except asyncio.CancelledError:
             self._abandon(call)
             raise
-        if answer.body is not None:
-            return Reply(answer.code, answer.body, answer.kind, answer.headers)
-        return StreamReply(answer.code, self._chunks(call), answer.kind, answer.headers)
+        if reply.body is not None:
+            return Reply(reply.code, reply.body, reply.content_type, reply.headers)
+        return StreamReply(reply.code, self._chunks(call), reply.content_type, reply.headers)
 
     async def _chunks(self, call: int) -> AsyncGenerator[bytes, None]:
         inbox = self._incoming_streams[call]
@@ -130,23 +141,36 @@ class ProcessChannel(asyncio.Protocol):
 
     # ---------------------------------------------------------------------------- answering
 
-    async def _handle_request(self, ask: RequestFrame) -> None:
-        request = Request(ask.method, ask.path, ask.query, ask.headers, ask.body, ask.user)
-        answer = await self._handler(request)
-        if isinstance(answer, Reply):
+    async def _handle_request(self, frame: RequestFrame) -> None:
+        request = Request(
+            frame.method,
+            frame.path,
+            frame.query,
+            headers=frame.headers,
+            body=frame.body,
+            user=frame.user,
+        )
+        reply = await self._handler(request)
+        if isinstance(reply, Reply):
             self._send_frame(
-                ReplyFrame(ask.call, answer.code, answer.content_type, answer.headers, answer.body)
+                ReplyFrame(
+                    frame.call,
+                    reply.code,
+                    reply.content_type,
+                    headers=reply.headers,
+                    body=reply.body,
+                )
             )
             return
-        self._outgoing_streams.add(ask.call)
+        self._outgoing_streams.add(frame.call)
         self._send_frame(
-            ReplyFrame(ask.call, answer.code, answer.content_type, answer.headers, None)
+            ReplyFrame(frame.call, reply.code, reply.content_type, reply.headers, None)
         )
-        async with aclosing(answer.chunks) as chunks:
+        async with aclosing(reply.chunks) as chunks:
             async for chunk in chunks:
-                self._send_frame(ChunkFrame(ask.call, chunk))
+                self._send_frame(ChunkFrame(frame.call, chunk))
                 await self._writable.wait()
-        self._send_frame(ChunkFrame(ask.call, b""))
+        self._send_frame(ChunkFrame(frame.call, b""))
 
     def _on_handled(self, call: int, task: asyncio.Task[None]) -> None:
         del self._handler_tasks[call]
@@ -165,9 +189,9 @@ class ProcessChannel(asyncio.Protocol):
         self._send_buffer += (len(packed).to_bytes(_LENGTH_BYTES, "big"), packed)
 
     def _flush(self) -> None:
-        said, self._send_buffer = self._send_buffer, []
+        frames, self._send_buffer = self._send_buffer, []
         if not self._transport.is_closing():
-            self._transport.writelines(said)
+            self._transport.writelines(frames)
 
     def _receive_frame(self, frame: Frame) -> None:
         match frame:
@@ -181,15 +205,15 @@ class ProcessChannel(asyncio.Protocol):
                 if inbox := self._incoming_streams.get(frame.call):
                     inbox.put(frame.data)
             case CloseFrame():
-                # The work goes on; a watch ends.
+                # A stream is cancelled. A request without a reply so far is handled to its end.
                 if frame.call in self._outgoing_streams:
                     self._handler_tasks[frame.call].cancel()
 
-    def _receive_reply(self, answer: ReplyFrame) -> None:
-        if asked := self._pending_calls.pop(answer.call, None):
-            if answer.body is None:
-                self._incoming_streams[answer.call] = _StreamBuffer()
-            asked.set_result(answer)
+    def _receive_reply(self, reply: ReplyFrame) -> None:
+        if future := self._pending_calls.pop(reply.call, None):
+            if reply.body is None:
+                self._incoming_streams[reply.call] = _StreamBuffer()
+            future.set_result(reply)
 
     # ------------------------------------------------------------------- asyncio.Protocol
 
@@ -221,10 +245,10 @@ class ProcessChannel(asyncio.Protocol):
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The other process is gone: pending calls fail, its own calls are cancelled."""
+        """The other process is gone: pending calls fail, streams to it are cancelled."""
         self._writable.set()
-        for asked in self._pending_calls.values():
-            asked.set_exception(Unreachable(_PEER, "it has ended"))
+        for future in self._pending_calls.values():
+            future.set_exception(Unreachable(_PEER, "it has ended"))
         for inbox in self._incoming_streams.values():
             inbox.fail(Unreachable(_PEER, "it has ended"))
         for call in self._outgoing_streams:
@@ -257,9 +281,9 @@ class _StreamBuffer:
             self.fail(Unreachable(_PEER, "what it sent was not read"))
         self._has_data.set()
 
-    def fail(self, trouble: Unreachable) -> None:
+    def fail(self, error: Unreachable) -> None:
         """End the stream with an error."""
-        self._error = trouble
+        self._error = error
         self._pieces.clear()
         self._has_data.set()
 
@@ -275,9 +299,3 @@ class _StreamBuffer:
         if self._pieces:
             self._has_data.set()
         return data
-
-
-def _request_frame(call: int, request: Request) -> RequestFrame:
-    method, path, query, headers = request.method, request.path, request.query, request.headers
-    body = orjson.dumps(request.body) if isinstance(request.body, dict) else request.body
-    return RequestFrame(call, method, path, query, dict(headers), body, request.user)

@@ -69,7 +69,11 @@ def build_request(
     if verb in _VERBS_WITH_NAME and not key.name:
         raise BadRequest(f"the name of the {kind.name} to {verb} is empty")
     for part in key:
-        _check_segment(part)
+        # Such a name would change the path of the URL.
+        if part in (".", "..") or "/" in part or "%" in part:
+            raise BadRequest(
+                f'"{part}" is not a valid name: it must not be "." or ".." or contain "/" or "%"'
+            )
     options = urlencode({name: value for name, value in (query or {}).items() if value})
     if verb == "watch":
         options = f"{_WATCH_QUERY}&{options}" if options else _WATCH_QUERY
@@ -105,22 +109,18 @@ def encode_patch(change: Object | Sequence[Object]) -> bytes | Object:
     return change if isinstance(change, dict) else orjson.dumps(change)
 
 
-def delete_options(uid: str, version: str, grace: int | None, propagation: str) -> Object:
+def delete_options(
+    *, uid: str, resource_version: str, grace_period_seconds: int | None, propagation_policy: str
+) -> Object:
     """Return the body of a deletion: propagation, grace period, preconditions."""
-    preconditions = {"uid": uid, "resourceVersion": version}
+    preconditions = {"uid": uid, "resourceVersion": resource_version}
     options: Object = {
-        "gracePeriodSeconds": grace,
+        "gracePeriodSeconds": grace_period_seconds,
         "preconditions": {name: value for name, value in preconditions.items() if value} or None,
-        "propagationPolicy": propagation or None,
+        "propagationPolicy": propagation_policy or None,
     }
     given = {name: value for name, value in options.items() if value is not None}
     return {"kind": "DeleteOptions", "apiVersion": "v1", **given}
-
-
-def _check_segment(part: str) -> None:
-    """Return a path segment. Raises ValueError if it could change the path."""
-    if part in (".", "..") or "/" in part or "%" in part:
-        raise BadRequest(f'"{part}" is no name: "." and ".." are not, nor what holds "/" or "%"')
 
 
 #: Maximum size of a watch event in bytes.
@@ -222,7 +222,7 @@ def list_page_type(struct: type[T]) -> type[ObjectListPage[T]]:
 
 
 def parse_revision(version: str) -> int:
-    """Return a resourceVersion as a number."""
+    """Return a resourceVersion as a number. Raises ServerError if it is none."""
     try:
         return int(version)
     except ValueError as error:
@@ -233,8 +233,8 @@ def retry_after(reply: Reply) -> float | None:
     """Return the seconds of Retry-After if the server is busy."""
     if reply.code not in _RETRY_CODES:
         return None
-    asked = next((value for name, value in reply.headers if name.lower() == "retry-after"), "")
-    return min(float(asked), MAX_RETRY_AFTER) if asked.isdecimal() else None
+    seconds = next((value for name, value in reply.headers if name.lower() == "retry-after"), "")
+    return min(float(seconds), MAX_RETRY_AFTER) if seconds.isdecimal() else None
 
 
 class WatchDecoder(Generic[T]):
@@ -274,30 +274,27 @@ class WatchDecoder(Generic[T]):
                 case "BOOKMARK":
                     self._advance_revision(_BOOKMARK_DECODER.decode(envelope.object))
                 case "ERROR":
-                    raise _error_from_event(_STATUS_DECODER.decode(envelope.object))
+                    status = _STATUS_DECODER.decode(envelope.object)
+                    code = status.get("code")
+                    raise _error_from_status(
+                        code if isinstance(code, int) else ServerError.code, status
+                    )
                 case unknown:
                     raise ServerError(f'a watch event has the unknown type "{unknown}"')
         except _DECODE_ERRORS as error:
             raise ServerError(f"a watch event cannot be read: {error}") from error
 
     def _decode_event(self, envelope: _EventEnvelope) -> WatchEvent[T]:
-        found = self._decoder.decode(envelope.object)
-        mark = (
-            cast(HasMetadata, found)
-            if self._is_typed
-            else _BOOKMARK_DECODER.decode(envelope.object)
+        obj = self._decoder.decode(envelope.object)
+        with_metadata = (
+            cast(HasMetadata, obj) if self._is_typed else _BOOKMARK_DECODER.decode(envelope.object)
         )
-        return WatchEvent(envelope.type, found, self._advance_revision(mark))
+        return WatchEvent(envelope.type, obj, self._advance_revision(with_metadata))
 
-    def _advance_revision(self, mark: HasMetadata | _Bookmark) -> int:
-        at = parse_revision(mark.metadata.resource_version)
-        self.revision = max(self.revision, at)
-        return at
-
-
-def _error_from_event(status: Object) -> ApiError:
-    code = status.get("code")
-    return _error_from_status(code if isinstance(code, int) else ServerError.code, status)
+    def _advance_revision(self, obj: HasMetadata | _Bookmark) -> int:
+        revision = parse_revision(obj.metadata.resource_version)
+        self.revision = max(self.revision, revision)
+        return revision
 
 
 def _error_from_status(code: int, status: Object) -> ApiError:

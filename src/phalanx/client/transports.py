@@ -3,11 +3,11 @@
     InProcessTransport          calls a handler in this process, or over a ProcessChannel
     http.HttpTransport          HTTPS
     ReadOnlyTransport           wraps a transport and lets only GET through
-    DenialReportingTransport    wraps a transport and reports each forbidden request once
+    DenialReportingTransport    wraps a transport and reports each missing right to write once
 
-A `Client` holds one of them and does not know which. Transports never interpret what they carry.
-Denials are reported because controllers retry forbidden requests without an end, and only a person
-can grant a missing right; informers report missing read rights themselves.
+A `Client` holds one of them and does not know which. Transports never interpret what they carry,
+except for the denials. These are reported because controllers retry forbidden requests without an
+end, and only a person can grant a missing right; informers report missing read rights themselves.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from phalanx.api.errors import Forbidden
 from phalanx.api.wire import Handler, Reply, Request, StreamReply, UserInfo
 from phalanx.client.protocol import error_from_reply
 
 
 class Transport(Protocol):
-    """A way to a server. An error is a Reply; Unreachable is raised if there is no server."""
+    """Sends requests to a server. An error is a Reply; without a server it raises Unreachable."""
 
     async def send(self, request: Request) -> Reply | StreamReply:
         """Send one request and return its reply."""
@@ -41,16 +43,14 @@ class Unreachable(Exception):
 
 
 class InProcessTransport:
-    """Calls a handler directly; the user of the request is trusted."""
+    """Calls a handler directly, as a given user."""
 
     def __init__(self, handler: Handler, user: UserInfo) -> None:
         self._handler, self._user = handler, user
 
     async def send(self, request: Request) -> Reply | StreamReply:
         """Call the handler."""
-        method, path, query = request.method, request.path, request.query
-        asked = Request(method, path, query, request.headers, request.body, self._user)
-        return await self._handler(asked)
+        return await self._handler(replace(request, user=self._user))
 
     async def close(self) -> None:
         """Close nothing."""
@@ -65,7 +65,7 @@ class ReadOnlyTransport:
     async def send(self, request: Request) -> Reply | StreamReply:
         """Send a GET request; any other is a bug of the caller."""
         if request.method != "GET":
-            raise AssertionError(f"{request.method} {request.path} on a way that only reads")
+            raise AssertionError(f"{request.method} {request.path} on a read-only transport")
         return await self._inner.send(request)
 
     async def close(self) -> None:
@@ -78,7 +78,7 @@ _MAX_REPORTED = 100
 
 
 class DenialReportingTransport:
-    """Sends requests over another transport and reports denials."""
+    """Sends requests over another transport and reports forbidden writes."""
 
     def __init__(self, inner: Transport, report: Callable[[str], None]) -> None:
         self._inner, self._report = inner, report
@@ -86,10 +86,10 @@ class DenialReportingTransport:
 
     async def send(self, request: Request) -> Reply | StreamReply:
         """Send one request and return its reply."""
-        answer = await self._inner.send(request)
-        if isinstance(answer, Reply) and answer.code == Forbidden.code and request.method != "GET":
-            self._report_once(str(error_from_reply(answer)))
-        return answer
+        reply = await self._inner.send(request)
+        if isinstance(reply, Reply) and reply.code == Forbidden.code and request.method != "GET":
+            self._report_once(str(error_from_reply(reply)))
+        return reply
 
     async def close(self) -> None:
         """Close connections."""

@@ -42,7 +42,7 @@ class WorkQueue(Generic[K]):
         self._dirty: set[K] = set()
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
-        #: Number of added keys, and of those that were retries.
+        #: Number of accepted keys, and of retries.
         self.adds = self.retries = 0
         self._clock: Callable[[], float] = _zero_time
         #: Called with the seconds that a key was queued, and was processed.
@@ -56,7 +56,7 @@ class WorkQueue(Generic[K]):
         """Queue a key; return False if the queue is full."""
         if key in self._queued or key in self._dirty:
             return True
-        if not self._has_room():
+        if not self._has_capacity():
             return False
         self.adds += 1
         if key in self._processing:
@@ -69,27 +69,27 @@ class WorkQueue(Generic[K]):
         """Queue a key after a delay; the earliest of several delays counts."""
         loop = asyncio.get_running_loop()
         timer = self._timers.get(key)
-        if timer is None and not self._has_room():
+        if timer is None and not self._has_capacity():
             return False
         if timer is None or loop.time() + seconds < timer.when():
             self._cancel_timer(key)
             self._timers[key] = loop.call_later(seconds, self._timer_fired, key)
         return True
 
-    def retry(self, key: K) -> bool:
-        """Queue a key again after a failure, with exponential back-off."""
+    def add_rate_limited(self, key: K) -> bool:
+        """Queue a key again after a failure, with exponential back-off per key."""
         delay = self.retry_delay(key)
-        self._failures[key] = self.failures(key) + 1
+        self._failures[key] = self.num_requeues(key) + 1
         self.retries += 1
         return self.add_after(key, delay)
 
-    def failures(self, key: K) -> int:
-        """Return how often a key has failed in a row."""
+    def num_requeues(self, key: K) -> int:
+        """Return how often a key has failed since `forget`."""
         return self._failures.get(key, 0)
 
     def retry_delay(self, key: K) -> float:
-        """Return the seconds that `retry` will wait: twice as long after each failure."""
-        return min(BASE_DELAY * 2.0 ** min(self.failures(key), _MAX_DOUBLINGS), MAX_DELAY)
+        """Return the seconds that `add_rate_limited` waits: twice as long after each failure."""
+        return min(BASE_DELAY * 2.0 ** min(self.num_requeues(key), _MAX_DOUBLINGS), MAX_DELAY)
 
     def forget(self, key: K) -> None:
         """Reset the back-off of a key."""
@@ -132,7 +132,7 @@ class WorkQueue(Generic[K]):
         if timer := self._timers.pop(key, None):
             timer.cancel()
 
-    def _has_room(self) -> bool:
+    def _has_capacity(self) -> bool:
         return len(self._queued) + len(self._dirty) + len(self._timers) < self._capacity
 
 

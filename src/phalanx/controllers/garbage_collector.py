@@ -288,7 +288,7 @@ class GarbageCollector:
         uid, version = meta.uid, meta.resource_version
         try:
             await self._client.delete(
-                item.kind, item.key, uid=uid, version=version, propagation=policy
+                item.kind, item.key, uid=uid, resource_version=version, propagation_policy=policy
             )
         except NotFound:
             return

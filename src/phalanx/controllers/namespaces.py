@@ -100,4 +100,4 @@ def _parse_discovery(document: bytes) -> Iterator[Kind]:
             for row in version["resources"]:
                 if row["scope"] == "Namespaced" and {"list", "delete"} <= set(row["verbs"]):
                     kind = row["responseKind"]["kind"]
-                    yield Kind(name, version["version"], kind, row["resource"], "")
+                    yield Kind(name, version["version"], kind, plural=row["resource"], schema="")

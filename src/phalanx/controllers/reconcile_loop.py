@@ -22,7 +22,7 @@ from phalanx import logs
 from phalanx.api.errors import AlreadyExists, ApiError, Conflict, NotFound
 from phalanx.api.kinds import Kind
 from phalanx.api.meta import Key
-from phalanx.api.readers import kind_of, struct_of
+from phalanx.api.scheme import kind_of, struct_of
 from phalanx.api.wire import MERGE_PATCH, Object
 from phalanx.client.cache import ObjectCache, R
 from phalanx.client.client import Client
@@ -115,7 +115,12 @@ async def perform(
                 await client.update(kind, obj, subresource=subresource)
             case Delete(kind, key, uid, grace, version, propagation):
                 await client.delete(
-                    kind, key, uid=uid, version=version, grace=grace, propagation=propagation
+                    kind,
+                    key,
+                    uid=uid,
+                    resource_version=version,
+                    grace_period_seconds=grace,
+                    propagation_policy=propagation,
                 )
             case RecordEvent(event):
                 record(event)
@@ -169,7 +174,7 @@ class Informers:
         self._informers: dict[Kind, Informer[Any]] = {}
 
     def of(self, struct: type[StructT], *, optional: bool = False) -> Informer[StructT]:
-        """Return the informer of the kind that a struct decodes, by its row in `api/readers.py`.
+        """Return the informer of the kind that a struct decodes, by its row in `api/scheme.py`.
 
         An optional informer counts as synced, and empty, where the server does not serve the kind
         or forbids reading it.
@@ -239,11 +244,11 @@ async def _run_worker(queue: WorkQueue[KeyT], handle: KeyHandler[KeyT]) -> None:
                 "reconcile failed, retrying",
                 controller=queue.name,
                 key=key,
-                attempt=queue.failures(key) + 1,
+                attempt=queue.num_requeues(key) + 1,
                 backoff=queue.retry_delay(key),
                 reason=error,
             )
-            queue.retry(key)
+            queue.add_rate_limited(key)
         else:
             queue.forget(key)
             if requeue_after is not None:

@@ -254,9 +254,9 @@ class ControllerSelection:
     def __init__(self, names: Iterable[str] = (ALL_DEFAULT,)) -> None:
         names = tuple(names)
         self._includes_default = ALL_DEFAULT in names
-        named = [word for word in names if word != ALL_DEFAULT]
-        self._enabled = {_find_controller(word) for word in named if not word.startswith("-")}
-        self._disabled = {_find_controller(word[1:]) for word in named if word.startswith("-")}
+        named = [entry for entry in names if entry != ALL_DEFAULT]
+        self._enabled = {_find_controller(entry) for entry in named if not entry.startswith("-")}
+        self._disabled = {_find_controller(entry[1:]) for entry in named if entry.startswith("-")}
 
     def select(self, *, is_foreign: bool) -> list[ControllerDescriptor]:
         """Return the rows selected for such a server, in the order of the table."""

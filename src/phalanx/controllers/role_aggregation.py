@@ -46,9 +46,11 @@ class ClusterRoleAggregationController:
         assert role.aggregation_rule is not None
         selectors = role.aggregation_rule.cluster_role_selectors
         rules: list[Object] = []
-        for other in sorted(self._roles.values(), key=lambda one: one.metadata.name):
+        for other in sorted(self._roles.values(), key=lambda other: other.metadata.name):
             labels = other.metadata.labels
-            if other is not role and any(selector_matches(one, labels) for one in selectors):
+            if other is not role and any(
+                selector_matches(selector, labels) for selector in selectors
+            ):
                 rules += [rule for rule in other.rules or () if rule not in rules]
         return rules
 

@@ -94,10 +94,10 @@ def run_cycle(entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy) -> St
 
 def _with_nominated_pods(entity: Entity, snapshot: Snapshot) -> Snapshot:
     """Add the nominated pods of the same or a higher priority, except the entity's own."""
-    own = {member.pod.metadata.key for member in entity.members}
-    others = [
+    own_pods = {member.pod.metadata.key for member in entity.members}
+    nominated = [
         nomination
         for key, nomination in snapshot.nominations.items()
-        if nomination.priority >= entity.priority and key not in own
+        if nomination.priority >= entity.priority and key not in own_pods
     ]
-    return with_changes(snapshot, added=others, nominated=True)
+    return with_changes(snapshot, added=nominated, nominated=True)

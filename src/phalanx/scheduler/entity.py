@@ -83,7 +83,7 @@ class Entity:
     @property
     def leaves(self) -> Iterator[Entity]:
         """The PodGroups of the entity."""
-        return (one for one in self.groups if not one.is_composite)
+        return (group for group in self.groups if not group.is_composite)
 
     @property
     def priority(self) -> int:
@@ -93,8 +93,8 @@ class Entity:
     @property
     def may_preempt(self) -> bool:
         """Whether the preemption policy of the group, or else of its pods, allows preemption."""
-        own = self.group.spec.preemption_policy if self.group else ""
-        return (own or self.members[0].pod.spec.preemption_policy) != PREEMPTION_NEVER
+        group_policy = self.group.spec.preemption_policy if self.group else ""
+        return (group_policy or self.members[0].pod.spec.preemption_policy) != PREEMPTION_NEVER
 
     @property
     def kind(self) -> str:
@@ -140,41 +140,41 @@ class EntityRejection:
 
 
 def _check_scheduler_names(entity: Entity, specs: list[PodSpec]) -> EntityRejection | None:
-    ours = specs[0].scheduler_name
+    scheduler_name = specs[0].scheduler_name
     for spec in specs:
-        if (name := spec.scheduler_name) != ours:
+        if (name := spec.scheduler_name) != scheduler_name:
             return EntityRejection(
                 SCHEDULER_ERROR,
                 "all pods in a single pod group should have the same .spec.schedulerName set, "
-                f'got: "{name}" and "{ours}"',
-                f'give all pods of the group the scheduler name "{ours}"',
+                f'got: "{name}" and "{scheduler_name}"',
+                f'give all pods of the group the scheduler name "{scheduler_name}"',
             )
     return None
 
 
 def _check_priorities(entity: Entity, specs: list[PodSpec]) -> EntityRejection | None:
-    wanted = entity.group.spec.priority if entity.group else 0
+    expected = entity.group.spec.priority if entity.group else 0
     for spec in specs:
-        if (priority := spec.priority) != wanted:
+        if (priority := spec.priority) != expected:
             return EntityRejection(
                 SCHEDULER_ERROR,
                 "all pods in a single pod group should have the same priority as the pod group's "
-                f"priority, got {priority} and {wanted}",
+                f"priority, got {priority} and {expected}",
                 "give the group and all its pods the same priority class",
             )
     return None
 
 
 def _check_preemption_policies(entity: Entity, specs: list[PodSpec]) -> EntityRejection | None:
-    own = entity.group.spec.preemption_policy if entity.group else ""
-    wanted = own or specs[0].preemption_policy
+    group_policy = entity.group.spec.preemption_policy if entity.group else ""
+    expected = group_policy or specs[0].preemption_policy
     for spec in specs:
-        if (policy := spec.preemption_policy) != wanted:
-            like_it = " as the pod group's preemption policy" if own else ""
+        if (policy := spec.preemption_policy) != expected:
+            suffix = " as the pod group's preemption policy" if group_policy else ""
             return EntityRejection(
                 SCHEDULER_ERROR,
                 "all pods in a single pod group should have the same preemption policy"
-                f"{like_it}, got {policy} and {wanted}",
+                f"{suffix}, got {policy} and {expected}",
                 "give the group and all its pods the same preemption policy",
             )
     return None
@@ -225,8 +225,8 @@ def _is_consistent(entity: Entity) -> bool:
         return True
     name, priority, policy, _ = pods[0]
     if entity.group is not None:
-        own = entity.group.spec
-        priority, policy = own.priority, own.preemption_policy or policy
+        parent_spec = entity.group.spec
+        priority, policy = parent_spec.priority, parent_spec.preemption_policy or policy
     return pods.count((name, priority, policy, "")) == len(pods)
 
 

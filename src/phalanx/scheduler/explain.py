@@ -126,10 +126,16 @@ def explain(decision: Decision) -> Explanation:
 
 
 def _explain_placed(decision: Placed) -> Explanation:
-    pods = {one.pod: one for one in _refusal_messages(decision.leftovers, UNSCHEDULABLE, "")}
+    pods = {
+        message.pod: message for message in _refusal_messages(decision.leftovers, UNSCHEDULABLE, "")
+    }
     for part in decision.parts:
         if part.waiting:
-            pods |= {one.pod: one for one in _pod_messages(part.waiting) if one.pod not in pods}
+            pods |= {
+                message.pod: message
+                for message in _pod_messages(part.waiting)
+                if message.pod not in pods
+            }
     groups = tuple(_group_message(part, SCHEDULED, "") for part in decision.parts)
     return Explanation(SCHEDULED, "", tuple(pods.values()), groups=groups)
 
@@ -137,9 +143,10 @@ def _explain_placed(decision: Placed) -> Explanation:
 def _explain_waiting(decision: Waiting) -> Explanation:
     message = _describe_waiting(decision)
     # A group that waits for the whole tree gets the message of the tree, preemption included.
-    own = replace(decision, preemption="", nominated=(), relaxation_delay=None, parts=())
+    own_waiting = replace(decision, preemption="", nominated=(), relaxation_delay=None, parts=())
     parts = [
-        part._replace(waiting=None) if part.waiting == own else part for part in decision.parts
+        part._replace(waiting=None) if part.waiting == own_waiting else part
+        for part in decision.parts
     ]
     groups = tuple(_group_message(part, decision.reason, message) for part in parts)
     return Explanation(decision.reason, message, _pod_messages(decision), groups=groups)
@@ -206,7 +213,7 @@ def rank_cures(decision: Decision, verified: Iterable[VerifiedCure]) -> list[Cur
     """Return verified cures, the cheapest first, followed by hints that add to them."""
     found = sorted(set(verified))
     cures = [Cure(text, is_verified=True, kind=kind, size=size) for kind, size, text in found]
-    kinds = {one.kind for one in found}
+    kinds = {cure.kind for cure in found}
     covered = tuple(prefix for kind, prefix in _HINT_PREFIXES if kind in kinds)
     hints = suggest_cures(decision) if not isinstance(decision, Preempting) else ()
     return [*cures, *(Cure(text) for text in hints if not text.startswith(covered))]

@@ -100,7 +100,7 @@ class GroupTreePlacement:
     @property
     def assignments(self) -> list[Assignment]:
         """The nodes of the members that this attempt would place."""
-        return [one for leaf in self.placed_groups for one in leaf.assignments]
+        return [assignment for leaf in self.placed_groups for assignment in leaf.assignments]
 
     @property
     def candidate(self) -> PlacementCandidate:
@@ -122,8 +122,8 @@ class GroupTreePlacement:
 
     def build_waiting(self) -> Waiting:
         """Build the decision of a failed attempt."""
-        own = self._build_own_waiting()
-        return replace(own, parts=tuple(self._group_outcomes(own)))
+        waiting = self._build_own_waiting()
+        return replace(waiting, parts=tuple(self._group_outcomes(waiting)))
 
     def _build_own_waiting(self) -> Waiting:
         below = [part.build_waiting() for part in self.children]
@@ -163,7 +163,7 @@ class GroupTreePlacement:
             elif part is not None:
                 yield GroupOutcome(entity.ref, own if part.meets_quorum else part.build_waiting())
             else:
-                yield from (GroupOutcome(one.ref, own) for one in entity.groups)
+                yield from (GroupOutcome(group.ref, own) for group in entity.groups)
 
 
 PlacementResult = GroupPlacement | GroupTreePlacement | EntityRejection
@@ -296,7 +296,7 @@ def _child_orders(children: Sequence[Entity]) -> Iterator[list[Entity]]:
     """
 
     def is_unconstrained(child: Entity) -> bool:
-        return not any(one.topology_key for one in child.groups)
+        return not any(group.topology_key for group in child.groups)
 
     def size(child: Entity) -> tuple[int, int]:
         requests = [member.shape.nonzero_requests for member in child.members]

@@ -33,7 +33,7 @@ class WeightedScore(NamedTuple):
 
 
 def _default_filters() -> dict[str, Filter]:
-    return {one.name: one.filter for one in IN_TREE_PLUGINS if one.filter is not None}
+    return {plugin.name: plugin.filter for plugin in IN_TREE_PLUGINS if plugin.filter is not None}
 
 
 _DEFAULT_SCORES = tuple(

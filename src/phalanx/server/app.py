@@ -103,18 +103,18 @@ class Server:
     async def handle(self, request: Request) -> Reply | StreamReply:
         """Answer a request; every error becomes a reply."""
         started, resolved, actor = perf_counter(), None, request.user
-        answer: Reply | StreamReply
+        reply: Reply | StreamReply
         try:
             request = self.access.impersonate(request)
             if resolved := self._resolve_or_forbid(request):
-                answer = await self._authorize_and_handle(*resolved)
+                reply = await self._authorize_and_handle(*resolved)
             else:
-                answer = self._handle_non_resource_path(request)
+                reply = self._handle_non_resource_path(request)
         except ApiError as error:
-            answer = _log_and_reply(request, error)
+            reply = _log_and_reply(request, error)
         except StoreFailed as error:
             self._log_store_failure(error)
-            answer = error_reply(ServerError(str(error)))
+            reply = error_reply(ServerError(str(error)))
         except Exception:
             # A bug in the server; nothing was written. The reply and the log have the audit id.
             request = self._audit_ids.with_audit_id(request)
@@ -125,15 +125,15 @@ class Server:
                 path=request.path,
                 audit_id=request.headers[AUDIT_ID],
             )
-            answer = error_reply(ServerError(INTERNAL_ERROR))
+            reply = error_reply(ServerError(INTERNAL_ERROR))
         if resolved:
-            self._request_metrics.record(*resolved, answer.code, perf_counter() - started)
+            self._request_metrics.record(*resolved, reply.code, perf_counter() - started)
         is_audited = (
             self.audit is not None and resolved is not None and resolved[0].verb not in READ_VERBS
         )
-        if is_audited or answer.code >= 400 or AUDIT_ID in request.headers:
-            answer = self._audit_response(request, actor, resolved, answer)
-        return answer
+        if is_audited or reply.code >= 400 or AUDIT_ID in request.headers:
+            reply = self._audit_response(request, actor, resolved, reply)
+        return reply
 
     def _log_store_failure(self, error: StoreFailed) -> None:
         # Every later request fails for the same reason: one line at ERROR is enough.
@@ -148,34 +148,35 @@ class Server:
         request: Request,
         actor: UserInfo,
         resolved: tuple[Route, RequestInfo] | None,
-        answer: Reply | StreamReply,
+        reply: Reply | StreamReply,
     ) -> Reply | StreamReply:
-        """Record the answer in the audit log; return it with its audit id, if it shows one."""
+        """Record a reply in the audit log; return it with its audit id, if it shows one."""
         audit_id = self._audit_ids.audit_id(request)
         route, call = resolved or (None, None)
         if self.audit is not None:
             verb = route.verb if route else request.method.lower()
-            self.audit.record_response(
-                audit_id, request, actor, verb=verb, call=call, answer=answer
-            )
-        if answer.code < 400 and AUDIT_ID not in request.headers:
-            return answer
-        return replace(answer, headers=(*answer.headers, (AUDIT_ID, audit_id)))
+            self.audit.record_response(audit_id, request, actor, verb=verb, call=call, reply=reply)
+        if reply.code < 400 and AUDIT_ID not in request.headers:
+            return reply
+        return replace(reply, headers=(*reply.headers, (AUDIT_ID, audit_id)))
 
     async def _authorize_and_handle(self, route: Route, call: RequestInfo) -> Reply | StreamReply:
-        """Errors carry warnings too: they often explain the error."""
+        """Authorize a request, enter its priority level and call its handler.
+
+        Errors carry warnings too: they often explain the error.
+        """
         with self.meter.stage("authorise"):
             self.access.authorize(call.request.user, route.verb, call)
-        answer: Reply | StreamReply
+        reply: Reply | StreamReply
         try:
             with self.priority_levels.level_for(route.verb, call):
-                answer = await route.endpoint(self.context, call)
-            if isinstance(answer, StreamReply):
-                self.priority_levels.track_watch(call.request.user, answer)
+                reply = await route.endpoint(self.context, call)
+            if isinstance(reply, StreamReply):
+                self.priority_levels.track_watch(call.request.user, reply)
         except ApiError as error:
-            reply = _log_and_reply(call.request, error)
-            answer = replace(reply, headers=(*reply.headers, *call.warning_headers()))
-        return _add_deprecation_warning(call.kind, answer)
+            error_reply = _log_and_reply(call.request, error)
+            reply = replace(error_reply, headers=(*error_reply.headers, *call.warning_headers()))
+        return _add_deprecation_warning(call.kind, reply)
 
     def _resolve_or_forbid(self, request: Request) -> tuple[Route, RequestInfo] | None:
         try:

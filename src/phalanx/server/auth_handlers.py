@@ -127,7 +127,11 @@ def _review_attributes(call: RequestInfo, spec: Object) -> AuthorizationAttribut
     if subresource := attributes.get("subresource", ""):
         resource = f"{resource}/{subresource}"
     return AuthorizationAttributes(
-        verb, attributes.get("group", ""), resource, namespace, attributes.get("name", "")
+        verb,
+        attributes.get("group", ""),
+        resource,
+        namespace=namespace,
+        name=attributes.get("name", ""),
     )
 
 
@@ -158,9 +162,9 @@ async def issue_token(context: ServerContext, call: RequestInfo) -> Reply:
         call.namespace,
         call.name,
         account["metadata"]["uid"],
-        audiences,
-        now + seconds,
-        _bound_object(context, call, spec.get("boundObjectRef")),
+        audiences=audiences,
+        expires=now + seconds,
+        bound_object=_bound_object(context, call, spec.get("boundObjectRef")),
     )
     tokens = context.access.authenticator.service_account_tokens
     token = tokens.issue(claims, now, context.random.uid())

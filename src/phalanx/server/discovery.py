@@ -225,17 +225,14 @@ def _build_aggregated_resource(kind: Kind) -> Object:
         entry["shortNames"] = list(kind.short_names)
     if kind.categories:
         entry["categories"] = list(kind.categories)
-    if kind.subresources:
-        entry["subresources"] = [
-            _build_aggregated_subresource(kind, name) for name in kind.subresources
-        ]
+    subresources = []
+    for name in kind.subresources:
+        other, group, version, verbs = SUBRESOURCES[name]
+        response = {"group": group, "version": version, "kind": other or kind.name}
+        subresources.append({"subresource": name, "responseKind": response, "verbs": list(verbs)})
+    if subresources:
+        entry["subresources"] = subresources
     return entry
-
-
-def _build_aggregated_subresource(kind: Kind, name: str) -> Object:
-    other, group, version, verbs = SUBRESOURCES[name]
-    response = {"group": group, "version": version, "kind": other or kind.name}
-    return {"subresource": name, "responseKind": response, "verbs": list(verbs)}
 
 
 def openapi_index(registry: KindRegistry) -> Object:

@@ -50,7 +50,7 @@ from phalanx.server.request_bodies import read_object
 from phalanx.server.request_info import RequestInfo
 from phalanx.server.resource_quotas import release_writes
 from phalanx.server.write_handlers import is_deletable
-from phalanx.store.kv import KeyValue, RevisionConflict, StoreWrite
+from phalanx.store.kv import RevisionConflict, StoreWrite
 
 _NON_DISRUPTIVE_PHASES = ("Pending", "Succeeded", "Failed")
 _RETRY_SECONDS = 10
@@ -66,38 +66,29 @@ async def evict(context: ServerContext, call: RequestInfo) -> Reply:
     if record is None:
         raise not_found_error(POD, call.name)
     pod = decode_record(record)
-    charged = [] if _is_not_disruptive(pod) else _budget_writes(context, call, pod)
-    await delete_one(context, call, options, extra_writes=charged)
-    return success_reply(201)
-
-
-def _is_not_disruptive(pod: Object) -> bool:
     phase = pod.get("status", {}).get("phase", "Pending")
-    return phase in _NON_DISRUPTIVE_PHASES or bool(pod["metadata"].get("deletionTimestamp"))
+    is_deleting = bool(pod["metadata"].get("deletionTimestamp"))
+    is_disruptive = phase not in _NON_DISRUPTIVE_PHASES and not is_deleting
+    budget_writes = _budget_writes(context, call, pod) if is_disruptive else []
+    await delete_one(context, call, options, extra_writes=budget_writes)
+    return success_reply(201)
 
 
 def _budget_writes(context: ServerContext, call: RequestInfo, pod: Object) -> list[StoreWrite]:
     """The write that charges the budget of a pod; raises if it allows no disruption."""
     labels = pod["metadata"].get("labels") or {}
-    found = [
+    matching = [
         (record, budget)
         for record in context.store.range(POD_DISRUPTION_BUDGET.store_prefix(call.namespace))
         if selector_matches((budget := decode_record(record))["spec"].get("selector"), labels)
     ]
-    if len(found) > 1:
+    if not matching:
+        return []
+    if len(matching) > 1:
         raise BadRequest(
             "this pod has more than one PodDisruptionBudget, which eviction does not support"
         )
-    return [
-        write
-        for record, budget in found
-        for write in _take_disruption(context, record, budget, pod)
-    ]
-
-
-def _take_disruption(
-    context: ServerContext, record: KeyValue, budget: Object, pod: Object
-) -> list[StoreWrite]:
+    ((record, budget),) = matching
     status = budget.setdefault("status", {})
     if not _is_ready(pod) and _allows_unhealthy_eviction(budget):
         return []

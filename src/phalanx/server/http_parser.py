@@ -137,7 +137,9 @@ class HttpParser:
         if self.is_in_body:
             return
         if key in self._headers:
-            value = self._join_header(key, value)
+            if key in _SINGLE_VALUE_HEADERS:
+                raise BadRequest(f"the request has more than one {key} header")
+            value = b"%b, %b" % (self._headers[key].encode("latin-1"), value)
         self._headers[key] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -177,12 +179,6 @@ class HttpParser:
         if not self._parsed or not self._parsed[-1].is_last:
             self._parsed.append(parsed)
 
-    def _join_header(self, key: str, value: bytes) -> bytes:
-        """Join a repeated header to a list."""
-        if key in _SINGLE_VALUE_HEADERS:
-            raise BadRequest(f"the request has more than one {key} header")
-        return b"%b, %b" % (self._headers[key].encode("latin-1"), value)
-
     def _check_head(self, version: str) -> None:
         headers = self._headers
         if self._grammar.should_upgrade():
@@ -201,17 +197,14 @@ class HttpParser:
         try:
             user = self._guard.authenticate(self._headers, self.peer)
             if user is not self._user:
-                self._assign_user(user)
+                # The connection counts for this user, and no longer for the previous one.
+                self._guard.add_connection(user)
+                self.release_user()
+                self._user = user
         except ApiError as error:
             return error
         path, _, query = self._target.decode("ascii").partition("?")
         return Request(method, path, query, self._headers, bytes(self._body), user)
-
-    def _assign_user(self, user: UserInfo) -> None:
-        """Count the connection for this user, and no longer for the previous one."""
-        self._guard.add_connection(user)
-        self.release_user()
-        self._user = user
 
     def release_user(self) -> None:
         """Stop counting the connection for its user."""

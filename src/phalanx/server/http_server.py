@@ -100,7 +100,9 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Called by the event loop with bytes from the client."""
         if self._ignores_input:
-            self._discard(data)
+            self._discarded_bytes += len(data)
+            if self._discarded_bytes > self._limits.discarded_bytes:
+                self._transport.abort()
             return
         was_in_request = self._parser.is_in_request
         requests = self._parser.feed(data)
@@ -117,11 +119,6 @@ class HttpConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Called by the event loop: the client has caught up."""
         self._writable.set()
-
-    def _discard(self, data: bytes) -> None:
-        self._discarded_bytes += len(data)
-        if self._discarded_bytes > self._limits.discarded_bytes:
-            self._transport.abort()
 
     def _finish(self) -> None:
         self._connections.discard(self)
@@ -177,13 +174,13 @@ class HttpConnection(asyncio.Protocol):
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     async def _respond(self, parsed: ParsedRequest) -> None:
-        answer = await self._handle_request(parsed.request)
-        if isinstance(answer, Reply):
-            await self._write_reply(answer, parsed)
+        reply = await self._handle_request(parsed.request)
+        if isinstance(reply, Reply):
+            await self._write_reply(reply, parsed)
             return
-        async with contextlib.aclosing(answer.chunks):
+        async with contextlib.aclosing(reply.chunks):
             self._is_streaming = True
-            await self._write_stream(answer, parsed)
+            await self._write_stream(reply, parsed)
             self._is_streaming = False
 
     async def _handle_request(self, request: Request | ApiError) -> Reply | StreamReply:
@@ -263,18 +260,19 @@ class HttpConnection(asyncio.Protocol):
 
     def check_timeouts(self, now: float) -> None:
         """Called periodically by the listener: enforce the time limits."""
-        started = self._request_started
-        limit, on_timeout = self._current_timeout()
-        if self._handler_task is None and now - self._idle_since > limit:
-            on_timeout()
-        elif started is not None and now - started > self._limits.handler_timeout:
-            self._cancel_handler()
-
-    def _cancel_handler(self) -> None:
-        """Cancel the handler; the client reads 504 and cannot know if the write happened."""
-        if self._handler_task is not None and not self._has_timed_out:
+        started, handler = self._request_started, self._handler_task
+        if handler is None:
+            limit, on_timeout = self._current_timeout()
+            if now - self._idle_since > limit:
+                on_timeout()
+        elif (
+            started is not None
+            and now - started > self._limits.handler_timeout
+            and not self._has_timed_out
+        ):
+            # The client reads 504 and cannot know if the write happened.
             self._has_timed_out = True
-            self._handler_task.cancel()
+            handler.cancel()
 
     def _current_timeout(self) -> tuple[float, Callable[[], None]]:
         """The time limit of the current state, in seconds, and the action when it is over."""
@@ -316,13 +314,11 @@ def _split_writes(data: bytes) -> Iterator[bytes]:
     return (data[at : at + _MAX_WRITE] for at in range(0, len(data), _MAX_WRITE))
 
 
-def _response_head(answer: Reply | StreamReply, *, is_last: bool) -> bytes:
+def _response_head(reply: Reply | StreamReply, *, is_last: bool) -> bytes:
     """The status line and the headers, except for those that delimit the body."""
-    if answer.headers:
-        return _compose_head(
-            answer.code, answer.content_type, headers=answer.headers, is_last=is_last
-        )
-    return _default_response_head(answer.code, answer.content_type, is_last)
+    if reply.headers:
+        return _compose_head(reply.code, reply.content_type, headers=reply.headers, is_last=is_last)
+    return _default_response_head(reply.code, reply.content_type, is_last)
 
 
 @lru_cache(maxsize=256)

@@ -23,7 +23,7 @@ from phalanx.api.json_cache import CACHE_SIZE, MAX_CACHED_BYTES, compact_json
 from phalanx.api.meta import ObjectMeta
 from phalanx.api.resources import Amounts, pod_requests
 from phalanx.api.wire import Object
-from phalanx.store.kv import Store, StoreWrite, ValueEncoder
+from phalanx.store.kv import Store, StoreWrite
 
 
 class NodeAllocation(NamedTuple):
@@ -99,15 +99,8 @@ def _allocation_write(store: Store, node: str, delta: Amounts) -> StoreWrite:
     for name, amount in delta.items():
         total[name] = total.get(name, 0) + amount
     amounts = {name: amount for name, amount in total.items() if amount}
-    return StoreWrite(
-        _allocation_key(node),
-        _amounts_encoder(amounts) if amounts else None,
-        record.revision if record else 0,
-    )
-
-
-def _amounts_encoder(amounts: Amounts) -> ValueEncoder:
-    return lambda revision: _encode(amounts)
+    encode = (lambda revision: _encode(amounts)) if amounts else None
+    return StoreWrite(_allocation_key(node), encode, record.revision if record else 0)
 
 
 def _allocation_key(node: str) -> str:

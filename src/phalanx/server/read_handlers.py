@@ -276,11 +276,13 @@ async def watch_objects(context: ServerContext, call: RequestInfo) -> StreamRepl
     render = _event_renderer(context, call, accepted)
     initial = b""
     since = requested or context.store.revision
-    if _wants_initial_events(call, requested):
+    # By request, or by default if the watch has no revision to start at.
+    send_initial = call.query.get("sendInitialEvents")
+    if send_initial == "true" or (not requested and send_initial != "false"):
         since = context.store.revision
         records = context.store.range(selection.prefix)
         initial = b"".join(watches.initial_events(selection, records, render))
-        if call.query.get("sendInitialEvents") == "true":
+        if send_initial == "true":
             initial += watches.bookmark_event(call.kind, since, ends_initial=True)
     seconds = float(timeout) if timeout else context.random.between(*WATCH_TIMEOUT_RANGE)
     bookmarks = call.query.get("allowWatchBookmarks") in ("true", "1")
@@ -293,12 +295,6 @@ async def watch_objects(context: ServerContext, call: RequestInfo) -> StreamRepl
 async def _stream_expired(requested: int, since: int) -> AsyncGenerator[bytes, None]:
     """A watch from before its kind was defined: there is no history of it."""
     yield watches.error_event(Expired(f"too old resource version: {requested} ({since})"))
-
-
-def _wants_initial_events(call: RequestInfo, requested: int) -> bool:
-    """Whether the watch begins with the current objects: by request, or without a revision."""
-    option = call.query.get("sendInitialEvents")
-    return option == "true" or (not requested and option != "false")
 
 
 def _event_renderer(

@@ -25,6 +25,7 @@ from phalanx.server.request_info import RequestInfo
 from phalanx.server.serialization import OBJECT_MEDIA_TYPES, PROTOBUF, load_body, media_type
 
 _MAX_WARNINGS = 50
+_JSON_TYPES = {list: "array", str: "string", bool: "bool", type(None): "null"}
 #: The end of a key in JSON, in the usual form and with spaces.
 _KEY_END, _SPACED_KEY_END = b'":', re.compile(rb'"\s+:')
 
@@ -33,8 +34,9 @@ def read_object(context: ServerContext, call: RequestInfo) -> Object:
     """The object of a create or update, conforming and of the right kind."""
     obj = _load_body(call)
     if not isinstance(obj, dict):
+        found = _JSON_TYPES.get(type(obj), "number")
         raise BadRequest(
-            _unrecognized_message(call.kind, f"cannot unmarshal {_json_type(obj)} into an object")
+            _unrecognized_message(call.kind, f"cannot unmarshal {found} into an object")
         )
     check_kind(call.kind, obj)
     duplicates = _find_duplicate_keys(call, obj)
@@ -107,20 +109,17 @@ def _body_name(obj: Any) -> str:
 
 
 def _load_body(call: RequestInfo) -> Any:
+    accepted: tuple[str, ...] = OBJECT_MEDIA_TYPES
+    if not message_name(call.kind.api_version, call.kind.name):
+        # Some kinds have no protobuf message.
+        accepted = tuple(form for form in OBJECT_MEDIA_TYPES if form != PROTOBUF)
     try:
-        return load_body(call.request, _media_types_for(call.kind))
+        return load_body(call.request, accepted)
     except BadRequest as error:
         raw = call.request.body if isinstance(call.request.body, bytes) else b""
         excerpt = raw[:30].decode(errors="replace") + " ..." if raw else "<empty>"
         detail = f"{error.message} ({excerpt})"
         raise BadRequest(_unrecognized_message(call.kind, detail)) from error
-
-
-def _media_types_for(kind: Kind) -> tuple[str, ...]:
-    """The media types for a kind; some kinds have no protobuf message."""
-    if message_name(kind.api_version, kind.name):
-        return OBJECT_MEDIA_TYPES
-    return tuple(form for form in OBJECT_MEDIA_TYPES if form != PROTOBUF)
 
 
 def _find_duplicate_keys(call: RequestInfo, obj: Object) -> list[str]:
@@ -150,12 +149,6 @@ def _parse_duplicate_keys(raw: bytes) -> list[str]:
     except ValueError:
         return []
     return found
-
-
-def _json_type(value: Any) -> str:
-    return {list: "array", str: "string", bool: "bool", type(None): "null"}.get(
-        type(value), "number"
-    )
 
 
 def _unrecognized_message(kind: Kind, detail: str) -> str:

@@ -84,10 +84,12 @@ class RequestMetrics:
     def _series(
         self, route: Route, call: RequestInfo, code: int
     ) -> tuple[Counter, Histogram | None]:
-        kind, verb = call.kind, _metric_verb(route)
+        kind = call.kind
+        verb = "APPLY" if route.endpoint is apply_configuration else _VERBS[route.verb]
+        scope = "resource" if call.name else "namespace" if call.namespace else "cluster"
         labels = (
             verb, "All" if call.dry_run else "", kind.group, kind.version, kind.plural,
-            call.subresource, _metric_scope(call), "apiserver",
+            call.subresource, scope, "apiserver",
         )  # fmt: skip
         histogram = None if verb == _WATCH_VERB else self._metrics.series(REQUEST_SECONDS, *labels)
         return self._metrics.series(REQUEST_TOTAL, *labels, str(code)), histogram
@@ -103,13 +105,3 @@ def register_gauges(metrics: Metrics, gates: FeatureGates, broadcaster: Sized) -
         open_watches.value = len(watches)
 
     metrics.on_collect(broadcaster, count_watches)
-
-
-def _metric_verb(route: Route) -> str:
-    return "APPLY" if route.endpoint is apply_configuration else _VERBS[route.verb]
-
-
-def _metric_scope(call: RequestInfo) -> str:
-    if call.name:
-        return "resource"
-    return "namespace" if call.namespace else "cluster"

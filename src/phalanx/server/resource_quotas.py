@@ -38,7 +38,7 @@ from phalanx.api.resources import Amounts, pod_requests, to_amounts
 from phalanx.api.wire import Object
 from phalanx.server.context import ServerContext
 from phalanx.server.objects import decode_record, encoder, forbidden_error
-from phalanx.store.kv import KeyValue, Store, StoreWrite, ValueEncoder
+from phalanx.store.kv import KeyValue, Store, StoreWrite
 
 #: Resource name -> thousandths.
 Usage = dict[str, int]
@@ -187,22 +187,18 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 def quota_covers(quota: Object, kind: Kind, obj: Object) -> bool:
     """Whether an object matches all scopes of a quota."""
-    spec = obj.get("spec") or {}
-    requirements = _scope_requirements(quota["spec"])
-    return all(_scope_matches(requirement, kind, spec) for requirement in requirements)
-
-
-def _scope_requirements(spec: Object) -> list[Object]:
-    plain = [{"scopeName": name, "operator": "Exists"} for name in spec.get("scopes") or ()]
-    selector = spec.get("scopeSelector") or {}
-    return [*plain, *(selector.get("matchExpressions") or ())]
-
-
-def _scope_matches(requirement: Object, kind: Kind, spec: Object) -> bool:
-    """Whether a scope matches; a scope that the kind does not have never does."""
-    find = _SCOPES.get((kind, requirement["scopeName"]))
-    matches = _OPERATORS[requirement["operator"]]
-    return find is not None and matches(find(spec), requirement.get("values") or ())
+    spec, scopes = obj.get("spec") or {}, quota["spec"].get("scopes") or ()
+    selector = quota["spec"].get("scopeSelector") or {}
+    requirements = [{"scopeName": name, "operator": "Exists"} for name in scopes]
+    for requirement in (*requirements, *(selector.get("matchExpressions") or ())):
+        find_value = _SCOPES.get((kind, requirement["scopeName"]))
+        matches = _OPERATORS[requirement["operator"]]
+        # A scope that the kind does not have never matches.
+        if find_value is None:
+            return False
+        if not matches(find_value(spec), requirement.get("values") or ()):
+            return False
+    return True
 
 
 _OPERATORS: Mapping[str, Callable[[_ScopeValue, Sequence[str]], bool]] = {
@@ -386,12 +382,8 @@ def _index_writes(store: Store, quota: Object, new: Object | None) -> list[Store
         names = sorted([*names, name])
     if names == old_names:
         return []
-    encode = _names_encoder(names) if names else None
+    encode = (lambda revision: orjson.dumps(names)) if names else None
     return [StoreWrite(_index_key(namespace), encode, record.revision if record else 0)]
-
-
-def _names_encoder(names: list[str]) -> ValueEncoder:
-    return lambda revision: orjson.dumps(names)
 
 
 def _index_key(namespace: str) -> str:
@@ -474,11 +466,11 @@ def _check_required_resources(pod: Object, quotas: Sequence[_Quota]) -> None:
         return
     for quota in quotas:
         names = [name for name in _REQUIRED_RESOURCES if name in quota.hard]
-        lacking = {
+        missing = {
             name: containers for name in names if (containers := _containers_without(pod, name))
         }
-        if lacking and quota_covers(quota.object, POD, pod):
-            required = "; ".join(f"{name} for: {','.join(c)}" for name, c in lacking.items())
+        if missing and quota_covers(quota.object, POD, pod):
+            required = "; ".join(f"{name} for: {','.join(c)}" for name, c in missing.items())
             detail = f"failed quota: {quota.name}: must specify {required}"
             raise forbidden_error(POD, pod["metadata"]["name"], detail)
 

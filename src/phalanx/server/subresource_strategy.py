@@ -7,7 +7,6 @@ write to the main resource ignores the status and the metadata that the server m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from phalanx.api.kinds import NAMESPACE, Kind
 from phalanx.api.wire import Object
@@ -15,17 +14,18 @@ from phalanx.api.wire import Object
 #: (stored object, new object): undoes in the new object what it may not change.
 SubresourceUpdate = Callable[[Object, Object], None]
 
-#: Metadata that no client can change after creation.
+#: Metadata that the server sets, whatever a client sends.
 SERVER_MANAGED_METADATA = (
-    "name",
-    "namespace",
     "uid",
     "creationTimestamp",
     "deletionTimestamp",
     "deletionGracePeriodSeconds",
     "generation",
     "selfLink",
+    "resourceVersion",
 )
+#: Metadata that no client can change after creation.
+_IMMUTABLE_METADATA = ("name", "namespace", *SERVER_MANAGED_METADATA)
 
 
 def restore_immutable_fields(kind: Kind, subresource: str, old: Object, new: Object) -> None:
@@ -33,7 +33,7 @@ def restore_immutable_fields(kind: Kind, subresource: str, old: Object, new: Obj
     if subresource:
         SUBRESOURCE_UPDATES[subresource](old, new)
         return
-    for key in (*SERVER_MANAGED_METADATA, "resourceVersion"):
+    for key in _IMMUTABLE_METADATA:
         _copy_field(key, old["metadata"], new["metadata"])
     if "status" in kind.subresources:
         _copy_field("status", old, new)
@@ -57,17 +57,15 @@ def _update_resources(old: Object, new: Object) -> None:
     spec = dict(old["spec"])
     for field in ("containers", "initContainers"):
         if field in spec:
-            spec[field] = _merge_container_resources(
-                spec[field], new.get("spec", {}).get(field) or []
-            )
+            requested = new.get("spec", {}).get(field) or []
+            resources = {c.get("name"): c.get("resources") for c in requested}
+            spec[field] = [
+                {**c, "resources": resources.get(c["name"], c.get("resources")) or {}}
+                for c in spec[field]
+            ]
     if "resources" in new.get("spec", {}):
         spec["resources"] = new["spec"]["resources"]
     _replace_spec(old, new, spec)
-
-
-def _merge_container_resources(old: list[Any], new: list[Any]) -> list[Any]:
-    resources = {c.get("name"): c.get("resources") for c in new}
-    return [{**c, "resources": resources.get(c["name"], c.get("resources")) or {}} for c in old]
 
 
 def _update_ephemeral_containers(old: Object, new: Object) -> None:

@@ -65,15 +65,12 @@ def serve_ui(request: Request) -> Reply:
         return Reply(404, b"404 page not found\n", _TEXT)
     # Cached but validated every time: an upgraded server serves another page.
     headers = (*_SECURITY_HEADERS, ("cache-control", "no-cache"), ("etag", found.etag))
-    if _matches_etag(request.headers.get("if-none-match", ""), found.etag):
+    # A proxy may have made the ETag weak.
+    if_none_match = request.headers.get("if-none-match", "").split(",")
+    etags = [value.strip().removeprefix("W/") for value in if_none_match]
+    if found.etag in etags or etags == ["*"]:
         return Reply(304, b"", found.content_type, headers)
     return Reply(200, found.body, found.content_type, headers)
-
-
-def _matches_etag(if_none_match: str, etag: str) -> bool:
-    """Whether If-None-Match contains an ETag; a proxy may have made it weak."""
-    etags = [value.strip().removeprefix("W/") for value in if_none_match.split(",")]
-    return etag in etags or etags == ["*"]
 
 
 @cache

@@ -248,6 +248,7 @@ async def modify(
     _bump_generation(call, old, new)
     _validate(request, "UPDATE")
     if new == old:
+        # An empty commit returns when all earlier writes are durable: the reply shows one of them.
         await context.store.commit(())
         return _reply(200, serialize_stored(call.kind, record.value), call)
     if call.dry_run:
@@ -362,7 +363,7 @@ def is_deletable(kind: Kind, obj: Object) -> bool:
 
 def _init_metadata(context: ServerContext, call: RequestInfo, meta: Object) -> None:
     """Set the metadata that the server owns in a new object, whatever the client sent."""
-    for key in (*SERVER_MANAGED_METADATA[2:], "resourceVersion"):
+    for key in SERVER_MANAGED_METADATA:
         meta.pop(key, None)
     if not meta.get("name") and (prefix := meta.get("generateName")):
         meta["name"] = _generate_name(context, call, prefix)
@@ -397,6 +398,7 @@ def _check_name_and_namespace(call: RequestInfo, obj: Object) -> None:
 
 
 def _check_preconditions(call: RequestInfo, old: Object, new: Object, *, is_patch: bool) -> None:
+    """Check optimistic concurrency: uid and resourceVersion must be those of the stored object."""
     kind, meta = call.kind, new["metadata"]
     version = meta.get("resourceVersion", "")
     if not version and not kind.update_without_version and not is_patch:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
-from phalanx.api.core import Node, Pod, Taint
+from phalanx.api.core import Node, Pod
 from phalanx.api.errors import ApiError, BadRequest
 from phalanx.api.kinds import COMPOSITE_POD_GROUP, KINDS, NODE, POD, POD_GROUP, PRIORITY_CLASS
 from phalanx.api.meta import Key, timestamp
@@ -62,28 +62,30 @@ class ScenarioNodes:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._informers.run())
             while True:
-                arrived = await self._added.get()
-                group.create_task(arrived.run())
+                pool = await self._added.get()
+                group.create_task(pool.run())
 
     async def add(self, new_nodes: Sequence[ScenarioNode]) -> None:
         """Register nodes that are ready and have only their own taints."""
-        nodes = [SimulatedNode(one.name, one.allocatable, one.labels) for one in new_nodes]
-        for node, machine in zip(nodes, new_nodes, strict=True):
+        nodes = [SimulatedNode(new.name, new.allocatable, new.labels) for new in new_nodes]
+        for node, scenario_node in zip(nodes, new_nodes, strict=True):
             await self._client.create(NODE, node.manifest(timestamp(self._clock.now())))
-            ready = {"spec": {"taints": _taint_objects(machine.taints) or None}}
+            taints = [
+                {"key": taint.key, "value": taint.value, "effect": taint.effect}
+                for taint in scenario_node.taints
+            ]
+            ready = {"spec": {"taints": taints or None}}
             await self._client.patch(NODE, Key("", node.name), ready)
-        self._added.put_nowait(HostedNodePool(self._client, self._informers, self._clock, nodes))
+        self._added.put_nowait(
+            HostedNodePool(self._client, self._informers, self._clock, nodes=nodes)
+        )
 
     async def remove(self, name: str) -> None:
         """Delete a node, then its pods, as pod garbage collection does."""
         await self._client.delete(NODE, Key("", name))
-        lost = await self._client.list(POD, Pod, field_selector=f"spec.nodeName={name}")
-        for pod in lost.items:
+        pods = await self._client.list(POD, Pod, field_selector=f"spec.nodeName={name}")
+        for pod in pods.items:
             await perform(self._client, Delete(POD, pod.metadata.key, pod.metadata.uid, grace=0))
-
-
-def _taint_objects(taints: Iterable[Taint]) -> list[Object]:
-    return [{"key": one.key, "value": one.value, "effect": one.effect} for one in taints]
 
 
 #: The namespace of all objects.
@@ -105,10 +107,13 @@ class ScenarioDriver:
 
     async def create_priority_classes(self, moments: Iterable[ScenarioMoment]) -> None:
         """Create the priority classes that pods and groups refer to."""
-        used = {_priority_of(event) for moment in moments for event in moment.events}
-        for priority in sorted(used - {0}):
-            wanted = {"metadata": {"name": _priority_class_name(priority)}, "value": priority}
-            await self._client.create(PRIORITY_CLASS, wanted)
+        priorities = {_priority_of(event) for moment in moments for event in moment.events}
+        for priority in sorted(priorities - {0}):
+            priority_class = {
+                "metadata": {"name": _priority_class_name(priority)},
+                "value": priority,
+            }
+            await self._client.create(PRIORITY_CLASS, priority_class)
 
     async def run(self, moments: Iterable[ScenarioMoment], start: float) -> None:
         """Execute all events at their times, relative to `start`."""
@@ -127,15 +132,18 @@ class ScenarioDriver:
 
     async def _perform(self, event: ScenarioEvent) -> None:
         match event:
-            case CreateGang(name, quorum, pods, terms):
-                group = _group_manifest(name, quorum, pods.template.priority, terms)
+            case CreateGang(name, quorum, pods, options):
+                group = _group_manifest(name, quorum, pods.template.priority, options=options)
                 await self._client.create(POD_GROUP, group)
                 await self._create_pods(pods)
-            case CreatePodGroup(name, quorum, priority, terms):
-                await self._client.create(POD_GROUP, _group_manifest(name, quorum, priority, terms))
-            case CreateCompositePodGroup(name, quorum, priority, terms):
+            case CreatePodGroup(name, quorum, priority, options):
                 await self._client.create(
-                    COMPOSITE_POD_GROUP, _composite_manifest(name, quorum, priority, terms)
+                    POD_GROUP, _group_manifest(name, quorum, priority, options=options)
+                )
+            case CreateCompositePodGroup(name, quorum, priority, options):
+                await self._client.create(
+                    COMPOSITE_POD_GROUP,
+                    _composite_manifest(name, quorum, priority, options=options),
                 )
             case CreateManifest(manifest):
                 await self._create_manifest(dict(manifest))
@@ -153,8 +161,8 @@ class ScenarioDriver:
                 policy = {"gang": {"minCount": quorum}}
                 await self._patch_group(gang, {"spec": {"schedulingPolicy": policy}})
             case SetMembersToRun(gang, members):
-                left = {MEMBERS_TO_RUN_ANNOTATION: str(members)}
-                await self._patch_group(gang, {"metadata": {"annotations": left}})
+                annotations = {MEMBERS_TO_RUN_ANNOTATION: str(members)}
+                await self._patch_group(gang, {"metadata": {"annotations": annotations}})
             case CordonNode():
                 await self._cordon(event)
             case AddNodes():
@@ -165,12 +173,19 @@ class ScenarioDriver:
                 assert_never(event)
 
     async def _create_manifest(self, manifest: Object) -> None:
-        called = manifest.get("apiVersion"), manifest.get("kind")
-        kind = next((one for one in KINDS if (one.api_version, one.name) == called), None)
+        kind_key = manifest.get("apiVersion"), manifest.get("kind")
+        kind = next(
+            (
+                candidate
+                for candidate in KINDS
+                if (candidate.api_version, candidate.name) == kind_key
+            ),
+            None,
+        )
         if kind is None:
-            raise BadRequest(f"there is no kind {called[1]} in {called[0]}")
-        place = {"namespace": NAMESPACE} if kind.namespaced else {}
-        meta = {**place, **manifest.get("metadata", {})}
+            raise BadRequest(f"there is no kind {kind_key[1]} in {kind_key[0]}")
+        defaults = {"namespace": NAMESPACE} if kind.namespaced else {}
+        meta = {**defaults, **manifest.get("metadata", {})}
         await self._client.create(kind, {**manifest, "metadata": meta})
 
     async def _create_pods(self, pods: CreatePods) -> None:
@@ -178,10 +193,18 @@ class ScenarioDriver:
             await self._client.create(POD, _pod_manifest(name, pods.template, pods.gang))
 
     async def _finish(self, target: EventTarget) -> None:
-        running = [pod for pod in await self._list_pods(target) if pod.status.phase == "Running"]
-        await asyncio.gather(
-            *(actions.perform(self._client, _succeeded_patch(pod)) for pod in running)
-        )
+        patches = [
+            actions.Patch(
+                POD,
+                pod.metadata.key,
+                {"metadata": {"uid": pod.metadata.uid}, "status": _SUCCEEDED_STATUS},
+                subresource="status",
+                content=STRATEGIC_PATCH,
+            )
+            for pod in await self._list_pods(target)
+            if pod.status.phase == "Running"
+        ]
+        await asyncio.gather(*(actions.perform(self._client, patch) for patch in patches))
 
     async def _delete(self, target: EventTarget) -> None:
         # The group first, so that observers can tell a deletion from a loss.
@@ -192,9 +215,9 @@ class ScenarioDriver:
         await asyncio.gather(*(actions.perform(self._client, deletion) for deletion in deletions))
 
     async def _ungate(self, target: EventTarget) -> None:
-        free = {"spec": {"schedulingGates": None}}
+        patch = {"spec": {"schedulingGates": None}}
         for pod in await self._list_pods(target):
-            await self._client.patch(POD, pod.metadata.key, free)
+            await self._client.patch(POD, pod.metadata.key, patch)
 
     async def _force_delete_group(self, group: str) -> None:
         await self._client.delete(POD_GROUP, Key(NAMESPACE, group))
@@ -225,23 +248,18 @@ _SUCCEEDED_STATUS: Object = {
 }
 
 
-def _succeeded_patch(pod: Pod) -> actions.Patch:
-    change = {"metadata": {"uid": pod.metadata.uid}, "status": _SUCCEEDED_STATUS}
-    return actions.Patch(POD, pod.metadata.key, change, "status", STRATEGIC_PATCH)
-
-
 def _group_manifest(name: str, quorum: int | None, priority: int, options: GroupOptions) -> Object:
     policy: Object = {"basic": {}} if quorum is None else {"gang": {"minCount": quorum}}
-    return _group_object(name, policy, priority, options)
+    return _group_object(name, policy, priority, options=options)
 
 
 def _composite_manifest(
     name: str, quorum: int | None, priority: int, options: GroupOptions
 ) -> Object:
     policy: Object = {"basic": {}} if quorum is None else {"gang": {"minGroupCount": quorum}}
-    made = _group_object(name, policy, priority, options)
-    made["spec"]["workloadRef"] = _workload_ref(name)
-    return made
+    manifest = _group_object(name, policy, priority, options=options)
+    manifest["spec"]["workloadRef"] = _workload_ref(name)
+    return manifest
 
 
 def _group_object(name: str, policy: Object, priority: int, options: GroupOptions) -> Object:
@@ -268,17 +286,17 @@ def _pod_manifest(name: str, template: ScenarioPodTemplate, gang: str) -> Object
     meta: Object = {"name": name, "namespace": NAMESPACE, "labels": dict(template.labels)}
     if template.run_seconds is not None:
         meta["annotations"] = {RUN_SECONDS: str(template.run_seconds)}
-    amounts = dict(template.requests)
+    resources = dict(template.requests)
     spec: Object = {
         "containers": [{
             "name": "main", "image": "simulated",
-            "resources": {"requests": amounts, "limits": amounts},
+            "resources": {"requests": resources, "limits": resources},
         }],
         "restartPolicy": "Never",
         "nodeSelector": dict(template.selector),
         "tolerations": [
-            {"key": one.key, "value": one.value, "effect": one.effect, "operator": "Equal"}
-            for one in template.tolerations
+            {"key": taint.key, "value": taint.value, "effect": taint.effect, "operator": "Equal"}
+            for taint in template.tolerations
         ],
         "schedulingGates": [{"name": gate} for gate in template.gates],
         **_priority_fields(template.priority),

@@ -1,4 +1,4 @@
-"""The events of a scenario: one frozen class and one row of READERS each.
+"""The events of a scenario: one frozen class and one row of EVENT_READERS each.
 
 `scenario` reads them, `driver` executes them. Names are checked here: an event may only refer to
 objects of earlier events.
@@ -41,7 +41,7 @@ class ScenarioNode:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioPodTemplate:
-    """The template of pods. Without `seconds` a pod runs until it is finished by an event.
+    """The template of pods. Without `run_seconds` a pod runs until it is finished by an event.
 
     `spec` holds all other fields, as in a manifest.
     """
@@ -67,10 +67,10 @@ class CreatePods:
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """Fields of a group other than its members: parent, topology, disruption mode, priority."""
+    """Fields of a group other than its members: parent, topology, disruption mode."""
 
     parent: str = ""
-    #: A label whose value the nodes of the group share, and the preferred topology.
+    #: The label whose value all nodes of the group must share, and the one that they should share.
     topology: str = ""
     preferred_topology: str = ""
     #: Whether the disruption mode is All.
@@ -79,7 +79,7 @@ class GroupOptions:
 
 @dataclass(frozen=True, slots=True)
 class CreateGang:
-    """Create a PodGroup and its first members. Without `quorum` it is basic."""
+    """Create a PodGroup and its first members. Without `min_count` it is basic."""
 
     name: str
     min_count: int | None
@@ -99,7 +99,7 @@ class CreatePodGroup:
 
 @dataclass(frozen=True, slots=True)
 class CreateCompositePodGroup:
-    """Create a CompositePodGroup that needs `quorum` child groups. Without `quorum` it is basic."""
+    """Create a CompositePodGroup that needs `min_group_count` child groups; without it, basic."""
 
     name: str
     min_group_count: int | None
@@ -257,8 +257,8 @@ class ScenarioNames:
 
     def find_target(self, path: str, found: object) -> EventTarget:
         """Return an introduced gang or pod."""
-        title = _find_name([*self._gangs, *self._pods], "a gang or a pod", path, found)
-        return EventTarget(title, title in self._gangs)
+        name = _find_name([*self._gangs, *self._pods], "a gang or a pod", path, found)
+        return EventTarget(name, name in self._gangs)
 
     def find_gang(self, path: str, found: object) -> str:
         """Return an introduced gang."""
@@ -296,35 +296,37 @@ def read_nodes(known: ScenarioNames, path: str, found: object) -> tuple[Scenario
     groups = read_one_or_many(lambda at, group: _read_nodes(known, ScenarioFields(at, group)))(
         path, found
     )
-    return tuple(machine for group in groups for machine in group)
+    return tuple(node for group in groups for node in group)
 
 
 def _read_nodes(known: ScenarioNames, fields: ScenarioFields) -> tuple[ScenarioNode, ...]:
     prefix = fields.get("name", read_name, "node")
     number = fields.get("count", read_count, None if "name" in fields else 1)
-    room = {**DEFAULT_CAPACITY, **fields.get("each", read_resources, _NO_ENTRIES)}
-    marks, taints = (
+    allocatable = {**DEFAULT_CAPACITY, **fields.get("each", read_resources, _NO_ENTRIES)}
+    labels, taints = (
         fields.get("labels", read_labels, _NO_ENTRIES),
         fields.get("taints", read_one_or_many(read_taint), ()),
     )
     fields.reject_unread()
     names = known.add_nodes(fields.path, prefix, number)
-    return tuple(ScenarioNode(node, room, marks, taints) for node in names)
+    return tuple(
+        ScenarioNode(node, allocatable=allocatable, labels=labels, taints=taints) for node in names
+    )
 
 
 _NO_ENTRIES: dict[str, str] = {}
 
 
-def _read_template(fields: ScenarioFields, usual: ScenarioPodTemplate) -> ScenarioPodTemplate:
+def _read_template(fields: ScenarioFields, default: ScenarioPodTemplate) -> ScenarioPodTemplate:
     return ScenarioPodTemplate(
-        fields.get("each", read_resources, usual.requests),
-        fields.get("where", read_labels, usual.selector),
-        fields.get("tolerates", read_one_or_many(read_taint), usual.tolerations),
-        fields.get("run", read_whole_seconds, usual.run_seconds),
-        fields.get("priority", read_integer, usual.priority),
-        fields.get("labels", read_labels, usual.labels),
-        fields.get("gates", read_one_or_many(read_name), usual.gates),
-        fields.get("spec", read_mapping, usual.spec),
+        fields.get("each", read_resources, default.requests),
+        selector=fields.get("where", read_labels, default.selector),
+        tolerations=fields.get("tolerates", read_one_or_many(read_taint), default.tolerations),
+        run_seconds=fields.get("run", read_whole_seconds, default.run_seconds),
+        priority=fields.get("priority", read_integer, default.priority),
+        labels=fields.get("labels", read_labels, default.labels),
+        gates=fields.get("gates", read_one_or_many(read_name), default.gates),
+        spec=fields.get("spec", read_mapping, default.spec),
     )
 
 
@@ -334,20 +336,20 @@ _EMPTY_TEMPLATE = ScenarioPodTemplate({})
 def _read_gang(fields: ScenarioFields, known: ScenarioNames) -> CreateGang:
     quorum = _read_min_count(fields, fields.require("pods", read_count))
     members = _read_members(fields, known, "gang")
-    return CreateGang(members.gang, quorum, members, _read_group_options(fields))
+    return CreateGang(members.gang, quorum, members, options=_read_group_options(fields))
 
 
 def _read_group_options(fields: ScenarioFields) -> GroupOptions:
     return GroupOptions(
-        fields.get("in", read_name, ""),
-        fields.get("topology", read_text, ""),
-        fields.get("near", read_text, ""),
-        fields.get("whole", read_flag, False),
+        parent=fields.get("in", read_name, ""),
+        topology=fields.get("topology", read_text, ""),
+        preferred_topology=fields.get("near", read_text, ""),
+        evict_whole=fields.get("whole", read_flag, False),
     )
 
 
-def _read_min_count(fields: ScenarioFields, usual: int) -> int | None:
-    quorum = fields.get("min", read_count, usual)
+def _read_min_count(fields: ScenarioFields, default: int) -> int | None:
+    quorum = fields.get("min", read_count, default)
     if not fields.get("basic", read_flag, False):
         return quorum
     if "min" in fields:
@@ -356,7 +358,7 @@ def _read_min_count(fields: ScenarioFields, usual: int) -> int | None:
 
 
 def _read_members(fields: ScenarioFields, known: ScenarioNames, key: str) -> CreatePods:
-    """Read the first members of a gang without a PodGroup, named by this entry."""
+    """Read the first members of a gang, which the entry `key` names; creates no PodGroup."""
     gang, template = fields.require(key, read_name), _read_template(fields, _EMPTY_TEMPLATE)
     known.add_gang(fields.path_of(key), gang, template)
     members = known.add_members(fields.path_of(key), gang, fields.get("pods", read_count, 1))
@@ -364,19 +366,21 @@ def _read_members(fields: ScenarioFields, known: ScenarioNames, key: str) -> Cre
 
 
 def _read_group(fields: ScenarioFields, known: ScenarioNames) -> CreatePodGroup:
-    title = fields.require("group", read_name)
-    if not known.has_gang(title):
+    name = fields.require("group", read_name)
+    if not known.has_gang(name):
         template = ScenarioPodTemplate({}, priority=fields.get("priority", read_integer, 0))
-        known.add_gang(fields.path_of("group"), title, template)
-    usual = known.gang_template(title).priority
-    priority = fields.get("priority", read_integer, usual)
-    return CreatePodGroup(title, _read_min_count(fields, 1), priority, _read_group_options(fields))
+        known.add_gang(fields.path_of("group"), name, template)
+    default_priority = known.gang_template(name).priority
+    priority = fields.get("priority", read_integer, default_priority)
+    return CreatePodGroup(
+        name, _read_min_count(fields, 1), priority, options=_read_group_options(fields)
+    )
 
 
 def _read_composite(fields: ScenarioFields, known: ScenarioNames) -> CreateCompositePodGroup:
-    title, priority = fields.require("tree", read_name), fields.get("priority", read_integer, 0)
+    name, priority = fields.require("tree", read_name), fields.get("priority", read_integer, 0)
     return CreateCompositePodGroup(
-        title, _read_min_count(fields, 1), priority, _read_group_options(fields)
+        name, _read_min_count(fields, 1), priority, options=_read_group_options(fields)
     )
 
 
@@ -387,9 +391,9 @@ def _read_join(fields: ScenarioFields, known: ScenarioNames) -> CreatePods:
 
 
 def _read_pod(fields: ScenarioFields, known: ScenarioNames) -> CreatePods:
-    title = fields.require("pod", read_name)
-    known.add_pod(fields.path_of("pod"), title)
-    return CreatePods((title,), _read_template(fields, _EMPTY_TEMPLATE))
+    name = fields.require("pod", read_name)
+    known.add_pod(fields.path_of("pod"), name)
+    return CreatePods((name,), _read_template(fields, _EMPTY_TEMPLATE))
 
 
 def _read_gang_number(key: str, fields: ScenarioFields, known: ScenarioNames) -> tuple[str, int]:
@@ -406,22 +410,26 @@ EVENT_READERS: Mapping[str, Callable[[ScenarioFields, ScenarioNames], ScenarioEv
     "pod": _read_pod,
     "group": _read_group,
     "tree": _read_composite,
-    "make": lambda fields, cast: CreateManifest(fields.require("make", read_mapping)),
-    "members": lambda fields, cast: _read_members(fields, cast, "members"),
-    "finish": lambda fields, cast: FinishPods(fields.require("finish", cast.find_target)),
-    "delete": lambda fields, cast: DeleteTarget(fields.require("delete", cast.find_target)),
-    "ungate": lambda fields, cast: RemoveSchedulingGates(
-        fields.require("ungate", cast.find_target)
+    "make": lambda fields, known: CreateManifest(fields.require("make", read_mapping)),
+    "members": lambda fields, known: _read_members(fields, known, "members"),
+    "finish": lambda fields, known: FinishPods(fields.require("finish", known.find_target)),
+    "delete": lambda fields, known: DeleteTarget(fields.require("delete", known.find_target)),
+    "ungate": lambda fields, known: RemoveSchedulingGates(
+        fields.require("ungate", known.find_target)
     ),
-    "drop group": lambda fields, cast: ForceDeleteGroup(
-        fields.require("drop group", cast.find_gang)
+    "drop group": lambda fields, known: ForceDeleteGroup(
+        fields.require("drop group", known.find_gang)
     ),
-    "set min": lambda fields, cast: SetMinCount(*_read_gang_number("set min", fields, cast)),
-    "set left": lambda fields, cast: SetMembersToRun(*_read_gang_number("set left", fields, cast)),
-    "cordon": lambda fields, cast: CordonNode(fields.require("cordon", cast.find_node), True),
-    "uncordon": lambda fields, cast: CordonNode(fields.require("uncordon", cast.find_node), False),
-    "add nodes": lambda fields, cast: AddNodes(
-        fields.require("add nodes", lambda path, found: read_nodes(cast, path, found))
+    "set min": lambda fields, known: SetMinCount(*_read_gang_number("set min", fields, known)),
+    "set left": lambda fields, known: SetMembersToRun(
+        *_read_gang_number("set left", fields, known)
     ),
-    "remove node": lambda fields, cast: RemoveNode(fields.require("remove node", cast.find_node)),
+    "cordon": lambda fields, known: CordonNode(fields.require("cordon", known.find_node), True),
+    "uncordon": lambda fields, known: CordonNode(
+        fields.require("uncordon", known.find_node), False
+    ),
+    "add nodes": lambda fields, known: AddNodes(
+        fields.require("add nodes", lambda path, found: read_nodes(known, path, found))
+    ),
+    "remove node": lambda fields, known: RemoveNode(fields.require("remove node", known.find_node)),
 }

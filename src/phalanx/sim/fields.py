@@ -24,7 +24,7 @@ _TAINT = re.compile(r"([\w./-]+)(?:=([\w.-]*))?:(NoSchedule|PreferNoSchedule|NoE
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,20})?)(s|m|h|)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _MAX_SHOWN = 60
-#: Maximum number of pods or nodes in one event; more is a typing error.
+#: Maximum number of pods or nodes in one event; a larger number is taken for a typing error.
 MAX_COUNT = 100_000
 
 

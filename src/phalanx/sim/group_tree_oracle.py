@@ -7,7 +7,6 @@ it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
 
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
@@ -18,7 +17,7 @@ MAX_LEVELS = 4
 
 
 class GroupTreeOracle:
-    """All PodGroups and CompositePodGroups by name. The maps may change."""
+    """All PodGroups and CompositePodGroups by key. The maps may change."""
 
     def __init__(
         self, groups: Mapping[Key, PodGroup], composites: Mapping[Key, CompositePodGroup]
@@ -51,13 +50,13 @@ class GroupTreeOracle:
 
     def children(self, group: AnyPodGroup) -> list[AnyPodGroup]:
         """Return the child groups that belong to a group, oldest first."""
-        every: list[AnyPodGroup] = [*self.groups.values(), *self.composites.values()]
-        found = [
-            one
-            for one in every
-            if self.parent(one) is group and _is_valid_path(self._path_to_root(one))
+        groups: list[AnyPodGroup] = [*self.groups.values(), *self.composites.values()]
+        children = [
+            child
+            for child in groups
+            if self.parent(child) is group and _is_valid_path(self._path_to_root(child))
         ]
-        return sorted(found, key=_age_key)
+        return sorted(children, key=_age_key)
 
     def eviction_root(self, key: Key | None) -> AnyPodGroup | None:
         """Return the highest ancestor with disruption mode All."""
@@ -68,14 +67,14 @@ class GroupTreeOracle:
 
     def contains(self, group: AnyPodGroup, key: Key | None) -> bool:
         """Whether a PodGroup is this group or below it."""
-        return any(one is group for one in self.ancestors(key))
+        return any(ancestor is group for ancestor in self.ancestors(key))
 
 
-def _is_valid_path(line: list[AnyPodGroup]) -> bool:
-    if not line or len(line) > MAX_LEVELS or line[-1].spec.parent_composite_pod_group_name:
+def _is_valid_path(path: list[AnyPodGroup]) -> bool:
+    if not path or len(path) > MAX_LEVELS or path[-1].spec.parent_composite_pod_group_name:
         return False
-    works = [one.spec.workload_ref.workload_name for one in line if one.spec.workload_ref]
-    return all(one == other for one, other in pairwise(works))
+    workloads = [group.spec.workload_ref.workload_name for group in path if group.spec.workload_ref]
+    return len(set(workloads)) <= 1
 
 
 def _age_key(group: AnyPodGroup) -> tuple[str, str, bool]:

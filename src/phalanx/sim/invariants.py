@@ -41,10 +41,10 @@ _PREEMPTION_REASON = "PreemptionByScheduler"
 
 def check_node_unchanged(old: Pod, new: Pod) -> str:
     """A bound pod keeps its node."""
-    first, now = old.spec.node_name, new.spec.node_name
-    if not first or first == now:
+    old_node, new_node = old.spec.node_name, new.spec.node_name
+    if not old_node or old_node == new_node:
         return ""
-    return f"was bound to {first} and is now on {f'node {now}' if now else 'no node'}"
+    return f"was bound to {old_node} and is now on {f'node {new_node}' if new_node else 'no node'}"
 
 
 def check_bindable(old: Pod, new: Pod) -> str:
@@ -62,10 +62,14 @@ def check_scheduled_condition(old: Pod, new: Pod) -> str:
     """A pod has the condition PodScheduled from its binding on."""
     if not new.spec.node_name:
         return ""
-    said = find_condition(new.status.conditions, _POD_SCHEDULED)
-    if said is not None and said.status != "True":
-        return f"has node {new.spec.node_name}, but says: {said.reason}"
-    return "got a node and does not say so" if said is None and becomes_bound(old, new) else ""
+    condition = find_condition(new.status.conditions, _POD_SCHEDULED)
+    if condition is not None and condition.status != "True":
+        return (
+            f"has node {new.spec.node_name}, but {_POD_SCHEDULED} is not True: {condition.reason}"
+        )
+    if condition is None and becomes_bound(old, new):
+        return f"got a node without the condition {_POD_SCHEDULED}"
+    return ""
 
 
 def check_terminal_phase(old: Pod, new: Pod) -> str:
@@ -85,26 +89,38 @@ def check_group_unchanged(old: Pod, new: Pod) -> str:
 def check_condition_kept(old: PodGroup, new: PodGroup) -> str:
     """A group that was scheduled keeps its condition."""
     for kind in _STICKY_CONDITIONS:
-        was, said = (find_condition(one.status.conditions, kind) for one in (old, new))
-        if was is not None and was.status == "True" and (said is None or said.status != "True"):
-            return f"said {kind} once and does not say so any more"
+        old_condition, new_condition = (
+            find_condition(group.status.conditions, kind) for group in (old, new)
+        )
+        if (
+            old_condition is not None
+            and old_condition.status == "True"
+            and (new_condition is None or new_condition.status != "True")
+        ):
+            return f"had the condition {kind} and lost it"
     return ""
 
 
 def check_transition_time(old: PodGroup, new: PodGroup) -> str:
     """The transition time of a condition changes with its status only."""
     for kind in _STICKY_CONDITIONS:
-        was, said = (find_condition(one.status.conditions, kind) for one in (old, new))
-        if was is None or said is None or was.status != said.status:
+        old_condition, new_condition = (
+            find_condition(group.status.conditions, kind) for group in (old, new)
+        )
+        if (
+            old_condition is None
+            or new_condition is None
+            or old_condition.status != new_condition.status
+        ):
             continue
-        if was.last_transition_time != said.last_transition_time:
-            return f"moved the time of {kind}, which is {said.status} as before"
+        if old_condition.last_transition_time != new_condition.last_transition_time:
+            return f"changed lastTransitionTime of {kind}, which is still {new_condition.status}"
     return ""
 
 
 def check_policy_unchanged(old: PodGroup, new: PodGroup) -> str:
     """A gang stays a gang."""
-    return "" if old.is_gang == new.is_gang else "is of another policy than before"
+    return "" if old.is_gang == new.is_gang else "changed its scheduling policy"
 
 
 POD_INVARIANTS: tuple[Callable[[Pod, Pod], str], ...] = (
@@ -175,7 +191,7 @@ class GangMembership:
         )
 
     def missing_for(self, now: float) -> float:
-        """Return the seconds since the group is missing, if it is."""
+        """Return the seconds since the group was last deleted; valid only while it is missing."""
         return now - self._missing_since
 
 
@@ -183,25 +199,27 @@ def check_cluster(
     pods: Iterable[Pod], nodes: Iterable[Node], groups: Iterable[PodGroup]
 ) -> list[str]:
     """Return the violated invariants of a cluster, or of a part with all pods of its nodes."""
-    known = list(pods)
-    held: dict[str, list[Pod]] = {}
-    for pod in known:
-        held.setdefault(pod.occupied_node, []).append(pod)
-    overfull = [
-        one for node in nodes for one in _check_capacity(held.get(node.metadata.name, ()), node)
+    all_pods = list(pods)
+    pods_by_node: dict[str, list[Pod]] = {}
+    for pod in all_pods:
+        pods_by_node.setdefault(pod.occupied_node, []).append(pod)
+    violations = [
+        violation
+        for node in nodes
+        for violation in _check_capacity(pods_by_node.get(node.metadata.name, ()), node)
     ]
-    return [*overfull, *_check_partial_gangs(known, groups)]
+    return [*violations, *_check_partial_gangs(all_pods, groups)]
 
 
 def _check_capacity(
     pods: Iterable[Pod], node: Node, resources: Container[str] | None = None
 ) -> Iterator[str]:
     """No node has live pods beyond its allocatable resources."""
-    room, name = node_allocatable(node), node.metadata.name
+    capacity, name = node_allocatable(node), node.metadata.name
     for resource, amount in sorted(sum_amounts(pod_requests(pod) for pod in pods).items()):
         if resources is not None and resource not in resources:
             continue
-        if amount > (has := room.get(resource, 0)):
+        if amount > (has := capacity.get(resource, 0)):
             requested, allocatable = format_amount(resource, amount), format_amount(resource, has)
             yield f"node {name} holds {requested} but has {allocatable}"
 
@@ -211,7 +229,9 @@ def _check_partial_gangs(pods: list[Pod], groups: Iterable[PodGroup]) -> Iterato
     bound = _bound_members(pods)
     for group in groups:
         count, needed = bound.get(group.metadata.key, 0), group.quorum
-        if 0 < count < needed and group.is_gang and not _was_scheduled(group):
+        condition = find_condition(group.status.conditions, POD_GROUP_INITIALLY_SCHEDULED)
+        was_scheduled = condition is not None and condition.status == "True"
+        if 0 < count < needed and group.is_gang and not was_scheduled:
             yield (
                 f"gang {group.metadata.key} was never placed, "
                 f"yet {count} of the {needed} members that it needs are bound"
@@ -227,20 +247,16 @@ def _bound_members(pods: Iterable[Pod]) -> dict[Key, int]:
     return bound
 
 
-def _was_scheduled(group: PodGroup) -> bool:
-    said = find_condition(group.status.conditions, POD_GROUP_INITIALLY_SCHEDULED)
-    return said is not None and said.status == "True"
-
-
 class InvariantAuditor:
     """Follows caches and checks invariants that need history.
 
-    Only changed objects are checked again, and only bindings and evictions can violate invariants:
-    a node may shrink, or be filled by pods that were bound by hand. `horizon` is how late a
-    scheduler's view may be by the clock `now`. With `composites`, trees of groups are checked too.
+    Only changed objects are checked again. Capacity and minimums are checked at bindings only,
+    because a node may shrink, or be filled by pods that were bound by hand (`manually_bound`).
+    `horizon` is how late a scheduler's view may be by the clock `now`. With `composites`, trees of
+    groups are checked too.
 
-    With the store's node allocations the caches are exact: changes of different kinds arrive in the
-    order in which they happened, and more invariants are checked.
+    With a `ledger`, the store's node allocations, the caches must be exact: changes of different
+    kinds arrive in the order in which they happened, and more invariants are checked.
     """
 
     def __init__(
@@ -279,7 +295,7 @@ class InvariantAuditor:
 
     def audit(self) -> list[str]:
         """Return the violations since the last call."""
-        wrong = [
+        violations = [
             *self._violations,
             *self._check_gang_minimum(),
             *self._check_tree_minimum(),
@@ -292,16 +308,16 @@ class InvariantAuditor:
             {},
             {},
         )
-        return wrong
+        return violations
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         now = self._now()
         for pod in (old, new):
             if pod is not None and pod.spec.node_name:
                 self._changed_nodes[pod.spec.node_name] = None
-        one = new or old
-        if one is not None and one.group is not None:
-            self._memberships[one.group].observe_member(new, one.metadata.uid, now)
+        changed = new or old
+        if changed is not None and changed.group is not None:
+            self._memberships[changed.group].observe_member(new, changed.metadata.uid, now)
         if (
             new is not None
             and becomes_bound(old, new)
@@ -313,28 +329,28 @@ class InvariantAuditor:
         if new is not None and new.group is not None and becomes_preempted(old, new):
             self._evicted_groups[new.group] = None
         if old is not None and new is not None:
-            broken = (law(old, new) for law in POD_INVARIANTS)
+            violations = (invariant(old, new) for invariant in POD_INVARIANTS)
             self._violations += [
-                f"pod {new.metadata.key} {sentence}" for sentence in broken if sentence
+                f"pod {new.metadata.key} {sentence}" for sentence in violations if sentence
             ]
 
     def _group_changed(self, old: PodGroup | None, new: PodGroup | None) -> None:
-        one = new or old
-        assert one is not None
-        key = one.metadata.key
+        changed = new or old
+        assert changed is not None
+        key = changed.metadata.key
         self._memberships[key].observe_group(new, self._now())
         if new is None:
-            self._group_removed_at[one.spec.parent_composite_pod_group_name] = self._now()
+            self._group_removed_at[changed.spec.parent_composite_pod_group_name] = self._now()
         if old is not None and new is not None:
-            broken = (law(old, new) for law in GROUP_INVARIANTS)
-            self._violations += [f"group {key} {sentence}" for sentence in broken if sentence]
+            violations = (invariant(old, new) for invariant in GROUP_INVARIANTS)
+            self._violations += [f"group {key} {sentence}" for sentence in violations if sentence]
         if new is None and self._ledger is not None:
-            left = sorted(
+            remaining = sorted(
                 pod.metadata.name for pod in self._pods_by_group[key] if not pod.is_terminal
             )
-            self._violations += (
-                [f"group {key} went, and {', '.join(left)} still need it"] if left else []
-            )
+            if remaining:
+                names = ", ".join(remaining)
+                self._violations.append(f"group {key} was removed while {names} still use it")
 
     def _check_bind_capacity(self, pod: Pod) -> Iterator[str]:
         """A binding exceeds no resource that it requests; others may be exceeded before."""
@@ -348,18 +364,22 @@ class InvariantAuditor:
         """A binding leaves no gang below its minCount, or without its group."""
         now = self._now()
         for key, joined in self._bound_counts.items():
-            roll, group = self._memberships[key], self._groups.get(key)
+            membership, group = self._memberships[key], self._groups.get(key)
             since = now - self._horizon
-            if group is None and self._ledger is not None and roll.missing_for(now) > self._horizon:
+            if (
+                group is None
+                and self._ledger is not None
+                and membership.missing_for(now) > self._horizon
+            ):
                 yield f"members of group {key} got nodes, but there is no such group"
             elif (
                 group is not None
                 and group.is_gang
-                and roll.bound_count(since) < roll.min_count(since)
+                and membership.bound_count(since) < membership.min_count(since)
             ):
                 yield (
                     f"gang {key} got nodes for {joined} of its members and has "
-                    f"{roll.bound_count(since)} now, but needs {roll.min_count(since)}"
+                    f"{membership.bound_count(since)} now, but needs {membership.min_count(since)}"
                 )
 
     def _check_tree_minimum(self) -> Iterator[str]:
@@ -377,28 +397,28 @@ class InvariantAuditor:
         """Whether a group has its minimum, or had it within the horizon."""
         since = self._now() - self._horizon
         if isinstance(group, PodGroup):
-            roll = self._memberships[group.metadata.key]
-            return roll.bound_count(since) >= roll.min_count(since)
+            membership = self._memberships[group.metadata.key]
+            return membership.bound_count(since) >= membership.min_count(since)
         return sum(map(self._has_minimum, self._trees.children(group))) >= group.quorum
 
     def _check_whole_eviction(self) -> Iterator[str]:
         """A preemption evicts whole units, as far as the scheduler could know them."""
         since = self._now() - self._horizon
         for key in self._evicted_groups:
-            whole = self._trees.eviction_root(key)
-            leaves = self._trees.groups if whole is not None else ()
+            root = self._trees.eviction_root(key)
+            leaves = self._trees.groups if root is not None else ()
             for leaf in leaves:
                 if (
-                    whole
-                    and self._trees.contains(whole, leaf)
+                    root
+                    and self._trees.contains(root, leaf)
                     and self._memberships[leaf].bound_before(since)
                 ):
-                    yield f"members of {key} make way, those of {leaf} stay, which go with them"
+                    yield f"members of {key} are evicted without those of {leaf} in the same unit"
 
     def _check_ledger(self) -> Iterator[str]:
         """The node allocations equal the requests of the node's live pods."""
         for name in self._changed_nodes if self._ledger is not None else ():
-            taken = sum_amounts(pod_requests(pod) for pod in self._pods_by_node[name])
-            booked = (self._ledger or {}).get(name, {})
-            if taken != booked:
-                yield f"the ledger has {booked} taken of node {name}, its pods take {taken}"
+            requested = sum_amounts(pod_requests(pod) for pod in self._pods_by_node[name])
+            recorded = (self._ledger or {}).get(name, {})
+            if requested != recorded:
+                yield f"node {name}: the ledger has {recorded}, its pods request {requested}"

@@ -29,7 +29,7 @@ from phalanx.client.protocol import Listing, WatchDecoder, WatchEvent
 class ApiObserver:
     """Follows all changes of some kinds.
 
-    Each function in `settled` is called after a batch of changes, with its newest revision.
+    Each function in `on_batch` is called after a batch of changes, with its newest revision.
     """
 
     def __init__(self, client: Client, kinds: Sequence[Kind] = STORED_KINDS) -> None:
@@ -77,8 +77,8 @@ class ApiObserver:
                 found = msgspec.convert(event.object, struct)
                 cache.apply(WatchEvent(event.type, found, event.revision))
         if newest and kind in self._caches:
-            for settled in self.on_batch:
-                settled(newest)
+            for notify in self.on_batch:
+                notify(newest)
 
     def _update_digest(self, kind: Kind, what: str, objects: Iterable[Object]) -> None:
         for found in objects:

@@ -68,19 +68,19 @@ def parse_scenario(text: str) -> Scenario:
         raise InvalidScenario(where, "YAML", error.problem) from None
     except yaml.YAMLError as error:
         raise InvalidScenario("", "YAML", str(error)) from None
-    fields, cast = ScenarioFields("", found), ScenarioNames()
+    fields, names = ScenarioFields("", found), ScenarioNames()
     seed, gates = (
         fields.get("seed", read_integer, 0),
         fields.get("gates", _read_gates, DEFAULT_GATES),
     )
-    nodes = fields.require("nodes", lambda path, group: read_nodes(cast, path, group))
-    moments = _read_moments(fields, cast)
+    nodes = fields.require("nodes", lambda path, group: read_nodes(names, path, group))
+    moments = _read_moments(fields, names)
     last = moments[-1].at if moments else 0.0
     until = fields.get("until", read_seconds, last + DEFAULT_TAIL)
     fields.reject_unread()
     if until < last:
         raise InvalidScenario("until", f"a time not before the last event, {last:g}", until)
-    return Scenario(seed, nodes, moments, until, gates)
+    return Scenario(seed, nodes, moments, until=until, gates=gates)
 
 
 def _read_gates(path: str, found: object) -> FeatureGates:

@@ -60,22 +60,22 @@ def run_scenario(scenario: Scenario, log: DecisionLog | None = None) -> Timeline
 
 
 async def _simulate(scenario: Scenario, log: DecisionLog | None) -> Timeline:
-    clock, chance = LoopClock(asyncio.get_running_loop(), EPOCH), SeededRandom(scenario.seed)
-    store = MemoryStore(lambda: chance.between(*LATENCY))
+    clock, random = LoopClock(asyncio.get_running_loop(), EPOCH), SeededRandom(scenario.seed)
+    store = MemoryStore(lambda: random.between(*LATENCY))
     plane = ControlPlane(
         store,
         clock,
-        chance,
-        ComponentConfig(without=("nodes",), gates=scenario.gates, decision_log=log),
+        random,
+        config=ComponentConfig(without=("nodes",), gates=scenario.gates, decision_log=log),
     )
-    machines = ScenarioNodes(plane.client("system:nodes"), clock, chance)
-    driver = ScenarioDriver(plane.client("user"), machines)
+    nodes = ScenarioNodes(plane.client("system:nodes"), clock, random)
+    driver = ScenarioDriver(plane.client("user"), nodes)
     observer = ApiObserver(plane.client("observer"), scenario.gates.filter_served(STORED_KINDS))
     report = SimulationReport(
         observer, scenario.seed, whole_gangs=apply_feature_gates(scenario.gates).groups
     )
-    async with plane.running(), _background_tasks(report.observer.run(), machines.run()):
-        await machines.add(scenario.nodes)
+    async with plane.running(), _background_tasks(report.observer.run(), nodes.run()):
+        await nodes.add(scenario.nodes)
         await driver.create_priority_classes(scenario.moments)
         await report.align_start()
         await driver.run(scenario.moments, report.start)
@@ -100,7 +100,7 @@ class SimulationReport:
         observer.on_batch.append(self._check)
 
     async def align_start(self) -> None:
-        """Wait for a full second: API timestamps are whole seconds."""
+        """Wait for the start at a full second: API timestamps are whole seconds."""
         now = asyncio.get_running_loop().time()
         self.start = math.floor(now) + 2.0
         await asyncio.sleep(self.start - now)
@@ -111,7 +111,9 @@ class SimulationReport:
 
     def _check(self, revision: int) -> None:
         for sentence in self._auditor.audit():
-            raise InvariantViolation(self._seed, revision, self._now(), sentence)
+            raise InvariantViolation(
+                seed=self._seed, revision=revision, time=self._now(), sentence=sentence
+            )
         self._recorder.record_changes()
 
     def _now(self) -> float:

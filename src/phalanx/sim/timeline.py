@@ -79,23 +79,31 @@ class Timeline:
             for line in lines
         ]
         widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
-        return "".join(_align_row(row, widths) + "\n" for row in rows)
+        text = ""
+        for row in rows:
+            padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+            text += "  ".join([*padded, row[-1]]).rstrip() + "\n"
+        return text
 
 
 def condense(lines: Iterable[TimelineLine]) -> tuple[TimelineLine, ...]:
     """Drop states that did not last, merge lines that belong together, drop repetitions."""
-    stories: dict[str, list[TimelineLine]] = {}
+    lines_by_subject: dict[str, list[TimelineLine]] = {}
     for line in lines:
-        stories.setdefault(line.subject, []).append(line)
-    lines = [line for story in stories.values() for line in _condense_subject(story)]
+        lines_by_subject.setdefault(line.subject, []).append(line)
+    lines = [
+        line
+        for subject_lines in lines_by_subject.values()
+        for line in _condense_subject(subject_lines)
+    ]
     return tuple(sorted(lines, key=lambda line: line.time))
 
 
-def _condense_subject(story: Sequence[TimelineLine]) -> list[TimelineLine]:
+def _condense_subject(lines: Sequence[TimelineLine]) -> list[TimelineLine]:
     """Condense the lines about one subject."""
     kept: list[TimelineLine] = []
-    for at, line in enumerate(story):
-        if line.is_state and (_is_transient(line, story[at + 1 :]) or _is_repeated(line, kept)):
+    for at, line in enumerate(lines):
+        if line.is_state and (_is_transient(line, lines[at + 1 :]) or _is_repeated(line, kept)):
             continue
         if kept and line.continues(kept[-1]):
             first = kept.pop()
@@ -105,20 +113,20 @@ def _condense_subject(story: Sequence[TimelineLine]) -> list[TimelineLine]:
 
 
 def _is_transient(state: TimelineLine, later: Iterable[TimelineLine]) -> bool:
-    """Whether a milestone or another state follows at once."""
+    """Whether a milestone or a state of the same kind follows at once."""
     ends = (line.time for line in later if not line.is_state or line.event == state.event)
     return next(ends, math.inf) - state.time < MERGE_WINDOW
 
 
 def _is_repeated(state: TimelineLine, kept: Sequence[TimelineLine]) -> bool:
-    """Whether the same line was printed since the last milestone."""
+    """Whether the same state was kept since the last milestone."""
     since = takewhile(lambda line: line.is_state, reversed(kept))
     last = next((line for line in since if line.event == state.event), None)
     return last is not None and last.text == state.text
 
 
 def _sort_rank(line: TimelineLine) -> int:
-    """Return the sort key: milestones by time, then states by kind."""
+    """Return the rank within one time: milestones first, then states by kind."""
     return _STATES.index(line.event) + 1 if line.is_state else 0
 
 
@@ -131,11 +139,6 @@ def _describe_nodes(line: TimelineLine) -> str:
 def _format_time(time: float, decimals: int) -> str:
     text = f"{time:.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def _align_row(row: Sequence[str], widths: Sequence[int]) -> str:
-    padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-    return "  ".join([*padded, row[-1]]).rstrip()
 
 
 _POD_SCHEDULED = "PodScheduled"
@@ -198,8 +201,10 @@ class TimelineRecorder:
                 subject_state(group, self._members[subject]),
             )
             self._states[subject] = after
-            for word, text, nodes in describe_changes(before, after):
-                self.lines.append(TimelineLine(self._now(), subject.key.name, word, text, nodes))
+            for event, text, nodes in describe_changes(before, after):
+                self.lines.append(
+                    TimelineLine(self._now(), subject.key.name, event, text=text, nodes=nodes)
+                )
         self._changed = {}
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
@@ -233,33 +238,35 @@ def subject_state(group: PodGroup | None, pods: Sequence[Pod]) -> SubjectState:
 
 def _waiting_message(group: PodGroup | None, pods: Sequence[Pod]) -> str:
     """Return why members are pending: the group's message, else that of the first member."""
-    homeless = [pod for pod in pods if not pod.spec.node_name and not pod.is_terminal]
-    if not homeless:
+    pending = [pod for pod in pods if not pod.spec.node_name and not pod.is_terminal]
+    if not pending:
         return ""
-    said = find_condition(group.status.conditions, POD_GROUP_SCHEDULED) if group else None
-    if said is not None and said.status == "False":
-        return said.message
-    first = min(homeless, key=lambda pod: pod.metadata.name)
+    group_condition = (
+        find_condition(group.status.conditions, POD_GROUP_SCHEDULED) if group else None
+    )
+    if group_condition is not None and group_condition.status == "False":
+        return group_condition.message
+    first = min(pending, key=lambda pod: pod.metadata.name)
     condition = find_condition(first.status.conditions, _POD_SCHEDULED)
     if condition is None or condition.status != "False":
         return ""
-    return f"{len(homeless)} more: {condition.message}" if said else condition.message
+    return f"{len(pending)} more: {condition.message}" if group_condition else condition.message
 
 
 def describe_changes(
     before: SubjectState, after: SubjectState
 ) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Return the lines for a change of state: word, text and nodes."""
-    came = [node for uid, node in after.nodes_by_uid.items() if uid not in before.nodes_by_uid]
-    left = [
+    """Yield the lines for a change of state: word, text and nodes."""
+    new_nodes = [node for uid, node in after.nodes_by_uid.items() if uid not in before.nodes_by_uid]
+    lost_uids = [
         uid
         for uid in before.nodes_by_uid
         if uid not in after.nodes_by_uid and uid not in after.succeeded
     ]
-    if came:
-        yield "Joined" if before.nodes_by_uid else "Placed", "", tuple(came)
-    if left and not (before.is_deleted or after.is_deleted):
-        yield "Lost", "", tuple(before.nodes_by_uid[uid] for uid in left)
+    if new_nodes:
+        yield "Joined" if before.nodes_by_uid else "Placed", "", tuple(new_nodes)
+    if lost_uids and not (before.is_deleted or after.is_deleted):
+        yield "Lost", "", tuple(before.nodes_by_uid[uid] for uid in lost_uids)
     if after.is_running and (not before.is_running or before.running != after.running):
         yield "Running", f"{after.running} pod{'s' if after.running > 1 else ''}", ()
     if after.waiting_message and after.waiting_message != before.waiting_message:

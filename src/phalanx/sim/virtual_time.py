@@ -117,7 +117,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._clock_resolution = math.ulp(now)
 
     def _describe_tasks(self) -> str:
-        return ", ".join(sorted(_describe_task(task) for task in asyncio.all_tasks(self)))
+        tasks = asyncio.all_tasks(self)
+        names = {task: getattr(task.get_coro(), "__qualname__", "") for task in tasks}
+        return ", ".join(sorted(f"{task.get_name()} ({name})" for task, name in names.items()))
 
 
 class _VirtualSelector(selectors.SelectSelector):
@@ -136,11 +138,6 @@ class _VirtualSelector(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         self._advance(timeout)
         return []
-
-
-def _describe_task(task: asyncio.Task[Any]) -> str:
-    coroutine = getattr(task.get_coro(), "__qualname__", "")
-    return f"{task.get_name()} ({coroutine})"
 
 
 #: Loop methods that raise, and what they would need.

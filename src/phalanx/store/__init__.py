@@ -6,6 +6,7 @@
     revision_log.py     reading and writing the tables of the database file
     database_file.py    the file's format, its directory and its lock
     backup.py           consistent copies of a running store
+    errors.py           errors of a store on disk
 
-Imports nothing of ours but clock and logs, and never knows a Pod.
+Imports nothing of ours but `clock`, and never knows a Pod.
 """

@@ -45,18 +45,18 @@ def backup(folder: Path, target: Path) -> int:
 def restore(source: Path, folder: Path, *, replace: bool = False) -> int:
     """Install a backup as the store of a directory; return the revision at which it continues.
 
-    An existing store is an error unless `replace` is set.
+    An existing store with content is an error unless `replace` is set.
     """
     if not source.is_file():
         raise StoreUnusable(f"no backup at {source}")
     check_format(source)
     with lock_directory(folder) as file:
-        there = _checkpoint_existing(file, replace)
+        existing_revision = _checkpoint_existing(file, replace)
         part = file.with_name(f"{file.name}.part")
         _copy_database(source, part)
         prepare_database(part)
         with translate_errors(file):
-            revision = _skip_revisions(part, there)
+            revision = _skip_revisions(part, existing_revision)
             publish_file(part, file)
     return revision
 

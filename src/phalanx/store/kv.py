@@ -60,7 +60,7 @@ class RevisionConflict(Exception):
 
 @dataclass
 class RevisionCompacted(Exception):
-    """The requested history was compacted; it begins at `floor`."""
+    """The requested history was compacted; only changes after `floor` are kept."""
 
     floor: int
 
@@ -92,7 +92,7 @@ class StoreReader(Protocol):
         ...
 
     def subscribe(self, deliver: Callable[[Sequence[StoreChange]], None]) -> Callable[[], None]:
-        """Deliver each transaction right after its commit; call the result to stop."""
+        """Deliver the changes of each batch right after its commit; call the result to stop."""
         ...
 
 

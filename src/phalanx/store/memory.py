@@ -73,7 +73,7 @@ class VersionedMap:
         return [self._records[key] for key in self._keys[low:high]]
 
     def count(self, prefix: str, *, at: int = 0, after: str = "") -> int:
-        """Return the number of values that `range` would return; costs what changed since."""
+        """Return the number of values that `range` would return; the cost is the changes since."""
         low, high = _key_bounds(self._keys, prefix, after)
         was_there: dict[str, bool] = {}
         for change in self.changes(at, prefix) if at and at < self.revision else ():
@@ -240,7 +240,7 @@ class CachedStore(ABC):
         return self._data.changes(since, prefix)
 
     def subscribe(self, deliver: Callable[[Sequence[StoreChange]], None]) -> Callable[[], None]:
-        """Deliver each transaction right after its commit."""
+        """Deliver the changes of each batch right after its commit; call the result to stop."""
         self._subscribers.append(deliver)
         return lambda: self._subscribers.remove(deliver)
 
@@ -272,14 +272,14 @@ class CachedStore(ABC):
         """Discard history that need not be kept any more."""
 
     def _assign_revisions(self, writes: Sequence[StoreWrite]) -> list[StoreChange]:
-        """Assign revisions to all writes, or raise without any effect."""
-        there = [self.pending(write.key) for write in writes]
-        for write, found in zip(writes, there, strict=True):
+        """Compare and swap: assign revisions to all writes, or raise RevisionConflict."""
+        current = [self.pending(write.key) for write in writes]
+        for write, found in zip(writes, current, strict=True):
             if (found.revision if found else 0) != write.expect:
                 raise RevisionConflict(write.key, write.expect, found.revision if found else 0)
         decided: dict[str, KeyVersion] = {}
         changes = []
-        pairs = zip(writes, there, strict=True)
+        pairs = zip(writes, current, strict=True)
         for revision, (write, found) in enumerate(pairs, self._last_assigned + 1):
             known = decided.get(write.key)
             change = _create_change(write, revision, known.record if known else found)

@@ -185,7 +185,7 @@ _NO_PARAMETERS: Mapping[str, Any] = {}
 
 
 class HistoryReader:
-    """Reads the file. Raises StoreCorrupted if its content was not written by us."""
+    """Reads the file. Raises StoreCorrupted if a value is missing or fails its checksum."""
 
     def __init__(self, file: Path) -> None:
         self.db = connect(file, readonly=True)
@@ -194,31 +194,34 @@ class HistoryReader:
         self.revision = max(self.floor, self._query_int(_SELECT_LAST_REVISION))
 
     def current_records(self) -> Iterator[KeyValue]:
-        """Return all current values, by revision."""
+        """Yield all current values, in no particular order."""
         return (_decode_record(*row) for row in self.db.execute(_SELECT_CURRENT))
 
     def range(self, prefix: str, at: int, after: str, limit: int) -> list[KeyValue]:
         """Return the values below a prefix by key, at a revision."""
-        wanted = {
+        parameters = {
             "at": at,
             "after": encode_key(after),
             "limit": limit or -1,
             **_prefix_bounds(prefix),
         }
         records = [
-            _decode_record(*row) for row in self.db.execute(_SELECT_AT_REVISION, wanted).fetchall()
+            _decode_record(*row)
+            for row in self.db.execute(_SELECT_AT_REVISION, parameters).fetchall()
         ]
         return sorted(records)
 
     def count(self, prefix: str, at: int, after: str) -> int:
         """Return the number of values below a prefix, at a revision."""
-        wanted = {"at": at, "after": encode_key(after), **_prefix_bounds(prefix)}
-        return self._query_int(_COUNT_AT_REVISION, wanted)
+        parameters = {"at": at, "after": encode_key(after), **_prefix_bounds(prefix)}
+        return self._query_int(_COUNT_AT_REVISION, parameters)
 
     def changes(self, since: int, until: int, prefix: str) -> list[StoreChange]:
         """Return the changes after one revision up to another."""
-        wanted = {"since": since, "until": until, **_prefix_bounds(prefix)}
-        return [_decode_change(row) for row in self.db.execute(_SELECT_CHANGES, wanted).fetchall()]
+        parameters = {"since": since, "until": until, **_prefix_bounds(prefix)}
+        return [
+            _decode_change(row) for row in self.db.execute(_SELECT_CHANGES, parameters).fetchall()
+        ]
 
     def close(self) -> None:
         """Close the connection."""

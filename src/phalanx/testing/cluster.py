@@ -67,14 +67,18 @@ class NotReached(AssertionError):
     """A goal was not reached in time; the message describes the objects as they are."""
 
 
-def has_reached(found: Object, goal: WaitGoal) -> bool:
+def has_reached(obj: Object, goal: WaitGoal) -> bool:
     """Return whether an object has reached a goal; a predicate that lacks a field is False."""
     if callable(goal):
         with suppress(LookupError):
-            return bool(goal(found))
+            return bool(goal(obj))
         return False
-    status = _status(found)
-    true = [one.get("type") for one in _conditions(status) if one.get("status") == "True"]
+    status = _status(obj)
+    true = [
+        condition.get("type")
+        for condition in _conditions(status)
+        if condition.get("status") == "True"
+    ]
     return goal in (status.get("phase"), *true)
 
 
@@ -83,19 +87,19 @@ def describe_goal(goal: WaitGoal) -> str:
     return goal if isinstance(goal, str) else "the goal of the test"
 
 
-def describe_objects(found: Sequence[Object]) -> str:
+def describe_objects(objects: Sequence[Object]) -> str:
     """Describe objects by phase and conditions, one line each."""
-    lines = [f"  {_object_name(one)}: {_describe_status(one)}" for one in found]
+    lines = [f"  {_object_name(obj)}: {_describe_status(obj)}" for obj in objects]
     return "\n".join(lines) or "  there is none"
 
 
-def _object_name(found: Object) -> str:
-    meta = found["metadata"]
-    return f"{found.get('kind', '')} {meta.get('namespace', '')}/{meta['name']}".replace(" /", " ")
+def _object_name(obj: Object) -> str:
+    meta = obj["metadata"]
+    return f"{obj.get('kind', '')} {meta.get('namespace', '')}/{meta['name']}".replace(" /", " ")
 
 
-def _describe_status(found: Object) -> str:
-    status = _status(found)
+def _describe_status(obj: Object) -> str:
+    status = _status(obj)
     parts = [f"phase {status['phase']}"] if status.get("phase") else []
     for condition in _conditions(status):
         reasons = [str(condition[name]) for name in ("reason", "message") if condition.get(name)]
@@ -104,14 +108,14 @@ def _describe_status(found: Object) -> str:
     return "; ".join(parts) or f"status {status}"
 
 
-def _status(found: Object) -> Object:
-    status: Any = found.get("status")
+def _status(obj: Object) -> Object:
+    status: Any = obj.get("status")
     return status if isinstance(status, dict) else {}
 
 
 def _conditions(status: Object) -> list[Object]:
     listed: Any = status.get("conditions") or ()
-    return [one for one in listed if isinstance(one, dict)]
+    return [condition for condition in listed if isinstance(condition, dict)]
 
 
 def load_objects(manifest: ManifestSource) -> Iterator[Object]:
@@ -165,23 +169,25 @@ class Cluster:
         Keyword arguments change the default capacity; `room` is for resources whose name is not a
         Python identifier.
         """
-        given = {**(room or {}), **amounts}
-        capacity = {**DEFAULT_CAPACITY, **{name: str(amount) for name, amount in given.items()}}
+        resources = {**(room or {}), **amounts}
+        capacity = {**DEFAULT_CAPACITY, **{name: str(amount) for name, amount in resources.items()}}
         first = self._node_counts[name]
         self._node_counts[name] += count
         names = [f"{name}-{n}" for n in range(first, first + count)]
-        await self._node_driver.add([ScenarioNode(one, capacity, labels or {}) for one in names])
+        await self._node_driver.add(
+            [ScenarioNode(node_name, capacity, labels or {}) for node_name in names]
+        )
         return names
 
     async def apply(self, *manifests: ManifestSource, namespace: str = "default") -> list[Object]:
         """Apply objects, YAML texts or files, as `kubectl apply --server-side` does."""
-        objects = [deepcopy(one) for manifest in manifests for one in load_objects(manifest)]
-        return [await self._apply(one, namespace) for one in objects]
+        objects = [deepcopy(obj) for manifest in manifests for obj in load_objects(manifest)]
+        return [await self._apply(obj, namespace) for obj in objects]
 
     async def get(self, kind: str, name: str, *, namespace: str = "default") -> Object:
         """Return an object. Raises NotFound."""
-        known = self._find_kind(kind)
-        return await self.client.get(known, _object_key(known, namespace, name))
+        found = self._find_kind(kind)
+        return await self.client.get(found, _object_key(found, namespace, name))
 
     async def find(
         self, kind: str, *, selector: str = "", namespace: str = "default"
@@ -195,7 +201,7 @@ class Cluster:
         """Delete an object; the garbage collector deletes its dependents in the background."""
         known = self._find_kind(kind)
         key = _object_key(known, namespace, name)
-        await self.client.delete(known, key, propagation="Background")
+        await self.client.delete(known, key, propagation_policy="Background")
 
     async def wait_for(
         self,
@@ -358,7 +364,7 @@ async def running_cluster(
 ) -> AsyncIterator[Cluster]:
     """Run a control plane with the nodes of the settings for the duration of the context."""
     config = ComponentConfig(without=(*settings.without, "nodes"), gates=settings.feature_gates)
-    plane = ControlPlane(store, clock, random, config, tokens)
+    plane = ControlPlane(store, clock, random, config=config, tokens=tokens)
     node_driver = ScenarioNodes(plane.client("system:nodes"), clock, random)
     tasks: list[asyncio.Task[Any]] = []
     async with plane.running(), asyncio.TaskGroup() as group:
@@ -402,10 +408,10 @@ def _list_scope(kind: Kind, namespace: str, *, labels: str = "", name: str = "")
     )
 
 
-def _key_of(found: Object) -> Key:
-    return Key(found["metadata"].get("namespace", ""), found["metadata"]["name"])
+def _key_of(obj: Object) -> Key:
+    return Key(obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
 
 
 def _with_kind(kind: Kind, listed: Sequence[Object]) -> list[Object]:
     """Add apiVersion and kind, which the items of a list do not have."""
-    return [{"apiVersion": kind.api_version, "kind": kind.name, **one} for one in listed]
+    return [{"apiVersion": kind.api_version, "kind": kind.name, **obj} for obj in listed]

@@ -51,15 +51,15 @@ def phalanx(request: pytest.FixtureRequest) -> Iterator[Phalanx]:
 
     settings = _settings_from_markers(request.node)
     with ExitStack() as stack:
-        found: Phalanx
+        cluster: Phalanx
         if settings.virtual:
-            found = stack.enter_context(virtually(settings))
+            cluster = stack.enter_context(virtually(settings))
         else:
             identity = request.getfixturevalue("_phalanx_identity")
             folder = request.getfixturevalue("tmp_path_factory").mktemp("phalanx")
-            found = stack.enter_context(serving(settings, folder, identity))
-        _remember(request, found, settings)
-        yield found
+            cluster = stack.enter_context(serving(settings, folder, identity))
+        _remember(request, cluster, settings)
+        yield cluster
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ def phalanx_virtual(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     from phalanx.testing.virtual import virtually
 
     settings = _settings_from_markers(request.node)
-    with virtually(settings) as found:
-        _remember(request, found, settings)
-        yield found.cluster
+    with virtually(settings) as virtual:
+        _remember(request, virtual, settings)
+        yield virtual.cluster
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -80,10 +80,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         pytest.fail(_NOT_ASYNC, pytrace=False)
-    found, _ = pyfuncitem.stash[_CLUSTERS]["phalanx_virtual"]
+    cluster, _ = pyfuncitem.stash[_CLUSTERS]["phalanx_virtual"]
     names = inspect.signature(pyfuncitem.obj).parameters
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
-    found.drive(pyfuncitem.obj(**arguments))
+    cluster.drive(pyfuncitem.obj(**arguments))
     return True
 
 
@@ -91,8 +91,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Check the cluster's invariants after a test that passed, while the cluster still runs."""
     result = yield
-    for found, settings in item.stash.get(_CLUSTERS, {}).values():
-        violations = found.wrongs() if settings.invariants else []
+    for cluster, settings in item.stash.get(_CLUSTERS, {}).values():
+        violations = cluster.wrongs() if settings.invariants else []
         if violations:
             pytest.fail("\n".join(["cluster invariants are violated:", *violations]), pytrace=False)
     return result
@@ -102,15 +102,15 @@ def _settings_from_markers(item: pytest.Item) -> Settings:
     """Merge the markers of a test; the nearest marker wins."""
     from phalanx.testing.settings import Settings
 
-    marks = reversed(list(item.iter_markers("phalanx")))
-    given = {name: value for mark in marks for name, value in mark.kwargs.items()}
+    markers = reversed(list(item.iter_markers("phalanx")))
+    arguments = {name: value for marker in markers for name, value in marker.kwargs.items()}
     try:
-        return Settings.of(given)
+        return Settings.of(arguments)
     except ValueError as error:
         message = f"@pytest.mark.phalanx of {item.nodeid}: {error}"
         raise pytest.fail.Exception(message, pytrace=False) from None
 
 
-def _remember(request: pytest.FixtureRequest, found: Phalanx, settings: Settings) -> None:
+def _remember(request: pytest.FixtureRequest, cluster: Phalanx, settings: Settings) -> None:
     """Store a fixture's control plane for the hooks of this test."""
-    request.node.stash.setdefault(_CLUSTERS, {})[request.fixturename] = (found, settings)
+    request.node.stash.setdefault(_CLUSTERS, {})[request.fixturename] = (cluster, settings)

@@ -59,17 +59,17 @@ class Served(Phalanx):
         self.kubeconfig = config
 
     @contextmanager
-    def program(self, *words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+    def program(self, *command: str | Path) -> Iterator[subprocess.Popen[bytes]]:
         """Run a program with $KUBECONFIG set for the duration of the context.
 
         A program that ends by itself with an exit code other than 0 fails the test.
         """
         environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
-        with subprocess.Popen(list(map(str, words)), env=environment) as process:
+        with subprocess.Popen(list(map(str, command)), env=environment) as process:
             try:
                 yield process
                 code = process.poll()
-                assert not code, f"{' '.join(map(str, words))} ended with exit code {code}"
+                assert not code, f"{' '.join(map(str, command))} ended with exit code {code}"
             finally:
                 process.terminate()
                 with suppress(subprocess.TimeoutExpired):
@@ -101,17 +101,19 @@ def serving(
     identity = identity or ServerIdentity.create(folder)
     started: Future[Served] = Future()
     with ThreadPoolExecutor(1, "phalanx") as thread:
-        ended = thread.submit(lambda: uvloop.run(_serve(settings, folder, identity, started)))
+        ended = thread.submit(
+            lambda: uvloop.run(_serve(settings, folder, identity, started=started))
+        )
         either: list[Future[Any]] = [started, ended]
         wait(either, return_when=FIRST_COMPLETED)
         if not started.done():
             with unwrap_exception_group():
                 ended.result()
-        found = started.result()
+        served = started.result()
         try:
-            yield found
+            yield served
         finally:
-            found.stop()
+            served.stop()
             with unwrap_exception_group():
                 ended.result()
 
@@ -124,10 +126,12 @@ async def _serve(
     port = sock.getsockname()[1]
     url, config = f"https://{_HOST}:{port}", folder / f"kubeconfig-{port}"
     async with (
-        running_cluster(settings, MemoryStore(), WallClock(), SystemRandom(), tokens) as made,
-        serve_http(made.plane.server.handle, tokens, sock, identity.tls),
+        running_cluster(
+            settings, MemoryStore(), WallClock(), random=SystemRandom(), tokens=tokens
+        ) as cluster,
+        serve_http(cluster.plane.server.handle, tokens, sock, tls=identity.tls),
     ):
-        kubeconfig.write(config, url, identity.ca, token)
-        served = Served(made, url, config)
+        kubeconfig.write(config, url, ca_pem=identity.ca, token=token)
+        served = Served(cluster, url, config)
         started.set_result(served)
         await served.wait_until_stopped()

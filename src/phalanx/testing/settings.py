@@ -30,13 +30,13 @@ class Settings:
     seed: int = 1
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Settings:
+    def of(cls, arguments: Mapping[str, Any]) -> Settings:
         """Create settings from keyword arguments of markers."""
-        names = [one.name for one in fields(cls)]
-        for name in given:
+        names = [setting.name for setting in fields(cls)]
+        for name in arguments:
             if name not in names:
                 raise ValueError(f'unknown setting "{name}"; available: {", ".join(names)}')
-        return cls(**given)
+        return cls(**arguments)
 
     def __post_init__(self) -> None:
         for name in self.without:

@@ -38,8 +38,8 @@ def virtually(settings: Settings) -> Iterator[Virtual]:
             clock = LoopClock(runner.get_loop(), EPOCH)
             random = SeededRandom(settings.seed)
             store = MemoryStore(lambda: random.between(*LATENCY))
-            async with running_cluster(settings, store, clock, random) as found:
-                clusters.append(found)
+            async with running_cluster(settings, store, clock, random=random) as cluster:
+                clusters.append(cluster)
                 ready.set()
                 await stopped.wait()
 

@@ -339,7 +339,9 @@ async def test_deleted_job_is_recorded_as_missing_and_not_created_again() -> Non
     async with bare_cluster(with_recorder) as c:
         await c.create(cron_job("0 * * * *"))
         await asyncio.sleep(3601)
-        await c.client.delete(JOB, Key("default", f"tick-{MINUTE + 60}"), propagation="Background")
+        await c.client.delete(
+            JOB, Key("default", f"tick-{MINUTE + 60}"), propagation_policy="Background"
+        )
         await asyncio.sleep(5)
         assert (await starts(c), await active(c)) == ([], [])
         assert await event_messages(c, "MissingJob") == [
@@ -457,7 +459,7 @@ async def test_job_that_was_deleted_before_the_cache_showed_it_is_not_created_ag
         async with running_controller(c, without_recorder, lagging):
             await asyncio.sleep(3601)
             await c.client.delete(
-                JOB, Key("default", f"tick-{MINUTE + 60}"), propagation="Background"
+                JOB, Key("default", f"tick-{MINUTE + 60}"), propagation_policy="Background"
             )
             await asyncio.sleep(60)
             assert (await starts(c), await active(c)) == ([], [])

@@ -141,6 +141,6 @@ def test_gang_policy_counts_only_if_enabled() -> None:
 
 
 def test_pod_group_is_built_from_a_decoded_workload() -> None:
-    built = job_builder.pod_group(job_object(job()), workload_object(workload("w", 3)))
+    built = job_builder.build_pod_group(job_object(job()), workload_object(workload("w", 3)))
     assert built["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
     assert built["spec"]["workloadRef"] == {"workloadName": "w", "templateName": "workers-0"}

@@ -144,7 +144,7 @@ async def test_a_recreated_pod_runs_for_its_own_time() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
         await c.create(short("10"))
         await asyncio.sleep(8)
-        await c.client.delete(POD, Key("default", "a"), grace=0)
+        await c.client.delete(POD, Key("default", "a"), grace_period_seconds=0)
         await c.create(short("10"))
         await asyncio.sleep(8)
         assert await phase(c) == "Running"

@@ -102,7 +102,7 @@ async def test_a_deleted_pod_stops_within_its_grace_period(
         await c.create(staged(f"{{stop: {stop}}}"))
         await asyncio.sleep(2)
         since = c.store.revision
-        await c.client.delete(POD, HERE, grace=grace)
+        await c.client.delete(POD, HERE, grace_period_seconds=grace)
         if takes:
             await asyncio.sleep(takes - 0.5)
             assert (await seen(c))[0] == "Running"
@@ -119,7 +119,7 @@ async def test_a_pod_deleted_without_grace_is_removed_at_once() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
         await c.create(staged("{stop: 100}"))
         await asyncio.sleep(2)
-        await c.client.delete(POD, HERE, grace=0)
+        await c.client.delete(POD, HERE, grace_period_seconds=0)
         await asyncio.sleep(0.1)
         with pytest.raises(NotFound):
             await seen(c)

@@ -13,8 +13,10 @@ from phalanx.api.meta import Key
 from phalanx.api.wire import Object
 from phalanx.client.client import Client
 from phalanx.controllers.reconcile_loop import Informers
-from phalanx.controllers.resource_claims.reservations import PROTECTION_FINALIZER
-from phalanx.controllers.resource_claims.reservations import ClaimReservationController
+from phalanx.controllers.resource_claims.reservations import (
+    PROTECTION_FINALIZER,
+    ClaimReservationController,
+)
 from tests.builders import in_virtual_time, node, pod, pod_group
 from tests.controllers.cluster import Cluster, cluster, lagging_client
 from tests.controllers.crash_recovery import (

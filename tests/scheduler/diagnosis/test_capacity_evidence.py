@@ -77,7 +77,7 @@ def test_place_that_holds_all_members_has_no_limit() -> None:
 def test_each_shape_of_member_has_its_rows() -> None:
     pods = [*members(2, cpu="3"), pod("z", "g", cpu="1")]
     found = evidence_for(entity(gang("g", 3), pods), [node("a")])
-    assert [(row.asks, row.members, row.fit) for row in found.rows] == [
+    assert [(row.requests, row.members, row.fit) for row in found.rows] == [
         ("cpu 3", 2, 1), ("cpu 1", 1, 4),
     ]  # fmt: skip
 

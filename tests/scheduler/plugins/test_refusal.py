@@ -22,7 +22,7 @@ from phalanx.scheduler.cluster.pod_shape import shape_of
 from phalanx.scheduler.decision import ClusterEvent, Refusal
 from phalanx.scheduler.plugins.node_affinity import node_affinity_filter
 from phalanx.scheduler.plugins.plugin_context import initial_context
-from phalanx.scheduler.plugins.refusal import build_refusal, rejected_nodes
+from phalanx.scheduler.plugins.refusal import build_refusal, run_filter
 from phalanx.scheduler.policy import DEFAULT_POLICY
 from tests.scheduler import oracle
 from tests.scheduler.builders import cluster, node, pod
@@ -251,7 +251,7 @@ def test_filters_agree_for_one_node_and_for_all(situation: Situation) -> None:
     for member in situation.entity.members[:5]:
         request = member.shape.request_vector(snapshot.columns)
         context = initial_context(snapshot, member.shape)
-        masks = [rejected_nodes(filter_, context) for filter_ in FILTERS.values()]
+        masks = [run_filter(filter_, context) for filter_ in FILTERS.values()]
         for i, machine in enumerate(world.nodes.values()):
             is_admitted = not any(mask[i] for mask in masks)
             assert is_admitted == (not oracle.refusals(member.pod, machine, world))

@@ -191,7 +191,7 @@ def test_diverged_replay_compares_nothing_until_the_next_beginning() -> None:
     scheduler.attempt(2.0)
     fault, decision = replay_records([*other, *scheduler.records[-2:], *scheduler.records[:-2]])
     assert isinstance(fault, RecordFault)
-    assert "pops default/a, but the queue returns default/b" in fault.why
+    assert "pops default/a, but the queue returns default/b" in fault.reason
     assert isinstance(decision, ReplayedDecision)
     assert not decision.differs
 
@@ -204,14 +204,14 @@ def test_record_that_cannot_be_applied_is_reported() -> None:
     bad = [*good[:2], PodObserved(0.0, key("x"), pod("x", cpu="much")), *good[2:]]
     fault, decision = replay_records([*bad, *good])
     assert isinstance(fault, RecordFault)
-    assert "cannot be replayed" in fault.why
+    assert "cannot be replayed" in fault.reason
     assert isinstance(decision, ReplayedDecision)
 
 
 def test_other_format_is_rejected() -> None:
     (fault,) = replay_records([LogStarted(0.0, FORMAT + 1, "later", ())])
     assert isinstance(fault, RecordFault)
-    assert f"format {FORMAT + 1}" in fault.why
+    assert f"format {FORMAT + 1}" in fault.reason
 
 
 def test_log_of_a_scheduler_with_a_plugin_is_replayed_with_the_plugin() -> None:
@@ -234,7 +234,7 @@ def test_log_of_a_scheduler_with_a_plugin_is_replayed_with_the_plugin() -> None:
     assert decision.replayed.bindings[0].node == "b"
     (fault, *_) = replay(lines)
     assert isinstance(fault, RecordFault)
-    assert '"LastNode"' in fault.why
+    assert '"LastNode"' in fault.reason
 
 
 def test_log_contains_the_scheduler_configuration() -> None:
@@ -263,7 +263,7 @@ def test_log_contains_the_scheduler_configuration() -> None:
     )
     faults = replay_records(scheduler.records)
     assert isinstance(faults[0], RecordFault)
-    assert "configuration" in faults[0].why
+    assert "configuration" in faults[0].reason
 
 
 @pytest.mark.parametrize("gate", ["", "WorkloadAwarePreemption", "DelayedPreemption"])

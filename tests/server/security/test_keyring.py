@@ -60,9 +60,9 @@ def test_key_file_that_others_may_read_or_write_is_rejected(folder: Path, mode: 
 
 def test_symbolic_link_is_rejected(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(folder)
-    with pytest.raises(InsecurePermissionsError, match="is a link"):
+    with pytest.raises(InsecurePermissionsError, match="is a symbolic link"):
         check_private_folder(tmp_path / "link")
     (folder / "ca.key").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(InsecurePermissionsError, match="is a link"):
+    with pytest.raises(InsecurePermissionsError, match="is a symbolic link"):
         check_private_folder(folder)
     check_private(folder)

@@ -1,4 +1,4 @@
-"""Every trouble that a request or a watch can get into, alone."""
+"""Every fault of a request or a watch, one at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WATCH = collection_request("watch", POD, {}, {})
 
 
 class Server:
-    """Notes when what arrives, and shows a chunk a second to whoever watches."""
+    """Records when requests arrive, and streams a chunk per second to watches."""
 
     def __init__(self) -> None:
         self.arrived: list[tuple[float, str]] = []
@@ -32,7 +32,7 @@ class Server:
         return StreamReply(200, self._chunks()) if request == WATCH else Reply(201, b"{}")
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no connection."""
 
     async def _chunks(self) -> AsyncGenerator[bytes, None]:
         for number in range(1, 100):
@@ -40,84 +40,84 @@ class Server:
             yield b"%d" % number
 
 
-def channel() -> tuple[FaultyChannel, Server]:
+def create_channel() -> tuple[FaultyChannel, Server]:
     server = Server()
     return FaultyChannel(server, SeededRandom(1)), server
 
 
-async def heard(way: FaultyChannel, seconds: float) -> list[tuple[float, bytes]]:
-    """What comes out of a watch, and when, for a while."""
-    stream, loop = await way.send(WATCH), asyncio.get_running_loop()
+async def watch_chunks(channel: FaultyChannel, seconds: float) -> list[tuple[float, bytes]]:
+    """Return the chunks of a watch with their times, for some seconds."""
+    stream, loop = await channel.send(WATCH), asyncio.get_running_loop()
     assert isinstance(stream, StreamReply)
-    found: list[tuple[float, bytes]] = []
+    received: list[tuple[float, bytes]] = []
 
-    def note(chunk: bytes) -> None:
-        found.append((round(loop.time(), 1), chunk))
+    def record(chunk: bytes) -> None:
+        received.append((round(loop.time(), 1), chunk))
 
-    async def listen() -> None:
+    async def read_stream() -> None:
         async for chunk in stream.chunks:
-            note(chunk)
+            record(chunk)
 
     try:
-        await asyncio.wait_for(listen(), seconds)
+        await asyncio.wait_for(read_stream(), seconds)
     except TimeoutError:
         await stream.chunks.aclose()
-    return found
+    return received
 
 
 @in_virtual_time
-async def test_without_trouble_everything_arrives_and_is_answered() -> None:
-    way, server = channel()
-    assert isinstance(await way.send(BIND), Reply)
-    assert isinstance(await way.send(READ), Reply)
+async def test_channel_without_faults_delivers_requests_and_replies() -> None:
+    channel, server = create_channel()
+    assert isinstance(await channel.send(BIND), Reply)
+    assert isinstance(await channel.send(READ), Reply)
     assert [method for _, method in server.arrived] == ["POST", "GET"]
 
 
 @pytest.mark.parametrize(
-    ("trouble", "arrives"),
+    ("fault", "arrives"),
     [(RequestFault.LOST, False), (RequestFault.UNANSWERED, True), (RequestFault.LATE, False)],
 )
 @in_virtual_time
-async def test_who_hears_nothing_cannot_know_whether_it_was_done(
-    trouble: RequestFault, arrives: bool
+async def test_unanswered_request_may_or_may_not_have_been_served(
+    fault: RequestFault, arrives: bool
 ) -> None:
-    way, server = channel()
-    way.fail_binds((trouble,))
+    channel, server = create_channel()
+    channel.fail_binds((fault,))
     with pytest.raises(Unreachable):
-        await way.send(BIND)
+        await channel.send(BIND)
     assert bool(server.arrived) is arrives
-    await way.close()
-    assert len(server.arrived) == (trouble is not RequestFault.LOST)
+    await channel.close()
+    assert len(server.arrived) == (fault is not RequestFault.LOST)
 
 
 @in_virtual_time
-async def test_what_happens_to_evictions_happens_to_nothing_else() -> None:
-    way, server = channel()
-    way.fail_evictions((RequestFault.LOST,))
-    assert isinstance(await way.send(BIND), Reply)
+async def test_faults_of_evictions_affect_no_other_requests() -> None:
+    channel, server = create_channel()
+    channel.fail_evictions((RequestFault.LOST,))
+    assert isinstance(await channel.send(BIND), Reply)
     evict = Request("POST", GROUP_EVICTION.url_path("default"))
     with pytest.raises(Unreachable):
-        await way.send(evict)
-    assert isinstance(await way.send(evict), Reply)
+        await channel.send(evict)
+    assert isinstance(await channel.send(evict), Reply)
     assert len(server.arrived) == 2
 
 
 @in_virtual_time
-async def test_what_is_late_arrives_when_nobody_counts_on_it_any_more() -> None:
-    way, server = channel()
-    way.fail_binds((RequestFault.LATE,))
+async def test_late_request_arrives_after_the_client_gave_up() -> None:
+    channel, server = create_channel()
+    channel.fail_binds((RequestFault.LATE,))
     with pytest.raises(Unreachable):
-        await way.send(BIND)
+        await channel.send(BIND)
     await asyncio.sleep(DELAY[1] + 1)
     ((time, _),) = server.arrived
     assert DELAY[0] <= time <= DELAY[1] + 0.01
 
 
 @in_virtual_time
-async def test_a_busy_or_failing_server_says_so_and_does_nothing() -> None:
-    way, server = channel()
-    way.fail_binds((RequestFault.FAILED, RequestFault.BUSY))
-    failed, busy = await way.send(BIND), await way.send(BIND)
+async def test_busy_and_failing_replies_do_not_reach_the_server() -> None:
+    channel, server = create_channel()
+    channel.fail_binds((RequestFault.FAILED, RequestFault.BUSY))
+    failed, busy = await channel.send(BIND), await channel.send(BIND)
     assert isinstance(failed, Reply)
     assert isinstance(busy, Reply)
     assert (failed.code, busy.code, server.arrived) == (500, 429, [])
@@ -125,62 +125,62 @@ async def test_a_busy_or_failing_server_says_so_and_does_nothing() -> None:
 
 
 @in_virtual_time
-async def test_what_was_sent_is_done_even_if_the_sender_dies() -> None:
-    way, server = channel()
-    sending = asyncio.create_task(way.send(BIND))
+async def test_sent_request_is_served_although_its_sender_is_cancelled() -> None:
+    channel, server = create_channel()
+    sending = asyncio.create_task(channel.send(BIND))
     await asyncio.sleep(0)
     sending.cancel()
     await asyncio.wait([sending])
-    await way.close()
+    await channel.close()
     assert sending.cancelled()
     assert len(server.arrived) == 1
 
 
 @in_virtual_time
-async def test_bad_weather_spoils_a_share_of_everything_and_passes() -> None:
-    way, _ = channel()
-    way.fail_requests(until=1.0, share=0.5, faults=(RequestFault.LOST,))
+async def test_share_of_requests_fails_until_the_fault_ends() -> None:
+    channel, _ = create_channel()
+    channel.fail_requests(until=1.0, share=0.5, faults=(RequestFault.LOST,))
     lost = 0
     for _ in range(100):
         try:
-            await way.send(READ)
+            await channel.send(READ)
         except Unreachable:
             lost += 1
     assert 30 < lost < 70
     await asyncio.sleep(1.0)
     for _ in range(20):
-        await way.send(READ)
+        await channel.send(READ)
 
 
 @in_virtual_time
-async def test_a_watch_that_lags_is_late_and_in_order() -> None:
-    way, _ = channel()
-    way.lag = 2.5
-    assert await heard(way, 5.2) == [(3.5, b"1"), (4.5, b"2")]
-    way.lag = 0.0
-    assert [chunk for _, chunk in await heard(way, 2.1)] == [b"1", b"2"]
+async def test_lagging_watch_is_late_and_in_order() -> None:
+    channel, _ = create_channel()
+    channel.lag = 2.5
+    assert await watch_chunks(channel, 5.2) == [(3.5, b"1"), (4.5, b"2")]
+    channel.lag = 0.0
+    assert [chunk for _, chunk in await watch_chunks(channel, 2.1)] == [b"1", b"2"]
 
 
 @in_virtual_time
-async def test_a_watch_that_is_cut_ends_and_loses_what_was_on_its_way() -> None:
-    way, _ = channel()
-    way.lag = 1.5
-    asyncio.get_running_loop().call_later(3.2, way.break_watches)
-    assert await heard(way, 10.0) == [(2.5, b"1"), (3.5, b"2")]
+async def test_broken_watch_ends_and_loses_events_in_transit() -> None:
+    channel, _ = create_channel()
+    channel.lag = 1.5
+    asyncio.get_running_loop().call_later(3.2, channel.break_watches)
+    assert await watch_chunks(channel, 10.0) == [(2.5, b"1"), (3.5, b"2")]
 
 
 @in_virtual_time
-async def test_a_watch_that_stutters_tells_everything_twice() -> None:
-    way, _ = channel()
-    way.duplicates_events = True
-    assert [chunk for _, chunk in await heard(way, 2.1)] == [b"1", b"1", b"2", b"2"]
+async def test_duplicating_watch_sends_every_event_twice() -> None:
+    channel, _ = create_channel()
+    channel.duplicates_events = True
+    assert [chunk for _, chunk in await watch_chunks(channel, 2.1)] == [b"1", b"1", b"2", b"2"]
 
 
 @in_virtual_time
-async def test_once_healed_nothing_goes_wrong() -> None:
-    way, server = channel()
-    way.fail_binds((RequestFault.LOST,))
-    way.fail_requests(until=9.0, share=1.0, faults=(RequestFault.LOST,))
-    way.heal()
-    assert isinstance(await way.send(BIND), Reply)
+async def test_healed_channel_has_no_faults() -> None:
+    channel, server = create_channel()
+    channel.fail_binds((RequestFault.LOST,))
+    channel.fail_requests(until=9.0, share=1.0, faults=(RequestFault.LOST,))
+    channel.heal()
+    assert isinstance(await channel.send(BIND), Reply)
     assert len(server.arrived) == 1

@@ -1,4 +1,4 @@
-"""What is bound must have been decided, and together with what it was decided with."""
+"""Every bind and eviction must have been decided, together with the rest of its decision."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tools.faults.scheduler_instance import DecisionRegister
 PREEMPTED = "PreemptionByScheduler"
 
 
-class Store:
-    """Pods that are there, and the register that follows them."""
+class AuditedPods:
+    """Pods in a cache, and the register that audits them."""
 
     def __init__(self, *names: str) -> None:
         self.pods: ObjectCache[Pod] = ObjectCache()
@@ -21,76 +21,82 @@ class Store:
         self._revision = 0
         self.bind(dict.fromkeys(names, ""))
 
-    def bind(self, homes: dict[str, str]) -> list[str]:
-        for name, node in homes.items():
+    def bind(self, nodes_by_pod: dict[str, str]) -> list[str]:
+        for name, node in nodes_by_pod.items():
             self._revision += 1
-            meta = ObjectMeta(name=name, uid=f"uid-{name}", resource_version=str(self._revision))
-            new = Pod(meta, PodSpec(node_name=node))
+            metadata = ObjectMeta(
+                name=name, uid=f"uid-{name}", resource_version=str(self._revision)
+            )
+            new = Pod(metadata, PodSpec(node_name=node))
             self.pods.apply(WatchEvent("MODIFIED", new, self._revision))
         return self.register.audit()
 
     def evict(self, *names: str) -> list[str]:
-        told = PodStatus(conditions=(Condition("DisruptionTarget", "True", PREEMPTED),))
+        status = PodStatus(conditions=(Condition("DisruptionTarget", "True", PREEMPTED),))
         for name in names:
             self._revision += 1
-            meta = ObjectMeta(
+            metadata = ObjectMeta(
                 name=name, uid=f"uid-{name}", resource_version=str(self._revision),
                 deletion_timestamp="2026-01-01T00:00:00Z",
             )  # fmt: skip
-            self.pods.apply(WatchEvent("MODIFIED", Pod(meta, PodSpec(), told), self._revision))
+            self.pods.apply(
+                WatchEvent("MODIFIED", Pod(metadata, PodSpec(), status), self._revision)
+            )
         return self.register.audit()
 
 
-def placed(**homes: str) -> Placed:
-    return Placed(None, tuple(Binding(Key("", n), f"uid-{n}", on) for n, on in homes.items()))
+def placement(**nodes_by_pod: str) -> Placed:
+    return Placed(
+        None, tuple(Binding(Key("", n), f"uid-{n}", node) for n, node in nodes_by_pod.items())
+    )
 
 
-def test_what_was_decided_together_is_bound_together() -> None:
-    store = Store("a", "b")
-    store.register.record_placement(placed(a="n", b="m"))
-    assert store.bind({"a": "n", "b": "m"}) == []
+def test_complete_bind_of_a_decision_is_accepted() -> None:
+    audited = AuditedPods("a", "b")
+    audited.register.record_placement(placement(a="n", b="m"))
+    assert audited.bind({"a": "n", "b": "m"}) == []
 
 
-def test_a_part_of_what_was_decided_is_not_bound_alone() -> None:
-    store = Store("a", "b")
-    store.register.record_placement(placed(a="n", b="m"))
-    assert store.bind({"a": "n"}) == ["pod a got its node without those decided with it"]
+def test_partial_bind_of_a_decision_is_found() -> None:
+    audited = AuditedPods("a", "b")
+    audited.register.record_placement(placement(a="n", b="m"))
+    assert audited.bind({"a": "n"}) == ["pod a got its node without the other pods of its decision"]
 
 
-def test_of_two_decisions_either_may_come_true() -> None:
-    store = Store("a", "b")
-    store.register.record_placement(placed(a="n", b="m"))
-    store.register.record_placement(placed(a="n"))
-    assert store.bind({"a": "n"}) == []
+def test_either_of_two_decisions_may_be_bound() -> None:
+    audited = AuditedPods("a", "b")
+    audited.register.record_placement(placement(a="n", b="m"))
+    audited.register.record_placement(placement(a="n"))
+    assert audited.bind({"a": "n"}) == []
 
 
-def test_nobody_gets_a_node_that_was_not_decided_unless_by_hand() -> None:
-    store = Store("a", "b")
-    store.register.record_placement(placed(a="n"))
-    assert store.bind({"a": "m"}) == ["pod a got node m, which nobody decided"]
-    store.register.manually_bound["uid-b"] = None
-    assert store.bind({"b": "m"}) == []
+def test_bind_without_a_decision_is_found_unless_it_is_manual() -> None:
+    audited = AuditedPods("a", "b")
+    audited.register.record_placement(placement(a="n"))
+    assert audited.bind({"a": "m"}) == ["pod a got node m, without a decision"]
+    audited.register.manually_bound["uid-b"] = None
+    assert audited.bind({"b": "m"}) == []
 
 
-def evicting(*names: str) -> Preempting:
-    waiting = Waiting(None, (), 1, 0, 0, 0, frozenset())
-    return Preempting(waiting, tuple(Victim(Key("", n), f"uid-{n}", "n") for n in names))
+def preemption(*names: str) -> Preempting:
+    rejection = Waiting(None, (), 1, 0, 0, 0, frozenset())
+    return Preempting(rejection, tuple(Victim(Key("", n), f"uid-{n}", "n") for n in names))
 
 
-def test_those_who_were_chosen_together_make_way_together() -> None:
-    store = Store("a", "b")
-    store.register.record_preemption(evicting("a", "b"))
-    assert store.evict("a", "b") == []
+def test_complete_eviction_of_chosen_victims_is_accepted() -> None:
+    audited = AuditedPods("a", "b")
+    audited.register.record_preemption(preemption("a", "b"))
+    assert audited.evict("a", "b") == []
 
 
-def test_who_was_not_chosen_does_not_make_way() -> None:
-    store = Store("a", "b")
-    store.register.record_preemption(evicting("a"))
-    assert store.evict("b") == ["pod b makes way, which nobody decided"]
+def test_eviction_of_a_pod_that_was_not_chosen_is_found() -> None:
+    audited = AuditedPods("a", "b")
+    audited.register.record_preemption(preemption("a"))
+    assert audited.evict("b") == ["pod b is evicted without a decision"]
 
 
-def test_a_part_of_those_who_were_chosen_does_not_make_way_alone() -> None:
-    store = Store("a", "b")
-    store.register.record_preemption(evicting("a", "b"))
-    assert store.evict("a") == ["pod a makes way without those chosen with it"]
-    assert store.evict("b") == [], "the other has left already"
+def test_partial_eviction_of_chosen_victims_is_found() -> None:
+    audited = AuditedPods("a", "b")
+    audited.register.record_preemption(preemption("a", "b"))
+    assert audited.evict("a") == ["pod a is evicted without the other victims of its decision"]
+    assert audited.evict("b") == [], "the other victim has been evicted already"

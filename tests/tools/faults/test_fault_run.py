@@ -1,6 +1,6 @@
-"""The fault programme: whatever a seed draws, what must hold holds (I1, I2, I5 to I9, I21 to I31).
+"""Fault runs: no seed violates an invariant (I1, I2, I5 to I9, I21 to I31).
 
-A failure says how to see it again. `make soak` goes through thousands more.
+A failure names the command that reproduces it. `make soak` runs thousands more.
 """
 
 from __future__ import annotations
@@ -18,49 +18,49 @@ from tools.faults.fault_run import FaultRunResult
 
 ROOT = Path(__file__).parents[3]
 SEEDS = range(40)
-#: The long programme: so many portions of so many seeds.
-PORTIONS, PORTION = 100, 20
+#: The soak: number of portions, and seeds per portion.
+SOAK_PORTIONS, SEEDS_PER_PORTION = 100, 20
 REGRESSIONS = [
     tuple(map(int, line.split()[:2]))
     for line in (Path(__file__).parent / "regressions.txt").read_text().splitlines()
     if not line.startswith("#")
 ]
-#: Of all steps that users take, so many are refused at most: the others must have had an effect.
-REFUSED = 0.3
+#: The largest share of user steps that may be rejected: the others must take effect.
+MAX_REJECTED_SHARE = 0.3
 
 
-def endured(seed: int, events: int, **options: int) -> FaultRunResult:
+def run_seed(seed: int, events: int, **options: int) -> FaultRunResult:
     steps = steps_of(seed, events)
     try:
-        outcome = run_with_verifier(seed, steps, **options)
+        result = run_with_verifier(seed, steps, **options)
     except InvariantViolation as violation:
         pytest.fail(f"{violation}\n{reproduce_command(seed, events)}", pytrace=False)
-    refused = sum(n for name, n in outcome.step_counts.items() if name.startswith("refused"))
-    assert refused < REFUSED * len(steps)
-    assert sum(outcome.step_counts.values()) == len(steps)
-    return outcome
+    rejected = sum(n for name, n in result.step_counts.items() if name.startswith("refused"))
+    assert rejected < MAX_REJECTED_SHARE * len(steps)
+    assert sum(result.step_counts.values()) == len(steps)
+    return result
 
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_nothing_that_must_hold_breaks_whatever_happens(seed: int) -> None:
-    endured(seed, DEFAULT_STEPS)
+def test_fault_run_violates_no_invariant(seed: int) -> None:
+    run_seed(seed, DEFAULT_STEPS)
 
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("seed", "events"), REGRESSIONS)
-def test_what_once_broke_something_does_not_any_more(seed: int, events: int) -> None:
-    endured(seed, events, share=2)
+def test_regression_seed_violates_no_invariant(seed: int, events: int) -> None:
+    run_seed(seed, events, share=2)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("portion", range(PORTIONS))
-def test_nothing_breaks_in_the_long_run(portion: int) -> None:
-    for seed in range(1000 + portion * PORTION, 1000 + (portion + 1) * PORTION):
-        endured(seed, DEFAULT_STEPS, share=2)
+@pytest.mark.parametrize("portion", range(SOAK_PORTIONS))
+def test_soak_violates_no_invariant(portion: int) -> None:
+    for seed in range(1000 + portion * SEEDS_PER_PORTION, 1000 + (portion + 1) * SEEDS_PER_PORTION):
+        run_seed(seed, DEFAULT_STEPS, share=2)
 
 
-def test_the_same_seed_gives_the_same_bytes_whatever_the_hash_seed() -> None:
+def test_fault_run_does_not_depend_on_the_hash_seed() -> None:
     command = [
         sys.executable,
         "-m",
@@ -79,4 +79,4 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_hash_seed() -> None:
         for seed in ("1", "2")
     ]  # fmt: skip
     assert outputs[0] == outputs[1]
-    assert "well" in outputs[0]
+    assert "no violation" in outputs[0]

@@ -1,4 +1,4 @@
-"""A shadow sees exactly as far as the informers that it follows."""
+"""The expected view is exactly as current as the informers that it follows."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ from tools.faults.model import ExpectedView, StoreLogReader
 LAG = 3.0
 
 
-async def followed(c: Cluster) -> tuple[ExpectedView, Informers, asyncio.Task[None]]:
-    """The shadow of somebody who hears of pods late."""
-    tail = StoreLogReader(c.store)
-    client, _ = lagging_client(c, LAG)
+async def create_view(cluster_: Cluster) -> tuple[ExpectedView, Informers, asyncio.Task[None]]:
+    """Return the expected view of a client whose watches lag."""
+    store_log = StoreLogReader(cluster_.store)
+    client, _ = lagging_client(cluster_, LAG)
     informers = Informers(client, SeededRandom(1))
-    informers.of(POD, Pod)
+    informers.of(Pod)
     running = asyncio.create_task(informers.run())
     await informers.wait_for_sync()
-    return ExpectedView(tail, informers), informers, running
+    return ExpectedView(store_log, informers), informers, running
 
 
-def names(shadow: ExpectedView) -> list[str]:
-    shadow.catch_up()
-    return sorted(key.name for key in shadow.pods)
+def pod_names(view: ExpectedView) -> list[str]:
+    view.catch_up()
+    return sorted(key.name for key in view.pods)
 
 
 @in_virtual_time
-async def test_a_shadow_is_as_late_as_whom_it_follows() -> None:
-    async with cluster(without=("scheduler", "nodes")) as c:
-        shadow, informers, running = await followed(c)
-        await c.create(pod("a"))
-        assert names(shadow) == []
+async def test_expected_view_is_as_late_as_its_informers() -> None:
+    async with cluster(without=("scheduler", "nodes")) as cluster_:
+        view, informers, running = await create_view(cluster_)
+        await cluster_.create(pod("a"))
+        assert pod_names(view) == []
         await asyncio.sleep(LAG + 0.1)
-        assert names(shadow) == ["a"]
-        await c.client.delete(POD, Key("default", "a"), grace=0)
-        assert names(shadow) == ["a"]
+        assert pod_names(view) == ["a"]
+        await cluster_.client.delete(POD, Key("default", "a"), grace_period_seconds=0)
+        assert pod_names(view) == ["a"]
         await asyncio.sleep(LAG + 0.1)
-        assert names(shadow) == []
-        assert dict(shadow.pods) == dict(informers.of(POD, Pod).cache)
+        assert pod_names(view) == []
+        assert dict(view.pods) == dict(informers.of(Pod).cache)
         running.cancel()
 
 
 @in_virtual_time
-async def test_what_is_assumed_is_as_good_as_bound() -> None:
-    async with cluster(without=("scheduler", "nodes")) as c:
-        shadow, _, running = await followed(c)
-        await c.add_node(node("n"))
-        await c.create(pod("a"), pod("b"))
+async def test_assumed_pods_count_as_bound() -> None:
+    async with cluster(without=("scheduler", "nodes")) as cluster_:
+        view, _, running = await create_view(cluster_)
+        await cluster_.add_node(node("n"))
+        await cluster_.create(pod("a"), pod("b"))
         await asyncio.sleep(LAG + 0.1)
-        shadow.catch_up()
-        pods = shadow.cluster({Key("default", "a"): "n"}).pods
-        assert {one.metadata.name: one.occupied_node for one in pods} == {"a": "n", "b": ""}
-        assert shadow.pods[Key("default", "a")].occupied_node == ""
+        view.catch_up()
+        pods = view.cluster({Key("default", "a"): "n"}).pods
+        assert {pod_.metadata.name: pod_.occupied_node for pod_ in pods} == {"a": "n", "b": ""}
+        assert view.pods[Key("default", "a")].occupied_node == ""
         running.cancel()

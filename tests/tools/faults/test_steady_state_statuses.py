@@ -1,4 +1,4 @@
-"""What groups and pods say at rest: the truth passes, each sort of untruth is found."""
+"""Steady state of statuses: correct ones pass, each kind of wrong one is found."""
 
 from __future__ import annotations
 
@@ -25,30 +25,35 @@ PLACED = (Condition(POD_GROUP_INITIALLY_SCHEDULED, "True"), Condition(POD_GROUP_
 FULL = Refusal(1, (("Insufficient cpu", 1),))
 
 
-def saying(group: PodGroup, *said: Condition, placed: int = 0, pending: int = 0) -> PodGroup:
-    status = PodGroupStatus(conditions=said, scheduled_pods=placed, pending_pods=pending)
+def with_status(
+    group: PodGroup, *conditions: Condition, placed: int = 0, pending: int = 0
+) -> PodGroup:
+    status = PodGroupStatus(conditions=conditions, scheduled_pods=placed, pending_pods=pending)
     return replace(group, status=status)
 
 
-def told(one: Pod, message: str, promise: str = "") -> Pod:
-    said = (Condition("PodScheduled", "False", "Unschedulable", message),)
-    return replace(one, status=replace(one.status, conditions=said, nominated_node_name=promise))
+def with_rejection(member: Pod, message: str, nominated_node: str = "") -> Pod:
+    conditions = (Condition("PodScheduled", "False", "Unschedulable", message),)
+    return replace(
+        member,
+        status=replace(member.status, conditions=conditions, nominated_node_name=nominated_node),
+    )
 
 
-def found(*things: Pod | PodGroup, decision: Decision | None = None) -> list[str]:
-    tail, queue = StoreLogReader(MemoryStore()), SchedulingQueue()
-    groups = [thing for thing in things if isinstance(thing, PodGroup)]
-    pods = [thing for thing in things if isinstance(thing, Pod)]
-    tail.groups.replace(Listing(groups, 1))
-    tail.pods.replace(Listing(pods, 1))
+def status_problems(*objects: Pod | PodGroup, decision: Decision | None = None) -> list[str]:
+    store_log, queue = StoreLogReader(MemoryStore()), SchedulingQueue()
+    groups = [obj for obj in objects if isinstance(obj, PodGroup)]
+    pods = [obj for obj in objects if isinstance(obj, Pod)]
+    store_log.groups.replace(Listing(groups, 1))
+    store_log.pods.replace(Listing(pods, 1))
     for group in groups:
         queue.observe_group(group, 0.0)
-    for one in pods:
-        queue.observe_pod(one, 0.0)
-    return list(check_statuses(queue, lambda id_: decision, tail))
+    for member in pods:
+        queue.observe_pod(member, 0.0)
+    return list(check_statuses(queue, lambda id_: decision, store_log))
 
 
-def refused(name: str) -> Waiting:
+def rejection(name: str) -> Waiting:
     return Waiting(None, (UnplacedPod(key(name), f"uid-{name}", FULL),), 1, 0, 0, 0, frozenset())
 
 
@@ -56,53 +61,57 @@ def members(count: int, on: str = "n") -> list[Pod]:
     return [pod(f"m{i}", "g", on=on) for i in range(count)]
 
 
-def test_a_gang_that_is_placed_and_says_so_is_well() -> None:
-    assert found(saying(gang("g", 2), *PLACED, placed=2), *members(2)) == []
+def test_placed_gang_with_conditions_is_accepted() -> None:
+    assert status_problems(with_status(gang("g", 2), *PLACED, placed=2), *members(2)) == []
 
 
-def test_a_gang_that_is_placed_and_does_not_say_so_is_found() -> None:
-    assert found(saying(gang("g", 2), placed=2), *members(2)) == [
+def test_placed_gang_without_conditions_is_found() -> None:
+    assert status_problems(with_status(gang("g", 2), placed=2), *members(2)) == [
         "group default/g is placed, but says nothing"
     ]
 
 
-def test_members_that_are_counted_wrongly_are_found() -> None:
-    (sentence,) = found(saying(gang("g", 2), *PLACED, placed=1, pending=1), *members(2))
-    assert sentence == (
+def test_wrong_pod_counts_are_found() -> None:
+    (problem,) = status_problems(
+        with_status(gang("g", 2), *PLACED, placed=1, pending=1), *members(2)
+    )
+    assert problem == (
         "group default/g counts (1, 1, 0, 0) (placed, pending, succeeded, failed), not (2, 0, 0, 0)"
     )
 
 
-def test_a_gang_that_has_lost_members_and_does_not_say_so_is_found() -> None:
-    assert found(saying(gang("g", 2), *PLACED, placed=1), *members(1)) == [
+def test_degraded_gang_without_the_condition_is_found() -> None:
+    assert status_problems(with_status(gang("g", 2), *PLACED, placed=1), *members(1)) == [
         "group default/g has 1 of 2, but says of Degraded nothing"
     ]
     lost = Condition(DEGRADED, "True")
-    assert found(saying(gang("g", 2), *PLACED, lost, placed=1), *members(1)) == []
+    assert status_problems(with_status(gang("g", 2), *PLACED, lost, placed=1), *members(1)) == []
 
 
-def test_a_gang_that_waits_for_members_says_how_many() -> None:
-    why = "waiting for 2 members, 1 is there"
-    waiting = [told(one, why) for one in members(1, on="")]
-    said = Condition(POD_GROUP_SCHEDULED, "False", "NotReadyForScheduling", why)
-    assert found(saying(gang("g", 2), said, pending=1), *waiting) == []
-    stale = replace(said, message="waiting for 3 members, 1 is there")
-    assert found(saying(gang("g", 2), stale, pending=1), *waiting) == [
-        f"group default/g says False: {stale.message}, but should say {why}"
+def test_gang_that_waits_for_members_reports_how_many() -> None:
+    message = "waiting for 2 members, 1 is there"
+    waiting = [with_rejection(member, message) for member in members(1, on="")]
+    conditions = Condition(POD_GROUP_SCHEDULED, "False", "NotReadyForScheduling", message)
+    assert status_problems(with_status(gang("g", 2), conditions, pending=1), *waiting) == []
+    stale = replace(conditions, message="waiting for 3 members, 1 is there")
+    assert status_problems(with_status(gang("g", 2), stale, pending=1), *waiting) == [
+        f"group default/g says False: {stale.message}, but should say {message}"
     ]
 
 
-def test_a_pod_that_waits_says_why() -> None:
-    why = "0/1 nodes are available: 1 Insufficient cpu."
-    assert found(told(pod("p"), why), decision=refused("p")) == []
-    assert found(pod("p"), decision=refused("p")) == ["pod default/p waits, but says nothing"]
-    assert found(told(pod("p"), "no idea"), decision=refused("p")) == [
-        f"pod default/p says False: no idea, but should say {why}"
+def test_waiting_pod_reports_the_reason() -> None:
+    message = "0/1 nodes are available: 1 Insufficient cpu."
+    assert status_problems(with_rejection(pod("p"), message), decision=rejection("p")) == []
+    assert status_problems(pod("p"), decision=rejection("p")) == [
+        "pod default/p waits, but says nothing"
+    ]
+    assert status_problems(with_rejection(pod("p"), "no idea"), decision=rejection("p")) == [
+        f"pod default/p says False: no idea, but should say {message}"
     ]
 
 
-def test_a_pod_that_was_refused_is_promised_nothing() -> None:
-    why = "0/1 nodes are available: 1 Insufficient cpu."
-    assert found(told(pod("p"), why, promise="n"), decision=refused("p")) == [
-        "pod default/p was refused and still has a promise of node n"
-    ]
+def test_unschedulable_pod_with_a_nominated_node_is_found() -> None:
+    message = "0/1 nodes are available: 1 Insufficient cpu."
+    assert status_problems(
+        with_rejection(pod("p"), message, nominated_node="n"), decision=rejection("p")
+    ) == ["pod default/p has the nominated node 'n', but should have ''"]

@@ -4,7 +4,11 @@
                           ▲
             declarations.py and the libraries: which function takes which types
 
-Expressions are type-checked when they are compiled and run under a cost limit. `schema_types.py`
-maps schemas to types, `validation_rules.py` compiles and evaluates `x-kubernetes-validations`.
-Pure: an expression sees its variables and nothing else.
+    library.py, strings.py, timestamps.py, kubernetes_library.py    the libraries
+    values.py              the values of expressions
+    schema_types.py        maps schemas to types and JSON to values
+    validation_rules.py    compiles and evaluates `x-kubernetes-validations`
+
+Expressions are type-checked when they are compiled and run under a cost limit. Pure: an expression
+sees its variables and nothing else.
 """

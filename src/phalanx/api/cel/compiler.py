@@ -271,7 +271,7 @@ _EQUALITY = ("_==_", "_!=_")
 
 
 def _result_type(function: FunctionOverload, kinds: Sequence[CelType]) -> CelType | None:
-    """Return the result type of a call; None if no overload fits."""
+    """Return the result type of a call of this overload; None if the arguments do not fit."""
     if len(kinds) != len(function.parameter_types):
         return None
     if function.name in _EQUALITY and NULL in kinds:

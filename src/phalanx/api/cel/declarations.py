@@ -13,7 +13,7 @@ the values decide at run time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from phalanx.api.cel.values import type_name
@@ -87,7 +87,7 @@ def is_assignable(wanted: CelType, found: CelType, known: dict[str, CelType]) ->
     )
 
 
-#: Types that may be compared with null.
+#: Types for which null may be passed.
 _NULLABLE = ("object", "timestamp", "duration", "optional_type")
 
 
@@ -114,7 +114,7 @@ def substitute_type(kind: CelType, known: Mapping[str, CelType]) -> CelType:
 
 
 def join_types(kinds: Iterable[CelType]) -> CelType:
-    """Return the common type of several values, else None."""
+    """Return the type that all values have, else `dyn`."""
     distinct = list(dict.fromkeys(kinds))
     return distinct[0] if len(distinct) == 1 else DYN
 
@@ -183,20 +183,13 @@ def method(
 
 
 def function_and_method(rows: Iterable[FunctionOverload]) -> list[FunctionOverload]:
-    """Declare a function that is a global function and a method."""
+    """Declare each function as a method too, and each method as a function too."""
     return [
         row
         for one in rows
         for row in (
             one,
-            FunctionOverload(
-                one.name,
-                one.parameter_types,
-                one.result_type,
-                one.implementation,
-                one.cost,
-                not one.is_method,
-            ),
+            replace(one, is_method=not one.is_method),
         )
     ]
 

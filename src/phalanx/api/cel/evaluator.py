@@ -238,7 +238,7 @@ def _read_item(of: Evaluator, key: Evaluator) -> Evaluator:
 
 
 def _read_optional(of: Evaluator, key: Evaluator) -> Evaluator:
-    """Return the optional value of a field or entry."""
+    """Return the evaluator of `operand.?field` or `operand[?key]`: an optional value."""
 
     def run(frame: Activation) -> OptionalValue:
         value, at = of(frame), key(frame)

@@ -95,8 +95,8 @@ def _parse_cidr(text: str) -> Cidr | None:
     address = _parse_address(before)
     if address is None or not slash or not (length.isdecimal() and length.isascii()):
         return None
-    has_room = len(length) < 4 and int(length) <= address.max_prefixlen
-    return Cidr(address, int(length)) if has_room and str(int(length)) == length else None
+    fits = len(length) < 4 and int(length) <= address.max_prefixlen
+    return Cidr(address, int(length)) if fits and str(int(length)) == length else None
 
 
 def _to_cidr(text: str) -> Cidr:
@@ -347,7 +347,7 @@ def _compare_versions(a: Semver, b: Semver) -> int:
 
 
 def _format_faults(name: str) -> Callable[[str], Sequence[str]]:
-    """Return the faults of a string from a test that only says whether there are any."""
+    """Return a validator for a format whose test only says whether a string is valid."""
     test = FORMATS[name]
     return lambda text: () if test(text) else (f"invalid {name}",)
 

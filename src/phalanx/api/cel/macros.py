@@ -2,8 +2,10 @@
 
     has(x.y)    x.all(v, p)    x.exists(v, p)    x.exists_one(v, p)    x.map(v, e)    x.filter(v, p)
 
-Each also exists with two variables: index or key, and value. A comprehension iterates over the
-items of a list or the keys of a map and spends one step per iteration.
+`all`, `exists` and `existsOne` also exist with two variables (index or key, and value), which
+`transformList` and `transformMap` always have. A comprehension iterates over the items of a list or
+the keys of a map and spends one step per iteration. `optMap`, `optFlatMap`, `or` and `orValue` are
+the macros of optional values.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ CompileFunction = Callable[[Expression, VariableScope], TypedEvaluator]
 
 
 class Comprehension(NamedTuple):
-    """One iteration over a value: its steps set the loop variables, its body is evaluated."""
+    """A loop: `iterate` sets the variables, `test` selects iterations, `body` gives a value."""
 
     iterate: Callable[[Activation], Iterator[None]]
     test: Evaluator | None
@@ -167,13 +169,13 @@ def _variable_types(call: CallExpression, kind: CelType, count: int) -> list[Cel
 
 
 class Macro(NamedTuple):
-    """A macro: the number of its variables, its body, and its arguments after the variables."""
+    """A macro: the number of its variables, its loop, and its arguments after the variables."""
 
     variables: int
     build: Callable[[Comprehension], Evaluator]
-    has_test: bool
-    has_body: bool
     result_type: Callable[[CelType, CelType], CelType]
+    has_test: bool = False
+    has_body: bool = False
 
 
 _BOOL_RESULT: Callable[[CelType, CelType], CelType] = lambda key, body: BOOL  # noqa: E731
@@ -181,20 +183,20 @@ _LIST_RESULT: Callable[[CelType, CelType], CelType] = lambda key, body: list_of(
 
 #: Macros by name and number of arguments.
 MACROS: dict[tuple[str, int], Macro] = {
-    ("all", 2): Macro(1, _build_all, True, False, _BOOL_RESULT),
-    ("exists", 2): Macro(1, _build_exists, True, False, _BOOL_RESULT),
-    ("exists_one", 2): Macro(1, _build_exists_one, True, False, _BOOL_RESULT),
-    ("existsOne", 2): Macro(1, _build_exists_one, True, False, _BOOL_RESULT),
-    ("map", 2): Macro(1, _build_list, False, True, _LIST_RESULT),
-    ("map", 3): Macro(1, _build_list, True, True, _LIST_RESULT),
-    ("filter", 2): Macro(1, _build_list, True, False, _LIST_RESULT),
-    ("all", 3): Macro(2, _build_all, True, False, _BOOL_RESULT),
-    ("exists", 3): Macro(2, _build_exists, True, False, _BOOL_RESULT),
-    ("existsOne", 3): Macro(2, _build_exists_one, True, False, _BOOL_RESULT),
-    ("transformList", 3): Macro(2, _build_list, False, True, _LIST_RESULT),
-    ("transformList", 4): Macro(2, _build_list, True, True, _LIST_RESULT),
-    ("transformMap", 3): Macro(2, _build_map, False, True, map_of),
-    ("transformMap", 4): Macro(2, _build_map, True, True, map_of),
+    ("all", 2): Macro(1, _build_all, _BOOL_RESULT, has_test=True),
+    ("exists", 2): Macro(1, _build_exists, _BOOL_RESULT, has_test=True),
+    ("exists_one", 2): Macro(1, _build_exists_one, _BOOL_RESULT, has_test=True),
+    ("existsOne", 2): Macro(1, _build_exists_one, _BOOL_RESULT, has_test=True),
+    ("map", 2): Macro(1, _build_list, _LIST_RESULT, has_body=True),
+    ("map", 3): Macro(1, _build_list, _LIST_RESULT, has_test=True, has_body=True),
+    ("filter", 2): Macro(1, _build_list, _LIST_RESULT, has_test=True),
+    ("all", 3): Macro(2, _build_all, _BOOL_RESULT, has_test=True),
+    ("exists", 3): Macro(2, _build_exists, _BOOL_RESULT, has_test=True),
+    ("existsOne", 3): Macro(2, _build_exists_one, _BOOL_RESULT, has_test=True),
+    ("transformList", 3): Macro(2, _build_list, _LIST_RESULT, has_body=True),
+    ("transformList", 4): Macro(2, _build_list, _LIST_RESULT, has_test=True, has_body=True),
+    ("transformMap", 3): Macro(2, _build_map, map_of, has_body=True),
+    ("transformMap", 4): Macro(2, _build_map, map_of, has_test=True, has_body=True),
 }
 
 

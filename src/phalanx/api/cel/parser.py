@@ -337,7 +337,10 @@ class _Parser:
         return node
 
     def _parse_binary(self, lowest: int) -> Expression:
-        """Parse operands with operators of one precedence between them, left-associative."""
+        """Parse operands and the operators of at least one precedence between them.
+
+        Operators of the same precedence are left-associative.
+        """
         node = self._parse_unary()
         while self._current.kind in _OPERATORS:
             rank, name = _OPERATORS[self._current.kind]

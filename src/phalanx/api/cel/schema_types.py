@@ -119,7 +119,10 @@ def escape_field_name(name: str) -> str | None:
 
 
 def object_fields(schema: Object, *, root: bool) -> dict[str, Object]:
-    """Return the field schemas of an object; an embedded resource also has apiVersion and kind."""
+    """Return the field schemas of an object.
+
+    The root and embedded resources (`root`) always have apiVersion, kind and metadata.
+    """
     declared: dict[str, Object] = schema.get("properties", {})
     if not root:
         return declared
@@ -132,7 +135,7 @@ def object_fields(schema: Object, *, root: bool) -> dict[str, Object]:
 
 
 def schema_type(schema: Object, place: str = "", *, root: bool = False) -> CelType | None:
-    """Return the CEL type of a schema; None if the schema is too loose."""
+    """Return the CEL type of a schema; None if the schema, or its items or values, has no type."""
     if schema.get(INT_OR_STRING):
         return DYN
     kind = schema.get("type", "")

@@ -91,7 +91,7 @@ def _parse_time_zone(text: str) -> timezone:
     return timezone(timedelta(minutes=-minutes if match[1] == "-" else minutes))
 
 
-#: Methods for the parts of a timestamp. Months, days of the year and of the week start at zero.
+#: Methods for the parts of a timestamp. Months and days start at zero, except for getDate.
 _CALENDAR_FIELDS: dict[str, Callable[[datetime], int]] = {
     "getFullYear": lambda at: at.year,
     "getMonth": lambda at: at.month - 1,
@@ -128,12 +128,12 @@ _DURATION_UNITS = {
 
 TIME_FUNCTIONS: list[FunctionOverload] = [
     *(
-        method(name, (TIMESTAMP,), INTEGER, _calendar_getter(look))
-        for name, look in _CALENDAR_FIELDS.items()
+        method(name, (TIMESTAMP,), INTEGER, _calendar_getter(read))
+        for name, read in _CALENDAR_FIELDS.items()
     ),
     *(
-        method(name, (TIMESTAMP, STRING), INTEGER, _calendar_getter(look))
-        for name, look in _CALENDAR_FIELDS.items()
+        method(name, (TIMESTAMP, STRING), INTEGER, _calendar_getter(read))
+        for name, read in _CALENDAR_FIELDS.items()
     ),
     *(
         method(name, (DURATION,), INTEGER, _duration_getter(unit))

@@ -1,7 +1,8 @@
 """Validation rules of custom resources (`x-kubernetes-validations`).
 
 A rule belongs to a schema and validates its values: `self` and, in transition rules, `oldSelf`.
-Transition rules run only where there was a value before; unchanged values are not validated again.
+Transition rules run only where there was a value before, unless they set `optionalOldSelf`.
+Violations of other rules by unchanged values are ignored.
 
     compile_validator   compiles the rules of a schema, once per version of a kind
     RuleValidator       evaluates them for each written object, under a cost budget per rule and
@@ -108,12 +109,12 @@ def _compile_rule(
     rule: Object, kind: CelType | None, schema: Object
 ) -> CompiledRule | UncompilableRule:
     try:
-        known = rule_variables(rule, kind) if kind else {}
-        program = compile_expression(rule["rule"], known)
-        message = rule.get("messageExpression", "").strip()
-        said = compile_expression(message, known) if message else None
+        variables = rule_variables(rule, kind) if kind else {}
+        program = compile_expression(rule["rule"], variables)
+        message_text = rule.get("messageExpression", "").strip()
+        message = compile_expression(message_text, variables) if message_text else None
         return CompiledRule(
-            rule, program, said, normalize_field_path(rule.get("fieldPath", "").strip(), schema)
+            rule, program, message, normalize_field_path(rule.get("fieldPath", "").strip(), schema)
         )
     except BadExpression as fault:
         return UncompilableRule(f"compilation failed: {fault.describe(rule['rule'])}")
@@ -138,76 +139,83 @@ class RuleValidator:
     def validate(self, value: Any, old: Any, path: str = "") -> Sequence[Cause]:
         """Return the causes of a value that matches its schema; `old` is the previous value."""
         budget = EvaluationBudget()
+        is_unchanged = old is not CREATED and value == old
         with suppress(CostBudgetExhausted):
-            self.validate_below(value, old, path, old is not CREATED and value == old, budget)
+            self.validate_below(value, old, path, is_unchanged=is_unchanged, budget=budget)
         return budget.causes
 
     def validate_below(
-        self, value: Any, old: Any, path: str, is_unchanged: bool, budget: EvaluationBudget
+        self, value: Any, old: Any, path: str, *, is_unchanged: bool, budget: EvaluationBudget
     ) -> None:
-        """Evaluate all rules for a value; `same` says that it equals the previous value."""
+        """Evaluate all rules for a value; `is_unchanged`: it equals the previous value."""
         if value is None:
             return
         if self.rules:
-            self._evaluate_rules(value, old, path, is_unchanged, budget)
+            self._evaluate_rules(value, old, path, is_unchanged=is_unchanged, budget=budget)
         if isinstance(value, list) and self.items:
-            self._validate_items(self.items, value, old, path, is_unchanged, budget)
+            self._validate_items(value, old, path, is_unchanged=is_unchanged, budget=budget)
         elif isinstance(value, dict):
-            self._validate_fields(value, old, path, budget)
+            self._validate_fields(value, old, path, budget=budget)
 
     def _validate_fields(
-        self, value: Object, old: Any, path: str, budget: EvaluationBudget
+        self, value: Object, old: Any, path: str, *, budget: EvaluationBudget
     ) -> None:
-        before = old if isinstance(old, dict) else {}
+        old_fields = old if isinstance(old, dict) else {}
         for name in sorted(value):
-            judge = self.fields.get(name, self.values)
-            if judge is not None:
-                inner, then = value[name], before.get(name, CREATED)
-                place = f"{path}[{name}]" if judge is self.values else _join_path(path, f".{name}")
-                judge.validate_below(
-                    inner, then, place, then is not CREATED and then == inner, budget
-                )
+            validator = self.fields.get(name, self.values)
+            if validator is None:
+                continue
+            inner, old_inner = value[name], old_fields.get(name, CREATED)
+            is_map_value = validator is self.values
+            validator.validate_below(
+                inner,
+                old_inner,
+                f"{path}[{name}]" if is_map_value else _join_path(path, f".{name}"),
+                is_unchanged=old_inner is not CREATED and old_inner == inner,
+                budget=budget,
+            )
 
     def _validate_items(
-        self,
-        judge: RuleValidator,
-        value: list[Any],
-        old: Any,
-        path: str,
-        same: bool,
-        budget: EvaluationBudget,
+        self, value: list[Any], old: Any, path: str, *, is_unchanged: bool, budget: EvaluationBudget
     ) -> None:
         """Validate items; only keyed lists correlate an item with its previous value."""
+        assert self.items is not None
         keys = tuple(self.schema.get(LIST_KEYS, ()))
         is_map = self.schema.get(LIST_TYPE) == "map"
-        known = old if isinstance(old, list) and is_map else []
-        before = {identity_key(item, keys): item for item in known}
+        old_items = old if isinstance(old, list) and is_map else []
+        old_by_key = {identity_key(item, keys): item for item in old_items}
         for at, item in enumerate(value):
-            then = before.get(identity_key(item, keys), CREATED) if before else CREATED
-            judge.validate_below(
-                item, then, f"{path}[{at}]", then == item if is_map else same, budget
+            old_item = CREATED
+            if old_by_key:
+                old_item = old_by_key.get(identity_key(item, keys), CREATED)
+            self.items.validate_below(
+                item,
+                old_item,
+                f"{path}[{at}]",
+                is_unchanged=old_item == item if is_map else is_unchanged,
+                budget=budget,
             )
 
     def _evaluate_rules(
-        self, value: Any, old: Any, path: str, same: bool, budget: EvaluationBudget
+        self, value: Any, old: Any, path: str, *, is_unchanged: bool, budget: EvaluationBudget
     ) -> None:
-        before = None if old is CREATED or old is None else self.convert(old)
-        shown, bound = self.schema.get("type", ""), self.convert(value)
+        old_self = None if old is CREATED or old is None else self.convert(old)
+        type_name, self_value = self.schema.get("type", ""), self.convert(value)
         for rule in self.rules:
             if isinstance(rule, UncompilableRule):
-                budget.causes.append(invalid(path, shown, f"rule compile error: {rule.reason}"))
+                detail = f"rule compile error: {rule.reason}"
+                budget.causes.append(invalid(path, type_name, detail))
                 continue
-            maybe = rule.source.get("optionalOldSelf", False)
-            if rule.is_transition_rule and before is None and not maybe:
+            is_optional = rule.source.get("optionalOldSelf", False)
+            if rule.is_transition_rule and old_self is None and not is_optional:
                 continue
-            was = (
-                (EMPTY_OPTIONAL if before is None else OptionalValue(True, before))
-                if maybe
-                else before
-            )
-            values = {"self": bound, "oldSelf": was}
-            cause = _evaluate_rule(rule, values, path, shown, budget)
-            if cause and (rule.is_transition_rule or not same):
+            values = {"self": self_value, "oldSelf": old_self}
+            if is_optional:
+                values["oldSelf"] = (
+                    EMPTY_OPTIONAL if old_self is None else OptionalValue(True, old_self)
+                )
+            cause = _evaluate_rule(rule, values, path, shown=type_name, budget=budget)
+            if cause and (rule.is_transition_rule or not is_unchanged):
                 budget.causes.append(cause)
 
 
@@ -233,21 +241,29 @@ def compile_validator(schema: Object, *, root: bool = False) -> RuleValidator | 
 
 
 def _evaluate_rule(
-    rule: CompiledRule, values: Mapping[str, Any], path: str, shown: str, budget: EvaluationBudget
+    rule: CompiledRule,
+    values: Mapping[str, Any],
+    path: str,
+    *,
+    shown: str,
+    budget: EvaluationBudget,
 ) -> Cause | None:
-    """Return the causes of one rule for a value."""
+    """Return the cause of a violated rule, else None.
+
+    Raises CostBudgetExhausted after it has recorded the cause in the budget.
+    """
     if budget.left <= 0:
         budget.causes.append(invalid(path, shown, _OUT_OF_BUDGET))
         raise CostBudgetExhausted
     allowed = min(MAX_RULE_COST, budget.left)
     try:
-        answer = budget.run(rule.program, values)
+        result = budget.run(rule.program, values)
     except CostLimitExceeded as error:
         budget.causes.append(invalid(path, shown, _cost_limit_message(rule, error, allowed)))
         raise CostBudgetExhausted from None
     except EvaluationError as fault:
         return invalid(path, shown, _evaluation_error_message(rule, str(fault)))
-    if answer is True:
+    if result is True:
         return None
     return _violation_cause(
         rule, _join_path(path, rule.field), shown, _violation_message(rule, values, budget)
@@ -276,16 +292,16 @@ def _violation_message(
     rule: CompiledRule, values: Mapping[str, Any], budget: EvaluationBudget
 ) -> str:
     """Return the message of a violation: of the message expression, if it yields a usable one."""
-    usual = str(rule.source.get("message", "")).strip() or f"failed rule: {rule.display_text}"
+    default = str(rule.source.get("message", "")).strip() or f"failed rule: {rule.display_text}"
     if rule.message is None:
-        return usual
+        return default
     try:
-        said = budget.run(rule.message, values)
+        result = budget.run(rule.message, values)
     except (EvaluationError, CostLimitExceeded):
-        return usual
-    text = said.strip() if isinstance(said, str) else ""
+        return default
+    text = result.strip() if isinstance(result, str) else ""
     fits = text and "\n" not in text and len(text.encode()) <= _MAX_MESSAGE_LENGTH
-    return text if fits else usual
+    return text if fits else default
 
 
 def _violation_cause(rule: CompiledRule, path: str, shown: str, detail: str) -> Cause:
@@ -322,9 +338,9 @@ def check_rules(schema: Object, path: str) -> Sequence[Cause]:
 def _walk_rules(
     schema: Object, path: str, uncorrelatable: str, *, root: bool = False
 ) -> Iterator[Sequence[Cause]]:
-    """Yield the rules of a schema and of the schemas below it.
+    """Yield the causes of each rule of a schema and of the schemas below it.
 
-    `blurred` is the path of the enclosing list whose items cannot be correlated, if any.
+    `uncorrelatable` is the path of the enclosing list whose items cannot be correlated, if any.
     """
     if declared_rules := schema.get(VALIDATIONS):
         kind = schema_type(schema, root=root)
@@ -350,17 +366,17 @@ def _walk_rules(
 
 def _check_form(rule: Object, schema: Object, path: str) -> Iterator[Cause]:
     text, message = rule.get("rule", "").strip(), rule.get("message", "")
-    said = message.strip()
+    stripped_message = message.strip()
     if not text:
         yield required(f"{path}.rule", "rule is not specified")
-    elif message and not said:
+    elif message and not stripped_message:
         yield invalid(f"{path}.message", message, "message must be non-empty if specified")
     elif len(message) > _MAX_STATIC_MESSAGE_LENGTH:
         detail = f"message must have a maximum length of {_MAX_STATIC_MESSAGE_LENGTH} characters"
         yield invalid(f"{path}.message", f"{message[:10]}...", detail)
-    elif _has_line_breaks(said):
+    elif _has_line_breaks(stripped_message):
         yield invalid(f"{path}.message", message, "message must not contain line breaks")
-    elif _has_line_breaks(text) and not said:
+    elif _has_line_breaks(text) and not stripped_message:
         detail = "message must be specified if rule contains line breaks"
         yield required(f"{path}.message", detail)
     expression = rule.get("messageExpression", "")
@@ -395,19 +411,21 @@ def _has_line_breaks(text: str) -> bool:
 def _check_expressions(
     rule: Object, kind: CelType | None, path: str, uncorrelatable: str
 ) -> Sequence[Cause]:
-    known = rule_variables(rule, kind) if kind else {}
+    variables = rule_variables(rule, kind) if kind else {}
     found: list[Cause] = []
-    program = _compile_or_report(rule, "rule", known, f"{path}.rule", "compilation failed", found)
+    program = _compile_or_report(
+        rule, "rule", variables, f"{path}.rule", "compilation failed", found
+    )
     if program and program.result_type not in (BOOL, DYN):
         found.append(_rule_error(f"{path}.rule", rule, "cel expression must evaluate to a bool"))
     place = f"{path}.messageExpression"
-    said = None
+    message = None
     if rule.get("messageExpression", "").strip():
         what = "messageExpression compilation failed"
-        said = _compile_or_report(rule, "messageExpression", known, place, what, found)
-    if said and said.result_type not in (STRING, DYN):
+        message = _compile_or_report(rule, "messageExpression", variables, place, what, found)
+    if message and message.result_type not in (STRING, DYN):
         found.append(_rule_error(place, rule, "messageExpression must evaluate to a string"))
-    return [*found, *_check_old_self(rule, program, said, path, uncorrelatable)]
+    return [*found, *_check_old_self(rule, program, message, path, uncorrelatable)]
 
 
 def _check_old_self(

@@ -144,7 +144,7 @@ def has_key(entries: dict[Any, Any], key: Any) -> bool:
 
 
 def compare_values(a: Any, b: Any) -> int:
-    """Return a negative number, zero or a positive number."""
+    """Return -1, 0 or 1. Raises EvaluationError for values that have no order."""
     kind, other = a.__class__, b.__class__
     if kind in _NUMERIC_TYPES and other in _NUMERIC_TYPES:
         if (kind is float and isnan(a)) or (other is float and isnan(b)):
@@ -187,7 +187,7 @@ def make_duration(nanos: int) -> Duration:
     return Duration(nanos)
 
 
-#: The years 1 to 9999.
+#: The years 1 to 9999 in seconds since 1970; the maximum is excluded.
 _MIN_TIMESTAMP, _MAX_TIMESTAMP = -62_135_596_800, 253_402_300_800
 
 

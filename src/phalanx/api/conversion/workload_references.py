@@ -19,8 +19,8 @@ References from a pod to its group:
     workloadRef: {name: w, podGroup: t, podGroupReplicaKey: k}  w-t-k, created from template t of w
 
 In the last form the group may not exist yet, so the pod also gets annotations from which a
-controller creates it. `aliases.py` has the rows; `validation/stale_annotations.py` removes
-annotations about another group.
+controller creates it. `aliases.py` has the rows; `validation/pod_template.py` removes annotations
+about another group.
 """
 
 from __future__ import annotations

@@ -94,7 +94,8 @@ def _served_kind(
 ) -> ServedCustomKind:
     spec, names = definition["spec"], definition["status"]["acceptedNames"]
     schema, parts = version["schema"]["openAPIV3Schema"], version.get("subresources", {})
-    api_version = f"{spec['group']}/{version['name']}"
+    name = f"{spec['group']}/{version['name']} {names['kind']}"
+    deprecation = version.get("deprecationWarning") or f"{name} is deprecated"
     kind = CustomKind(
         spec["group"],
         version["name"],
@@ -115,7 +116,7 @@ def _served_kind(
         created_revision=created_revision,
         revision=revision,
         is_terminating="deletionTimestamp" in definition["metadata"],
-        deprecation=_deprecation(version, f"{api_version} {names['kind']}"),
+        deprecation=deprecation if version.get("deprecated") else "",
         components=_openapi_components(names, spec["group"], version["name"], schema=schema),
     )
     return ServedCustomKind(
@@ -138,12 +139,6 @@ def _scale_paths(paths: Object | None) -> ScalePaths | None:
         field_keys(paths["statusReplicasPath"]),
         field_keys(paths.get("labelSelectorPath", "")),
     )
-
-
-def _deprecation(version: Object, name: str) -> str:
-    if not version.get("deprecated"):
-        return ""
-    return version.get("deprecationWarning") or f"{name} is deprecated"
 
 
 # ------------------------------------------------------------------------------------------ columns
@@ -172,14 +167,11 @@ def _column(definition: Object) -> Column:
 
 def _string_cell(path: JsonPath) -> Cell:
     def cell(obj: Object, now: float) -> Any:
-        found = find_values(path, obj)
-        return " ".join(_to_text(value) for value in found) if found else None
+        values = find_values(path, obj)
+        texts = (v if isinstance(v, str) else orjson.dumps(v).decode() for v in values)
+        return " ".join(texts) if values else None
 
     return cell
-
-
-def _to_text(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def _cell(path: JsonPath, kind: str) -> Cell:

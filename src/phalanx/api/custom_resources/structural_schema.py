@@ -112,19 +112,19 @@ def _compile_field_pruner(schema: Object, *, preserve_unknown: bool) -> Pruner:
 
     def prune(value: Any) -> Sequence[str]:
         unknown: list[str] = []
-        gone: list[str] = []
+        pruned: list[str] = []
         for key, inner in value.items():
             prune_inner = fields.get(key, others)
             if prune_inner is None:
                 if not preserve_unknown:
                     unknown.append(f".{key}")
-                    gone.append(key)
+                    pruned.append(key)
             elif inner is None:
                 if not (key in nullable if key in fields else keeps_null):
-                    gone.append(key)
+                    pruned.append(key)
             elif inner.__class__ not in _SCALAR_TYPES or prune_inner is _prune_metadata:
                 unknown += [f".{key}{path}" for path in prune_inner(inner)]
-        for key in gone:
+        for key in pruned:
             del value[key]
         return unknown
 
@@ -381,7 +381,9 @@ def _value_node(schema: Object) -> SchemaNode:
     if kind in _SCALARS:
         return _SCALARS[kind]
     if kind == "array":
-        return _list_node(schema)
+        keys = {"k": schema[LIST_KEYS]} if LIST_KEYS in schema else {}
+        items = _value_node(schema.get("items") or {})
+        return {"l": items, "lt": schema.get(LIST_TYPE, "atomic"), **keys}
     if kind == "object" and more:
         return {"m": _value_node(more) if isinstance(more, dict) else "any", **_map_type(schema)}
     fields = {name: _node_with_default(one) for name, one in schema.get("properties", {}).items()}
@@ -391,15 +393,9 @@ def _value_node(schema: Object) -> SchemaNode:
 
 
 def _node_with_default(schema: Object) -> SchemaNode:
-    found = _value_node(schema)
-    facts = {"t": found} if isinstance(found, str) else found
-    return {**facts, "d": schema["default"]} if "default" in schema else found
-
-
-def _list_node(schema: Object) -> SchemaNode:
-    facts: dict[str, Any] = {"l": _value_node(schema.get("items") or {})}
-    facts["lt"] = schema.get(LIST_TYPE, "atomic")
-    return {**facts, "k": schema[LIST_KEYS]} if LIST_KEYS in schema else facts
+    node = _value_node(schema)
+    facts = {"t": node} if isinstance(node, str) else node
+    return {**facts, "d": schema["default"]} if "default" in schema else node
 
 
 def _map_type(schema: Object) -> dict[str, Any]:

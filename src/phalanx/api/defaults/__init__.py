@@ -4,5 +4,6 @@
     schema_defaults.py                   defaults that the schemas themselves declare
     pod.py, workloads.py, custom_resource_definition.py    functions of larger kinds
 
-Pure and idempotent: defaulting an object twice gives the same object.
+Functions change the object in place and read nothing else. Defaulting is idempotent: applied twice
+it gives the same object.
 """

@@ -69,7 +69,7 @@ def _combined_schemas(schema: Object) -> list[Object]:
 
 
 def update_definition_status(obj: Object, taken: TakenNames, now: str) -> None:
-    """Derive the status of a definition from its spec."""
+    """Derive the status of a definition from its spec and from the names that others use."""
     status = obj.setdefault("status", {})
     stored = status.setdefault("storedVersions", [])
     for version in obj["spec"].get("versions") or ():
@@ -78,21 +78,22 @@ def update_definition_status(obj: Object, taken: TakenNames, now: str) -> None:
     if not stored:
         del status["storedVersions"]
     reason, message = _accept_names(obj["spec"].get("names", {}), status, taken)
-    fits = not reason
-    reason_and_message = (reason, message) if reason else ("NoConflicts", "no conflicts found")
-    set_condition(obj, NAMES_ACCEPTED, fits, *reason_and_message, now)
+    is_accepted = not reason
+    if is_accepted:
+        reason, message = "NoConflicts", "no conflicts found"
+    set_condition(obj, NAMES_ACCEPTED, is_accepted, reason=reason, message=message, now=now)
     if find_condition(obj, ESTABLISHED).get("status") == "True":
         return
-    reason_and_message = ("InitialNamesAccepted", "the initial names have been accepted")
-    if not fits:
-        reason_and_message = ("NotAccepted", "not all names are accepted")
-    set_condition(obj, ESTABLISHED, fits, *reason_and_message, now)
+    reason, message = "NotAccepted", "not all names are accepted"
+    if is_accepted:
+        reason, message = "InitialNamesAccepted", "the initial names have been accepted"
+    set_condition(obj, ESTABLISHED, is_accepted, reason=reason, message=message, now=now)
 
 
-def _accept_names(wanted: Object, status: Object, taken: TakenNames) -> tuple[str, str]:
+def _accept_names(names: Object, status: Object, taken: TakenNames) -> tuple[str, str]:
     """Accept each name that is free; return reason and message of the last one that is not."""
-    had, trouble = status.get("acceptedNames", {}), ("", "")
-    accepted = dict(had)
+    old_names, conflict = status.get("acceptedNames", {}), ("", "")
+    accepted = dict(old_names)
     for field, used, reason in (
         ("plural", taken.resources, "PluralConflict"),
         ("singular", taken.resources, "SingularConflict"),
@@ -102,16 +103,16 @@ def _accept_names(wanted: Object, status: Object, taken: TakenNames) -> tuple[st
     ):
         in_use = [
             n
-            for n in _as_list(wanted.get(field))
-            if n in used and n not in _as_list(had.get(field))
+            for n in _as_list(names.get(field))
+            if n in used and n not in _as_list(old_names.get(field))
         ]
         if in_use:
-            trouble = reason, ", ".join(f'"{name}" is already in use' for name in in_use)
+            conflict = reason, ", ".join(f'"{name}" is already in use' for name in in_use)
         else:
-            _copy_field(field, wanted, accepted)
-    _copy_field("categories", wanted, accepted)
+            _copy_field(field, names, accepted)
+    _copy_field("categories", names, accepted)
     status["acceptedNames"] = accepted
-    return trouble
+    return conflict
 
 
 def _as_list(names: Any) -> list[str]:
@@ -132,7 +133,7 @@ def find_condition(obj: Object, kind: str) -> Object:
 
 
 def set_condition(
-    obj: Object, kind: str, is_true: bool, reason: str, message: str, now: str
+    obj: Object, kind: str, is_true: bool, *, reason: str, message: str, now: str
 ) -> None:
     """Set a condition; its transition time changes only with its status."""
     new = {"type": kind, "status": str(is_true), "reason": reason, "message": message}
@@ -147,9 +148,10 @@ def set_condition(
 
 
 def mark_terminating(obj: Object, now: str) -> None:
-    """Set the condition Terminating on a definition that is being deleted."""
+    """Set condition and finalizer of a definition whose objects are being deleted."""
     finalizers = obj["metadata"].setdefault("finalizers", [])
     if CLEANUP_FINALIZER not in finalizers:
         finalizers.append(CLEANUP_FINALIZER)
     message = "CustomResource deletion is in progress"
-    set_condition(obj, TERMINATING, True, "InstanceDeletionInProgress", message, now)
+    reason = "InstanceDeletionInProgress"
+    set_condition(obj, TERMINATING, is_true=True, reason=reason, message=message, now=now)

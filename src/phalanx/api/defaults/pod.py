@@ -6,7 +6,7 @@ A template gets `default_pod_spec` only. The Pods that are created from it get t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -54,8 +54,11 @@ def default_pod(pod: Object) -> None:
     spec = pod["spec"]
     default_pod_spec(spec)
     spec.setdefault("enableServiceLinks", True)
-    for container in (*spec.get("containers", ()), *spec.get("initContainers", ())):
-        _default_requests_to_limits(container["resources"])
+    for container in _main_and_init_containers(spec):
+        # A missing request is the limit of the same resource.
+        resources = container["resources"]
+        if limits := resources.get("limits"):
+            resources["requests"] = {**limits, **resources.get("requests", {})}
         if spec.get("hostNetwork"):
             _default_host_ports(container)
     if spec.get("resources", {}).get("limits"):
@@ -67,9 +70,12 @@ def default_pod_spec(spec: Object) -> None:
     """Apply the defaults of a Pod's or a template's spec."""
     _set_defaults(spec, _POD_SPEC_DEFAULTS)
     spec.setdefault("securityContext", {})
-    _mirror_service_account(spec)
-    for container in _containers(spec):
-        _default_container(container)
+    # `serviceAccount` is the deprecated name of `serviceAccountName`.
+    if account := spec.get("serviceAccountName") or spec.get("serviceAccount"):
+        spec["serviceAccountName"] = spec["serviceAccount"] = account
+    for field in ("containers", "initContainers", "ephemeralContainers"):
+        for container in spec.get(field, ()):
+            _default_container(container)
     for volume in spec.get("volumes", ()):
         _default_volume(volume)
 
@@ -91,7 +97,7 @@ def prepare_pod_for_create(pod: Object, now: str) -> None:
 
 
 def qos_class(spec: Object) -> str:
-    """Return the quality of service class, from the requests and limits of the containers."""
+    """Return the QoS class, from the pod-level resources if there are any, else the containers'."""
     whole = spec.get("resources") or {}
     has_own = any(name in whole.get(part, {}) for part in whole for name in _QOS_RESOURCES)
     parts = (
@@ -102,12 +108,12 @@ def qos_class(spec: Object) -> str:
     ]
     if not any(requests or limits for requests, limits in stated):
         return "BestEffort"
-    settled = all(_is_guaranteed(requests, limits) for requests, limits in stated)
-    return "Guaranteed" if settled else "Burstable"
+    is_guaranteed = all(_is_guaranteed(requests, limits) for requests, limits in stated)
+    return "Guaranteed" if is_guaranteed else "Burstable"
 
 
 def _default_status(status: Object, spec: Object) -> None:
-    """Fill in the QoS class and mirror `podIP` and `hostIP` with the first of their lists."""
+    """Fill in the QoS class and mirror `podIP` and the first of `podIPs`."""
     if status and "qosClass" not in status:
         status["qosClass"] = qos_class(spec)
     first = status.get("podIP") or next((ip["ip"] for ip in status.get("podIPs", ())), "")
@@ -127,7 +133,7 @@ def _qos_quantities(resources: Object, part: str) -> dict[str, str]:
 
 
 def _is_guaranteed(requests: Mapping[str, str], limits: Mapping[str, str]) -> bool:
-    """Whether requests equal limits."""
+    """Whether CPU and memory have limits, and requests equal to them."""
     return len(requests) == len(limits) == len(_QOS_RESOURCES) and all(
         requests[name] == limits[name] or exact_value(requests[name]) == exact_value(limits[name])
         for name in _QOS_RESOURCES
@@ -139,25 +145,14 @@ def _set_defaults(obj: Object, defaults: Mapping[str, Any]) -> None:
         obj.setdefault(key, default)
 
 
-def _containers(spec: Object) -> Iterator[Object]:
-    yield from spec.get("containers", ())
-    yield from spec.get("initContainers", ())
-    yield from spec.get("ephemeralContainers", ())
-
-
-def _mirror_service_account(spec: Object) -> None:
-    """Mirror `serviceAccountName` and the deprecated `serviceAccount`."""
-    if account := spec.get("serviceAccountName") or spec.get("serviceAccount"):
-        spec["serviceAccountName"] = spec["serviceAccount"] = account
-
-
 def _default_container(container: Object) -> None:
     _set_defaults(container, _CONTAINER_DEFAULTS)
     if "imagePullPolicy" not in container:
         container["imagePullPolicy"] = _pull_policy(container.get("image", ""))
     for name in _PROBES:
         if name in container:
-            _default_probe(container[name])
+            _default_http(container[name])
+            _set_defaults(container[name], _PROBE_DEFAULTS)
     for name in _HOOKS:
         _default_http(container.get("lifecycle", {}).get(name, {}))
     for variable in container.get("env", ()):
@@ -165,15 +160,10 @@ def _default_container(container: Object) -> None:
 
 
 def _pull_policy(image: str) -> str:
-    """Return `Always` for an image without a tag or with the tag `latest`."""
+    """Return `Always` for an image without a digest and with no tag or the tag `latest`."""
     name, _, digest = image.partition("@")
     tag = name.rpartition("/")[2].partition(":")[2]
     return "Always" if name and not digest and tag in ("", "latest") else "IfNotPresent"
-
-
-def _default_probe(probe: Object) -> None:
-    _default_http(probe)
-    _set_defaults(probe, _PROBE_DEFAULTS)
 
 
 def _default_http(handler: Object) -> None:
@@ -204,25 +194,19 @@ def _default_volume(volume: Object) -> None:
         template.get("spec", {}).setdefault("volumeMode", "Filesystem")
 
 
-def _default_requests_to_limits(resources: Object) -> None:
-    """Set missing requests to the limits of the same resource."""
-    if limits := resources.get("limits"):
-        resources["requests"] = {**limits, **resources.get("requests", {})}
-
-
 def _default_pod_level_requests(spec: Object) -> None:
     """Set missing pod-level requests: to the sum of the containers' requests, else to the limit."""
     resources = spec["resources"]
     stated = resources.get("requests", {})
-    together = {**resources["limits"], **_sum_requests(spec)}
-    wanted = {name: text for name, text in together.items() if _is_pod_level_resource(name)}
-    if wanted or stated:
-        resources["requests"] = {**wanted, **stated}
-
-
-def _is_pod_level_resource(name: str) -> bool:
-    """Whether a pod may request a resource at the pod level."""
-    return name in _QOS_RESOURCES or name.startswith(_HUGE_PAGES_PREFIX)
+    quantities = {**resources["limits"], **_sum_requests(spec)}
+    # Only these resources may be requested at the pod level.
+    defaults = {
+        name: quantity
+        for name, quantity in quantities.items()
+        if name in _QOS_RESOURCES or name.startswith(_HUGE_PAGES_PREFIX)
+    }
+    if defaults or stated:
+        resources["requests"] = {**defaults, **stated}
 
 
 def _sum_requests(spec: Object) -> dict[str, str]:
@@ -256,7 +240,7 @@ def _default_host_ports(container: Object) -> None:
 
 
 def _apply_match_label_keys(pod: Object) -> None:
-    """Add a requirement with the Pod's own label value for each key of `matchLabelKeys`."""
+    """Add a requirement with the Pod's own label value for each (mis)match label key."""
     labels = pod["metadata"].get("labels", {})
     affinity = pod["spec"].get("affinity", {})
     for sort in _AFFINITIES:

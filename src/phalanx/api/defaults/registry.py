@@ -1,10 +1,11 @@
 """The defaulting functions of every kind, applied in order and in place.
 
 `apply_defaults` runs on every object that is written, on create and on update, and is idempotent.
-Before the functions of the kind it applies the defaults that the schema declares (`Schema.fill`).
-`prepare_for_create` runs once, on create, and sets the initial state, whatever the request said.
-Defaults that depend on other objects (priority classes, limit ranges) are admission and belong to
-the server. Services get no cluster IP or node port, because nothing here could serve them.
+Before the functions of the kind it applies the defaults that the schema declares
+(`Schema.apply_defaults`). `prepare_for_create` runs once, on create, and sets the initial status,
+whatever the request contains. Defaults that depend on other objects (priority classes, limit
+ranges) are admission and belong to the server. Services get no cluster IP or node port, because
+nothing here could serve them.
 """
 
 from __future__ import annotations
@@ -85,10 +86,10 @@ _BUDGET_COUNTS = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "exp
 def apply_defaults(kind: Kind, obj: Object) -> None:
     """Apply the defaults of an object in place."""
     if kind in _CACHED_KINDS:
-        said = compact_json({key: value for key, value in obj.items() if key != "metadata"})
-        if len(said) <= MAX_CACHED_BYTES:
+        encoded = compact_json({key: value for key, value in obj.items() if key != "metadata"})
+        if len(encoded) <= MAX_CACHED_BYTES:
             schema(_METADATA).apply_defaults(obj.setdefault("metadata", {}))
-            obj.update(orjson.loads(_apply_cached(kind, said)))
+            obj.update(orjson.loads(_apply_cached(kind, encoded)))
             return
     _apply_all(kind, obj)
 

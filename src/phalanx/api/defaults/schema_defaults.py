@@ -2,7 +2,8 @@
 
 A required field gets its zero value (`""`, 0), a required struct becomes `{}` with its own defaults
 inside, and declared defaults (`protocol: TCP`) are filled in. One walk in place, by compiled
-closures that visit only fields with something to fill in. Called through `schema.Schema.fill`.
+closures that visit only fields with something to fill in. Called through
+`schema.Schema.apply_defaults`.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ def fill_defaults(name: str, value: Any) -> None:
 @cache
 def _compile_filler(name: str) -> _FillFunction:
     """Compile the filler of a definition; nested definitions are compiled on first use."""
-    scalars = _scalar_defaults(name)
-    structs = _struct_defaults(name)
+    scalars = [row for row in _defaults(name) if not isinstance(row[1], dict)]
+    structs = [row for row in _defaults(name) if isinstance(row[1], dict)]
     inner: list[tuple[str, _FillFunction]] = []
     pending = [True]
 
@@ -57,14 +58,6 @@ def _defaults(name: str) -> list[tuple[str, Any]]:
     return [
         (key, default) for key, default in declared if default != "" or key in node.get("r", ())
     ]
-
-
-def _scalar_defaults(name: str) -> list[tuple[str, Any]]:
-    return [row for row in _defaults(name) if not isinstance(row[1], dict)]
-
-
-def _struct_defaults(name: str) -> list[tuple[str, Any]]:
-    return [row for row in _defaults(name) if isinstance(row[1], dict)]
 
 
 def _nested_fillers(name: str) -> list[tuple[str, _FillFunction]]:

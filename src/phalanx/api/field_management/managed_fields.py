@@ -232,8 +232,8 @@ def server_side_apply(
     mine, others = _split_by_owner(_tracked_entries(schema, live, manager, now), owner)
     last, applied = _entry_fields(mine), owned_fields(schema, config)
     still_owned = reduce(or_, map(_entry_fields, others), applied | _NEVER_REMOVED)
-    gone = include_parent_structs(schema, last) - include_parent_structs(schema, still_owned)
-    after = remove_fields(schema, merge_configuration(schema, before, config), gone)
+    unowned = include_parent_structs(schema, last) - include_parent_structs(schema, still_owned)
+    after = remove_fields(schema, merge_configuration(schema, before, config), unowned)
     changed, removed = compare(schema, before, after)
     conflicts = _find_conflicts(others, changed)
     if conflicts.fields and not force:

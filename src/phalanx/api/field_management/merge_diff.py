@@ -221,9 +221,9 @@ def merge_configuration(schema: Schema, live: Object, config: Object) -> Object:
     return result
 
 
-def remove_fields(schema: Schema, obj: Object, gone: FieldSet) -> Object:
+def remove_fields(schema: Schema, obj: Object, removed: FieldSet) -> Object:
     """Return an object without some fields and everything below them."""
-    result: Object = _remove_from_value(schema_type(schema), obj, gone.to_fields_v1())
+    result: Object = _remove_from_value(schema_type(schema), obj, removed.to_fields_v1())
     return result
 
 
@@ -291,11 +291,11 @@ def _next_live_elements(
 # -------------------------------------------------------------------------------------- pruning
 
 
-def _remove_from_value(value_type: FieldType | None, value: Any, gone: Tree | None) -> Any:
-    if value_type is None or not value or gone is None:
+def _remove_from_value(value_type: FieldType | None, value: Any, removed: Tree | None) -> Any:
+    if value_type is None or not value or removed is None:
         return value
     if isinstance(value_type, AssociativeList):
-        branches = [gone.get(value_type.item_element(item)) for item in value]
+        branches = [removed.get(value_type.item_element(item)) for item in value]
         items = zip(value, branches, strict=True)
         return [
             _remove_from_value(value_type.item, item, branch)
@@ -303,9 +303,11 @@ def _remove_from_value(value_type: FieldType | None, value: Any, gone: Tree | No
             if not _is_removed(branch)
         ]
     return {
-        name: _remove_from_value(value_type.field_type(name), part, gone.get(field_element(name)))
+        name: _remove_from_value(
+            value_type.field_type(name), part, removed.get(field_element(name))
+        )
         for name, part in value.items()
-        if not _is_removed(gone.get(field_element(name)))
+        if not _is_removed(removed.get(field_element(name)))
     }
 
 

@@ -77,10 +77,10 @@ def _readiness_gates(pod: Object, now: float) -> str:
 
 def _node_status(node: Object, now: float) -> str:
     ready = _condition(node, "Ready")
-    words = {"True": "Ready", "False": "NotReady"}
-    word = words.get(ready.get("status", ""), "Unknown") if ready else "Unknown"
+    statuses = {"True": "Ready", "False": "NotReady"}
+    status = statuses.get(ready.get("status", ""), "Unknown") if ready else "Unknown"
     cordoned = node.get("spec", {}).get("unschedulable")
-    return f"{word},SchedulingDisabled" if cordoned else word
+    return f"{status},SchedulingDisabled" if cordoned else status
 
 
 def _roles(node: Object, now: float) -> str:

@@ -1,8 +1,16 @@
 """Validation: the causes for which an object is refused, each with its field path.
 
-    checks.py      the combinators that validation is written in
-    registry.py    the check of every kind and subresource; `validate` is the entry point
-    other modules  the checks of one kind or of a part that several kinds share
+A check never changes an object and never reads another one. `registry.validate` is the entry point
+for built-in kinds; the server calls the checks of CustomResourceDefinitions itself.
 
-Pure: a check never changes an object and never reads another one.
+    checks.py                             the combinators that all checks are written in
+    registry.py                           the check of every kind and subresource, and small kinds
+    metadata.py, resources.py             metadata, selectors, conditions; quantities, quotas
+    pod.py, pod_spec.py, pod_template.py  Pods, pod specs, templates
+    containers.py, volumes.py, pod_scheduling.py    parts of a pod spec; PersistentVolumes
+    pod_group.py                          PodGroups, CompositePodGroups, Workloads
+    job.py, job_policies.py, job_status.py          Jobs and CronJobs
+    job_set.py, job_set_policies.py, leader_worker_set.py    kinds that create Jobs or pods
+    core_kinds.py, policy.py, dynamic_resources.py  Nodes, Secrets, Services; RBAC; devices
+    custom_resource_definition.py, structural_schema.py, schema_values.py    custom resources
 """

@@ -115,12 +115,12 @@ def cached(check: Check) -> Check:
 
 
 def non_empty(new: Any, old: Any) -> Causes:
-    """Require that a value is present."""
+    """Require that a value is present and neither empty nor zero."""
     return () if new else [required("")]
 
 
 def mandatory(check: Check) -> Check:
-    """Require that a value is present and neither empty nor zero."""
+    """Check a value and require that it is present and neither empty nor zero."""
 
     def check_needed(new: Any, old: Any) -> Causes:
         return check(new, old) if new else [required("")]
@@ -129,7 +129,7 @@ def mandatory(check: Check) -> Check:
 
 
 def optional(check: Check) -> Check:
-    """Check a value unless it is absent or empty."""
+    """Check a value unless it is absent or empty; zero is checked."""
 
     def check_given(new: Any, old: Any) -> Causes:
         return check(new, old) if new or new == 0 else ()
@@ -147,7 +147,7 @@ def if_present(check: Check) -> Check:
 
 
 def each(check: Check) -> Check:
-    """Check every item of a list."""
+    """Check every item of a list, on updates too as if it were new."""
 
     def check_each(new: Any, old: Any) -> Causes:
         found: Causes = ()
@@ -277,7 +277,7 @@ def max_items(limit: int, check: Check) -> Check:
 
 
 def unique(*keys: str) -> Check:
-    """Require that items differ in a field; the cause is at the item."""
+    """Require that items differ in at least one of these fields; the cause is at the item."""
 
     def check(new: Any, old: Any) -> Causes:
         return [duplicate(f"[{at}]", new[at]) for at in find_duplicate_items(new, *keys)]

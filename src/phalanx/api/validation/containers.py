@@ -144,7 +144,7 @@ _ENV_FROM_SOURCE = struct(
 
 
 def _check_one_source_each(new: Any, old: Any) -> Causes:
-    """Require one source per variable; Kubernetes reports the cause at the whole list."""
+    """Require one source per entry of `envFrom`; Kubernetes reports the cause at the whole list."""
     found: list[Cause] = []
     for source in new:
         named = [name for name in ("configMapRef", "secretRef") if name in source]
@@ -280,7 +280,10 @@ _MOUNT_PROPAGATION = one_of("Bidirectional", "HostToContainer", "None")
 
 
 def _check_mount_paths(new: Any, old: Any) -> Causes:
-    """Check overlaps of mount paths; Kubernetes reports them at the list of mounts."""
+    """Check sub-paths, mount propagation and unique mount paths.
+
+    Kubernetes reports a bad sub-path or propagation without the index of the mount.
+    """
     found: list[Cause] = []
     for at, mount in enumerate(new):
         for field in ("subPath", "subPathExpr"):

@@ -236,7 +236,7 @@ _SERVICE_PORT = struct(
 
 
 def _check_unique_ports(new: Any, old: Any) -> Causes:
-    """Require unique names, and unique pairs of port and protocol."""
+    """Require unique names (of several ports) and unique pairs of port and protocol."""
     found: list[Cause] = []
     if len(new) > 1:
         unnamed = (at for at, port in enumerate(new) if not port.get("name"))
@@ -266,8 +266,9 @@ def _check_no_node_ports(new: Any, old: Any) -> Causes:
 
 
 def _check_service_addresses(new: Any, old: Any) -> Causes:
-    """Check cluster IPs: valid addresses, None, or absent for ExternalName."""
-    kind, addresses = new.get("type"), new.get("clusterIPs") or _as_list(new.get("clusterIP"))
+    """Check cluster IPs: valid addresses or None; ExternalName requires a name and no address."""
+    kind, address = new.get("type"), new.get("clusterIP")
+    addresses = new.get("clusterIPs") or ([address] if address else [])
     if kind == "ExternalName":
         found = _check_external_name(new.get("externalName", ""))
         detail = "may not be set when `type` is 'ExternalName'"
@@ -280,10 +281,6 @@ def _check_service_addresses(new: Any, old: Any) -> Causes:
         for at, address in enumerate(addresses)
         for fault in validate_ip(address)
     ]
-
-
-def _as_list(address: str | None) -> list[str]:
-    return [address] if address else []
 
 
 def _check_external_name(name: str) -> list[Cause]:

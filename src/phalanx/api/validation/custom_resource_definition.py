@@ -259,7 +259,7 @@ def _check_versions(new: Any, old: Any) -> Causes:
 
 
 def _check_conversion(new: Any, old: Any) -> Causes:
-    """Check the conversion strategy; webhooks are not called, all versions share one form."""
+    """Check the conversion strategy: only `None` is supported, no conversion webhook is called."""
     strategy = (new or {}).get("strategy")
     if strategy == "None":
         webhook = "should not be set when strategy is not set to Webhook"
@@ -279,7 +279,7 @@ def _check_preserve_unknown_fields(new: Any, old: Any) -> Causes:
 
 
 def _check_stored_versions(new: Any, old: Any) -> Causes:
-    """Require that `storedVersions` exist and contain the storage version."""
+    """Require that `storedVersions` are in the spec and include the storage version."""
     field, stored = "status.storedVersions", new.get("status", {}).get("storedVersions")
     if not stored:
         return [invalid(field, stored, "must have at least one stored version")]
@@ -299,7 +299,7 @@ def _check_stored_versions(new: Any, old: Any) -> Causes:
 
 
 def _check_immutable_fields(new: Any, old: Any) -> Causes:
-    """Refuse changes of names, and of scope and kind once the definition is established."""
+    """Refuse changes of group and plural name, and of scope and kind once it is established."""
     if old is CREATED:
         return ()
     established = find_condition(old, ESTABLISHED).get("status") == "True"

@@ -1,6 +1,6 @@
 """Validation of ResourceClaims, their templates, DeviceClasses and ResourceSlices.
 
-CEL expressions that select devices are checked for their length only.
+CEL expressions that select devices are checked for presence and length only.
 """
 
 from __future__ import annotations
@@ -113,11 +113,11 @@ _SUB_REQUEST = all_of(struct(("name", mandatory(_LABEL))), _DEVICE_REQUEST)
 
 
 def _check_request_type(new: Any, old: Any) -> Causes:
-    ways = [way for way in ("exactly", "firstAvailable") if new.get(way) is not None]
+    types = [name for name in ("exactly", "firstAvailable") if new.get(name) is not None]
     detail = "exactly one of `exactly` or `firstAvailable` is required"
-    if not ways:
+    if not types:
         return [required("", detail)]
-    return [invalid("", None, f"{detail}, but multiple fields are set")] if len(ways) > 1 else ()
+    return [invalid("", None, f"{detail}, but multiple fields are set")] if len(types) > 1 else ()
 
 
 _REQUEST = all_of(
@@ -248,14 +248,17 @@ def _check_unique_consumers(new: Any, old: Any) -> Causes:
 
 
 def _check_allocation(new: Any, old: Any) -> Causes:
-    """Check an allocation: it is released as a whole, and only allocated claims are reserved."""
+    """Check an allocation, which may be removed but not changed, and `reservedFor`.
+
+    Only an allocated claim can be reserved, and a claim that is being deleted gets no new users.
+    """
     status: Object = new.get("status", {})
     before: Object = {} if old is CREATED else old.get("status", {})
-    now, then = status.get("allocation"), before.get("allocation")
+    allocation, old_allocation = status.get("allocation"), before.get("allocation")
     found: list[Cause] = []
-    if now is not None and then is not None and now != then:
+    if allocation is not None and old_allocation is not None and allocation != old_allocation:
         found.append(invalid("allocation", None, "field is immutable"))
-    if status.get("reservedFor") and now is None:
+    if status.get("reservedFor") and allocation is None:
         found.append(forbidden("reservedFor", "may not be specified when `allocated` is not set"))
     users, earlier = status.get("reservedFor", ()), before.get("reservedFor", ())
     if new["metadata"].get("deletionTimestamp") and len(users) > len(earlier):
@@ -361,10 +364,12 @@ def _check_attribute_names(new: Any, old: Any) -> Causes:
 def _check_one_value(new: Any, old: Any) -> Causes:
     found: list[Cause] = []
     for name, attribute in new.items():
-        said = [kind for kind in _ATTRIBUTE_TYPES if kind in attribute]
-        if len(said) != 1:
+        types = [kind for kind in _ATTRIBUTE_TYPES if kind in attribute]
+        if len(types) != 1:
             detail = "exactly one value must be specified"
-            found.append(invalid(f"[{name}]", attribute, detail) if said else required(f"[{name}]"))
+            found.append(
+                invalid(f"[{name}]", attribute, detail) if types else required(f"[{name}]")
+            )
         long = (
             kind for kind in _STRING_TYPES if len(attribute.get(kind, "")) > _MAX_ATTRIBUTE_VALUE
         )

@@ -1,8 +1,8 @@
 """Validation of Jobs, of the Job spec that templates share, and of CronJobs.
 
-After creation a Job may change parallelism, its limits and `suspend`; an indexed Job may change
-completions together with parallelism. While it is suspended and has no pods, these fields of its
-pod template may change:
+After creation a Job may change parallelism, `suspend`, the `minCount` of its gang, and its limits
+except `backoffLimitPerIndex`; an indexed Job may change completions together with parallelism.
+While it is suspended and has no pods, these fields of its pod template may change:
 
     labels and annotations         nodeSelector, tolerations       schedulingGates
     node affinity                  resources of containers
@@ -325,14 +325,14 @@ check_job: Check = all_of(
 )
 
 
-#: The names of its Jobs add the scheduled minute to the name of a CronJob.
+#: The names of the Jobs append a dash and the scheduled minute to the name of their CronJob.
 MAX_CRON_JOB_NAME = 52
 _is_time_zone_part = re.compile(r"[A-Za-z0-9.\-_+]{1,14}").fullmatch
 _CRON_JOB_LIMIT = optional(minimum(0))
 
 
 def _check_schedule(new: Any, old: Any) -> Causes:
-    """Refuse a time zone inside a new schedule; an existing one stays valid."""
+    """Check the schedule: a time zone in it is refused if it is new or `timeZone` is set too."""
     text = new.get("schedule", "")
     if not text:
         return [required("schedule")]

@@ -4,9 +4,9 @@
 `minCount`, which then follows the parallelism, and absent fields stay absent. Only `minCount` may
 change; in the Job template of a CronJob, `basic` and `gang` may replace each other.
 
-`spec.gangPolicy` is the short form: JobAsGang is a gang of all pods that run at a time, NoGang
-creates no group at all, absent means nothing. Both fields together must agree. `job.py` makes the
-policy immutable in Jobs; templates may change it.
+`spec.gangPolicy` is the short form: JobAsGang makes all pods that run at a time a gang, NoGang
+creates no group; without it `scheduling` alone decides. Both fields together must agree. `job.py`
+makes the policy immutable in Jobs; templates may change it.
 
 The other policies get the whole spec of the Job, because they depend on other fields.
 """
@@ -65,19 +65,20 @@ def is_gang_by_policy(spec: Object) -> bool:
 
 def has_gang_policy_only(spec: Object) -> bool:
     """Whether `gangPolicy` alone decides how the pods of a Job are scheduled."""
-    said = (spec.get("scheduling") or {}).get("schedulingPolicy")
-    return not said and bool(_gang_policy_of(spec))
+    policy = (spec.get("scheduling") or {}).get("schedulingPolicy")
+    return not policy and bool(_gang_policy_of(spec))
 
 
 def is_inferred_gang(spec: Object) -> bool:
-    """Whether an indexed Job without a policy looks like a gang: all completions run at a time.
+    """Whether an indexed Job without a policy counts as a gang.
 
-    Used only with the feature gate JobGangInference.
+    It does if it has more than one pod and runs all completions at a time. Used only with the
+    feature gate JobGangInference.
     """
-    said = (spec.get("scheduling") or {}).get("schedulingPolicy") or _gang_policy_of(spec)
+    policy = (spec.get("scheduling") or {}).get("schedulingPolicy") or _gang_policy_of(spec)
     count = spec.get("parallelism") or 0
     is_whole = count > 1 and spec.get("completions") == count
-    return not said and spec.get("completionMode") == "Indexed" and is_whole
+    return not policy and spec.get("completionMode") == "Indexed" and is_whole
 
 
 def check_inferred_gang_size(new: Any, old: Any) -> Causes:
@@ -95,7 +96,7 @@ def check_gang_policy_conflicts(new: Any, old: Any) -> Causes:
     scheduling = new.get("scheduling") or {}
     policy = scheduling.get("schedulingPolicy") or {}
     mode = scheduling.get("disruptionMode") or {}
-    unlike: dict[str, list[str]] = {
+    conflicting_fields: dict[str, list[str]] = {
         JOB_AS_GANG: ["schedulingPolicy.basic"] if "basic" in policy else [],
         NO_GANG: [
             *(["schedulingPolicy.gang"] if "gang" in policy else []),
@@ -103,10 +104,14 @@ def check_gang_policy_conflicts(new: Any, old: Any) -> Causes:
             *(field for field in _GROUP_ONLY_FIELDS if scheduling.get(field)),
         ],
     }
-    word = _gang_policy_of(new)
+    gang_policy = _gang_policy_of(new)
     return [
-        invalid("gangPolicy.policy", word, f"may not be {word} when scheduling.{field} is set")
-        for field in unlike.get(word, ())
+        invalid(
+            "gangPolicy.policy",
+            gang_policy,
+            f"may not be {gang_policy} when scheduling.{field} is set",
+        )
+        for field in conflicting_fields.get(gang_policy, ())
     ]
 
 
@@ -125,14 +130,14 @@ def immutable_presence(check: Check) -> Check:
     def check_settled(new: Any, old: Any) -> Causes:
         if old is CREATED or (new is None) == (old is None):
             return inner(new, old)
-        gone = "field cannot be cleared once set"
-        return [invalid("", None, gone if new is None else "field cannot be set once created")]
+        cleared = "field cannot be cleared once set"
+        return [invalid("", None, cleared if new is None else "field cannot be set once created")]
 
     return check_settled
 
 
 def policy_with_optional_count(count: str) -> Check:
-    """Check a basic policy, or a gang policy whose `minCount` is optional."""
+    """Check a basic policy, or a gang policy whose size (the field `count`) is optional."""
     size = struct((count, optional(minimum(1))))
     return all_of(union(*_POLICY_VARIANTS), struct(("gang", if_present(size))))
 
@@ -376,7 +381,7 @@ def _count_indexes(text: str | None, completions: int) -> tuple[int, list[Cause]
 
 
 def _check_replacement_policy(spec: Object) -> list[Cause]:
-    """Require podReplacementPolicy Failed with a pod failure policy."""
+    """Check podReplacementPolicy; a pod failure policy allows only Failed."""
     policy = spec.get("podReplacementPolicy")
     supported = _REPLACEMENT_POLICIES[:1] if "podFailurePolicy" in spec else _REPLACEMENT_POLICIES
     if policy is None or policy in supported:

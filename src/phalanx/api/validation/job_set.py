@@ -1,8 +1,9 @@
 """Validation of JobSets.
 
-The Job templates are validated as Jobs (`job.py`). After creation a JobSet may change `suspend` and
-`ttlSecondsAfterFinished`. Its replicated jobs are immutable except for gang sizes; while it is
-suspended, these fields of their pod templates may change:
+The Job templates are validated as Jobs (`job.py`). After creation a JobSet may change `suspend`,
+`ttlSecondsAfterFinished` and `coordinator`; network, volume claims and the policies for success,
+failure and startup may be set or removed but not changed. Its replicated jobs are immutable except
+for gang sizes; while it is suspended, these fields of their pod templates may change:
 
     labels and annotations    nodeSelector    tolerations    schedulingGates
 """
@@ -59,7 +60,7 @@ _NON_NEGATIVE = optional(minimum(0))
 
 
 def _dns_name_faults(name: str, too_long_message: str) -> list[str]:
-    """Return the faults of a DNS name; a name that is too long gives the message `long`."""
+    """Return the faults of a DNS name; one that is too long gives `too_long_message` instead."""
     faults = validate_service_name(name)
     return [too_long_message, *faults[1:]] if len(name) > _MAX_LABEL_LENGTH else faults
 
@@ -161,7 +162,7 @@ def _check_subdomain(new: Any, old: Any) -> Causes:
 
 
 def _check_coordinator(new: Any, old: Any) -> Causes:
-    """Require that the coordinator names an existing replicated job, Job index and pod index."""
+    """Require that the coordinator names an existing pod and that its endpoint is a label value."""
     wanted = new.get("spec", {}).get("coordinator")
     if wanted is None:
         return ()

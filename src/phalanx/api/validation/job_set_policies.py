@@ -10,8 +10,9 @@ is in their template or in the list `replicatedJobPolicies`; if it is in both, b
         schedulingPolicy: {gang: {}}     or          scheduling:
                                                        schedulingPolicy: {gang: {}}
 
-Without a policy the JobSet is a gang of its groups, unless its Jobs start in order; inside a gang,
-list entries without a policy are gangs too. Everything but gang sizes is immutable.
+Without a policy the JobSet is a gang of its groups, unless some Jobs start only after others (a
+startup order or `dependsOn`); inside a gang, list entries without a policy are gangs too.
+Everything but `minCount` is immutable.
 
 One volume claim is created per claim template, named after the template and the JobSet. A pod that
 mounts a volume of the template's name gets the claim; at least one container must mount it, and no
@@ -246,7 +247,7 @@ def is_gang_scheduled(spec: Object) -> bool:
 
 
 def without_gang_sizes(value: Any) -> Any:
-    """Return a value without gang sizes, the only fields that may change."""
+    """Return a value without `minCount`, the only field that may change."""
     if isinstance(value, dict):
         return {key: without_gang_sizes(inner) for key, inner in value.items() if key != _GANG_SIZE}
     return [without_gang_sizes(item) for item in value] if isinstance(value, list) else value
@@ -306,18 +307,18 @@ def _check_replicated_job_policy(
 ) -> list[Cause]:
     job, template = replicated_jobs(jobset)[at], f"replicatedJobs[{at}].template.spec"
     spec = job_spec(job)
-    asked = {key: value for key, value in policy.items() if key != _TARGET}
-    meant = {**spec, "scheduling": asked}
-    inherits = "schedulingPolicy" not in asked and is_gang_scheduled(jobset)
-    has_policy_elsewhere = inherits or has_gang_policy_only(meant)
+    scheduling = {key: value for key, value in policy.items() if key != _TARGET}
+    effective_spec = {**spec, "scheduling": scheduling}
+    inherits = "schedulingPolicy" not in scheduling and is_gang_scheduled(jobset)
+    has_policy_elsewhere = inherits or has_gang_policy_only(effective_spec)
     # A size in the list counts the pods of all Jobs of the replicated job.
     pods = job.get("replicas", 1) * spec.get("parallelism", 1)
-    fit = check_scheduling_fits(asked, pods, has_policy_elsewhere=has_policy_elsewhere)
+    fit = check_scheduling_fits(scheduling, pods, has_policy_elsewhere=has_policy_elsewhere)
     found = [
         *prefix_causes(place, fit),
-        *prefix_causes(template, check_gang_policy_conflicts(meant, CREATED)),
+        *prefix_causes(template, check_gang_policy_conflicts(effective_spec, CREATED)),
     ]
-    if spec.get("scheduling", asked) != asked:
+    if spec.get("scheduling", scheduling) != scheduling:
         detail = f"must be absent or the same as in spec.{place}"
         found.append(invalid(f"{template}.scheduling", spec["scheduling"], detail))
     return found
@@ -388,7 +389,7 @@ _VOLUME_CLAIM_POLICIES = optional(max_items(MAX_VOLUME_CLAIM_POLICIES, each(_VOL
 
 
 def _check_claim_names(name: str, spec: Object) -> list[Cause]:
-    """Require unique claim names that are valid label values."""
+    """Require unique claim names that fit 63 characters together with the name of the JobSet."""
     places, names = [], []
     for place, template in _claim_templates(spec):
         places.append(f"{place}.metadata.name")

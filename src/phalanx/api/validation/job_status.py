@@ -79,7 +79,7 @@ def _exclusive_conditions(one: str, other: str, detail: str) -> _StatusRule:
 
 
 def _dependent_condition(one: str, other: str) -> _StatusRule:
-    """Refuse a condition that is true before another one."""
+    """Refuse a true condition `one` while the condition `other` is not true."""
     detail = f"cannot set {one}=True condition without the {other}=true condition"
     return _StatusRule(
         (one, other),
@@ -217,7 +217,7 @@ def _check_indexes(new: Any, old: Any) -> Causes:
 
 
 def _check_uncounted_pods(new: Any, old: Any) -> Causes:
-    """Require that each uncounted pod is listed once."""
+    """Require that each uncounted pod has a uid and is listed once."""
     seen: set[str] = set()
     found: list[Cause] = []
     for side in ("succeeded", "failed"):
@@ -243,19 +243,17 @@ def _check_transitions(new: Any, old: Any) -> Causes:
         for name in _TERMINAL_CONDITIONS
         if before.has_all(name) and not job.has_all(name)
     ]
+    # An elastic indexed Job loses indexes with their successes when it is scaled down.
+    has_equal_counts = job.spec.get("completions") == job.spec.get("parallelism")
+    is_elastic = is_indexed(job.spec) and has_equal_counts
     for field in ("failed", "succeeded"):
-        if job.count(field) < before.count(field) and not _may_decrease(job, field):
+        may_decrease = field == "succeeded" and is_elastic
+        if job.count(field) < before.count(field) and not may_decrease:
             detail = f"cannot decrease the {field} counter"
             found.append(invalid(field, job.count(field), detail))
     return prefix_causes(
         "status", [*found, *_check_times(job, before), *_check_success_criteria(job, before)]
     )
-
-
-def _may_decrease(job: _JobView, field: str) -> bool:
-    """Whether counts may decrease: an elastic indexed Job loses indexes with their successes."""
-    even = job.spec.get("completions") == job.spec.get("parallelism")
-    return field == "succeeded" and is_indexed(job.spec) and even
 
 
 def _check_times(job: _JobView, before: _JobView) -> list[Cause]:

@@ -1,7 +1,7 @@
 """Validation of LeaderWorkerSets: groups of one leader pod and its worker pods.
 
 The number of groups and the templates may change; template changes roll out group by group. The
-subgroup policy is immutable. Scheduling uses the building blocks of Jobs (`job_scheduling.py`), but
+size of subgroups is immutable. Scheduling uses the building blocks of Jobs (`job_policies.py`), but
 the default is a gang; `basic` schedules the pods one by one.
 """
 
@@ -165,17 +165,12 @@ def _check_templates(new: Any, old: Any) -> Causes:
     for field in _TEMPLATES:
         if field in new:
             template = add_claim_volumes(new[field], claims)
-            found += prefix_causes(
-                field, [*POD_TEMPLATE_SPEC(template, CREATED), *_check_restart_policy(template)]
-            )
+            causes = list(POD_TEMPLATE_SPEC(template, CREATED))
+            policy = template.get("spec", {}).get("restartPolicy")
+            if policy != "Always":
+                causes.append(unsupported("spec.restartPolicy", policy, ("Always",)))
+            found += prefix_causes(field, causes)
     return found
-
-
-def _check_restart_policy(template: Object) -> list[Cause]:
-    """Require restart policy Always."""
-    policy = template.get("spec", {}).get("restartPolicy")
-    known = ("Always",)
-    return [] if policy in known else [unsupported("spec.restartPolicy", policy, known)]
 
 
 def _check_unique_claims(new: Any, old: Any) -> Causes:
@@ -190,21 +185,14 @@ def _check_unique_claims(new: Any, old: Any) -> Causes:
 # ------------------------------------------------------------------------------------- scheduling
 
 
-def _is_gang(scheduling: Object) -> bool:
-    policy = scheduling.get("schedulingPolicy")
-    return policy is None or ("gang" in policy and "basic" not in policy)
-
-
 def _check_scheduling(new: Any, old: Any) -> Causes:
     """Check the scheduling of a group against the spec."""
     scheduling = new.get("scheduling")
     if scheduling is None:
         return ()
-    found = (
-        list(_check_gang(new))
-        if _is_gang(scheduling)
-        else list(check_basic_disruption_mode(scheduling))
-    )
+    policy = scheduling.get("schedulingPolicy")
+    is_gang = policy is None or ("gang" in policy and "basic" not in policy)
+    found = _check_gang(new) if is_gang else check_basic_disruption_mode(scheduling)
     return [
         *prefix_causes("scheduling", found),
         *_check_equal_priority(new),

@@ -98,13 +98,12 @@ def _check_name(kind: Kind, meta: Object) -> Causes:
         found.append(required("name", "name or generateName is required"))
     else:
         found += [invalid("name", name, fault) for fault in faults(name)]
-    return [*found, *_check_namespace(kind, meta.get("namespace", ""))]
-
-
-def _check_namespace(kind: Kind, namespace: str) -> Causes:
+    namespace = meta.get("namespace", "")
     if kind.namespaced:
-        return prefix_causes("namespace", _check_label(namespace, CREATED))
-    return [forbidden("namespace", "not allowed on this type")] if namespace else ()
+        found += prefix_causes("namespace", _check_label(namespace, CREATED))
+    elif namespace:
+        found.append(forbidden("namespace", "not allowed on this type"))
+    return found
 
 
 def _check_unchanged(new: Object, old: Object) -> Causes:

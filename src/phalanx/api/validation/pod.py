@@ -16,6 +16,7 @@ server resets all other fields to the stored object first (`server/subresource_s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from phalanx.api.defaults.pod import qos_class
@@ -74,10 +75,17 @@ def _check_new_pod(new: Any, old: Any) -> Causes:
 def _check_spec_update(new: Any, old: Any) -> Causes:
     if old is CREATED or new == old:
         return ()
-    if causes := _check_container_count(new, old) or _check_deadline_not_raised(new, old):
+    if causes := _check_container_count(new, old):
         return causes
+    deadline, old_deadline = new.get(_DEADLINE), old.get(_DEADLINE)
+    found: list[Cause] = []
+    if deadline is not None and old_deadline is not None and deadline > old_deadline:
+        return [invalid(_DEADLINE, deadline, "must be less than or equal to previous value")]
+    if deadline is None and old_deadline is not None:
+        detail = "must not update from a positive integer to nil value"
+        found.append(invalid(_DEADLINE, None, detail))
     return [
-        *_check_deadline_not_removed(new, old),
+        *found,
         *_check_tolerations_update(new, old),
         *_check_gates_update(new, old),
         *(_check_narrowing(new, old) if old.get("schedulingGates") else ()),
@@ -91,19 +99,6 @@ def _check_container_count(new: Object, old: Object) -> list[Cause]:
         for field in CONTAINER_FIELDS
         if len(new.get(field, ())) != len(old.get(field, ()))
     ]
-
-
-def _check_deadline_not_raised(new: Object, old: Object) -> list[Cause]:
-    after, before = new.get(_DEADLINE), old.get(_DEADLINE)
-    if after is None or before is None or after <= before:
-        return []
-    return [invalid(_DEADLINE, after, "must be less than or equal to previous value")]
-
-
-def _check_deadline_not_removed(new: Object, old: Object) -> list[Cause]:
-    if new.get(_DEADLINE) is not None or old.get(_DEADLINE) is None:
-        return []
-    return [invalid(_DEADLINE, None, "must not update from a positive integer to nil value")]
 
 
 def _check_tolerations_update(new: Object, old: Object) -> list[Cause]:
@@ -183,25 +178,21 @@ def _check_immutable_fields(new: Object, old: Object) -> list[Cause]:
 
 def _immutable_part(spec: Object, old: Object) -> Object:
     """Return a spec without the fields that may change."""
-    left_out = {_DEADLINE, "tolerations", "schedulingGates"}
+    mutable = {_DEADLINE, "tolerations", "schedulingGates"}
     if old.get("schedulingGates"):
-        left_out |= {"nodeSelector", "affinity"}
+        mutable |= {"nodeSelector", "affinity"}
     if old.get(_GRACE_PERIOD, 0) < 0 and spec.get(_GRACE_PERIOD) in (1, old[_GRACE_PERIOD]):
-        left_out.add(_GRACE_PERIOD)
-    rest = {key: value for key, value in spec.items() if key not in left_out}
-    if "affinity" in left_out:
-        rest["affinity"] = _without_node_affinity(spec.get("affinity", {}))
+        mutable.add(_GRACE_PERIOD)
+    immutable = {key: value for key, value in spec.items() if key not in mutable}
+    if "affinity" in mutable:
+        immutable["affinity"] = _without_field(spec.get("affinity", {}), "nodeAffinity")
     for field in CONTAINER_FIELDS:
-        rest[field] = [_without_image(container) for container in spec.get(field, ())]
-    return rest
+        immutable[field] = [_without_field(one, "image") for one in spec.get(field, ())]
+    return immutable
 
 
-def _without_image(container: Object) -> Object:
-    return {key: value for key, value in container.items() if key != "image"}
-
-
-def _without_node_affinity(affinity: Object) -> Object:
-    return {key: value for key, value in affinity.items() if key != "nodeAffinity"}
+def _without_field(obj: Object, field: str) -> Object:
+    return {key: value for key, value in obj.items() if key != field}
 
 
 check_pod: Check = struct(
@@ -217,10 +208,10 @@ _UNSUPPORTED_EPHEMERAL_FIELDS = (
 
 
 def _check_qos_class_unchanged(new: Any, old: Any) -> Causes:
-    wanted = qos_class(new.get("spec", {}))
-    if old is CREATED or wanted == qos_class(old.get("spec", {})):
+    new_class = qos_class(new.get("spec", {}))
+    if old is CREATED or new_class == qos_class(old.get("spec", {})):
         return ()
-    return [invalid("spec", wanted, "Pod QOS Class may not change as a result of resizing")]
+    return [invalid("spec", new_class, "Pod QOS Class may not change as a result of resizing")]
 
 
 _RESIZED_CONTAINERS: Check = optional(each(struct(("resources", optional(check_resources)))))
@@ -235,23 +226,25 @@ def check_resize(new: Any, old: Any) -> Causes:
     return [*_RESIZED_SPEC(new, old), *_check_qos_class_unchanged(new, old)]
 
 
-def _check_unsupported_fields(new: Any, old: Any) -> Causes:
-    detail = "cannot be set for an Ephemeral Container"
-    return [forbidden(field, detail) for field in _UNSUPPORTED_EPHEMERAL_FIELDS if new.get(field)]
-
-
 _EPHEMERAL_CONTAINER: Check = struct(
     ("name", mandatory(string_format(validate_dns_label))), ("image", non_empty)
 )
 
 
 def check_ephemeral_containers(new: Any, old: Any) -> Causes:
-    """Check ephemeral containers, which are only ever added."""
+    """Check ephemeral containers; the server keeps the existing ones and only adds new ones."""
     spec = new.get("spec", {})
     names = [c.get("name") for part in ("containers", "initContainers") for c in spec.get(part, ())]
     found: list[Any] = []
     for at, container in enumerate(spec.get("ephemeralContainers", ())):
-        causes = [*_EPHEMERAL_CONTAINER(container, {}), *_check_unsupported_fields(container, None)]
+        causes = [
+            *_EPHEMERAL_CONTAINER(container, {}),
+            *(
+                forbidden(field, "cannot be set for an Ephemeral Container")
+                for field in _UNSUPPORTED_EPHEMERAL_FIELDS
+                if container.get(field)
+            ),
+        ]
         if container.get("name") in names:
             causes.append(duplicate("name", container["name"]))
         target = container.get("targetContainerName")
@@ -332,20 +325,22 @@ def _check_terminated_containers(new: Any, old: Any) -> Causes:
         if container.get("restartPolicy") == "Always"
     ]
     return [
-        *_check_not_restarted("containerStatuses", new, old, policy, []),
-        *_check_not_restarted("initContainerStatuses", new, old, policy, sidecars),
-        *_check_not_restarted("ephemeralContainerStatuses", new, old, "Never", []),
+        *_check_not_restarted("containerStatuses", new, old, policy=policy),
+        *_check_not_restarted(
+            "initContainerStatuses", new, old, policy=policy, restartable=sidecars
+        ),
+        *_check_not_restarted("ephemeralContainerStatuses", new, old, policy="Never"),
     ]
 
 
 def _check_not_restarted(
-    field: str, new: Object, old: Object, policy: str, restarted: list[Any]
+    field: str, new: Object, old: Object, *, policy: str, restartable: Sequence[Any] = ()
 ) -> list[Cause]:
     after = {one.get("name"): one for one in new.get("status", {}).get(field, ())}
     found: list[Cause] = []
     for at, status in enumerate(old.get("status", {}).get(field, ())):
         name = status.get("name")
-        if name in restarted or not _is_finally_terminated(status, policy) or name not in after:
+        if name in restartable or not _is_finally_terminated(status, policy) or name not in after:
             continue
         if "terminated" not in after[name].get("state", {}):
             detail = "may not be transitioned to non-terminated state"
@@ -354,10 +349,10 @@ def _check_not_restarted(
 
 
 def _is_finally_terminated(status: Object, policy: str) -> bool:
-    ended = status.get("state", {}).get("terminated")
-    if ended is None or policy == "Always":
+    terminated = status.get("state", {}).get("terminated")
+    if terminated is None or policy == "Always":
         return False
-    return policy != "OnFailure" or ended.get("exitCode", 0) == 0
+    return policy != "OnFailure" or terminated.get("exitCode", 0) == 0
 
 
 _POD_STATUS_FIELDS = all_of(

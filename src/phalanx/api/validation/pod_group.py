@@ -1,14 +1,15 @@
 """Validation of PodGroups, CompositePodGroups and Workloads.
 
 The three kinds share their building blocks: policy, constraints, claims, disruption mode, priority.
-After creation only gang sizes may change. Whether a parent or a Workload exists, and whether the
-groups of a Workload form a valid tree, is decided by the scheduler.
+After creation only gang sizes of PodGroups and of the templates of a Workload may change. Whether a
+parent or a Workload exists, and whether the groups of a Workload form a valid tree, is decided by
+the scheduler.
 
 A Workload is a tree of templates. Each template is checked in place; walks over the tree check
 names, depth, children and priorities.
 
     spec                            exactly one of the two lists
-      podGroupTemplates             up to 8, immutable, with unique names
+      podGroupTemplates             up to 8 with unique names; none may be added or removed
       compositePodGroupTemplates    the same; each has both lists again, at most three levels deep
 """
 
@@ -53,7 +54,7 @@ MAX_TOPOLOGY_CONSTRAINTS = 1
 LABEL = string_format(validate_dns_label)
 SUBDOMAIN = string_format(validate_dns_subdomain)
 
-#: Counts of members in the status: pending, scheduled, ended.
+#: Counts of members in the status.
 POD_COUNT_FIELDS = ("pendingPods", "scheduledPods", "succeededPods", "failedPods")
 
 #: A field and its check, as `struct` takes them.
@@ -61,7 +62,7 @@ FieldCheck = tuple[str, Check]
 
 
 def _check_unchanged(new: Any, old: Any) -> Causes:
-    """Require an unchanged value; reported at one policy variant when the other replaces it."""
+    """Refuse any change of the `basic` policy, also from or to `gang`."""
     return () if old is CREATED or new == old else [invalid("", None, IMMUTABLE)]
 
 
@@ -209,7 +210,7 @@ POD_GROUP_TEMPLATES, COMPOSITE_POD_GROUP_TEMPLATES = (
 
 
 def _template_list(check: Check) -> Check:
-    """Check a list of templates, which is immutable; an absent list is empty."""
+    """Check a list of templates, none of which may be added or removed; absent means empty."""
     items = all_of(unique("name"), each_keyed("name", check))
     inner = if_changed(max_items(MAX_TEMPLATES, fixed_items("name", items)))
 
@@ -333,8 +334,8 @@ def _check_children(new: Any, old: Any) -> Causes:
 
 def _check_equal_priorities(new: Any, old: Any) -> Causes:
     templates = [one for listed in _walk_template_lists(new) for one in listed.templates]
-    said = {(one.get("priorityClassName", ""), one.get("priority")) for one in templates}
-    if len(said) <= 1:
+    priorities = {(one.get("priorityClassName", ""), one.get("priority")) for one in templates}
+    if len(priorities) <= 1:
         return ()
     flat = "detected multiple priority configurations"
     tree = "all priority and priorityClassName values must be identical, detected multiple values"

@@ -168,7 +168,7 @@ def _check_group_or_responders(new: Any, old: Any) -> Causes:
 
 
 def _check_sleep_hooks(new: Any, old: Any) -> Causes:
-    """Refuse sleep hooks longer than the termination grace period."""
+    """Refuse sleep hooks that are negative or longer than the termination grace period."""
     grace = new.get("terminationGracePeriodSeconds", 0)
     detail = f"must be non-negative and less than terminationGracePeriodSeconds ({grace})"
     return [

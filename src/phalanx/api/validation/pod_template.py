@@ -1,15 +1,16 @@
 """Validation of pod templates, PodTemplates and volume claim templates.
 
-Kubernetes reports faults of a template's labels beside its spec, not below its metadata.
+Kubernetes reports faults of a template's labels and annotations beside its spec, not below its
+metadata.
 
 A pod may mount a volume that only a claim template defines. `add_claim_volumes` returns the pod
 template with these volumes, which is then validated.
 
-`drop_stale_workload_annotations` removes annotations of an old `workloadRef` from pods and
-templates that name another group. A `workloadRef` is converted to annotations from which a
-controller creates the PodGroup (`conversion/workload_references.py`). A later write that names
-another group does not know them; left in place, they would create a group that the user did not ask
-for.
+`drop_stale_workload_annotations` is no check: it removes, in place, the annotations of an old
+`workloadRef` from pods and templates that name another group. A `workloadRef` is converted to
+annotations from which a controller creates the PodGroup (`conversion/workload_references.py`). A
+later write that names another group does not know them; left in place, they would create a group
+that the user did not ask for.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def add_claim_volumes(template: Object, names: Sequence[str]) -> Object:
 
 
 def mounted_volume_names(template: Object) -> Iterator[str]:
-    """Return the names of all volumes that the containers mount."""
+    """Yield the names of all volumes that the containers mount."""
     spec = template.get("spec", {})
     for field in CONTAINER_FIELDS:
         for container in spec.get(field, ()):
@@ -123,13 +124,13 @@ def _drop_below(site: FieldTree[None], value: Any) -> None:
 def _drop_from_pod(owner: Object, spec: Object) -> None:
     """Remove the stale annotations of one pod or template."""
     meta = owner.get("metadata") or {}
-    said = meta.get("annotations") or {}
-    if not said or not any(mark in said for mark in WORKLOAD_ANNOTATIONS):
+    annotations = meta.get("annotations") or {}
+    if not annotations or not any(name in annotations for name in WORKLOAD_ANNOTATIONS):
         return
     group = (spec.get("schedulingGroup") or {}).get("podGroupName", "")
-    if is_replica_group(group, said):
+    if is_replica_group(group, annotations):
         return
-    for mark in WORKLOAD_ANNOTATIONS:
-        said.pop(mark, None)
-    if not said:
+    for name in WORKLOAD_ANNOTATIONS:
+        annotations.pop(name, None)
+    if not annotations:
         del meta["annotations"]

@@ -33,7 +33,7 @@ _NON_NEGATIVE = optional(minimum(0))
 
 
 def check_int_or_percent(new: Any, old: Any) -> Causes:
-    """Require a number of pods or a percentage."""
+    """Require a number from 0 on, or a percentage up to 100 %."""
     if isinstance(new, int):
         return minimum(0)(new, old)
     if not _is_percent(new):
@@ -126,7 +126,7 @@ check_cluster_role: Check = struct(
 
 
 def _check_subject(new: Any, old: Any) -> Causes:
-    """Check a subject: a ServiceAccount has a namespace, users and groups are names only."""
+    """Check the name, the kind and the API group of a subject."""
     kind, name, group = (new.get(field, "") for field in ("kind", "name", "apiGroup"))
     found = [] if name else [required("name")]
     if kind not in _SUBJECT_KINDS:

@@ -1,9 +1,9 @@
-"""The checks of every kind and subresource.
+"""The checks of every built-in kind and subresource, and the checks of small kinds.
 
-`validate` is the only entry point: the server calls it before every write, with the stored object
-on an update. A kind has a check for its main resource and one per subresource with checks of its
-own, all built from the combinators of `checks.py`. Checks that depend on a feature gate are rows of
-their own. Validation never changes an object and never reads another one.
+The server calls `validate` and `check_gated_rules` before every write of such a kind, with the
+stored object on an update. A kind has a check for its main resource and one per subresource with
+checks of its own, all built from the combinators of `checks.py`. Checks that depend on a feature
+gate are rows of GATED_RULES. Validation never changes an object and never reads another one.
 """
 
 from __future__ import annotations
@@ -182,7 +182,8 @@ _LEASE = struct(
 def _check_event_namespace(new: Any, old: Any) -> Causes:
     """Require the namespace of the involved object; cluster-scoped objects use `default`.
 
-    Events of events.k8s.io/v1 may be in another namespace.
+    An Event with `eventTime` (of events.k8s.io/v1) may be in any namespace if its object has one,
+    else in `default` or `kube-system`.
     """
     own = new["metadata"].get("namespace", "")
     about = new.get("involvedObject", {}).get("namespace", "")
@@ -229,7 +230,7 @@ def _check_event_type(new: Any, old: Any) -> Causes:
 
 
 def _check_event_immutable(new: Any, old: Any) -> Causes:
-    """Refuse changes of an events.k8s.io/v1 Event other than of its series."""
+    """Refuse changes of an events.k8s.io/v1 Event other than of its metadata and series."""
     if old is CREATED:
         return ()
     kept = [key for key in {**old, **new} if key not in ("metadata", "series")]

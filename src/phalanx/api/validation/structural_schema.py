@@ -229,7 +229,10 @@ def _check_extensions(schema: Object, path: str, level: str) -> Causes:
 
 
 def _check_metadata(schema: Object, path: str, level: str) -> Causes:
-    """Allow only name and generateName restrictions in the schema of metadata."""
+    """Check the types of apiVersion, kind and metadata.
+
+    At the root, the schema of metadata may restrict only name and generateName.
+    """
     if level != "root" and not schema.get(EMBEDDED_RESOURCE):
         return ()
     fields = schema.get("properties", {})

@@ -174,7 +174,7 @@ def _check_capacity(new: Any, old: Any) -> Causes:
 
 
 def _check_volume_immutable(new: Any, old: Any) -> Causes:
-    """Refuse changes of the source and, once it is set, of the node affinity."""
+    """Refuse changes of source, volume mode and, once it is set, node affinity."""
     if old is CREATED or not old:
         return ()
     found: list[Cause] = []
@@ -214,13 +214,17 @@ def _check_has_access_mode(new: Any, old: Any) -> Causes:
 
 def _check_requested_size(new: Any, old: Any) -> Causes:
     """Check the requested size; Kubernetes reports the cause at the resources."""
-    asked = (new or {}).get("requests", {}).get(_STORAGE)
+    requested = (new or {}).get("requests", {}).get(_STORAGE)
     place = f"[{_STORAGE}]"
-    return [required(place)] if asked is None else _check_positive_quantity(place, asked)
+    return [required(place)] if requested is None else _check_positive_quantity(place, requested)
 
 
 def _check_claim_immutable(new: Any, old: Any) -> Causes:
-    """Refuse changes of a claim, except of requested storage and class once it is bound."""
+    """Refuse changes of a claim's spec.
+
+    An absent volume name or storage class may be set. A bound claim may also change its attributes
+    class and request more storage.
+    """
     if old is CREATED:
         return ()
     after, before = new.get("spec", {}), old.get("spec", {})

@@ -82,7 +82,7 @@ class CronJobSchedule(NamedTuple):
         if len(found) <= MAX_MISSED_STARTS:
             return MissedStarts(found[-1] if found else None)
         return MissedStarts(
-            last_occurrence(self.schedule, found[-2], now, self.zone), is_over_limit=True
+            last_occurrence(self.schedule, found[-2], now, zone=self.zone), is_over_limit=True
         )
 
     def next_start(self, now: float) -> float | None:

@@ -134,7 +134,7 @@ def _match_rule(rule: FailureRule, pod: Pod) -> str:
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
     if rule.on_exit_codes:
         return _match_exit_code(rule.on_exit_codes, pod, name)
-    conditions = {(one.type, one.status) for one in pod.status.conditions}
+    conditions = {(condition.type, condition.status) for condition in pod.status.conditions}
     for pattern in rule.on_pod_conditions:
         if (pattern.type, pattern.status or "True") in conditions:
             return f"Pod {name} has condition {pattern.type}"

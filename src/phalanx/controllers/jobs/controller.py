@@ -230,12 +230,18 @@ class JobReconciliation:
         self._log_transitions(update)
 
     def _log_transitions(self, update: JobStatusUpdate) -> None:
-        before = {(one.type, one.status, one.reason) for one in self._job.status.conditions}
+        before = {
+            (condition.type, condition.status, condition.reason)
+            for condition in self._job.status.conditions
+        }
         key = self._job.metadata.key
-        for one in update.status.get("conditions", ()):
-            message = _TRANSITIONS.get((one["type"], one["status"]))
-            reason, detail = one.get("reason", ""), one.get("message", "")
-            if message is not None and (one["type"], one["status"], reason) not in before:
+        for condition in update.status.get("conditions", ()):
+            message = _TRANSITIONS.get((condition["type"], condition["status"]))
+            reason, detail = condition.get("reason", ""), condition.get("message", "")
+            if (
+                message is not None
+                and (condition["type"], condition["status"], reason) not in before
+            ):
                 LOG.info(message, kind=JOB.name, key=key, reason=reason, detail=detail)
 
 
@@ -301,7 +307,7 @@ class JobController:
         return JobControllerContext(
             client,
             clock,
-            WriteTracker(client, caches, clock, metrics),
+            WriteTracker(client, caches, clock, metrics=metrics),
             workloads=workloads,
             metrics=metrics,
             record_event=self._record_event,

@@ -239,9 +239,9 @@ def would_adopt(job: Job, pod: Pod) -> bool:
 
 def controller_of(meta: ObjectMeta) -> OwnerReference | None:
     """Return the owner reference with `controller: true`, if there is one."""
-    for one in meta.owner_references:
-        if one.controller:
-            return one
+    for owner in meta.owner_references:
+        if owner.controller:
+            return owner
     return None
 
 

@@ -17,10 +17,10 @@ SYNC_SECONDS = MetricSpec(
     Histogram,
     "job_controller_job_sync_duration_seconds",
     "Duration of one sync of a Job, in seconds.",
-    _SYNC_LABELS,
-    exponential_buckets(0.001, 2, 15),
+    labels=_SYNC_LABELS,
+    buckets=exponential_buckets(0.001, 2, 15),
 )
-SYNCS = MetricSpec(Counter, "job_controller_job_syncs_total", "Syncs of Jobs.", _SYNC_LABELS)
+SYNCS = MetricSpec(Counter, "job_controller_job_syncs_total", "Syncs of Jobs.", labels=_SYNC_LABELS)
 STALE_SYNCS = MetricSpec(
     Counter,
     "job_controller_stale_sync_skips_total",
@@ -30,32 +30,31 @@ FINISHED = MetricSpec(
     Counter,
     "job_controller_jobs_finished_total",
     "Finished Jobs.",
-    ("completion_mode", "result", "reason"),
+    labels=("completion_mode", "result", "reason"),
 )
 PODS_FINISHED = MetricSpec(
     Counter,
     "job_controller_job_pods_finished_total",
     "Finished pods that a Job status counts.",
-    ("completion_mode", "result"),
+    labels=("completion_mode", "result"),
 )
 PODS_CREATED = MetricSpec(
     Counter,
     "job_controller_job_pods_creation_total",
     "Pods that the controller created or failed to create.",
-    ("reason", "status"),
+    labels=("reason", "status"),
 )
 WORKLOADS = MetricSpec(
     Counter,
     "job_controller_job_gang_workload_creation_total",
     "Workloads of Jobs that the controller created or failed to create.",
-    ("policy", "status"),
+    labels=("policy", "status"),
 )
 WORKLOAD_SECONDS = MetricSpec(
     Histogram,
     "job_controller_workload_creation_duration_seconds",
     "Duration of creating the Workload of a Job, in seconds.",
-    (),
-    exponential_buckets(0.001, 2, 15),
+    buckets=exponential_buckets(0.001, 2, 15),
 )
 
 JOB_METRICS = (

@@ -294,7 +294,7 @@ class SchedulingIntent:
     @cached_property
     def management(self) -> Management:
         """Which scheduling objects the controller manages for the Job."""
-        return job_builder.management(self.job, basic=self._include_basic)
+        return job_builder.decide_job_management(self.job, basic=self._include_basic)
 
     @cached_property
     def size(self) -> int | None:

@@ -253,7 +253,11 @@ class SyncPlan:
             events += self._excess_success_events()
         elif self.is_finished(result):
             final = self.outcome.final_condition
-            events.append(_completion_event(self.outcome))
+            events.append(
+                JobEvent("Completed", "Job completed")
+                if self.outcome.is_success
+                else JobEvent(self.outcome.reason, self.outcome.message, WARNING)
+            )
         else:
             return conditions, events
         conditions.append(_build_condition(final, "True", cause=self.outcome, time=now))
@@ -278,9 +282,11 @@ class SyncPlan:
 
     def _build_status(self, result: SyncResult, changes: list[Object]) -> Object:
         pods, counts = self.snapshot.job_pods, self.counts
-        job, changed_types = pods.job, {one["type"] for one in changes}
+        job, changed_types = pods.job, {condition["type"] for condition in changes}
         unchanged = [
-            _encode_condition(one) for one in job.status.conditions if one.type not in changed_types
+            _encode_condition(condition)
+            for condition in job.status.conditions
+            if condition.type not in changed_types
         ]
         deleted = {pod.metadata.uid for pod in result.deleted}
         active = [pod for pod in pods.active if pod.metadata.uid not in deleted]
@@ -329,7 +335,7 @@ def plan_sync(snapshot: JobSnapshot) -> SyncPlan:
         replicas = ReplicaPlan(to_delete=tuple(active[:MAX_PODS_PER_SYNC]))
     else:
         replicas = plan_replicas(snapshot)
-    return SyncPlan(snapshot, outcome, replicas, count_pods(snapshot, outcome))
+    return SyncPlan(snapshot, outcome, replicas, counts=count_pods(snapshot, outcome))
 
 
 def _suspension_changes(job: Job) -> list[_ConditionChange]:
@@ -353,12 +359,6 @@ def _fallback_changes(job: Job, fallback: JobEvent | None) -> list[_ConditionCha
     text = "New pods are scheduled as the Job requests"
     restored = JobEvent("SchedulingRestored", text)
     return [_ConditionChange(SCHEDULING_FALLBACK, "False", restored)]
-
-
-def _completion_event(outcome: JobOutcome) -> JobEvent:
-    if outcome.is_success:
-        return JobEvent("Completed", "Job completed")
-    return JobEvent(outcome.reason, outcome.message, WARNING)
 
 
 #: Conditions whose reason differs from the reason of their event.
@@ -390,7 +390,7 @@ def _current_status(job: Job) -> Object:
     status = job.status
     uncounted = status.uncounted_terminated_pods
     return {
-        "conditions": [_encode_condition(one) for one in status.conditions],
+        "conditions": [_encode_condition(condition) for condition in status.conditions],
         "startTime": status.start_time,
         "completionTime": status.completion_time,
         "active": status.active,

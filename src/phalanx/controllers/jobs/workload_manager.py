@@ -42,7 +42,6 @@ from phalanx.controllers.jobs.job_pods import controller_of
 from phalanx.controllers.jobs.scheduling_intent import (
     NO_GROUP,
     GroupMembership,
-    SchedulingIntent,
     SchedulingIntents,
     fallback_event,
 )
@@ -134,7 +133,7 @@ class JobWorkloadManager:
             self._client,
             writer,
             self,
-            partial(self._record_event, job),
+            record_event=partial(self._record_event, job),
             snapshot=snapshot,
             intent=intent,
         )
@@ -281,8 +280,10 @@ class MissingKindWorkloadManager:
         job = snapshot.job_pods.job
         intent, kind = self._intents.get(job), self._missing_kind
         text = f'no matches for kind "{kind.name}" in version "{kind.api_version}"'
+        scheduling = intent.job["spec"].get("scheduling") or {}
+        requires_group = intent.size is not None or scheduling.get("schedulingConstraints")
         match intent.management:
-            case ManageBoth() if _requires_group(intent):
+            case ManageBoth() if requires_group:
                 message = f"Failed to create {kind.name} for Job {job.metadata.name}: {text}"
                 self._record_event(job, JobEvent(f"Failed{kind.name}Create", message, WARNING))
                 raise NotFound(text)
@@ -296,9 +297,3 @@ class MissingKindWorkloadManager:
 
     async def clean_up(self, job: Job, writer: TrackedWriter) -> None:
         """Do nothing: a finished Job has no objects."""
-
-
-def _requires_group(intent: SchedulingIntent) -> bool:
-    """Whether a Job asks for a gang or a topology."""
-    scheduling = intent.job["spec"].get("scheduling") or {}
-    return intent.size is not None or bool(scheduling.get("schedulingConstraints"))

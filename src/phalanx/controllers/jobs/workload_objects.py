@@ -180,12 +180,12 @@ class JobWorkloadReconciler:
     async def _create_workload(self) -> GroupMembership:
         name = self._job.metadata.name
         try:
-            new = job_builder.workload(self._intent.job)
+            new = job_builder.build_workload(self._intent.job)
         except Invalid as error:
             text = f"Failed to compile Workload for Job {name}: {error}"
             self._record_event(JobEvent("FailedWorkloadCompilation", text, WARNING))
             raise
-        group = job_builder.pod_group(self._intent.job, new)
+        group = job_builder.build_pod_group(self._intent.job, new)
         if membership := self._membership_without_group(group):
             return membership
         created = msgspec.convert(await self._create(WORKLOAD, new), Workload)
@@ -201,7 +201,7 @@ class JobWorkloadReconciler:
         self, workload: ObjectFound[Workload], link: Link | None
     ) -> GroupMembership:
         try:
-            new = job_builder.pod_group(self._intent.job, workload_object(workload.obj), link)
+            new = job_builder.build_pod_group(self._intent.job, workload_object(workload.obj), link)
         except NotFound as error:
             return GroupMembership(fallback=fallback_event("TemplateNotFound", str(error)))
         if membership := self._membership_without_group(new):
@@ -317,9 +317,12 @@ class JobWorkloadReconciler:
 
 def _template_gang_size(workload: Workload, name: str) -> int | None:
     """The `minCount` of a template on any level of a Workload; None if it is not a gang."""
-    by_name = {one["name"]: one for one in workload.spec.pod_group_templates or ()}
+    by_name = {template["name"]: template for template in workload.spec.pod_group_templates or ()}
     if name not in by_name:
-        by_name = {one.name: one.value for one in templates(workload_object(workload)).values()}
+        by_name = {
+            template.name: template.value
+            for template in templates(workload_object(workload)).values()
+        }
     policy: Object = by_name.get(name, {}).get("schedulingPolicy") or {}
     size: int | None = (policy.get("gang") or {}).get("minCount")
     return size

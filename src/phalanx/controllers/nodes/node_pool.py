@@ -132,8 +132,8 @@ async def register_nodes(client: Client, clock: Clock, nodes: Sequence[Simulated
         async with slots:
             return await _register_node(client, clock, node)
 
-    ours = await asyncio.gather(*map(register, nodes))
-    foreign = [node.name for node, is_ours in zip(nodes, ours, strict=True) if not is_ours]
+    registered = await asyncio.gather(*map(register, nodes))
+    foreign = [node.name for node, is_ours in zip(nodes, registered, strict=True) if not is_ours]
     LOG.debug("nodes registered", nodes=len(nodes) - len(foreign), foreign=len(foreign))
     return foreign
 

@@ -315,8 +315,8 @@ class PodRun:
 
     def _status(self) -> Object:
         """Return the current pod status."""
-        has_started = any(one.started_at for one in self._containers)
-        ready = all("running" in one.state for one in self._containers)
+        has_started = any(container.started_at for container in self._containers)
+        ready = all("running" in container.state for container in self._containers)
         return {
             "phase": "Running" if has_started else "Pending",
             "startTime": self._start_time,
@@ -324,8 +324,8 @@ class PodRun:
             "podIPs": [{"ip": LOOPBACK}],
             "hostIP": LOOPBACK,
             "conditions": readiness_conditions(self._now(), ready=ready),
-            "initContainerStatuses": [one.status() for one in self._init_containers],
-            "containerStatuses": [one.status() for one in self._containers],
+            "initContainerStatuses": [container.status() for container in self._init_containers],
+            "containerStatuses": [container.status() for container in self._containers],
         }
 
     async def _report(self, status: Object) -> None:

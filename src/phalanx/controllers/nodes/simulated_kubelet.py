@@ -138,7 +138,10 @@ def _sample_lifetime(stages: Stages, pod: str) -> PodLifetime:
     def sample(stage: str, duration: StageDuration) -> float:
         return duration.sample(partial(_hash_fraction, stages.seed, pod, stage))
 
-    fails = stages.failure > 0 and _hash_fraction(stages.seed, pod, "failure", "") < stages.failure
+    fails = (
+        stages.failure > 0
+        and _hash_fraction(stages.seed, pod, "failure", label="") < stages.failure
+    )
     return PodLifetime(
         start=sample("start", stages.start),
         ready=sample("ready", stages.ready),

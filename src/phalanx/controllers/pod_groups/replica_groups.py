@@ -61,8 +61,8 @@ async def _priority_class(client: Client, spec: Object) -> Object:
             return await client.get(PRIORITY_CLASS, Key("", name))
         return {}
     classes = (await client.list(PRIORITY_CLASS)).items
-    defaults = [one for one in classes if one.get("globalDefault")]
-    return min(defaults, key=lambda one: int(one["value"]), default={})
+    defaults = [priority_class for priority_class in classes if priority_class.get("globalDefault")]
+    return min(defaults, key=lambda priority_class: int(priority_class["value"]), default={})
 
 
 class ReplicaGroups:

@@ -134,23 +134,23 @@ class BindIntents:
 
     def _undo(self, group: PodGroup, intent_id: str, bound: list[Pod]) -> ReconcilePlan:
         """Delete the members that the intent bound, if a controller creates all of them again."""
-        ours = [
+        members = [
             pod
             for pod in bound
             if pod.metadata.annotations.get(BINDING_INTENT_ANNOTATION) == intent_id
             and not pod.is_terminal
         ]
         progress = f"only {len(bound)} of {group.quorum} required members were bound in time"
-        if irreplaceable := [pod for pod in ours if not _is_replaceable(pod)]:
+        if irreplaceable := [pod for pod in members if not _is_replaceable(pod)]:
             names = ", ".join(sorted(pod.metadata.name for pod in irreplaceable))
             message = f"{progress}; no controller would create {names} again"
             self._report(group, BINDING_INCOMPLETE, message)
             return ReconcilePlan(requeue_after=COMPLETION_TIMEOUT)
-        if new := [pod for pod in ours if pod.metadata.uid not in self._deleted_uids]:
+        if new := [pod for pod in members if pod.metadata.uid not in self._deleted_uids]:
             message = f"{progress}; the bound members are deleted so that all start together"
             self._report(group, BINDING_UNDONE, message, pods=new)
             self._deleted_uids |= {pod.metadata.uid for pod in new}
-        deletes = [Delete(POD, pod.metadata.key, pod.metadata.uid) for pod in ours]
+        deletes = [Delete(POD, pod.metadata.key, pod.metadata.uid) for pod in members]
         return ReconcilePlan([*deletes, _close_patch(group.metadata.key, intent_id)])
 
     def _report(self, group: PodGroup, reason: str, message: str, pods: Sequence[Pod] = ()) -> None:

@@ -184,10 +184,12 @@ class EventHandlers:
             pod = self.pods.get(victim.pod)
             groups = [self.groups.get(pod.group)] if pod and pod.group else []
             is_tree = victim.group.kind == COMPOSITE_POD_GROUP_KIND
-            wholes = [self.composites.get(victim.group.key)] if is_tree else []
-            found |= {one.metadata.uid: (POD_GROUP, one.metadata) for one in groups if one}
+            composites = [self.composites.get(victim.group.key)] if is_tree else []
+            found |= {item.metadata.uid: (POD_GROUP, item.metadata) for item in groups if item}
             found |= {
-                one.metadata.uid: (COMPOSITE_POD_GROUP, one.metadata) for one in wholes if one
+                item.metadata.uid: (COMPOSITE_POD_GROUP, item.metadata)
+                for item in composites
+                if item
             }
         return tuple(found.values())
 

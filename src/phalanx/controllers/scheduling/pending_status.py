@@ -48,11 +48,11 @@ class _PendingEntry:
 class StatusSink(Protocol):
     """Writes conditions of pods and groups."""
 
-    def report_pod(self, about: ObjectMeta, update: ConditionUpdate) -> None:
+    def report_pod(self, meta: ObjectMeta, update: ConditionUpdate) -> None:
         """Write a condition of a pod."""
         ...
 
-    def report_group(self, about: ObjectMeta, update: ConditionUpdate) -> None:
+    def report_group(self, meta: ObjectMeta, update: ConditionUpdate) -> None:
         """Write a condition of a PodGroup."""
         ...
 
@@ -60,7 +60,7 @@ class StatusSink(Protocol):
 class CompositeStatusSink(Protocol):
     """Writes conditions of CompositePodGroups."""
 
-    def report_composite(self, about: ObjectMeta, update: ConditionUpdate) -> None:
+    def report_composite(self, meta: ObjectMeta, update: ConditionUpdate) -> None:
         """Write a condition of a CompositePodGroup."""
         ...
 
@@ -84,12 +84,13 @@ class PendingStatusReporter:
 
     def update(self, entries: Iterable[QueuedEntityInfo], now: float) -> None:
         """Report the entities that wait now; forgets all others."""
-        entities = {entry.ref: entry for entry in entries}
-        self._pending = {
-            ref: self._pending_entry(ref, entry, now) for ref, entry in entities.items()
-        }
-        for ref, entry in entities.items():
-            pending = self._pending[ref]
+        previous, self._pending = self._pending, {}
+        for entry in entries:
+            attempt = entry.attempts, entry.timestamp
+            pending = previous.get(entry.ref)
+            if pending is None or pending.attempt != attempt:
+                pending = _PendingEntry(now, attempt)
+            self._pending[entry.ref] = pending
             if entry.ref.kind == COMPOSITE_POD_GROUP_KIND:
                 self._report_composite(entry.key, _pending_update(entry.unready))
             elif entry.is_group:
@@ -105,10 +106,6 @@ class PendingStatusReporter:
     def _report_composite(self, key: Key, update: ConditionUpdate) -> None:
         if composite := self._composites.get(key):
             self._composite_writer.report_composite(composite.metadata, update)
-
-    def _pending_entry(self, ref: Ref, entry: QueuedEntityInfo, now: float) -> _PendingEntry:
-        attempt, known = (entry.attempts, entry.timestamp), self._pending.get(ref)
-        return known if known and known.attempt == attempt else _PendingEntry(now, attempt)
 
     def _report_group(self, entry: QueuedEntityInfo, pending: _PendingEntry) -> None:
         group, update = self._groups.get(entry.key), _pending_update(entry.unready)

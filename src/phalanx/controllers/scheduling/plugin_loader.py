@@ -24,7 +24,7 @@ def load_plugins() -> tuple[Plugin, ...]:
     """Load all installed out-of-tree plugins, sorted by name. Raises PluginLoadError."""
     found: dict[str, tuple[EntryPoint, Plugin]] = {}
     in_tree = PluginRegistry().names()
-    for entry_point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda one: one.name):
+    for entry_point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
         name = entry_point.name
         label = f'scheduler plugin "{name}" of package {_package_name(entry_point)}'
         if name in in_tree:

@@ -274,7 +274,7 @@ class Scheduler:
 
     def _report_groups(self, entity: Entity, messages: Iterable[GroupMessage]) -> None:
         """Write the conditions of the groups of a tree."""
-        metas = {group_ref(one.group): one.group.metadata for one in entity.groups if one.group}
+        metas = {group_ref(part.group): part.group.metadata for part in entity.groups if part.group}
         for ref, is_placed, reason, message in messages:
             update = ConditionUpdate("True" if is_placed else "False", reason, message)
             if ref.kind == COMPOSITE_POD_GROUP_KIND:
@@ -317,7 +317,12 @@ class Scheduler:
             and not result.is_reported
             and (result.has_quorum or result.failures)
         ):
-            self._status_writer.report_group(entity.group.metadata, _group_update(result))
+            if result.has_quorum:
+                update = ConditionUpdate("True", "Scheduled", "", quorum=entity.quorum)
+            else:
+                error = next(iter(result.failures.values()))
+                update = ConditionUpdate("False", SCHEDULER_ERROR, str(error))
+            self._status_writer.report_group(entity.group.metadata, update)
 
     def _rollback(self, pods: Mapping[str, Pod], failures: Mapping[Binding, RequestError]) -> None:
         """Undo the assumed binds; the pods are queued again with back-off."""
@@ -367,10 +372,3 @@ def _group_messages(result: BindResult) -> list[GroupMessage]:
         for part in parts
         if part.ref.kind == COMPOSITE_POD_GROUP_KIND or not result.is_reported
     ]
-
-
-def _group_update(result: BindResult) -> ConditionUpdate:
-    """Return the condition of a group after a bind."""
-    if result.has_quorum:
-        return ConditionUpdate("True", "Scheduled", "", quorum=result.attempt.entity.quorum)
-    return ConditionUpdate("False", SCHEDULER_ERROR, str(next(iter(result.failures.values()))))

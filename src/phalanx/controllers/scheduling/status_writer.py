@@ -104,17 +104,17 @@ class SchedulingStatusWriter:
             group.create_task(self._pod_loop.run())
             group.create_task(self._group_loop.run())
 
-    def report_pod(self, about: ObjectMeta, update: ConditionUpdate) -> None:
+    def report_pod(self, meta: ObjectMeta, update: ConditionUpdate) -> None:
         """Report the result of a pod without a node."""
-        self._pod_updates[about.key] = about, update
-        self._pod_loop.queue.add(about.key)
+        self._pod_updates[meta.key] = meta, update
+        self._pod_loop.queue.add(meta.key)
 
-    def report_group(self, about: ObjectMeta, update: ConditionUpdate) -> None:
+    def report_group(self, meta: ObjectMeta, update: ConditionUpdate) -> None:
         """Report the result of a group, unless "scheduled" was reported before."""
-        known, last = self._group_updates.get(about.key, (None, None))
-        if known is None or known.uid != about.uid or last is None or last.status != "True":
-            self._group_updates[about.key] = about, update
-        self._group_loop.queue.add(about.key)
+        known, last = self._group_updates.get(meta.key, (None, None))
+        if known is None or known.uid != meta.uid or last is None or last.status != "True":
+            self._group_updates[meta.key] = meta, update
+        self._group_loop.queue.add(meta.key)
 
     def group_binding_status(self, group: PodGroup) -> Object:
         """Return the status of a group after its bind, for the GroupBinding.
@@ -156,7 +156,9 @@ class SchedulingStatusWriter:
     def _pod_condition(self, pod: Pod, update: ConditionUpdate) -> list[Object]:
         """Return the PodScheduled condition of a pod if it has changed."""
         old = find_condition(pod.status.conditions, POD_SCHEDULED)
-        if old is not None and (_matches(old, update) or _is_gated(old, pod)):
+        # The server's condition about scheduling gates stays while the pod has gates.
+        is_gated = old and old.reason == SCHEDULING_GATED and pod.spec.scheduling_gates
+        if old is not None and (_matches(old, update) or is_gated):
             return []
         return [{**self._condition(POD_SCHEDULED, update, old), "lastProbeTime": None}]
 
@@ -191,16 +193,18 @@ class SchedulingStatusWriter:
         if self._is_foreign(group):
             return []
         tried, update = self._latest_update(group)
-        updates = [(kind, tried, one) for kind, one in _group_updates(update)] if update else []
+        updates = (
+            [(kind, tried, change) for kind, change in _group_updates(update)] if update else []
+        )
         if degraded := self._degraded_update(group):
             updates.append((DEGRADED, group.metadata, degraded))
         current, changes = group.status.conditions, list[Object]()
         if find_condition(current, DISRUPTION_TARGET) and self._has_quorum(group):
             changes.append({"type": DISRUPTION_TARGET, "$patch": "delete"})
-        for kind, meta, one in updates:
+        for kind, meta, change in updates:
             old = find_condition(current, kind)
-            if kind == DEGRADED or not _is_up_to_date(old, one, meta):
-                condition = self._condition(kind, one, old)
+            if kind == DEGRADED or not _is_up_to_date(old, change, meta):
+                condition = self._condition(kind, change, old)
                 changes.append(condition | {"observedGeneration": meta.generation})
         return changes
 
@@ -329,11 +333,6 @@ def _is_up_to_date(old: Condition | None, update: ConditionUpdate, tried: Object
     return _matches(old, update) and old.observed_generation == tried.generation
 
 
-def _is_gated(old: Condition, pod: Pod) -> bool:
-    """Whether the server's condition about scheduling gates stays."""
-    return old.reason == SCHEDULING_GATED and bool(pod.spec.scheduling_gates)
-
-
 def _nominated_nodes(pod: Pod) -> list[str]:
     """Return the nominated node of a pod that has no node yet."""
     node = pod.status.nominated_node_name
@@ -367,11 +366,11 @@ class CompositeStatusWriter:
         """Write status until cancelled."""
         await self._loop.run()
 
-    def report_composite(self, about: ObjectMeta, update: ConditionUpdate) -> None:
+    def report_composite(self, meta: ObjectMeta, update: ConditionUpdate) -> None:
         """Report the result of a CompositePodGroup."""
-        if self._updates.get(about.key) != (about, update):
-            self._updates[about.key] = about, update
-            self._loop.queue.add(about.key)
+        if self._updates.get(meta.key) != (meta, update):
+            self._updates[meta.key] = meta, update
+            self._loop.queue.add(meta.key)
 
     def forget_updates(self, groups: Iterable[ObjectMeta]) -> None:
         """Forget the results of groups that are being preempted."""

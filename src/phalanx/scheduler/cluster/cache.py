@@ -314,8 +314,8 @@ class SchedulerCache:
             self._changed_pods[key] = after
         if old_nomination != new_nomination:
             self._changed_nominations[key] = new_nomination
-        now_on = after or new_nomination
-        is_released = old_nomination and (now_on is None or now_on.node != old_nomination.node)
+        assigned = after or new_nomination
+        is_released = old_nomination and (assigned is None or assigned.node != old_nomination.node)
         gone = (ClusterEvent.POD_GONE,) if (moved and before) or is_released else ()
         is_changed = is_changed or bool(old and new and old.terminating != new.terminating)
         return (*gone, ClusterEvent.POD_PLACED) if after and is_changed else gone
@@ -416,7 +416,9 @@ class SchedulerCache:
         for name, labels in self._changed_namespaces.items():
             pod_index.update_namespace(name, labels)
         for namespace in self._changed_services:
-            selectors = [one for key, one in self._services.items() if key.namespace == namespace]
+            selectors = [
+                selector for key, selector in self._services.items() if key.namespace == namespace
+            ]
             _set_or_remove(pod_index.services, namespace, tuple(selectors))
         for changed in self._rare_changes:
             changed.clear()
@@ -514,13 +516,13 @@ def _build_pod_state(pod: Pod, old: _PodState | None) -> _PodState:
     return replace(state, evicting=evicting) if evicting else state
 
 
-def _is_equivalent_node(one: Node, other: Node) -> bool:
+def _is_equivalent_node(node: Node, other: Node) -> bool:
     """Whether two versions are equal in all that filters and scores read, as after a heartbeat."""
     return (
-        one.spec == other.spec
-        and one.metadata.labels == other.metadata.labels
-        and one.status.allocatable == other.status.allocatable
-        and one.status.images == other.status.images
+        node.spec == other.spec
+        and node.metadata.labels == other.metadata.labels
+        and node.status.allocatable == other.status.allocatable
+        and node.status.images == other.status.images
     )
 
 

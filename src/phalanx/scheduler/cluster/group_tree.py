@@ -103,7 +103,9 @@ class GroupTrees:
             return GroupTreeProblem(
                 ref, parent.name, f'waiting for CompositePodGroup "{parent.name}" to appear'
             )
-        workloads = {one.spec.workload_ref.workload_name for one in line if one.spec.workload_ref}
+        workloads = {
+            group.spec.workload_ref.workload_name for group in line if group.spec.workload_ref
+        }
         if len(workloads) > 1:
             names = ", ".join(sorted(workloads))
             return GroupTreeProblem(
@@ -120,11 +122,11 @@ class GroupTrees:
 
         A child whose path to the root is invalid, for instance of another Workload, waits alone.
         """
-        return [one for one in self.children(ref) if isinstance(self.root(one), Ref)]
+        return [child for child in self.children(ref) if isinstance(self.root(child), Ref)]
 
     def valid_subtree(self, ref: Ref) -> Iterator[Ref]:
         """Iterate over a group and all groups that are placed with it, parents before children."""
-        return (one for one in self.subtree(ref) if isinstance(self.root(one), Ref))
+        return (group for group in self.subtree(ref) if isinstance(self.root(group), Ref))
 
     def _subtree(self, refs: Iterable[Ref], levels: int) -> Iterator[Ref]:
         for ref in refs:

@@ -67,7 +67,7 @@ class NodeConstraints(NamedTuple):
 
     def tolerates(self, taint: Taint) -> bool:
         """Whether some toleration covers a taint."""
-        return any(tolerates(one, taint) for one in self.tolerations)
+        return any(tolerates(toleration, taint) for toleration in self.tolerations)
 
     def untolerated_taints(self, taints: tuple[Taint, ...]) -> list[Taint]:
         """Return the taints that reject the pod."""
@@ -77,7 +77,8 @@ class NodeConstraints(NamedTuple):
         """Count the PreferNoSchedule taints that no toleration covers."""
         soft = [t for t in self.tolerations if t.effect in ("", SOFT_EFFECT)]
         return sum(
-            taint.effect == SOFT_EFFECT and not any(tolerates(one, taint) for one in soft)
+            taint.effect == SOFT_EFFECT
+            and not any(tolerates(toleration, taint) for toleration in soft)
             for taint in taints
         )
 
@@ -114,7 +115,9 @@ def required_terms_of(affinity: NodeAffinity | None) -> tuple[NodeSelectorTerm, 
 def preferred_terms_of(affinity: NodeAffinity | None) -> tuple[tuple[int, NodeSelectorTerm], ...]:
     """Return the preferred terms of a node affinity with their weights."""
     preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
-    return tuple((one.weight, _selector_term(one.preference)) for one in preferred if one.weight)
+    return tuple(
+        (term.weight, _selector_term(term.preference)) for term in preferred if term.weight
+    )
 
 
 def nodes_matching_any(snapshot: Snapshot, terms: tuple[NodeSelectorTerm, ...]) -> BoolArray:
@@ -150,8 +153,10 @@ def _selector_term(term: NodeTerm) -> NodeSelectorTerm:
     )
 
 
-def _requirement(one: NodeRequirement) -> LabelRequirement:
-    return LabelRequirement(one.key, _OPERATORS.get(one.operator, "in"), frozenset(one.values))
+def _requirement(requirement: NodeRequirement) -> LabelRequirement:
+    return LabelRequirement(
+        requirement.key, _OPERATORS.get(requirement.operator, "in"), frozenset(requirement.values)
+    )
 
 
 def _image_names(pod: Pod) -> Iterator[str]:

@@ -45,12 +45,12 @@ class PodSelector:
     @property
     def label_keys(self) -> Iterable[str]:
         """The label keys that the requirements read."""
-        return (one.key for one in self.requirements)
+        return (requirement.key for requirement in self.requirements)
 
     def matches(self, namespace: str, labels: Labels, namespaces: Mapping[str, Labels]) -> bool:
         """Whether a pod with these labels in this namespace is selected."""
         return self._covers_namespace(namespace, namespaces) and all(
-            one.matches(labels) for one in self.requirements
+            requirement.matches(labels) for requirement in self.requirements
         )
 
     def _covers_namespace(self, namespace: str, namespaces: Mapping[str, Labels]) -> bool:
@@ -59,7 +59,7 @@ class PodSelector:
         if self.namespace_requirements is None:
             return False
         labels = namespaces.get(namespace, {})
-        return all(one.matches(labels) for one in self.namespace_requirements)
+        return all(requirement.matches(labels) for requirement in self.namespace_requirements)
 
     def __str__(self) -> str:
         return ",".join(map(_format_requirement, self.requirements)) or "anything"
@@ -172,15 +172,18 @@ SYSTEM_DEFAULTS = SpreadDefaults(
 def peer_constraints_of(pod: Pod) -> PeerConstraints:
     """Read the constraints of a pod on other pods."""
     affinity, spreads = pod.spec.affinity, pod.spec.topology_spread_constraints
-    near = affinity.pod_affinity if affinity else None
-    apart = affinity.pod_anti_affinity if affinity else None
-    if not (near or apart or spreads):
+    pod_affinity = affinity.pod_affinity if affinity else None
+    pod_anti_affinity = affinity.pod_anti_affinity if affinity else None
+    if not (pod_affinity or pod_anti_affinity or spreads):
         return NO_PEER_CONSTRAINTS
     return PeerConstraints(
-        affinity=_required_terms(pod, near),
-        anti_affinity=_required_terms(pod, apart),
-        preferred=(*_preferred_terms(pod, near, +1), *_preferred_terms(pod, apart, -1)),
-        spreads=tuple(_pod_spread(pod, one) for one in spreads),
+        affinity=_required_terms(pod, pod_affinity),
+        anti_affinity=_required_terms(pod, pod_anti_affinity),
+        preferred=(
+            *_preferred_terms(pod, pod_affinity, +1),
+            *_preferred_terms(pod, pod_anti_affinity, -1),
+        ),
+        spreads=tuple(_pod_spread(pod, constraint) for constraint in spreads),
     )
 
 
@@ -193,7 +196,7 @@ def default_spreads(
         return ()
     merged = {key: value for service in selecting for key, value in sorted(service.items())}
     selector = PodSelector(selector_requirements({"matchLabels": merged}), (namespace,))
-    return tuple(one._replace(selector=selector) for one in defaults)
+    return tuple(spread._replace(selector=selector) for spread in defaults)
 
 
 def _required_terms(pod: Pod, affinity: PodAffinity | None) -> tuple[AffinityTerm, ...]:
@@ -205,8 +208,10 @@ def _preferred_terms(
     pod: Pod, affinity: PodAffinity | None, sign: int
 ) -> Iterator[WeightedAffinityTerm]:
     terms = affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
-    for one in terms:
-        yield WeightedAffinityTerm(sign * one.weight, _affinity_term(pod, one.pod_affinity_term))
+    for weighted in terms:
+        yield WeightedAffinityTerm(
+            sign * weighted.weight, _affinity_term(pod, weighted.pod_affinity_term)
+        )
 
 
 def _affinity_term(pod: Pod, term: PodAffinityTerm) -> AffinityTerm:
@@ -226,20 +231,24 @@ def _affinity_term(pod: Pod, term: PodAffinityTerm) -> AffinityTerm:
     return AffinityTerm(selector, term.topology_key)
 
 
-def _pod_spread(pod: Pod, one: TopologySpreadConstraint) -> TopologySpread:
+def _pod_spread(pod: Pod, constraint: TopologySpreadConstraint) -> TopologySpread:
     meta = pod.metadata
-    requirements = pod_label_requirements(one.label_selector, meta.labels, one.match_label_keys)
-    return topology_spread_of(PodSelector(requirements, (meta.namespace,)), one)
+    requirements = pod_label_requirements(
+        constraint.label_selector, meta.labels, constraint.match_label_keys
+    )
+    return topology_spread_of(PodSelector(requirements, (meta.namespace,)), constraint)
 
 
-def topology_spread_of(selector: PodSelector, one: TopologySpreadConstraint) -> TopologySpread:
+def topology_spread_of(
+    selector: PodSelector, constraint: TopologySpreadConstraint
+) -> TopologySpread:
     """Build a spread of the selected pods from a constraint of a pod spec."""
     return TopologySpread(
         selector,
-        one.topology_key,
-        one.max_skew,
-        is_hard=one.when_unsatisfiable == "DoNotSchedule",
-        min_domains=one.min_domains,
-        honors_node_affinity=one.node_affinity_policy == "Honor",
-        honors_taints=one.node_taints_policy == "Honor",
+        constraint.topology_key,
+        constraint.max_skew,
+        is_hard=constraint.when_unsatisfiable == "DoNotSchedule",
+        min_domains=constraint.min_domains,
+        honors_node_affinity=constraint.node_affinity_policy == "Honor",
+        honors_taints=constraint.node_taints_policy == "Honor",
     )

@@ -75,8 +75,7 @@ class PodSelection(NamedTuple):
 class ExistingPodTerm(NamedTuple):
     """A term that running pods hold towards incoming pods.
 
-    `kind` is `apart` (required anti-affinity), `near` (required affinity) or `like` (preferred,
-    with a weight).
+    `kind` is `anti_affinity` or `affinity` (required), or `preferred` (with a weight).
     """
 
     kind: str
@@ -86,9 +85,11 @@ class ExistingPodTerm(NamedTuple):
 
 def existing_pod_terms(constraints: PeerConstraints) -> Iterator[ExistingPodTerm]:
     """Iterate over the terms that a pod with these constraints holds towards incoming pods."""
-    yield from (ExistingPodTerm("apart", 0, term) for term in constraints.anti_affinity)
-    yield from (ExistingPodTerm("near", 0, term) for term in constraints.affinity)
-    yield from (ExistingPodTerm("like", weight, term) for weight, term in constraints.preferred)
+    yield from (ExistingPodTerm("anti_affinity", 0, term) for term in constraints.anti_affinity)
+    yield from (ExistingPodTerm("affinity", 0, term) for term in constraints.affinity)
+    yield from (
+        ExistingPodTerm("preferred", weight, term) for weight, term in constraints.preferred
+    )
 
 
 class PodIndex:

@@ -102,33 +102,35 @@ def enabled_plugins(
     the other plugins that are on at all points, then the rest of what the point enables.
     """
     allowed = registry.names(point)
-    disabled = {one.name for one in own.disabled}
-    named = {one.name: one for one in own.enabled}
+    disabled = {plugin.name for plugin in own.disabled}
+    named = {plugin.name: plugin for plugin in own.enabled}
     general = {
-        one.name: named.get(one.name, one)
-        for one in _multi_point_plugins(registry, plugins.multi_point)
-        if one.name in allowed and not disabled & {WILDCARD, one.name}
+        plugin.name: named.get(plugin.name, plugin)
+        for plugin in _multi_point_plugins(registry, plugins.multi_point)
+        if plugin.name in allowed and not disabled & {WILDCARD, plugin.name}
     }
-    again = [one for name, one in named.items() if name in general]
-    rest = [one for name, one in general.items() if name not in named]
+    re_enabled = [plugin for name, plugin in named.items() if name in general]
+    other_enabled = [plugin for name, plugin in general.items() if name not in named]
     # As in kube-scheduler, an in-tree plugin that is named without a weight weighs 1.
-    default_weights = {one.name: one.weight for one in registry.out_of_tree}
+    default_weights = {plugin.name: plugin.weight for plugin in registry.out_of_tree}
     return {
-        one.name: one.weight or default_weights.get(one.name, 1)
-        for one in (*again, *rest, *own.enabled)
+        plugin.name: plugin.weight or default_weights.get(plugin.name, 1)
+        for plugin in (*re_enabled, *other_enabled, *own.enabled)
     }
 
 
 def _multi_point_plugins(registry: PluginRegistry, multi_point: PluginSet) -> list[PluginReference]:
     """The plugins that are on at all points; default plugins keep their place."""
-    disabled = {one.name for one in multi_point.disabled}
-    named = {one.name: one for one in multi_point.enabled}
+    disabled = {reference.name for reference in multi_point.disabled}
+    named = {reference.name: reference for reference in multi_point.enabled}
     default = [
         named.get(plugin.name, PluginReference(plugin.name, plugin.default_weight))
         for plugin in registry.in_tree
         if not disabled & {WILDCARD, plugin.name}
     ]
-    return list({one.name: one for one in (*default, *multi_point.enabled)}.values())
+    return list(
+        {reference.name: reference for reference in (*default, *multi_point.enabled)}.values()
+    )
 
 
 def build_policy(registry: PluginRegistry, plugins: Plugins) -> SchedulerPolicy:

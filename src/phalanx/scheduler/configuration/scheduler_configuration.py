@@ -137,18 +137,18 @@ def _check_profile_names(new: Any, old: Any) -> Causes:
     """A single profile may be nameless; several must have names."""
     if len(new) < 2:
         return ()
-    why = "several profiles need different names"
-    nameless = [at for at, profile in enumerate(new) if not profile.get("schedulerName")]
-    return [required(f"[{at}].schedulerName", why) for at in nameless]
+    message = "several profiles need different names"
+    unnamed = [at for at, profile in enumerate(new) if not profile.get("schedulerName")]
+    return [required(f"[{at}].schedulerName", message) for at in unnamed]
 
 
 def _check_backoff(new: Any, old: Any) -> Causes:
-    first = new.get("podInitialBackoffSeconds", int(DEFAULT_BACKOFF.initial_seconds))
-    longest = new.get("podMaxBackoffSeconds", int(DEFAULT_BACKOFF.max_seconds))
-    if longest == 0 or longest >= first:
+    initial = new.get("podInitialBackoffSeconds", int(DEFAULT_BACKOFF.initial_seconds))
+    maximum = new.get("podMaxBackoffSeconds", int(DEFAULT_BACKOFF.max_seconds))
+    if maximum == 0 or maximum >= initial:
         return ()
     detail = "must be 0 (no back-off) or not less than podInitialBackoffSeconds"
-    return [invalid("podMaxBackoffSeconds", longest, detail)]
+    return [invalid("podMaxBackoffSeconds", maximum, detail)]
 
 
 def _duration_faults(value: str) -> list[str]:
@@ -241,15 +241,15 @@ def _configure_plugins(
 ) -> PluginRegistry | list[Cause]:
     """The registry with the arguments of a profile, or every cause for which they are invalid."""
     by_name = {plugin.name: plugin for plugin in registry}
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     for at, config in enumerate(configs):
         found = _configure_plugin(by_name[config.name], config.args)
         if isinstance(found, Plugin):
             by_name[config.name] = found
         else:
-            wrong += prefix_causes(f"pluginConfig[{at}].args", found)
-    if wrong:
-        return wrong
+            causes += prefix_causes(f"pluginConfig[{at}].args", found)
+    if causes:
+        return causes
     return replace(
         registry,
         in_tree=tuple(by_name[plugin.name] for plugin in registry.in_tree),

@@ -86,20 +86,25 @@ def suggest_more_nodes(experiment: Experiment) -> Iterator[VerifiedCure]:
         shape: nodes[0] for shape, nodes in group_by_shape(experiment.known.nodes.values()).items()
     }
     found: dict[str, VerifiedCure] = {}
-    tried = 0
+    shapes_tried = 0
+
+    def suffices(template: Node, count: int) -> bool:
+        nodes = _copy_nodes(experiment, template, count)
+        return experiment.is_placed_after(ClusterChange(nodes=nodes))
+
     for least, shape in _candidate_shapes(experiment, templates):
-        template, known = templates[shape], found.get(str(shape))
-        if known and known.size <= least:
+        template, previous = templates[shape], found.get(str(shape))
+        if previous and previous.size <= least:
             continue
         if (
-            tried == MAX_SHAPES_TRIED
-            or sum(one.size <= least for one in found.values()) >= MAX_REPORTED
+            shapes_tried == MAX_SHAPES_TRIED
+            or sum(cure.size <= least for cure in found.values()) >= MAX_REPORTED
         ):
             break
-        tried += 1
-        most = known.size - 1 if known else len(experiment.entity.members)
-        guess = most if known else least
-        count = find_smallest(partial(_nodes_suffice, experiment, template), guess, most, least - 1)
+        shapes_tried += 1
+        most = previous.size - 1 if previous else len(experiment.entity.members)
+        guess = most if previous else least
+        count = find_smallest(partial(suffices, template), guess, most, low=least - 1)
         if count is not None:
             found[str(shape)] = VerifiedCure(
                 CureKind.NODES, count, _describe_nodes(experiment, count, template)
@@ -142,10 +147,6 @@ def _candidate_shapes(
     return sorted(guesses, key=lambda guess: (guess[0], templates[guess[1]].metadata.name))
 
 
-def _nodes_suffice(experiment: Experiment, template: Node, count: int) -> bool:
-    return experiment.is_placed_after(ClusterChange(nodes=_copy_nodes(experiment, template, count)))
-
-
 def _copy_nodes(experiment: Experiment, template: Node, count: int) -> tuple[Node, ...]:
     """New, empty nodes with the shape of an existing node."""
     names: list[str] = []
@@ -182,9 +183,9 @@ def _permanent_taints(node: Node) -> tuple[Taint, ...]:
 def _describe_nodes(experiment: Experiment, count: int, template: Node) -> str:
     key, name = experiment.entity.topology_key, template.metadata.name
     value = template.metadata.labels.get(key)
-    where = f" in {key.rpartition('/')[2]} {value}" if value else ""
-    what = f"{count} node{'s' if count > 1 else ''}"
-    return f"add {what} like {name}{where} ({node_shape(template)})"
+    location = f" in {key.rpartition('/')[2]} {value}" if value else ""
+    noun = f"{count} node{'s' if count > 1 else ''}"
+    return f"add {noun} like {name}{location} ({node_shape(template)})"
 
 
 #: How many workloads are tried; of more, only those that may free enough resources.
@@ -201,10 +202,10 @@ class EndingWorkload(NamedTuple):
 
 def suggest_ending(experiment: Experiment) -> Iterator[VerifiedCure]:
     """Suggest the end of the smallest workload that frees enough resources."""
-    found = sorted(_running_workloads(experiment))
-    if len(found) > MAX_WORKLOADS_TRIED:
-        found = _with_enough_resources(experiment, found)
-    for size, title, pods in found:
+    workloads = sorted(_running_workloads(experiment))
+    if len(workloads) > MAX_WORKLOADS_TRIED:
+        workloads = _with_enough_resources(experiment, workloads)
+    for size, title, pods in workloads:
         if experiment.is_placed_after(ClusterChange(ended_pods=pods)):
             members = f" and its {size} pods" if size > 1 else ""
             yield VerifiedCure(
@@ -215,21 +216,18 @@ def suggest_ending(experiment: Experiment) -> Iterator[VerifiedCure]:
 
 def _running_workloads(experiment: Experiment) -> Iterator[EndingWorkload]:
     """All running pods, groups and trees that may end."""
-    snapshot, own = (
+    snapshot, own_members = (
         experiment.known.cache.snapshot(),
         {pod.metadata.key for pod in experiment.entity.other_members},
     )
-    together: dict[str, list[Key]] = {}
+    keys_by_title: dict[str, list[Key]] = {}
     for key, pod in experiment.known.pods.items():
-        if pod.occupied_node and key not in own and _may_end(pod):
+        may_end = not pod.metadata.deletion_timestamp and not pod.is_daemon
+        if pod.occupied_node and key not in own_members and may_end:
             for title in _workload_titles(pod, snapshot):
-                together.setdefault(title, []).append(key)
-    for title, keys in together.items():
+                keys_by_title.setdefault(title, []).append(key)
+    for title, keys in keys_by_title.items():
         yield EndingWorkload(len(keys), title, tuple(sorted(keys)))
-
-
-def _may_end(pod: Pod) -> bool:
-    return not pod.metadata.deletion_timestamp and not pod.is_daemon
 
 
 def _workload_titles(pod: Pod, snapshot: Snapshot) -> Iterator[str]:
@@ -244,18 +242,18 @@ def _workload_titles(pod: Pod, snapshot: Snapshot) -> Iterator[str]:
 
 
 def _with_enough_resources(
-    experiment: Experiment, found: list[EndingWorkload]
+    experiment: Experiment, workloads: list[EndingWorkload]
 ) -> list[EndingWorkload]:
     """The workloads whose resources may be sufficient for the entity."""
     snapshot, pods = experiment.known.cache.snapshot(), experiment.known.pods
     estimate = CapacityEstimate(experiment.entity, snapshot, experiment.policy)
 
-    def may_suffice(one: EndingWorkload) -> bool:
-        ended = [pods[key] for key in one.pods if pods[key].occupied_node in snapshot.index]
+    def may_suffice(workload: EndingWorkload) -> bool:
+        ended = [pods[key] for key in workload.pods if pods[key].occupied_node in snapshot.index]
         freed = sum_requests((snapshot.index[pod.occupied_node], shape_of(pod)) for pod in ended)
         return estimate.is_sufficient_after_freeing(freed)
 
-    return [one for one in found if may_suffice(one)]
+    return [workload for workload in workloads if may_suffice(workload)]
 
 
 #: The kinds of cures with their sources and budgets of decisions; the cheapest kind first.

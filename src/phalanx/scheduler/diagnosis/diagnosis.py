@@ -58,7 +58,7 @@ class CapacityRow(NamedTuple):
     """How many members of one shape fit in one place: a sort of node, or a topology domain."""
 
     #: The requests of each member, and the number of members.
-    asks: str
+    requests: str
     members: int
     place: str
     nodes: int
@@ -88,41 +88,57 @@ def collect_evidence(
     reported: list[CapacityRow] = []
     more = 0
     for shape in distinct_shapes(entity)[:MAX_SHAPES]:
-        rows = list(_capacity_rows(shape, members[shape], entity.topology_key, snapshot, policy))
+        rows = list(
+            _capacity_rows(
+                shape,
+                members[shape],
+                key=entity.topology_key,
+                snapshot=snapshot,
+                policy=policy,
+            )
+        )
         rows.sort(key=lambda row: (-row.fit, -row.empty, row.place))
         reported += rows[:MAX_PLACES]
         more = max(more, len(rows) - MAX_PLACES)
     return CapacityEvidence(
-        entity.topology_key, count_needed(entity, snapshot), tuple(reported), more
+        entity.topology_key, count_needed(entity, snapshot), tuple(reported), more=more
     )
 
 
 def _capacity_rows(
     shape: PodShape, members: int, key: str, snapshot: Snapshot, policy: SchedulerPolicy
 ) -> Iterator[CapacityRow]:
-    now = node_capacities(snapshot, policy, shape)
+    capacities = node_capacities(snapshot, policy, shape)
     empty = snapshot.fork()
     empty.requested[:], empty.used_ports = 0, {}
-    then = node_capacities(empty, policy, shape)
+    if_empty = node_capacities(empty, policy, shape)
     rejections = _node_rejections(shape, snapshot, policy)
-    places = _domain_nodes(key, snapshot) if key else _similar_nodes(rejections, snapshot)
+    places = _similar_nodes(rejections, snapshot)
+    if key:
+        domains = snapshot.domains(key)
+        places = ((value, domains.nodes(number)) for number, value in enumerate(domains.values))
     for place, nodes in places:
-        fit, most = int(now[nodes].sum()), int(then[nodes].sum())
-        limit = _limiting_reason(shape, nodes, rejections, snapshot) if fit < members else ""
-        yield CapacityRow(str(shape), members, place, len(nodes), fit, most, limit)
-
-
-def _domain_nodes(key: str, snapshot: Snapshot) -> Iterator[tuple[str, IntArray]]:
-    domains = snapshot.domains(key)
-    return ((value, domains.nodes(number)) for number, value in enumerate(domains.values))
+        fit, fit_if_empty = int(capacities[nodes].sum()), int(if_empty[nodes].sum())
+        limit = (
+            _limiting_reason(shape, nodes, rejections, snapshot=snapshot) if fit < members else ""
+        )
+        yield CapacityRow(
+            str(shape),
+            members,
+            place,
+            nodes=len(nodes),
+            fit=fit,
+            empty=fit_if_empty,
+            limit=limit,
+        )
 
 
 def _similar_nodes(rejections: Sequence[str], snapshot: Snapshot) -> Iterator[tuple[str, IntArray]]:
     """Group nodes with the same allocatable resources and the same reason to reject a member."""
-    found: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+    nodes_by_kind: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for node, allocatable in enumerate(snapshot.allocatable.tolist()):
-        found.setdefault((rejections[node], tuple(allocatable)), []).append(node)
-    for nodes in found.values():
+        nodes_by_kind.setdefault((rejections[node], tuple(allocatable)), []).append(node)
+    for nodes in nodes_by_kind.values():
         name = snapshot.names[nodes[0]]
         yield name if len(nodes) == 1 else f"like {name}", np.array(nodes, np.int64)
 
@@ -139,8 +155,8 @@ def _node_rejections(shape: PodShape, snapshot: Snapshot, policy: SchedulerPolic
 
 
 def _shorten_reason(reason: str) -> str:
-    for word in ("node(s) ", "were ", "had "):
-        reason = reason.removeprefix(word)
+    for prefix in ("node(s) ", "were ", "had "):
+        reason = reason.removeprefix(prefix)
     return reason
 
 
@@ -224,7 +240,7 @@ class Attempt(NamedTuple):
 
     def decide(self) -> Decision:
         """Run the scheduling cycle."""
-        return decide(self.entity, self.known.cache.snapshot(), self.policy, self.solver)
+        return decide(self.entity, self.known.cache.snapshot(), self.policy, solver=self.solver)
 
 
 def prepare_attempt(
@@ -245,14 +261,15 @@ def prepare_attempt(
     pending = len(pods) - bound
     root = subject if subject.kind == POD_KIND else group_trees.root(subject)
     if isinstance(root, GroupTreeProblem):
-        return NotAttempted(NOT_READY, root.message, bound, pending)
-    queued = next((one for one in state.queue.list_entities() if one.ref == root), None)
+        return NotAttempted(NOT_READY, root.message, bound=bound, pending=pending)
+    queued = next((info for info in state.queue.list_entities() if info.ref == root), None)
     if queued is None or not pending:
         if bound:
-            return NotAttempted(PLACED, "every member has a node", bound, 0)
-        return NotAttempted(EMPTY, "no pod waits for a node", 0, 0)
+            return NotAttempted(PLACED, "every member has a node", bound=bound, pending=0)
+        return NotAttempted(EMPTY, "no pod waits for a node", bound=0, pending=0)
     if queued.unready is not None:
-        return NotAttempted(NOT_READY, describe_unready(queued.unready), bound, pending)
+        message = describe_unready(queued.unready)
+        return NotAttempted(NOT_READY, message, bound=bound, pending=pending)
     while (entity := state.pop(now)) is not None and entity.ref != root:
         pass
     if entity is None:
@@ -262,7 +279,9 @@ def prepare_attempt(
         {node.metadata.name: node for node in cluster.nodes},
         {pod.metadata.key: pod for pod in cluster.pods if not pod.is_terminal},
     )
-    return Attempt(subject, entity, known, state.profiles.policy(entity), solver, pods)
+    return Attempt(
+        subject, entity, known, policy=state.profiles.policy(entity), solver=solver, pods=pods
+    )
 
 
 def _belongs_to(pod: Pod, subject: Ref, group_trees: GroupTrees) -> bool:
@@ -285,7 +304,9 @@ def diagnose(
     """Explain why a pod, a group or a tree of groups has no node, and what would give it one."""
     attempt = prepare_attempt(subject, cluster, profiles, solver=solver, now=now)
     if isinstance(attempt, NotAttempted):
-        return Diagnosis(attempt.state, attempt.message, attempt.bound, attempt.pending)
+        return Diagnosis(
+            attempt.state, attempt.message, bound=attempt.bound, pending=attempt.pending
+        )
     entity, decision = attempt.entity, attempt.decide()
     explanation = explain(decision)
     pending = {pod.metadata.key for pod in attempt.pods if not pod.occupied_node}
@@ -298,20 +319,20 @@ def diagnose(
             f"{count} of {len(entity.members)} pending members would be placed now",
         )
     else:
-        messages = [one.message for one in explanation.groups if one.ref == subject]
+        messages = [item.message for item in explanation.groups if item.ref == subject]
         message = messages[0] if messages else message
         if not isinstance(decision, Impossible):
             evidence = collect_evidence(entity, attempt.known.cache.snapshot(), attempt.policy)
         if isinstance(decision, Waiting):
             cures = find_cures(
-                Experiment(entity, decision, attempt.known, attempt.policy, solver=solver)
+                Experiment(entity, decision, attempt.known, policy=attempt.policy, solver=solver)
             )
     return Diagnosis(
         state,
         message,
         bound=len(attempt.pods) - len(pending),
         pending=len(pending),
-        pods=tuple(one for one in explanation.pods if one.pod in pending),
+        pods=tuple(item for item in explanation.pods if item.pod in pending),
         cures=tuple(rank_cures(decision, cures.found)),
         tree=entity.key if entity.is_composite and entity.ref != subject else None,
         groups=explanation.groups,

@@ -84,7 +84,7 @@ class Experiment:
         self.decisions += 1
         with self.apply_change(change) as snapshot:
             entity = change.entity or self.entity
-            return isinstance(decide(entity, snapshot, self.policy, self._solve), Placed)
+            return isinstance(decide(entity, snapshot, self.policy, solver=self._solve), Placed)
 
     @contextmanager
     def apply_change(self, change: ClusterChange) -> Iterator[Snapshot]:

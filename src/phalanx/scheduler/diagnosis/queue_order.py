@@ -109,24 +109,24 @@ def list_workloads(cluster: ClusterObjects, *, include_all: bool = False) -> lis
     """
     group_trees = _build_group_tree(cluster.groups)
     pods_by_entity = _pods_by_entity(cluster.pods, group_trees)
-    infos = load_state(cluster).queue.list_entities()
-    waiting = {info.ref for info in infos}
-    rest = [
+    queued = load_state(cluster).queue.list_entities()
+    waiting = {info.ref for info in queued}
+    settled = [
         _build_settled_row(ref, pods, group_trees)
         for ref, pods in pods_by_entity.items()
         if ref not in waiting
         and (ref.kind != POD_KIND or include_all)
         and (pods.placed or pods.ended)
     ]
-    ended = [one for one in rest if one.state is WorkloadState.ENDED and include_all]
-    running = [one for one in rest if one.state is WorkloadState.RUNNING]
-    first = [*sorted(ended, key=_age_key), *sorted(running, key=_age_key)]
-    return [*first, *_waiting_rows(infos, pods_by_entity, group_trees)]
+    ended = [row for row in settled if row.state is WorkloadState.ENDED and include_all]
+    running = [row for row in settled if row.state is WorkloadState.RUNNING]
+    rows = [*sorted(ended, key=_age_key), *sorted(running, key=_age_key)]
+    return [*rows, *_waiting_rows(queued, pods_by_entity, group_trees)]
 
 
-def _age_key(one: WorkloadRow) -> tuple[float, bool, Key, str]:
-    ref = one.ref
-    return one.since, ref.kind != POD_KIND, ref.key, ref.kind
+def _age_key(row: WorkloadRow) -> tuple[float, bool, Key, str]:
+    ref = row.ref
+    return row.since, ref.kind != POD_KIND, ref.key, ref.kind
 
 
 def _build_group_tree(groups: Iterable[Group]) -> GroupTrees:
@@ -153,9 +153,9 @@ def entity_of_pod(pod: Pod, group_tree: GroupTrees) -> Ref:
     """Return the entity that schedules a pod: itself, its group, or the tree of its group."""
     if pod.group is None:
         return pod_ref(pod.metadata.key)
-    own = pod_group_ref(pod.group)
-    root = group_tree.root(own)
-    return own if isinstance(root, GroupTreeProblem) else root
+    ref = pod_group_ref(pod.group)
+    root = group_tree.root(ref)
+    return ref if isinstance(root, GroupTreeProblem) else root
 
 
 def pods_with_entities(cluster: ClusterObjects) -> list[tuple[Ref, Pod]]:
@@ -166,8 +166,8 @@ def pods_with_entities(cluster: ClusterObjects) -> list[tuple[Ref, Pod]]:
 
 def _build_settled_row(ref: Ref, pods: _EntityPods, group_tree: GroupTrees) -> WorkloadRow:
     group = group_tree.get(ref)
-    condition, some = _find_scheduled_condition(group), (pods.placed or pods.ended)[0]
-    since = creation_time(group.metadata if group else some.metadata)
+    condition, any_pod = _find_scheduled_condition(group), (pods.placed or pods.ended)[0]
+    since = creation_time(group.metadata if group else any_pod.metadata)
     if condition is not None and condition.status == "True" and condition.last_transition_time:
         since = parse_timestamp(condition.last_transition_time)
     state = WorkloadState.RUNNING if pods.placed else WorkloadState.ENDED
@@ -205,12 +205,12 @@ def _build_row(
     info: QueuedEntityInfo | None = None,
 ) -> WorkloadRow:
     reason, message = _waiting_reason(info, pods, group) if info else ("", "")
-    some = (pods.pending or pods.placed or pods.ended)[0]
+    any_pod = (pods.pending or pods.placed or pods.ended)[0]
     return WorkloadRow(
         ref,
         state,
         position,
-        priority=group.spec.priority if group else some.spec.priority,
+        priority=group.spec.priority if group else any_pod.spec.priority,
         since=since,
         placed=len(pods.placed),
         pending=len(pods.pending),
@@ -219,10 +219,10 @@ def _build_row(
         reason=reason,
         message=message,
         nodes=tuple(sorted({pod.occupied_node for pod in pods.placed})),
-        scheduler=some.spec.scheduler_name,
+        scheduler=any_pod.spec.scheduler_name,
         started=sum(pod.status.phase == "Running" for pod in pods.placed),
         failed=sum(pod.status.phase == "Failed" for pod in pods.ended),
-        owner=owner_of(group or some),
+        owner=owner_of(group or any_pod),
     )
 
 
@@ -237,7 +237,7 @@ def _waiting_reason(
         # Members that are created after their group was placed have conditions of their own.
         conditions = (find_condition(pod.status.conditions, _POD_SCHEDULED) for pod in pods.pending)
         condition = next(
-            (one for one in conditions if one is not None and one.status == "False"), None
+            (item for item in conditions if item is not None and item.status == "False"), None
         )
     if condition is None:
         return NOT_TRIED_YET, "no scheduler has attempted it yet"
@@ -256,15 +256,15 @@ def _find_scheduled_condition(group: Group | None) -> Condition | None:
     return find_condition(group.status.conditions, kind)
 
 
-def owner_of(one: Group | Pod) -> str:
+def owner_of(obj: Group | Pod) -> str:
     """Return the controller of a group or pod, such as `Job/train`; "" for none."""
-    controllers = [ref for ref in one.metadata.owner_references if ref.controller]
+    controllers = [ref for ref in obj.metadata.owner_references if ref.controller]
     return f"{controllers[0].kind}/{controllers[0].name}" if controllers else ""
 
 
 def in_namespace(rows: Iterable[WorkloadRow], namespace: str) -> list[WorkloadRow]:
     """Keep the rows of one namespace; "" keeps all. Positions still count all namespaces."""
-    return [one for one in rows if not namespace or one.ref.namespace == namespace]
+    return [row for row in rows if not namespace or row.ref.namespace == namespace]
 
 
 def entity_title(ref: Ref) -> str:

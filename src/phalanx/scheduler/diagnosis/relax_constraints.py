@@ -27,7 +27,7 @@ from phalanx.scheduler.cluster.node_constraints import HARD_EFFECTS
 from phalanx.scheduler.cluster.pod_shape import shape_of
 from phalanx.scheduler.cluster.snapshot import Snapshot
 from phalanx.scheduler.diagnosis.experiment import ClusterChange, Experiment, find_smallest
-from phalanx.scheduler.entity import Entity, EntityRejection, Member
+from phalanx.scheduler.entity import Entity, EntityRejection
 from phalanx.scheduler.explain import CureKind, VerifiedCure
 from phalanx.scheduler.placement.topology_domains import ANYWHERE, topology_levels
 
@@ -47,29 +47,31 @@ def suggest_lower_minimum(experiment: Experiment) -> Iterator[VerifiedCure]:
     waiting_by_group = {
         part.waiting.group: part.waiting for part in experiment.waiting.parts if part.waiting
     }
-    for one in _composites_first(one for one in entity.groups if _is_gang(one.group)):
-        waiting = waiting_by_group.get(one.key, experiment.waiting)
-        now = one.quorum
+    for gang in _composites_first(part for part in entity.groups if _is_gang(part.group)):
+        waiting, minimum = waiting_by_group.get(gang.key, experiment.waiting), gang.quorum
         fewer = find_smallest(
-            partial(_lower_minimum_suffices, experiment, one), now - waiting.scheduled, now - 1
+            partial(_lower_minimum_suffices, experiment, gang),
+            minimum - waiting.scheduled,
+            minimum - 1,
         )
         if fewer is not None:
-            field = "minGroupCount" if one.is_composite else "minCount"
-            text = f"lower {field}{_group_suffix(one, entity)} from {now} to {now - fewer}"
+            field = "minGroupCount" if gang.is_composite else "minCount"
+            suffix = _group_suffix(gang, entity)
+            text = f"lower {field}{suffix} from {minimum} to {minimum - fewer}"
             yield VerifiedCure(CureKind.SMALLER, fewer, text)
 
 
 def suggest_wider_topology(experiment: Experiment) -> Iterator[VerifiedCure]:
     """Suggest a topology key with larger domains, or none."""
     entity = experiment.entity
-    for one in _composites_first(
-        one for one in entity.groups if one.topology_key or _topology_annotation(one)
+    for part in _composites_first(
+        part for part in entity.groups if part.topology_key or _topology_annotation(part)
     ):
-        ways = enumerate(_wider_topologies(experiment, one), 1)
+        alternatives = enumerate(_wider_topologies(experiment, part), 1)
         found = next(
             (
                 (n, text)
-                for n, (text, new) in ways
+                for n, (text, new) in alternatives
                 if experiment.is_placed_after(ClusterChange(new))
             ),
             None,
@@ -80,27 +82,27 @@ def suggest_wider_topology(experiment: Experiment) -> Iterator[VerifiedCure]:
 
 def suggest_relaxed_pods(experiment: Experiment) -> Iterator[VerifiedCure]:
     """Suggest one more toleration, or one node label less that the pods require."""
-    for ways in (
+    for edits in (
         _toleration_edits(experiment),
         _selector_edits(experiment.entity),
         _affinity_edits(experiment.entity),
     ):
-        for text, edit in ways:
+        for text, edit in edits:
             if experiment.is_placed_after(ClusterChange(_edit_pods(experiment.entity, edit))):
                 yield VerifiedCure(CureKind.LOOSER, 1, text)
                 break
 
 
-def _composites_first(found: Iterable[Entity]) -> list[Entity]:
+def _composites_first(parts: Iterable[Entity]) -> list[Entity]:
     """Sort composite groups before PodGroups."""
-    return sorted(found, key=lambda one: not one.is_composite)[:MAX_GROUPS]
+    return sorted(parts, key=lambda part: not part.is_composite)[:MAX_GROUPS]
 
 
-def _group_suffix(one: Entity, entity: Entity) -> str:
+def _group_suffix(part: Entity, entity: Entity) -> str:
     """Name a group of a tree; "" for the entity itself."""
-    if one.ref == entity.ref:
+    if part.ref == entity.ref:
         return ""
-    return f" of {one.ref.kind} {one.ref.name}"
+    return f" of {part.ref.kind} {part.ref.name}"
 
 
 def _is_gang(group: Group | None) -> bool:
@@ -114,14 +116,14 @@ def _replace_group(entity: Entity, group: Group) -> Entity:
     return replace(entity, children=tuple(_replace_group(part, group) for part in entity.children))
 
 
-def _lower_minimum_suffices(experiment: Experiment, one: Entity, fewer: int) -> bool:
+def _lower_minimum_suffices(experiment: Experiment, part: Entity, fewer: int) -> bool:
     return experiment.is_placed_after(
-        ClusterChange(_replace_group(experiment.entity, _with_minimum(one, one.quorum - fewer)))
+        ClusterChange(_replace_group(experiment.entity, _with_minimum(part, part.quorum - fewer)))
     )
 
 
-def _with_minimum(one: Entity, quorum: int) -> Group:
-    group = one.group
+def _with_minimum(part: Entity, quorum: int) -> Group:
+    group = part.group
     assert group is not None
     spec = group.spec
     if isinstance(group, CompositePodGroup):
@@ -131,40 +133,40 @@ def _with_minimum(one: Entity, quorum: int) -> Group:
     return but(group, spec=but(spec, scheduling_policy=fewer))
 
 
-def _topology_annotation(one: Entity) -> str:
-    return one.group.metadata.annotations.get(TOPOLOGY_ANNOTATION, "") if one.group else ""
+def _topology_annotation(part: Entity) -> str:
+    return part.group.metadata.annotations.get(TOPOLOGY_ANNOTATION, "") if part.group else ""
 
 
-def _wider_topologies(experiment: Experiment, one: Entity) -> Iterator[Alternative]:
+def _wider_topologies(experiment: Experiment, part: Entity) -> Iterator[Alternative]:
     """Yield wider and wider topologies, the last without any constraint."""
-    entity, key, annotation = experiment.entity, one.topology_key, _topology_annotation(one)
-    suffix = _group_suffix(one, entity)
+    entity, key, annotation = experiment.entity, part.topology_key, _topology_annotation(part)
+    suffix = _group_suffix(part, entity)
     if annotation:
-        yield from _later_levels(entity, one)
+        yield from _later_levels(entity, part)
         text = f'end the annotation {TOPOLOGY_ANNOTATION}{suffix} with "{ANYWHERE}"'
         yield (
             text,
-            _replace_group(entity, _with_topology_annotation(one, f"{annotation}, {ANYWHERE}")),
+            _replace_group(entity, _with_topology_annotation(part, f"{annotation}, {ANYWHERE}")),
         )
     elif key:
-        for other in wider_topology_keys(experiment.known.cache.snapshot(), key):
-            text = f"widen the topology{suffix} from {key} to {other}"
-            yield text, _replace_group(entity, _with_topology(one, other))
+        for wider_key in wider_topology_keys(experiment.known.cache.snapshot(), key):
+            text = f"widen the topology{suffix} from {key} to {wider_key}"
+            yield text, _replace_group(entity, _with_topology(part, wider_key))
     if key:
         text = f"let the members{suffix} be anywhere, not in one {key}"
-        free = replace(one, group=_with_topology(one, ""))
-        yield text, _replace_group(entity, _with_topology_annotation(free, ""))
+        unconstrained = replace(part, group=_with_topology(part, ""))
+        yield text, _replace_group(entity, _with_topology_annotation(unconstrained, ""))
 
 
-def _later_levels(entity: Entity, one: Entity) -> Iterator[Alternative]:
+def _later_levels(entity: Entity, part: Entity) -> Iterator[Alternative]:
     """The levels of the topology annotation that come into force by waiting."""
-    levels = topology_levels(replace(one, waited_seconds=inf))
-    suffix = _group_suffix(one, entity).replace(" of ", " for ")
+    levels = topology_levels(replace(part, waited_seconds=inf))
+    suffix = _group_suffix(part, entity).replace(" of ", " for ")
     for key, after in () if isinstance(levels, EntityRejection) else levels:
         if after > entity.waited_seconds:
-            place = f"one {key} will do" if key else "any nodes will do"
+            scope = f"one {key} will do" if key else "any nodes will do"
             since = f"wait until {after:g} s have passed since it was complete"
-            yield f"{since}: then {place}{suffix}", _with_wait(entity, after)
+            yield f"{since}: then {scope}{suffix}", _with_wait(entity, after)
 
 
 def _with_wait(entity: Entity, seconds: float) -> Entity:
@@ -172,18 +174,18 @@ def _with_wait(entity: Entity, seconds: float) -> Entity:
     return replace(entity, children=parts, waited_seconds=seconds)
 
 
-def _with_topology_annotation(one: Entity, text: str) -> Group:
+def _with_topology_annotation(part: Entity, text: str) -> Group:
     """Copy the group with another topology annotation, or ("") without one."""
-    group = one.group
+    group = part.group
     assert group is not None
     others = {k: v for k, v in group.metadata.annotations.items() if k != TOPOLOGY_ANNOTATION}
-    notes = {**others, TOPOLOGY_ANNOTATION: text} if text else others
-    return but(group, metadata=but(group.metadata, annotations=notes))
+    annotations = {**others, TOPOLOGY_ANNOTATION: text} if text else others
+    return but(group, metadata=but(group.metadata, annotations=annotations))
 
 
-def _with_topology(one: Entity, key: str) -> Group:
+def _with_topology(part: Entity, key: str) -> Group:
     """Copy the group with another topology constraint, or ("") without one."""
-    group = one.group
+    group = part.group
     assert group is not None
     constraints = SchedulingConstraints((TopologyConstraint(key),)) if key else None
     if isinstance(group, CompositePodGroup):
@@ -192,7 +194,7 @@ def _with_topology(one: Entity, key: str) -> Group:
 
 
 def wider_topology_keys(snapshot: Snapshot, key: str) -> list[str]:
-    """Labels suffix domains consist of whole domains of `key`; the next wider first.
+    """Labels whose domains consist of whole domains of `key`; the next wider first.
 
     A label with the same value on every node is not a topology.
     """
@@ -212,14 +214,10 @@ def wider_topology_keys(snapshot: Snapshot, key: str) -> list[str]:
 
 def _edit_pods(entity: Entity, edit: PodEdit) -> Entity:
     """Copy the entity with an edit applied to all pending members."""
-    members = tuple(_edit_member(member, edit) for member in entity.members)
+    edited = ((member, edit(member.pod)) for member in entity.members)
+    members = tuple(but(member, pod=pod, shape=shape_of(pod)) for member, pod in edited)
     parts = tuple(_edit_pods(part, edit) for part in entity.children)
     return replace(entity, members=members, children=parts)
-
-
-def _edit_member(member: Member, edit: PodEdit) -> Member:
-    pod = edit(member.pod)
-    return but(member, pod=pod, shape=shape_of(pod))
 
 
 def _toleration_edits(experiment: Experiment) -> Iterator[tuple[str, PodEdit]]:
@@ -241,42 +239,44 @@ def format_taint(taint: Taint) -> str:
 
 
 def _add_toleration(taint: Taint) -> PodEdit:
-    one = Toleration(taint.key, "Equal", taint.value, taint.effect)
-    return lambda pod: but(pod, spec=but(pod.spec, tolerations=(*pod.spec.tolerations, one)))
+    toleration = Toleration(key=taint.key, operator="Equal", value=taint.value, effect=taint.effect)
+    return lambda pod: but(pod, spec=but(pod.spec, tolerations=(*pod.spec.tolerations, toleration)))
 
 
 def _selector_edits(entity: Entity) -> Iterator[tuple[str, PodEdit]]:
     """One edit for each label of a node selector."""
-    wanted = {
+    required_labels = {
         pair for member in entity.members for pair in member.shape.node_constraints.node_selector
     }
-    for key, value in sorted(wanted):
+    for key, value in sorted(required_labels):
         yield f"drop {key}={value} from the node selector of its pods", _drop_selector(key)
 
 
 def _drop_selector(key: str) -> PodEdit:
     def edit(pod: Pod) -> Pod:
-        left = {k: v for k, v in pod.spec.node_selector.items() if k != key}
-        return but(pod, spec=but(pod.spec, node_selector=left))
+        remaining = {k: v for k, v in pod.spec.node_selector.items() if k != key}
+        return but(pod, spec=but(pod.spec, node_selector=remaining))
 
     return edit
 
 
 def _affinity_edits(entity: Entity) -> Iterator[tuple[str, PodEdit]]:
     """One edit for each expression of a required node affinity."""
-    found: dict[NodeRequirement, None] = {}
+    requirements: dict[NodeRequirement, None] = {}
     for member in entity.members:
         for term in _node_affinity_terms(member.pod):
-            found |= dict.fromkeys(term.match_expressions)
-    for need in found:
-        condition = " ".join(filter(None, (need.key, need.operator, ", ".join(need.values))))
-        yield f"drop {condition} from the node affinity of its pods", _drop_requirement(need)
+            requirements |= dict.fromkeys(term.match_expressions)
+    for requirement in requirements:
+        condition = " ".join(
+            filter(None, (requirement.key, requirement.operator, ", ".join(requirement.values)))
+        )
+        yield f"drop {condition} from the node affinity of its pods", _drop_requirement(requirement)
 
 
 def _node_affinity_terms(pod: Pod) -> tuple[NodeTerm, ...]:
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
-    wanted = affinity.required_during_scheduling_ignored_during_execution if affinity else None
-    return wanted.node_selector_terms if wanted else ()
+    selector = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+    return selector.node_selector_terms if selector else ()
 
 
 def _drop_requirement(requirement: NodeRequirement) -> PodEdit:
@@ -284,19 +284,21 @@ def _drop_requirement(requirement: NodeRequirement) -> PodEdit:
         affinity = pod.spec.affinity
         if affinity is None or affinity.node_affinity is None or not _node_affinity_terms(pod):
             return pod
-        terms = tuple(_term_without(term, requirement) for term in _node_affinity_terms(pod))
+        terms = tuple(
+            but(
+                term,
+                match_expressions=tuple(n for n in term.match_expressions if n != requirement),
+            )
+            for term in _node_affinity_terms(pod)
+        )
         # A term without expressions matches no node, so the affinity is removed instead.
-        asks = all(term.match_expressions or term.match_fields for term in terms)
+        is_valid = all(term.match_expressions or term.match_fields for term in terms)
         nodes = but(
             affinity.node_affinity,
             required_during_scheduling_ignored_during_execution=NodeSelector(terms)
-            if asks
+            if is_valid
             else None,
         )
         return but(pod, spec=but(pod.spec, affinity=but(affinity, node_affinity=nodes)))
 
     return edit
-
-
-def _term_without(term: NodeTerm, requirement: NodeRequirement) -> NodeTerm:
-    return but(term, match_expressions=tuple(n for n in term.match_expressions if n != requirement))

@@ -119,30 +119,30 @@ class _QueueSimulation:
         self._state = load_state(cluster, profiles)
         self._profiles = self._state.profiles
         self._unready = {
-            one.ref: one.unready for one in self._state.queue.list_entities() if one.unready
+            info.ref: info.unready for info in self._state.queue.list_entities() if info.unready
         }
 
     def run(self, subjects: Sequence[Ref]) -> None:
         """Run cycles in queue order until every subject has been attempted."""
         listed = [info.ref for info in self._state.queue.list_entities()]
-        left = {ref for ref in subjects if ref in listed and ref not in self._unready}
+        pending = {ref for ref in subjects if ref in listed and ref not in self._unready}
         # A refused entity is attempted again after others are placed: bound the number of cycles.
         for _ in range(3 * len(listed)):
-            entity = self._state.pop(self._now) if left else None
+            entity = self._state.pop(self._now) if pending else None
             if entity is None:
                 return
             solver = self._solver if entity.ref in subjects else no_solver
             self._attempt(entity, solver)
-            left.discard(entity.ref)
+            pending.discard(entity.ref)
 
     def _attempt(self, entity: Entity, solver: SolverFunction) -> None:
         policy = self._profiles.policy(entity)
-        decision = decide(entity, self._state.cache.snapshot(), policy, solver)
+        decision = decide(entity, self._state.cache.snapshot(), policy, solver=solver)
         self._state.commit(entity, decision, self._now)
         if isinstance(decision, Placed):
-            self._bound |= {one.pod: one.node for one in decision.bindings}
-        known = self._attempted.get(entity.ref)
-        if known is None or not isinstance(known.decision, Placed):
+            self._bound |= {binding.pod: binding.node for binding in decision.bindings}
+        previous = self._attempted.get(entity.ref)
+        if previous is None or not isinstance(previous.decision, Placed):
             self._attempted[entity.ref] = AttemptedEntity(entity, decision)
 
     def forecast_for(self, subject: Ref) -> Forecast:
@@ -152,14 +152,18 @@ class _QueueSimulation:
         if subject not in self._attempted:
             message = "no pod waits for a node"
             verdict = ForecastVerdict.FITS if self._is_running(subject) else ForecastVerdict.WAITS
-            return Forecast(subject, verdict, NOT_READY, message)
+            return Forecast(subject, verdict, NOT_READY, message=message)
         entity, decision = self._attempted[subject]
         match decision:
             case Placed(bindings=bindings):
                 message = f"{len(bindings)} of {len(entity.members)} members get a node now"
-                return Forecast(subject, ForecastVerdict.FITS, FITS, message, bindings)
+                return Forecast(
+                    subject, ForecastVerdict.FITS, FITS, message=message, bindings=bindings
+                )
             case Impossible():
-                return Forecast(subject, ForecastVerdict.NEVER, decision.reason, decision.message)
+                return Forecast(
+                    subject, ForecastVerdict.NEVER, decision.reason, message=decision.message
+                )
             case Preempting():
                 return self._forecast_preempting(subject, decision)
             case Waiting():
@@ -176,9 +180,9 @@ class _QueueSimulation:
         pods = {pod.metadata.key: pod for pod in self._cluster.pods}
         victims = [pods[victim.pod] for victim in decision.victims if victim.pod in pods]
         workloads = _pods_by_workload(victims, self._state.cache.snapshot().group_trees)
-        found = tuple(RunningWorkload(ref, len(keys)) for ref, keys in workloads.items())
+        evicted = tuple(RunningWorkload(ref, len(keys)) for ref, keys in workloads.items())
         message = explain(decision).message
-        return Forecast(subject, ForecastVerdict.WAITS, PREEMPTS, message, victims=found)
+        return Forecast(subject, ForecastVerdict.WAITS, PREEMPTS, message=message, victims=evicted)
 
     def _forecast_waiting(self, subject: Ref, entity: Entity, decision: Waiting) -> Forecast:
         """Find the workloads that must end, or find that it does not fit even without them."""
@@ -192,7 +196,7 @@ class _QueueSimulation:
         workloads = _pods_by_workload(running, experiment.known.cache.snapshot().group_trees)
         all_ended = ClusterChange(ended_pods=tuple(pod.metadata.key for pod in running))
         with experiment.apply_change(all_ended) as snapshot:
-            alone = decide(entity, snapshot, experiment.policy, self._solver)
+            alone = decide(entity, snapshot, experiment.policy, solver=self._solver)
         if not isinstance(alone, Placed):
             return _forecast_never_fits(subject, alone)
         blockers = _minimal_blockers(experiment, list(workloads.items()))
@@ -201,7 +205,7 @@ class _QueueSimulation:
             subject,
             ForecastVerdict.WAITS,
             decision.reason,
-            explain(decision).message,
+            message=explain(decision).message,
             waits_for=waits_for,
             is_cut_short=experiment.is_cut_short,
             details=_refusal_details(decision),
@@ -215,7 +219,7 @@ class _QueueSimulation:
         by_key = {pod.metadata.key: pod for pod in pods if not pod.is_terminal}
         known = KnownCluster(load_state(cluster, self._profiles).cache, nodes, by_key)
         policy = self._profiles.policy(entity)
-        experiment = Experiment(entity, decision, known, policy, solver=self._solver)
+        experiment = Experiment(entity, decision, known, policy=policy, solver=self._solver)
         experiment.allow_decisions(MAX_DECISIONS)
         return experiment
 
@@ -225,37 +229,41 @@ class _QueueSimulation:
 
 
 def _forecast_not_ready(subject: Ref, unready: UnreadyReason) -> Forecast:
-    is_wrong = isinstance(unready, IncompleteGroupTree) and unready.is_invalid
-    verdict = ForecastVerdict.NEVER if is_wrong else ForecastVerdict.WAITS
-    return Forecast(subject, verdict, NOT_READY, describe_unready(unready))
+    is_invalid = isinstance(unready, IncompleteGroupTree) and unready.is_invalid
+    verdict = ForecastVerdict.NEVER if is_invalid else ForecastVerdict.WAITS
+    return Forecast(subject, verdict, NOT_READY, message=describe_unready(unready))
 
 
 def _forecast_never_fits(subject: Ref, alone: Decision) -> Forecast:
     """The forecast of an entity that is refused although nothing else runs."""
     message = explain(alone).message
     if isinstance(alone, Waiting) and alone.undecided:
-        return Forecast(subject, ForecastVerdict.WAITS, alone.reason, message, is_cut_short=True)
+        return Forecast(
+            subject, ForecastVerdict.WAITS, alone.reason, message=message, is_cut_short=True
+        )
     return Forecast(
         subject,
         ForecastVerdict.NEVER,
         NEVER,
-        f"even if nothing else ran: {message}",
+        message=f"even if nothing else ran: {message}",
         details=_refusal_details(alone),
     )
 
 
 def _refusal_details(decision: Decision) -> tuple[str, ...]:
-    refusals = [] if isinstance(decision, Placed) else [one.refusal for one in decision.pods]
-    return tuple(dict.fromkeys(describe_refusal(one) for one in refusals if one))
+    refusals = (
+        [] if isinstance(decision, Placed) else [refusal.refusal for refusal in decision.pods]
+    )
+    return tuple(dict.fromkeys(describe_refusal(refusal) for refusal in refusals if refusal))
 
 
 def _pods_by_workload(pods: Iterable[Pod], group_tree: GroupTrees) -> dict[Ref, tuple[Key, ...]]:
     """Running workloads with their pods, the oldest first."""
-    found: dict[Ref, tuple[Key, ...]] = {}
-    for pod in sorted(pods, key=lambda one: (creation_time(one.metadata), one.metadata.key)):
+    keys_by_workload: dict[Ref, tuple[Key, ...]] = {}
+    for pod in sorted(pods, key=lambda p: (creation_time(p.metadata), p.metadata.key)):
         ref = entity_of_pod(pod, group_tree)
-        found[ref] = (*found.get(ref, ()), pod.metadata.key)
-    return found
+        keys_by_workload[ref] = (*keys_by_workload.get(ref, ()), pod.metadata.key)
+    return keys_by_workload
 
 
 _WorkloadPods = tuple[Ref, tuple[Key, ...]]
@@ -269,18 +277,18 @@ def _minimal_blockers(
     The last workload of the shortest sufficient prefix is necessary. Repeat with those before it.
     """
     needed: list[_WorkloadPods] = []
-    rest = workloads
+    candidates = workloads
 
     def suffices(count: int) -> bool:
-        keys = tuple(key for _, keys in (*needed, *rest[:count]) for key in keys)
+        keys = tuple(key for _, keys in (*needed, *candidates[:count]) for key in keys)
         return experiment.is_placed_after(ClusterChange(ended_pods=keys))
 
     while not suffices(0):
-        count = find_smallest(suffices, 1, len(rest))
+        count = find_smallest(suffices, 1, len(candidates))
         if count is None:
-            return [*needed, *rest]
-        needed.append(rest[count - 1])
-        rest = rest[: count - 1]
+            return [*needed, *candidates]
+        needed.append(candidates[count - 1])
+        candidates = candidates[: count - 1]
     return sorted(needed, key=workloads.index)
 
 
@@ -309,16 +317,21 @@ def node_template(cluster: ClusterObjects, name: str = "") -> NewNodeTemplate | 
         )
     most = max(group_by_shape(nodes.values()).values(), key=len)[0]
     shape = node_shape(nodes[name] if name else most)
-    amounts = {what: f"{n}m" if what == "cpu" else str(n) for what, n in shape.allocatable}
+    amounts = {
+        resource: f"{amount}m" if resource == "cpu" else str(amount)
+        for resource, amount in shape.allocatable
+    }
     return NewNodeTemplate(amounts, dict(shape.labels), shape.taints)
 
 
 def with_nodes(cluster: ClusterObjects, count: int, template: NewNodeTemplate) -> ClusterObjects:
     """Add empty, ready nodes."""
-    there = {node.metadata.name for node in cluster.nodes}
-    names = (f"new-{n}" for n in range(len(there) + count))
-    free = [name for name in names if name not in there][:count]
-    return replace(cluster, nodes=[*cluster.nodes, *(_new_node(name, template) for name in free)])
+    used_names = {node.metadata.name for node in cluster.nodes}
+    names = (f"new-{n}" for n in range(len(used_names) + count))
+    new_names = [name for name in names if name not in used_names][:count]
+    return replace(
+        cluster, nodes=[*cluster.nodes, *(_new_node(name, template) for name in new_names)]
+    )
 
 
 def _new_node(name: str, template: NewNodeTemplate) -> Node:
@@ -342,7 +355,7 @@ def _recreate_pod(pod: Pod) -> Pod | None:
     """The pod that its controller creates after an eviction; None if there is none."""
     meta = pod.metadata
     is_lost = pod.is_daemon or meta.deletion_timestamp
-    if is_lost or not any(one.controller for one in meta.owner_references):
+    if is_lost or not any(owner.controller for owner in meta.owner_references):
         return None
     return Pod(but(meta, uid=f"{meta.uid}-again"), but(pod.spec, node_name=""), PodStatus())
 
@@ -365,7 +378,7 @@ def with_min_count(
 
 def _matches_name(group: Group, namespace: str, name: str) -> bool:
     meta, ref = group.metadata, group.spec.workload_ref
-    owners = [one.name for one in meta.owner_references if one.controller]
+    owners = [owner.name for owner in meta.owner_references if owner.controller]
     names = (meta.name, ref.workload_name if ref else "", *owners)
     return meta.namespace == namespace and name in names
 
@@ -375,8 +388,8 @@ def _group_with_min_count(group: Group, count: int) -> Group:
     if isinstance(group, CompositePodGroup):
         if policy.gang is None:
             return group
-        own = but(group.spec.scheduling_policy, gang=but(policy.gang, min_group_count=count))
-        return but(group, spec=but(group.spec, scheduling_policy=own))
+        new_policy = but(group.spec.scheduling_policy, gang=but(policy.gang, min_group_count=count))
+        return but(group, spec=but(group.spec, scheduling_policy=new_policy))
     return _gang_with_min_count(group, count)
 
 
@@ -384,7 +397,9 @@ def _gang_with_min_count(group: PodGroup, count: int) -> PodGroup:
     policy = group.spec.scheduling_policy
     if policy.gang is None:
         return group
-    notes = {k: v for k, v in group.metadata.annotations.items() if k != MEMBERS_TO_RUN_ANNOTATION}
-    own = but(policy, gang=but(policy.gang, min_count=count))
-    meta = but(group.metadata, annotations=notes)
-    return but(group, metadata=meta, spec=but(group.spec, scheduling_policy=own))
+    annotations = {
+        k: v for k, v in group.metadata.annotations.items() if k != MEMBERS_TO_RUN_ANNOTATION
+    }
+    new_policy = but(policy, gang=but(policy.gang, min_count=count))
+    meta = but(group.metadata, annotations=annotations)
+    return but(group, metadata=meta, spec=but(group.spec, scheduling_policy=new_policy))

@@ -146,7 +146,7 @@ def sum_requests(requests: Iterable[tuple[int, PodShape]]) -> FreedRequests:
     """Sum the requests of pods, given by node index and shape, per node."""
     total: dict[int, dict[str, int]] = {}
     for node, shape in requests:
-        here = total.setdefault(node, {})
+        node_total = total.setdefault(node, {})
         for name, amount in shape.requests:
-            here[name] = here.get(name, 0) + amount
+            node_total[name] = node_total.get(name, 0) + amount
     return total

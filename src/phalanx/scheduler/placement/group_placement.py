@@ -158,7 +158,7 @@ class GroupPlacement:
             return
         self._is_full = self.is_complete
         needed = max(self._quorum - self._already_scheduled, 0)
-        surplus = [one.member for one in self.assignments[needed:]]
+        surplus = [assignment.member for assignment in self.assignments[needed:]]
         refused_uids = {member.pod.metadata.uid for member, _ in self._refused}
         refused = [m for m in self.members if m.pod.metadata.uid in refused_uids]
         self.assignments, self._deferred = self.assignments[:needed], surplus + refused
@@ -231,7 +231,7 @@ class GroupPlacement:
             quorum=self._quorum,
             scheduled=self.scheduled,
             remaining=self._remaining,
-            unknown=sum(one.refusal is None for one in refused),
+            unknown=sum(unplaced.refusal is None for unplaced in refused),
             wakes_on=frozenset(self._wake_events(refused)),
             reason=UNDECIDED if self.undecided else UNSCHEDULABLE,
             placements=self.placement_count,
@@ -242,8 +242,8 @@ class GroupPlacement:
     def _wake_events(self, refused: Iterable[UnplacedPod]) -> Iterator[ClusterEvent]:
         """Yield the events that may give the members a node."""
         yield from (ClusterEvent.MEMBER_CHANGED, ClusterEvent.GROUP_CHANGED)
-        for one in refused:
-            yield from one.refusal.wakes_on if one.refusal else ()
+        for unplaced in refused:
+            yield from unplaced.refusal.wakes_on if unplaced.refusal else ()
         if self._may_fit_differently:
             yield from PEER_EVENTS if self._simulation.has_peer_constraints else CAPACITY_EVENTS
         if self.entity.other_members:
@@ -332,9 +332,9 @@ def to_bindings(assignments: Iterable[Assignment], names: Sequence[str]) -> tupl
     """Convert assignments to bindings."""
     return tuple(
         [
-            new_binding(Binding, (meta.key, meta.uid, names[one.node]))
-            for one in assignments
-            for meta in (one.member.pod.metadata,)
+            new_binding(Binding, (meta.key, meta.uid, names[assignment.node]))
+            for assignment in assignments
+            for meta in (assignment.member.pod.metadata,)
         ]
     )
 
@@ -345,14 +345,14 @@ def to_assigned_pods(assignments: Iterable[Assignment], names: Sequence[str]) ->
         AssignedPod(
             meta.key,
             meta.uid,
-            names[one.node],
+            names[assignment.node],
             labels=meta.labels,
-            shape=one.member.shape,
+            shape=assignment.member.shape,
             group=pod.group,
             priority=pod.spec.priority,
         )
-        for one in assignments
-        for pod in (one.member.pod,)
+        for assignment in assignments
+        for pod in (assignment.member.pod,)
         for meta in (pod.metadata,)
     ]
 

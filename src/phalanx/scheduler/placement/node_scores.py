@@ -37,7 +37,7 @@ from phalanx.scheduler.plugins.plugin import (
     StaticScore,
 )
 from phalanx.scheduler.plugins.plugin_context import PluginContext, initial_context
-from phalanx.scheduler.plugins.refusal import build_refusal, rejected_nodes
+from phalanx.scheduler.plugins.refusal import build_refusal, run_filter
 from phalanx.scheduler.policy import SchedulerPolicy
 
 #: Keys from NO_NODE on are those of rejected nodes, behind all others. REJECTED_KEY is what a
@@ -157,13 +157,13 @@ class NodeScores:
         self.epoch, self._position = snapshot.epoch, len(snapshot.changed_rows)
         context = initial_context(snapshot, shape)
         if base is None:
-            self._evaluate_nodes(context)
+            self._filter_and_score(context)
         else:
             self._inherit_from(base)
         self.sorted_keys = self._rank_nodes(context)
 
-    def _evaluate_nodes(self, context: PluginContext) -> None:
-        """Compute everything that does not depend on the load of nodes."""
+    def _filter_and_score(self, context: PluginContext) -> None:
+        """Run the filters and scores that do not depend on the load of nodes."""
         snapshot, policy, shape = self.snapshot, self.policy, self.shape
         self.request = shape.request_vector(snapshot.columns)
         self._load_filters = tuple(
@@ -184,7 +184,7 @@ class NodeScores:
         self.allowed_nodes = np.ones(len(snapshot), bool)
         for filter_ in policy.filters.values():
             if filter_.depends_on is FilterDependency.NODES:
-                self.allowed_nodes &= ~rejected_nodes(filter_, context)
+                self.allowed_nodes &= ~run_filter(filter_, context)
         self._static_scores = self._sum_static_scores()
         #: The part of each key that does not depend on load, as plain integers: faster to read.
         self._base_keys = np.where(
@@ -263,7 +263,7 @@ class NodeScores:
         passing = self.allowed_nodes.copy()
         for filter_ in self.policy.filters.values():
             if filter_.depends_on is FilterDependency.LOAD:
-                passing &= ~rejected_nodes(filter_, context)
+                passing &= ~run_filter(filter_, context)
         scores = self.score_nodes(snapshot)
         if self._static_scores is not None:
             scores += self._static_scores

@@ -46,7 +46,7 @@ from phalanx.scheduler.placement.node_scores import (
 from phalanx.scheduler.plugins.peer_counts import PeerCounts, PeerProfile
 from phalanx.scheduler.plugins.plugin import FilterDependency, NormalizedScore
 from phalanx.scheduler.plugins.plugin_context import PluginContext, PodAffinityState
-from phalanx.scheduler.plugins.refusal import build_refusal, rejected_nodes
+from phalanx.scheduler.plugins.refusal import build_refusal, run_filter
 from phalanx.scheduler.policy import SchedulerPolicy
 
 
@@ -352,7 +352,7 @@ class PlacementSimulation:
             ports=self._used_ports(classes),
         )
         if not context.candidates[i] or any(
-            rejected_nodes(filter_, context)[i] for filter_ in self._policy.filters.values()
+            run_filter(filter_, context)[i] for filter_ in self._policy.filters.values()
         ):
             return False
         ranking.assign_to(i)

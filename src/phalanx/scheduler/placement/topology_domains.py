@@ -50,7 +50,7 @@ from phalanx.scheduler.plugins.load_scoring import (
 from phalanx.scheduler.plugins.node_ports import NODE_PORTS
 from phalanx.scheduler.plugins.node_resources_fit import MOST_ALLOCATED, allocation_scorer
 from phalanx.scheduler.plugins.plugin_context import initial_context
-from phalanx.scheduler.plugins.refusal import rejected_nodes
+from phalanx.scheduler.plugins.refusal import run_filter
 from phalanx.scheduler.policy import SchedulerPolicy
 
 ANYWHERE = "*"
@@ -144,7 +144,7 @@ def node_capacities(snapshot: Snapshot, policy: SchedulerPolicy, shape: PodShape
         most = np.minimum(most, 1)
         # Not the keys: a filter of another plugin may admit a node later.
         if ports := policy.filters.get(NODE_PORTS.name):
-            most = np.where(rejected_nodes(ports, initial_context(snapshot, shape)), 0, most)
+            most = np.where(run_filter(ports, initial_context(snapshot, shape)), 0, most)
     return most
 
 
@@ -304,10 +304,10 @@ def _occupied_domains(entity: Entity, snapshot: Snapshot, key: str) -> set[str] 
     return occupied
 
 
-def _undeterminable_domain(why: str) -> EntityRejection:
+def _undeterminable_domain(reason: str) -> EntityRejection:
     return EntityRejection(
         SCHEDULER_ERROR,
-        f"cannot determine domain for already scheduled pods: {why}",
+        f"cannot determine domain for already scheduled pods: {reason}",
         "delete the members outside the domain of the others",
         wakes_on=ENTITY_EVENTS | NODE_EVENTS,
     )

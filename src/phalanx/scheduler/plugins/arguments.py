@@ -61,9 +61,9 @@ def unknown_field(field: str) -> Cause:
     return Cause(field, "FieldValueForbidden", "there is no such field")
 
 
-def not_supported(why: str) -> Check:
+def not_supported(reason: str) -> Check:
     """Reject any value that is not empty."""
-    return optional(lambda new, old: [forbidden("", f"is not supported: {why}")])
+    return optional(lambda new, old: [forbidden("", f"is not supported: {reason}")])
 
 
 def conforms_to(definition: str) -> Check:

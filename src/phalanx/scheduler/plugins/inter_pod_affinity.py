@@ -66,8 +66,8 @@ def _suggest_cure(context: PluginContext, nodes: BoolArray) -> str:
                 f"of node {name}"
             )
     if keys := [
-        one.term.topology_key
-        for one, counts in state.existing_anti_affinity
+        existing.term.topology_key
+        for existing, counts in state.existing_anti_affinity
         if _has_pods(counts)[node]
     ]:
         return (

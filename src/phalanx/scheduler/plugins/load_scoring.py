@@ -49,8 +49,10 @@ def _truncate_all(values: PerNode) -> IntArray:
     return np.asarray(values, np.int64)
 
 
-ONE_NODE = Arithmetic(min, max, int, sqrt, getitem)
-MANY_NODES = Arithmetic(np.minimum, np.maximum, _truncate_all, np.sqrt, np.take)
+ONE_NODE = Arithmetic(minimum=min, maximum=max, truncate=int, sqrt=sqrt, take=getitem)
+MANY_NODES = Arithmetic(
+    minimum=np.minimum, maximum=np.maximum, truncate=_truncate_all, sqrt=np.sqrt, take=np.take
+)
 
 
 class NodeLoad(Protocol):

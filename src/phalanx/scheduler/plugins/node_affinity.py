@@ -144,8 +144,10 @@ def _matching_label_sets(
 def _term_matches(term: NodeSelectorTerm, labels: Labels, name: str) -> bool:
     return (
         bool(term.label_requirements or term.name_requirements)
-        and all(one.matches(labels) for one in term.label_requirements)
-        and all(one.matches({one.key: name}) for one in term.name_requirements)
+        and all(requirement.matches(labels) for requirement in term.label_requirements)
+        and all(
+            requirement.matches({requirement.key: name}) for requirement in term.name_requirements
+        )
     )
 
 

@@ -36,12 +36,12 @@ def balance_scorer(resources: Sequence[ScoredResource]) -> LoadScorer:
 
     def score(node: NodeLoad, arithmetic: Arithmetic) -> PerNode:
         present, before, after = [], [], []
-        for one in resources:
-            capacity, used = node.allocatable[one.column], node.requested[one.column]
+        for resource in resources:
+            capacity, used = node.allocatable[resource.column], node.requested[resource.column]
             divisor = arithmetic.maximum(capacity, 1)
             present.append(capacity > 0)
             before.append(arithmetic.minimum(used / divisor, 1.0))
-            after.append(arithmetic.minimum((used + one.requested) / divisor, 1.0))
+            after.append(arithmetic.minimum((used + resource.requested) / divisor, 1.0))
         return _score_change(
             _deviation(before, present, arithmetic),
             _deviation(after, present, arithmetic),

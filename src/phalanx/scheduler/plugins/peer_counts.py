@@ -185,9 +185,9 @@ class PeerCounts:
                 seen[self._constraints_of(member)] = None
         for peers in seen:
             self._existing_terms.update(dict.fromkeys(existing_pod_terms(peers)))
-        mentioned = [selector for peers in seen for selector in peers.selectors]
-        mentioned += [existing.term.selector for existing in self._existing_terms]
-        for selector in mentioned:
+        selectors = [selector for peers in seen for selector in peers.selectors]
+        selectors += [existing.term.selector for existing in self._existing_terms]
+        for selector in selectors:
             self._selector_bits.setdefault(selector, 1 << len(self._selector_bits))
 
     def _constraints_of(self, member: Member) -> PeerConstraints:

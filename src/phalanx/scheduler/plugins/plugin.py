@@ -154,9 +154,9 @@ class Plugin:
     @property
     def extension_points(self) -> tuple[str, ...]:
         """The extension points at which a configuration may enable this plugin."""
-        own = [FILTER] if self.filter else []
-        own += [SCORE] if self.score else []
-        return (*own, *self.points)
+        points = [FILTER] if self.filter else []
+        points += [SCORE] if self.score else []
+        return (*points, *self.points)
 
     @property
     def default_weight(self) -> int:
@@ -171,7 +171,7 @@ class Plugin:
 
 def plugin_names(plugins: Iterable[Plugin], point: str = "") -> tuple[str, ...]:
     """The names of the plugins that act at an extension point; without one, of all."""
-    return tuple(one.name for one in plugins if not point or point in one.extension_points)
+    return tuple(plugin.name for plugin in plugins if not point or point in plugin.extension_points)
 
 
 def keep_first_reason(rejections: Rejections, size: int) -> Rejections:

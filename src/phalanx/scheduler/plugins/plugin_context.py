@@ -164,7 +164,9 @@ class PodAffinityState:
             )
             for term in peers.anti_affinity
         ]
-        self.existing_anti_affinity = list(peer_counts.existing_terms_towards(profile, "apart"))
+        self.existing_anti_affinity = list(
+            peer_counts.existing_terms_towards(profile, "anti_affinity")
+        )
         self.preferred = [
             (
                 weight,
@@ -174,11 +176,11 @@ class PodAffinityState:
         ]
         if honors_existing_preferences or peers.preferred:
             self.preferred += [
-                (one.weight, counts)
-                for one, counts in peer_counts.existing_terms_towards(profile, "like")
+                (existing.weight, counts)
+                for existing, counts in peer_counts.existing_terms_towards(profile, "preferred")
             ]
             if hard_pod_affinity_weight:
-                required = peer_counts.existing_terms_towards(profile, "near")
+                required = peer_counts.existing_terms_towards(profile, "affinity")
                 self.preferred += [(hard_pod_affinity_weight, counts) for _, counts in required]
         self.hard_spreads = _hard_spread_states(snapshot, peer_counts, profile, constraints)
         soft_spreads = _soft_spread_states(
@@ -193,14 +195,14 @@ class PodAffinityState:
 def _hard_spread_states(
     snapshot: Snapshot, peer_counts: PeerCounts, profile: PeerProfile, constraints: NodeConstraints
 ) -> list[SpreadState]:
-    hard = [one for one in profile.peer_constraints.spreads if one.is_hard]
+    hard = [spread for spread in profile.peer_constraints.spreads if spread.is_hard]
     return [
-        SpreadState(one, counts, peer_counts.matches_selectors(profile, (one.selector,)))
-        for one in hard
+        SpreadState(spread, counts, peer_counts.matches_selectors(profile, (spread.selector,)))
+        for spread in hard
         for counts in peer_counts.count_pods_with_and_without_nominated(
-            PodSelection((one.selector,), excludes_terminating=True),
-            snapshot.domains(one.topology_key),
-            _eligible_nodes(snapshot, constraints, one, labelled_by=hard),
+            PodSelection((spread.selector,), excludes_terminating=True),
+            snapshot.domains(spread.topology_key),
+            _eligible_nodes(snapshot, constraints, spread, labelled_by=hard),
         )
     ]
 
@@ -213,18 +215,20 @@ def _soft_spread_states(
     *,
     explicit: bool,
 ) -> list[SpreadState]:
-    soft = [one for one in profile.peer_constraints.spreads if not one.is_hard]
+    soft = [spread for spread in profile.peer_constraints.spreads if not spread.is_hard]
     labelled_by = soft if explicit else []
     found = []
-    for one in soft:
-        selection = PodSelection((one.selector,), excludes_terminating=True)
-        if one.topology_key == HOSTNAME:
+    for spread in soft:
+        selection = PodSelection((spread.selector,), excludes_terminating=True)
+        if spread.topology_key == HOSTNAME:
             counts = peer_counts.count_pods(selection, domain_per_node(snapshot))
         else:
-            eligible = _eligible_nodes(snapshot, constraints, one, labelled_by=labelled_by)
-            counts = peer_counts.count_pods(selection, snapshot.domains(one.topology_key), eligible)
-        matches_itself = peer_counts.matches_selectors(profile, (one.selector,))
-        found.append(SpreadState(one, counts, matches_itself))
+            eligible = _eligible_nodes(snapshot, constraints, spread, labelled_by=labelled_by)
+            counts = peer_counts.count_pods(
+                selection, snapshot.domains(spread.topology_key), eligible
+            )
+        matches_itself = peer_counts.matches_selectors(profile, (spread.selector,))
+        found.append(SpreadState(spread, counts, matches_itself))
     return found
 
 

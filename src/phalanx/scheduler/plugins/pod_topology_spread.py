@@ -46,28 +46,28 @@ def _reject(context: PluginContext) -> Rejections:
 
 
 def _violations(constraints: Sequence[SpreadState]) -> Rejections:
-    for one in constraints:
-        yield SPREAD_LABEL_MISSING, ~one.domain_counts.domains.labelled
-        yield SPREAD_VIOLATED, _skews(one) > one.spread.max_skew
+    for state in constraints:
+        yield SPREAD_LABEL_MISSING, ~state.domain_counts.domains.labelled
+        yield SPREAD_VIOLATED, _skews(state) > state.spread.max_skew
 
 
-def _skews(one: SpreadState) -> IntArray:
+def _skews(state: SpreadState) -> IntArray:
     """The difference to the emptiest domain that each node's domain would have with the pod."""
-    counts, present = one.domain_counts, one.domain_counts.present_domains
-    has_min_domains = len(present) >= one.spread.min_domains
+    counts, present = state.domain_counts, state.domain_counts.present_domains
+    has_min_domains = len(present) >= state.spread.min_domains
     least = counts.counts[present].min() if has_min_domains and len(present) else 0
-    return counts.counts_per_node() + (one.matches_itself - least)
+    return counts.counts_per_node() + (state.matches_itself - least)
 
 
 def _suggest_cure(context: PluginContext, nodes: BoolArray) -> str:
     assert context.affinity_state is not None
     node, constraints = nodes.argmax(), context.affinity_state.hard_spreads
-    for one in constraints:
-        key = one.spread.topology_key
-        if one.domain_counts.domains.ids[node] < 0:
+    for state in constraints:
+        key = state.spread.topology_key
+        if state.domain_counts.domains.ids[node] < 0:
             return f"label node {context.snapshot.names[node]} with {key}"
-        skew = max(int(_skews(same)[node]) for same in constraints if same.spread == one.spread)
-        if skew > one.spread.max_skew:
+        skew = max(int(_skews(same)[node]) for same in constraints if same.spread == state.spread)
+        if skew > state.spread.max_skew:
             return f"allow a maxSkew of {skew} over {key}, or free capacity in other domains"
     raise AssertionError("no spread constraint rejects the node")
 

@@ -20,8 +20,8 @@ from phalanx.scheduler.plugins.plugin import Filter
 from phalanx.scheduler.plugins.plugin_context import PluginContext
 
 
-def rejected_nodes(filter_: Filter, context: PluginContext) -> BoolArray:
-    """The nodes that one filter rejects, for any reason. The result must not be modified."""
+def run_filter(filter_: Filter, context: PluginContext) -> BoolArray:
+    """Run one filter over all nodes: the nodes that it rejects. The result must not be modified."""
     masks = [mask for _, mask in filter_.reject(context)]
     return reduce(or_, masks) if masks else np.zeros(len(context.snapshot), bool)
 

@@ -16,7 +16,7 @@ in the order of their cost. Each plan costs one cycle, so their number is limite
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -29,7 +29,6 @@ from phalanx.scheduler.entity import Entity, EntityRejection
 from phalanx.scheduler.group_tree_placement import GroupTreePlacement, place_entity
 from phalanx.scheduler.placement.capacity_estimate import (
     CapacityEstimate,
-    FreedRequests,
     sum_requests,
 )
 from phalanx.scheduler.placement.group_placement import (
@@ -88,28 +87,30 @@ def preempt(
         return waiting
     if not entity.may_preempt:
         return replace(waiting, preemption=NOT_ALLOWED)
-    leaving = [pod for pod in snapshot.pod_index.assigned_pods() if pod.terminating]
+    terminating = [pod for pod in snapshot.pod_index.assigned_pods() if pod.terminating]
     # Many plans are evaluated, so none of them gets an exact search.
-    free = but(context, snapshot=with_changes(snapshot, removed=leaving), allows_search=False)
-    if leaving:
+    free = but(context, snapshot=with_changes(snapshot, removed=terminating), allows_search=False)
+    if terminating:
         result = yield from _place_if_fits(entity, free)
         if result is not None:
-            return _wait_for_victims(entity, free, waiting, result)
+            return _wait_for_victims(entity, free, waiting, result=result)
     candidates = find_eviction_units(snapshot, entity.priority)
     if not candidates:
         return waiting
     plan = yield from _Evaluator(entity, free, candidates).find_plan()
     if plan is None:
         return replace(waiting, preemption=NOT_HELPFUL)
-    if not plan.units and not leaving:
+    if not plan.units and not terminating:
         return plan.result.build_placed()
     victims = tuple(victim for unit in plan.units for victim in unit.victims)
     text = f"found a placement for {entity.kind}, preempting {len(victims)} victims"
     nominated = to_bindings(plan.assignments, snapshot.names)
     if not victims:
         return replace(waiting, preemption=VICTIMS_TERMINATING, nominated=nominated)
-    held, cost = replace(waiting, preemption=text, nominated=nominated), plan.cost
-    return Preempting(held, victims, cost.trees + cost.groups, cost.violations)
+    new_waiting, cost = replace(waiting, preemption=text, nominated=nominated), plan.cost
+    return Preempting(
+        new_waiting, victims, disruptions=cost.trees + cost.groups, violations=cost.violations
+    )
 
 
 def _place_if_fits(
@@ -134,18 +135,21 @@ def _wait_for_victims(
     result: GroupPlacement | GroupTreePlacement,
 ) -> Waiting:
     """Evict no further pod; nominated members keep their node or get another one."""
-    snapshot, held = context.snapshot, replace(waiting, preemption=VICTIMS_TERMINATING)
+    snapshot, new_waiting = context.snapshot, replace(waiting, preemption=VICTIMS_TERMINATING)
     nominations = {key: pod.node for key, pod in snapshot.nominations.items()}
     if not any(member.pod.metadata.key in nominations for member in entity.members):
-        return held
+        return new_waiting
     kept = [
         Assignment(member, snapshot.index[node])
         for member in (assignment.member for assignment in result.assignments)
         if (node := nominations.get(member.pod.metadata.key)) in snapshot.index
     ]
-    may_stay = len(kept) == len(result.assignments) and _assignments_allowed(entity, context, kept)
+    keeps_nominations = len(kept) == len(result.assignments) and _assignments_allowed(
+        entity, context, kept
+    )
     return replace(
-        held, nominated=to_bindings(kept if may_stay else result.assignments, snapshot.names)
+        new_waiting,
+        nominated=to_bindings(kept if keeps_nominations else result.assignments, snapshot.names),
     )
 
 
@@ -153,20 +157,21 @@ def _assignments_allowed(
     entity: Entity, context: PlacementContext, assignments: Sequence[Assignment]
 ) -> bool:
     """Whether the filters accept the assignments and every group keeps its topology."""
-    nodes = {one.member.pod.metadata.key: one.node for one in assignments}
-    for one in entity.groups:
-        keys = [member.pod.metadata.key for member in one.members]
-        if not _share_a_domain(one, context, {nodes[key] for key in keys if key in nodes}):
+    nodes = {assignment.member.pod.metadata.key: assignment.node for assignment in assignments}
+    for group in entity.groups:
+        keys = [member.pod.metadata.key for member in group.members]
+        if not _share_a_domain(group, context, {nodes[key] for key in keys if key in nodes}):
             return False
     return assignments_hold(context, (), assignments)
 
 
-def _share_a_domain(one: Entity, context: PlacementContext, nodes: Set[int]) -> bool:
-    found = find_placements(one, context.snapshot)
-    if found is None or not nodes:
+def _share_a_domain(group: Entity, context: PlacementContext, nodes: Set[int]) -> bool:
+    placements = find_placements(group, context.snapshot)
+    if placements is None or not nodes:
         return True
-    places = () if isinstance(found, EntityRejection) else found
-    return any(nodes <= set(place.nodes.tolist()) for place in places)
+    if isinstance(placements, EntityRejection):
+        return False
+    return any(nodes <= set(placement.nodes.tolist()) for placement in placements)
 
 
 class _Evaluator:
@@ -194,7 +199,7 @@ class _Evaluator:
             plan = _cheaper_plan(plan, (yield from self._search_subsets(searchable)))
         else:
             for chosen in propose_victims(
-                self._entity, self._context, pool, self._required_members
+                self._entity, self._context, pool, members=self._required_members
             ):
                 plan = _cheaper_plan(plan, (yield from self._evaluate(chosen)))
         return (yield from self._reprieve_units(plan)) if plan else None
@@ -222,15 +227,15 @@ class _Evaluator:
 
     def _narrow_candidates(self) -> Steps[list[EvictionUnit]]:
         """The candidates without the highest priorities, as far as the entity still fits."""
-        ends = self._costs.priority_boundaries(self._units)
-        low, high = 0, len(ends) - 1
+        boundaries = self._costs.priority_boundaries(self._units)
+        low, high = 0, len(boundaries) - 1
         while low < high:
             middle = (low + high) // 2
-            if (yield from self._place_without(self._units[: ends[middle]])) is not None:
+            if (yield from self._place_without(self._units[: boundaries[middle]])) is not None:
                 high = middle
             else:
                 low = middle + 1
-        return self._units[: ends[high]]
+        return self._units[: boundaries[high]]
 
     def _search_subsets(self, candidates: Sequence[EvictionUnit]) -> PlanSteps:
         """The first subset that is sufficient, in the order of cost.
@@ -242,15 +247,19 @@ class _Evaluator:
         ]
         heapify(sets)
         context, needed = self._context, self._required_members
+        index = context.snapshot.index
         estimate = CapacityEstimate(self._entity, context.snapshot, context.policy)
         for _ in range(MAX_SUBSETS):
             if not sets:
                 break
             _, numbers = heappop(sets)
             chosen = [candidates[number] for number in numbers]
-            if estimate.is_sufficient(needed) or estimate.is_sufficient_after_freeing(
-                self._sum_freed_resources(chosen), needed
-            ):
+            is_promising = estimate.is_sufficient(needed)
+            if not is_promising:
+                pods = (pod for unit in chosen for pod in unit.pods if pod.node in index)
+                freed = sum_requests((index[pod.node], pod.shape) for pod in pods)
+                is_promising = estimate.is_sufficient_after_freeing(freed, needed)
+            if is_promising:
                 plan = yield from self._evaluate(chosen)
                 if plan is not None:
                     return plan
@@ -259,15 +268,10 @@ class _Evaluator:
                 heappush(sets, (self._costs.cost(candidates[n] for n in larger), larger))
         return None
 
-    def _sum_freed_resources(self, evicted: Iterable[EvictionUnit]) -> FreedRequests:
-        index = self._context.snapshot.index
-        pods = (pod for unit in evicted for pod in unit.pods)
-        return sum_requests((index[pod.node], pod.shape) for pod in pods if pod.node in index)
-
     def _reprieve_units(self, plan: PreemptionPlan) -> Steps[PreemptionPlan]:
         """Leave out victims that are not necessary if members are placed differently."""
         for unit in reversed(plan.units) if len(plan.units) <= MAX_REPRIEVES else ():
-            others = [one for one in plan.units if one is not unit]
+            others = [other for other in plan.units if other is not unit]
             better = (yield from self._evaluate(others)) if unit in plan.units and others else None
             if better is not None and better.cost < plan.cost:
                 plan = better
@@ -275,9 +279,9 @@ class _Evaluator:
 
 
 def _cheaper_plan(
-    one: PreemptionPlan | None, other: PreemptionPlan | None
+    first: PreemptionPlan | None, second: PreemptionPlan | None
 ) -> PreemptionPlan | None:
-    return min((p for p in (one, other) if p), key=lambda plan: plan.cost, default=None)
+    return min((one for one in (first, second) if one), key=lambda plan: plan.cost, default=None)
 
 
 PlanSteps = Steps[PreemptionPlan | None]

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, Key, Ref, pod_group_ref
 from phalanx.api.policy import PodDisruptionBudget
 from phalanx.api.selectors import LabelRequirement, selector_requirements
-from phalanx.scheduler.cluster.group_tree import Group, GroupTrees, group_ref
+from phalanx.scheduler.cluster.group_tree import GroupTrees, group_ref
 from phalanx.scheduler.cluster.pod_index import AssignedPod
 from phalanx.scheduler.cluster.snapshot import Snapshot
 from phalanx.scheduler.decision import Victim
@@ -40,27 +40,27 @@ class EvictionScope(IntEnum):
 class EvictionUnit:
     """Pods that are evicted together. Immutable; compared by identity."""
 
-    __slots__ = ("first", "pods", "priority", "rank", "size", "started", "whole")
+    __slots__ = ("first", "group", "pods", "priority", "scope", "size", "start_time")
 
     def __init__(
         self,
         pods: tuple[AssignedPod, ...],
         priority: int,
-        rank: EvictionScope,
-        whole: Ref | None = None,
+        scope: EvictionScope,
+        group: Ref | None = None,
     ) -> None:
-        """`pods` are sorted; `whole` is the group that is evicted as a whole, if any."""
-        self.pods, self.priority, self.rank, self.whole = pods, priority, rank, whole
+        """`pods` are sorted; `group` is the group that is evicted as a whole, if any."""
+        self.pods, self.priority, self.scope, self.group = pods, priority, scope, group
         #: The key of the first pod, and the number of pods.
         self.first, self.size = pods[0].key, len(pods)
         #: The start time of the oldest pod.
-        self.started = min([pod.start_time or _NOT_STARTED for pod in pods])
+        self.start_time = min([pod.start_time or _NOT_STARTED for pod in pods])
 
     @property
     def victims(self) -> Iterator[Victim]:
         """Its pods as victims of a decision."""
         for pod in self.pods:
-            yield Victim(pod.key, pod.uid, pod.node, self.whole)
+            yield Victim(pod.key, pod.uid, pod.node, self.group)
 
 
 class DisruptionAllowance(NamedTuple):
@@ -83,12 +83,14 @@ def disruption_allowances(budgets: Iterable[PodDisruptionBudget]) -> list[Disrup
     """Read budgets; one without a selector covers no pod."""
     return [
         DisruptionAllowance(
-            budget.metadata.namespace, selector_requirements(budget.spec.selector),
-            budget.status.disruptions_allowed, frozenset(budget.status.disrupted_pods),
+            namespace=budget.metadata.namespace,
+            requirements=selector_requirements(budget.spec.selector),
+            allowed=budget.status.disruptions_allowed,
+            disrupted=frozenset(budget.status.disrupted_pods),
         )
         for budget in budgets
         if budget.spec.selector
-    ]  # fmt: skip
+    ]
 
 
 class EvictionCost(NamedTuple):
@@ -125,14 +127,15 @@ class EvictionCostModel:
     def cost(self, units: Iterable[EvictionUnit]) -> EvictionCost:
         """Return the cost of evicting all of these units."""
         chosen = list(units)
-        ranks = [unit.rank for unit in chosen]
+        scopes = [unit.scope for unit in chosen]
+        earliest = min((unit.start_time for unit in chosen), default=_NOT_STARTED)
         return EvictionCost(
-            self.violations(chosen),
-            max((unit.priority for unit in chosen), default=_BELOW_ALL_PRIORITIES),
-            ranks.count(EvictionScope.TREE),
-            ranks.count(EvictionScope.GROUP),
-            sum(len(unit.pods) for unit in chosen),
-            ReversedOrderStr(min((unit.started for unit in chosen), default=_NOT_STARTED)),
+            violations=self.violations(chosen),
+            priority=max((unit.priority for unit in chosen), default=_BELOW_ALL_PRIORITIES),
+            trees=scopes.count(EvictionScope.TREE),
+            groups=scopes.count(EvictionScope.GROUP),
+            pods=sum(len(unit.pods) for unit in chosen),
+            earliest_start=ReversedOrderStr(earliest),
         )
 
     def violations(self, units: Iterable[EvictionUnit]) -> int:
@@ -151,16 +154,16 @@ class EvictionCostModel:
         ordered = least_important_first(units)
         if not self._budgets:
             return ordered
-        within: list[EvictionUnit] = []
-        beyond: list[EvictionUnit] = []
+        allowed: list[EvictionUnit] = []
+        violating: list[EvictionUnit] = []
         spent = [0] * len(self._budgets)
         for unit in ordered:
             numbers = [number for pod in unit.pods for number in self._covering_budgets(pod)]
             fits = all(spent[n] + numbers.count(n) <= self._budgets[n].allowed for n in numbers)
-            (within if fits else beyond).append(unit)
+            (allowed if fits else violating).append(unit)
             for number in numbers if fits else ():
                 spent[number] += 1
-        return within + beyond
+        return allowed + violating
 
     def priority_boundaries(self, ordered: Sequence[EvictionUnit]) -> list[int]:
         """The positions in such an order after which the priority changes."""
@@ -182,9 +185,9 @@ class EvictionCostModel:
 _EVICTION_ORDER = (
     (attrgetter("first.name"), True),
     (attrgetter("first.namespace"), True),
-    (attrgetter("started"), True),
+    (attrgetter("start_time"), True),
     (attrgetter("size"), False),
-    (attrgetter("rank"), False),
+    (attrgetter("scope"), False),
     (attrgetter("priority"), False),
 )
 
@@ -203,24 +206,27 @@ def least_important_first(units: Iterable[EvictionUnit]) -> list[EvictionUnit]:
 def find_eviction_units(snapshot: Snapshot, below_priority: int) -> list[EvictionUnit]:
     """Return the units of lower priority that are not terminating."""
     evictions = _GroupEvictions(snapshot.group_trees)
-    together: dict[Ref, list[AssignedPod]] = {}
-    found: list[EvictionUnit] = []
+    pods_by_group: dict[Ref, list[AssignedPod]] = {}
+    units: list[EvictionUnit] = []
     for pod in snapshot.pod_index.without_nominated.assigned_pods():
         if pod.terminating:
             continue
         eviction = evictions.lookup(pod) if pod.group else None
         if eviction is None:
             if pod.priority < below_priority:
-                found.append(EvictionUnit((pod,), pod.priority, EvictionScope.POD))
+                units.append(EvictionUnit((pod,), pod.priority, EvictionScope.POD))
         elif eviction.priority < below_priority:
             if eviction.unit_group is None:
-                found.append(EvictionUnit((pod,), eviction.priority, EvictionScope.GROUP))
+                units.append(EvictionUnit((pod,), eviction.priority, EvictionScope.GROUP))
             else:
-                together.setdefault(eviction.unit_group, []).append(pod)
-    for whole, pods in together.items():
-        rank = EvictionScope.TREE if whole.kind == COMPOSITE_POD_GROUP_KIND else EvictionScope.GROUP
-        found.append(EvictionUnit(tuple(sorted(pods)), evictions.priorities[whole], rank, whole))
-    return found
+                pods_by_group.setdefault(eviction.unit_group, []).append(pod)
+    for group, pods in pods_by_group.items():
+        is_tree = group.kind == COMPOSITE_POD_GROUP_KIND
+        scope = EvictionScope.TREE if is_tree else EvictionScope.GROUP
+        units.append(
+            EvictionUnit(tuple(sorted(pods)), evictions.priorities[group], scope, group=group)
+        )
+    return units
 
 
 class _GroupEviction(NamedTuple):
@@ -249,15 +255,11 @@ class _GroupEvictions:
         ancestry = self._group_tree.ancestry(pod_group_ref(key))
         if not ancestry:
             return None
-        whole = next(
-            (group_ref(group) for group in reversed(ancestry) if _is_evicted_as_unit(group)), None
+        modes = ((group, group.spec.disruption_mode) for group in reversed(ancestry))
+        unit_group = next(
+            (group_ref(group) for group, mode in modes if mode and mode.all is not None), None
         )
         priority = ancestry[-1].spec.priority
-        if whole is not None:
-            self.priorities[whole] = priority
-        return _GroupEviction(priority, whole)
-
-
-def _is_evicted_as_unit(group: Group) -> bool:
-    mode = group.spec.disruption_mode
-    return mode is not None and mode.all is not None
+        if unit_group is not None:
+            self.priorities[unit_group] = priority
+        return _GroupEviction(priority, unit_group)

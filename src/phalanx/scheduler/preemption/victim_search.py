@@ -41,7 +41,9 @@ def propose_victims(
     if isinstance(found, EntityRejection):
         return
     places = [context.nodes] if found is None else [placement.nodes for placement in found]
-    capacity, shapes = _EvictableCapacity(context, units), _member_shapes(entity, members)
+    capacity = _EvictableCapacity(context, units)
+    shapes = [member.shape for member in sort_members(entity.members)[:members]]
+    shapes.sort(key=lambda shape: shape.nonzero_requests, reverse=True)
     proposals: list[tuple[VictimPrice, int, set[int]]] = []
     for number, nodes in enumerate(places):
         search = _VictimSearch(capacity, nodes)
@@ -49,12 +51,6 @@ def propose_victims(
             proposals.append((search.price, number, search.evicted))
     for _, _, evicted in sorted(proposals)[:MAX_PLACEMENTS]:
         yield [unit for number, unit in enumerate(units) if number in evicted]
-
-
-def _member_shapes(entity: Entity, members: int) -> list[PodShape]:
-    """The shapes of the members, the largest first."""
-    shapes = [member.shape for member in sort_members(entity.members)[:members]]
-    return sorted(shapes, key=lambda shape: shape.nonzero_requests, reverse=True)
 
 
 #: Amounts of resources, by column of the snapshot.
@@ -78,19 +74,27 @@ class _EvictableCapacity:
         snapshot = context.snapshot
         self.free = (snapshot.allocatable - snapshot.requested).tolist()
         self.prices: list[VictimPrice] = [
-            (int(unit.rank is EvictionScope.TREE), int(unit.rank is EvictionScope.GROUP), unit.size)
+            (
+                int(unit.scope is EvictionScope.TREE),
+                int(unit.scope is EvictionScope.GROUP),
+                unit.size,
+            )
             for unit in units
         ]
         #: Keyed by identity, which is faster than hashing; the units keep the shapes alive.
         self._amounts_by_shape: dict[int, ResourceAmounts] = {}
         #: The evictable pods of each node, the least important unit first.
         self.pods_by_node: dict[int, list[_EvictablePod]] = {}
-        sorts: dict[tuple[int, VictimPrice], int] = {}
+        equivalences: dict[tuple[int, VictimPrice], int] = {}
         for number, unit in enumerate(units):
             for pod in unit.pods:
                 amounts, i = self.request_amounts(pod.shape), snapshot.index.get(pod.node, -1)
-                sort = sorts.setdefault((id(amounts), self.prices[number]), len(sorts))
-                self.pods_by_node.setdefault(i, []).append(_EvictablePod(number, amounts, sort))
+                equivalence = equivalences.setdefault(
+                    (id(amounts), self.prices[number]), len(equivalences)
+                )
+                self.pods_by_node.setdefault(i, []).append(
+                    _EvictablePod(number, amounts, equivalence)
+                )
 
     def request_amounts(self, shape: PodShape) -> ResourceAmounts:
         """The resources that a shape requests."""
@@ -142,14 +146,14 @@ class _VictimSearch:
 
     def _equivalence_key(self, i: int) -> object:
         """Nodes with equal keys have the same price."""
-        return tuple(self._free_on(i)), tuple([one.equivalence for one in self._remaining_pods(i)])
+        return tuple(self._free_on(i)), tuple([pod.equivalence for pod in self._remaining_pods(i)])
 
     def _free_on(self, i: int) -> list[int]:
         return self._free.get(i) or self._capacity.free[i]
 
     def _remaining_pods(self, i: int) -> list[_EvictablePod]:
-        gone, there = self.evicted, self._capacity.pods_by_node.get(i, [])
-        return [one for one in there if one.unit_index not in gone] if gone else there
+        evicted, pods = self.evicted, self._capacity.pods_by_node.get(i, [])
+        return [pod for pod in pods if pod.unit_index not in evicted] if evicted else pods
 
     def _place_one(self, shape: PodShape, heap: list[tuple[VictimPrice, int]]) -> bool:
         while heap:
@@ -178,10 +182,10 @@ class _VictimSearch:
         ]
         if not lacking:
             return []
-        here = self._remaining_pods(i)
-        for count in range(1, len(here) + 1):
-            if _frees_enough(here[:count], lacking):
-                return self._minimal_victims(here, count, lacking)
+        pods = self._remaining_pods(i)
+        for count in range(1, len(pods) + 1):
+            if _frees_enough(pods[:count], lacking):
+                return self._minimal_victims(pods, count, lacking)
         return None
 
     def _minimal_victims(
@@ -189,13 +193,13 @@ class _VictimSearch:
     ) -> list[int]:
         """The cheaper of a minimal subset of the first pods and a single sufficient pod."""
         chosen = list(pods[:count])
-        for one in reversed(chosen[:-1]):
-            fewer = [other for other in chosen if other is not one]
+        for pod in reversed(chosen[:-1]):
+            fewer = [other_pod for other_pod in chosen if other_pod is not pod]
             if _frees_enough(fewer, lacking):
                 chosen = fewer
-        ways = [[one.unit_index for one in chosen]]
-        ways += [[one.unit_index] for one in pods if _frees_enough([one], lacking)][:1]
-        return min(ways, key=self._total_price)
+        alternatives = [[pod.unit_index for pod in chosen]]
+        alternatives += [[pod.unit_index] for pod in pods if _frees_enough([pod], lacking)][:1]
+        return min(alternatives, key=self._total_price)
 
     def _total_price(self, numbers: Iterable[int]) -> VictimPrice:
         trees = groups = pods = 0
@@ -224,8 +228,8 @@ class _VictimSearch:
 
 def _frees_enough(pods: Iterable[_EvictablePod], lacking: Sequence[tuple[int, int]]) -> bool:
     for column, amount in lacking:
-        left = sum(n for one in pods for c, n in one.amounts if c == column)
-        if left < amount:
+        freed = sum(n for pod in pods for c, n in pod.amounts if c == column)
+        if freed < amount:
             return False
     return True
 
@@ -238,8 +242,8 @@ def necessary_units(
     In `context` all of the units are still present.
     """
     members = [assignment.member for assignment in assignments]
-    trial = PlacementSimulation(context.snapshot, context.policy, members)
-    if all(trial.depends_on_load_only(member) for member in members):
+    simulation = PlacementSimulation(context.snapshot, context.policy, members)
+    if all(simulation.depends_on_load_only(member) for member in members):
         return _necessary_by_resources(context.snapshot, units, assignments)
     return _necessary_by_filters(context, units, assignments)
 
@@ -272,11 +276,11 @@ class _NodeReprieve:
 
     def add_member(self, shape: PodShape) -> None:
         """Count a member of the entity on this node."""
-        ask = shape.request_vector(self._columns)
-        for column, amount in ask.amounts:
+        request = shape.request_vector(self._columns)
+        for column, amount in request.amounts:
             self._free[column] -= amount
             self._requested_columns[column] = None
-        self._ports += ask.ports
+        self._ports += request.ports
 
     def release_pod(self, shape: PodShape) -> None:
         """Free the resources of a pod."""
@@ -285,10 +289,10 @@ class _NodeReprieve:
 
     def try_keep_pod(self, shape: PodShape) -> bool:
         """Keep a pod if the members still fit; whether it stays."""
-        ask = shape.request_vector(self._columns)
-        if any(port.conflicts_with(mine) for port in ask.ports for mine in self._ports):
+        request = shape.request_vector(self._columns)
+        if any(port.conflicts_with(used) for port in request.ports for used in self._ports):
             return False
-        for column, amount in ask.amounts:
+        for column, amount in request.amounts:
             self._free[column] -= amount
         if all(self._free[column] >= 0 for column in self._requested_columns):
             return True
@@ -321,10 +325,10 @@ def _necessary_by_filters(
     batches = [list(reversed(units))]
     while batches:
         batch = batches.pop()
-        spared = {id(unit) for unit in batch}
-        rest = [unit for unit in necessary if id(unit) not in spared]
-        if assignments_hold(context, rest, assignments):
-            necessary = rest
+        reprieved = {id(unit) for unit in batch}
+        remaining = [unit for unit in necessary if id(unit) not in reprieved]
+        if assignments_hold(context, remaining, assignments):
+            necessary = remaining
         elif len(batch) > 1:
             half = len(batch) // 2
             batches += [batch[half:], batch[:half]]
@@ -338,5 +342,9 @@ def assignments_hold(
     snapshot = with_changes(
         context.snapshot, removed=[pod for unit in evicted for pod in unit.pods]
     )
-    trial = PlacementSimulation(snapshot, context.policy, [one.member for one in assignments])
-    return all(trial.place_on(one.member, one.node) for one in assignments)
+    simulation = PlacementSimulation(
+        snapshot, context.policy, [assignment.member for assignment in assignments]
+    )
+    return all(
+        simulation.place_on(assignment.member, assignment.node) for assignment in assignments
+    )

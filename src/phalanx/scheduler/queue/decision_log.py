@@ -229,17 +229,23 @@ _decode = msgspec.json.Decoder(DecisionLogRecord).decode
 def entity_version(entity: Entity) -> EntityVersion:
     """Return the identity of an entity in this cycle."""
     members = tuple(
-        MemberVersion(meta.name, meta.uid, meta.resource_version, member.attempts, member.timestamp)
+        MemberVersion(
+            meta.name,
+            meta.uid,
+            meta.resource_version,
+            attempts=member.attempts,
+            timestamp=member.timestamp,
+        )
         for member in entity.members
         for meta in (member.pod.metadata,)
     )
     version = entity.group.metadata.resource_version if entity.group else None
     others = tuple((pod.metadata.name, pod.metadata.uid) for pod in entity.other_members)
     below = tuple(
-        (one.key.name, one.group.metadata.resource_version)
+        (part.key.name, part.group.metadata.resource_version)
         for child in entity.children
-        for one in child.groups
-        if one.group is not None
+        for part in child.groups
+        if part.group is not None
     )
     return EntityVersion(
         entity.key,
@@ -332,7 +338,7 @@ class RecordFault(NamedTuple):
     """A line that is damaged, or cannot be replayed."""
 
     line: int
-    why: str
+    reason: str
 
 
 def read_records(lines: Iterable[bytes]) -> Iterator[tuple[int, DecisionLogRecord] | RecordFault]:

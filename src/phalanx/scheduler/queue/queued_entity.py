@@ -303,9 +303,16 @@ class QueuedEntity:
             parts = self._build_parts(self.ref, _by_group(self.pending.values()), MAX_DEPTH)
             parts = tuple(_with_wait(part, waited) for part in parts)
         return Entity(
-            self.ref, self.group, tuple(self.pending.values()), tuple(self.others.values()),
-            self.attempts, self.timestamp, self.ready_since, parts, waited,
-        )  # fmt: skip
+            self.ref,
+            self.group,
+            tuple(self.pending.values()),
+            other_members=tuple(self.others.values()),
+            attempts=self.attempts,
+            timestamp=self.timestamp,
+            ready_since=self.ready_since,
+            children=parts,
+            waited_seconds=waited,
+        )
 
     def _build_parts(self, name: Ref, pending: PendingByGroup, levels: int) -> tuple[Entity, ...]:
         children = self.group_tree.valid_children(name) if levels else ()
@@ -319,27 +326,28 @@ class QueuedEntity:
         else:
             members = tuple(pending.get(name.key, ()))
             others = tuple(pod for pod in self.others.values() if pod.group == name.key)
-        return Entity(name, group, members, others, children=parts)
+        return Entity(name, group, members, other_members=others, children=parts)
 
     def checkpoint(self) -> QueuedEntityCheckpoint:
         """Return what `restore` needs to bring another entry to this state."""
         attempts = tuple(
-            MemberAttempts(key, one.attempts, one.timestamp) for key, one in self.pending.items()
+            MemberAttempts(key, member.attempts, member.timestamp)
+            for key, member in self.pending.items()
         )
         return QueuedEntityCheckpoint(
-            encode_ref(self.ref),
-            self.state.name,
-            self.timestamp,
-            self.sequence,
-            self.ready_since,
-            self.attempts,
-            self.failures,
-            self.errors,
-            self.backoff_until,
-            tuple(e for e in ClusterEvent if e in self.wakes_on),
-            self.heap_key,
-            attempts,
-            tuple(self.others),
+            id=encode_ref(self.ref),
+            state=self.state.name,
+            timestamp=self.timestamp,
+            sequence=self.sequence,
+            ready=self.ready_since,
+            attempts=self.attempts,
+            failures=self.failures,
+            errors=self.errors,
+            until=self.backoff_until,
+            wakes_on=tuple(e for e in ClusterEvent if e in self.wakes_on),
+            queued=self.heap_key,
+            members=attempts,
+            others=tuple(self.others),
         )
 
     def restore(self, checkpoint: QueuedEntityCheckpoint) -> None:
@@ -378,13 +386,13 @@ def _by_group(members: Iterable[Member]) -> PendingByGroup:
 
 def _affects_scheduling(old: Member, new: Member) -> bool:
     """Whether the queue or a cycle reads a field that has changed."""
-    one, other = old.pod.spec, new.pod.spec
+    old_spec, new_spec = old.pod.spec, new.pod.spec
     return (
         old.shape != new.shape
         or old.pod.metadata.labels != new.pod.metadata.labels
-        or one.scheduling_gates != other.scheduling_gates
-        or one.priority != other.priority
-        or one.preemption_policy != other.preemption_policy
+        or old_spec.scheduling_gates != new_spec.scheduling_gates
+        or old_spec.priority != new_spec.priority
+        or old_spec.preemption_policy != new_spec.preemption_policy
     )
 
 

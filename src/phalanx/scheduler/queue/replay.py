@@ -109,7 +109,7 @@ def _decode_recorded(
     line: int, record: DecisionMade, entity: EntityVersion
 ) -> ReplayedDecision | RecordFault:
     try:
-        return ReplayedDecision(line, record.at, entity, decode_decision(record.decision))
+        return ReplayedDecision(line, record.at, entity, recorded=decode_decision(record.decision))
     except ValueError as error:
         return RecordFault(line, f"cannot be decoded: {error}")
 
@@ -186,10 +186,10 @@ class _PoppedEntity:
         entity = state.pop(record.at)
         found = entity_version(entity) if entity else None
         if entity is None or found != record.entity:
-            got = found.key if found else "nothing"
+            returned = found.key if found else "nothing"
             expected = record.entity.key
             raise _ReplayDiverged(
-                f"pops {expected}, but the queue returns {got} or another version"
+                f"pops {expected}, but the queue returns {returned} or another version"
             )
         self.entity, self._cycle = entity, state.cycle(entity)
         self._step = resume_cycle(self._cycle)

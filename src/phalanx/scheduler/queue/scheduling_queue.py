@@ -202,12 +202,10 @@ class SchedulingQueue:
         """Whether these pods are still pending and the groups of the entity are unchanged."""
         entry = self._entry_in_flight(entity)
         is_pending = all(entry.is_pending(pod, uid) for pod, uid, _ in bindings)
-        tree = [one.group for one in entity.groups]
-        now = [self._group_tree.get(name) for name in self._groups_of(entry.ref)]
+        tree = [part.group for part in entity.groups]
+        refs = self._group_tree.valid_subtree(entry.ref) if entry.ref.kind != POD_KIND else ()
+        now = [self._group_tree.get(ref) for ref in refs]
         return is_pending and len(tree) == len(now) and all(map(_is_same_group, tree, now))
-
-    def _groups_of(self, ref: Ref) -> Iterator[Ref]:
-        return self._group_tree.valid_subtree(ref) if ref.kind != POD_KIND else iter(())
 
     def requeue(self, entity: Entity, now: float) -> None:
         """End an attempt whose decision is outdated; the entity keeps its position."""
@@ -256,17 +254,21 @@ class SchedulingQueue:
     def pending_entities(self) -> Iterator[PendingEntity]:
         """Yield the entities in the queues of kube-scheduler, in no order."""
         for entry in self._entries.values():
-            if line := entry.queue_name:
-                first = next(iter(entry.pending.values())).pod.spec.scheduler_name
+            if queue_name := entry.queue_name:
+                scheduler_name = next(iter(entry.pending.values())).pod.spec.scheduler_name
                 outcome = entry.outcome if entry.state is QueueState.BACKING_OFF else None
-                where, pods = SubQueue(line, entry.is_group), len(entry.pending)
-                yield PendingEntity(where, entry.state, pods, first, outcome)
+                sub_queue, pods = SubQueue(queue_name, entry.is_group), len(entry.pending)
+                yield PendingEntity(
+                    sub_queue, entry.state, pods, scheduler=scheduler_name, outcome=outcome
+                )
 
     @property
     def late_member_count(self) -> int:
         """How many pods were created during the cycle of their group, and wait for its end."""
-        flying = (entry for entry in self._in_flight.values() if entry.is_group)
-        return sum(not one.attempts for entry in flying for one in entry.pending.values())
+        groups_in_flight = (entry for entry in self._in_flight.values() if entry.is_group)
+        return sum(
+            not member.attempts for entry in groups_in_flight for member in entry.pending.values()
+        )
 
     def checkpoint(self) -> list[QueuedEntityCheckpoint]:
         """Return what a queue with the same pods and groups needs to continue like this one."""
@@ -498,11 +500,11 @@ _UNREADY = (QueueState.IDLE, QueueState.INCOMPLETE, QueueState.GATED)
 _HELD_BACK = (QueueState.INCOMPLETE, QueueState.GATED)
 
 
-def _is_same_group(one: Group | None, other: Group | None) -> bool:
+def _is_same_group(group: Group | None, other: Group | None) -> bool:
     """Whether two versions are of one group (same uid) and equal for scheduling."""
-    if one is None or other is None:
-        return one is other
-    return _scheduling_fields(one) == _scheduling_fields(other)
+    if group is None or other is None:
+        return group is other
+    return _scheduling_fields(group) == _scheduling_fields(other)
 
 
 def _scheduling_fields(group: Group) -> tuple[object, ...]:

@@ -73,20 +73,17 @@ def _node_features(problem: PlacementProblem) -> Iterator[list[object]]:
     """Yield, feature by feature, the values that distinguish nodes."""
     yield [tuple(row) for row in problem.free.tolist()]
     yield [tuple(row) for row in problem.allowed.T.tolist()]
-    for domains in _all_domains(problem):
+    terms = [term for rule in problem.affinities for term in rule.terms]
+    constrained = [conflict.domains for conflict in problem.conflicts]
+    constrained += [term.domains for term in terms]
+    constrained += [spread.domains for spread in problem.spreads]
+    for domains in constrained:
         yield list(_domain_ids(domains).tolist())
-    for near in problem.affinities:
-        for term in near.terms:
-            yield list((term.assigned_counts[term.domains.ids] > 0).tolist())
-    for even in problem.spreads:
-        yield list(even.counted_nodes.tolist())
-        yield list(even.assigned_counts[even.domains.ids].tolist())
-
-
-def _all_domains(problem: PlacementProblem) -> Iterator[NodeDomains]:
-    yield from (row.domains for row in problem.conflicts)
-    yield from (term.domains for row in problem.affinities for term in row.terms)
-    yield from (row.domains for row in problem.spreads)
+    for term in terms:
+        yield list((term.assigned_counts[term.domains.ids] > 0).tolist())
+    for spread in problem.spreads:
+        yield list(spread.counted_nodes.tolist())
+        yield list(spread.assigned_counts[spread.domains.ids].tolist())
 
 
 def _domain_ids(domains: NodeDomains) -> IntArray:
@@ -103,8 +100,8 @@ def _slots_of_equal_nodes(problem: PlacementProblem, equal_nodes: list[int]) -> 
         yield NodeSlot(tuple(equal_nodes), tuple(limits), per_node)
         return
     needed = 1 if _holds_all_members(problem, node, most) else members
-    for one in equal_nodes[:needed]:
-        yield NodeSlot((one,), tuple(most.items()))
+    for equal_node in equal_nodes[:needed]:
+        yield NodeSlot((equal_node,), tuple(most.items()))
 
 
 def _max_per_kind(problem: PlacementProblem, node: int) -> dict[int, int]:
@@ -114,9 +111,9 @@ def _max_per_kind(problem: PlacementProblem, node: int) -> dict[int, int]:
         if problem.allowed[kind, node]:
             requests = problem.requests[kind]
             capacity = problem.free[node][requests > 0] // requests[requests > 0]
-            alone = 1 if _are_in_conflict(problem, kind, kind, node) else count
-            if held := min(count, alone, int(capacity.min(initial=count))):
-                most[kind] = held
+            alone = 1 if _are_in_conflict(problem, kind, kind, node=node) else count
+            if max_count := min(count, alone, int(capacity.min(initial=count))):
+                most[kind] = max_count
     return most
 
 
@@ -127,20 +124,25 @@ def _max_per_node(problem: PlacementProblem, node: int, max_per_kind: dict[int, 
     if len(max_per_kind) == 1:
         return next(iter(max_per_kind.values()))
     together = (
-        _can_share_node(problem, a, b, node) for a in max_per_kind for b in max_per_kind if a <= b
+        _can_share_node(problem, a, b, node=node)
+        for a in max_per_kind
+        for b in max_per_kind
+        if a <= b
     )
     return 0 if any(together) else 1
 
 
 def _needs_own_slot(problem: PlacementProblem, kind: int, node: int) -> bool:
     """Whether a constraint of the kind depends on a domain that only this node is in."""
-    near = [
+    affinities = [
         (row.kinds + row.matching_kinds, term.domains)
         for row in problem.affinities
         for term in row.terms
     ]
-    even = [(row.kinds + row.matching_kinds, row.domains) for row in problem.spreads]
-    return any(kind in kinds and _has_own_domain(domains, node) for kinds, domains in near + even)
+    spreads = [(row.kinds + row.matching_kinds, row.domains) for row in problem.spreads]
+    return any(
+        kind in kinds and _has_own_domain(domains, node) for kinds, domains in affinities + spreads
+    )
 
 
 def _has_own_domain(domains: NodeDomains, node: int) -> bool:
@@ -148,17 +150,17 @@ def _has_own_domain(domains: NodeDomains, node: int) -> bool:
     return bool(domain >= 0 and np.count_nonzero(domains.ids == domain) == 1)
 
 
-def _can_share_node(problem: PlacementProblem, one: int, other: int, node: int) -> bool:
-    if one == other and problem.counts[one] == 1:
+def _can_share_node(problem: PlacementProblem, kind: int, other_kind: int, node: int) -> bool:
+    if kind == other_kind and problem.counts[kind] == 1:
         return False
-    fits = (problem.requests[one] + problem.requests[other] <= problem.free[node]).all()
-    return bool(fits) and not _are_in_conflict(problem, one, other, node)
+    fits = (problem.requests[kind] + problem.requests[other_kind] <= problem.free[node]).all()
+    return bool(fits) and not _are_in_conflict(problem, kind, other_kind, node=node)
 
 
-def _are_in_conflict(problem: PlacementProblem, one: int, other: int, node: int) -> bool:
+def _are_in_conflict(problem: PlacementProblem, kind: int, other_kind: int, node: int) -> bool:
     """Whether two kinds may not share a node."""
     return any(
-        row.domains.ids[node] >= 0 and (one, other) in row.pairs for row in problem.conflicts
+        row.domains.ids[node] >= 0 and (kind, other_kind) in row.pairs for row in problem.conflicts
     )
 
 
@@ -167,7 +169,7 @@ def _holds_all_members(problem: PlacementProblem, node: int, max_per_kind: dict[
     if any(_needs_own_slot(problem, kind, node) for kind in max_per_kind):
         return False
     has_conflicts = any(
-        _are_in_conflict(problem, a, b, node) for a in max_per_kind for b in max_per_kind
+        _are_in_conflict(problem, a, b, node=node) for a in max_per_kind for b in max_per_kind
     )
     counts, kinds = np.array(problem.counts), list(max_per_kind)
     wanted = counts[kinds] @ problem.requests[kinds]
@@ -209,30 +211,34 @@ class _FormulationBuilder:
     def build(self) -> Formulation:
         self._add_member_counts()
         self._add_resource_limits()
-        for apart in self._problem.conflicts:
-            self._add_conflicts(apart)
-        firsts = [(near, self._add_affinity(near)) for near in self._problem.affinities]
+        for conflict in self._problem.conflicts:
+            self._add_conflicts(conflict)
+        firsts = [(affinity, self._add_affinity(affinity)) for affinity in self._problem.affinities]
         self._allow_single_first(firsts)
-        for even in self._problem.spreads:
-            self._add_spread(even)
+        for spread in self._problem.spreads:
+            self._add_spread(spread)
         return Formulation(self._program.build(), tuple(self._columns))
 
     def _add_member_counts(self) -> None:
-        problem, everything = self._problem, dict.fromkeys(self._columns.values(), 1)
+        problem, all_columns = self._problem, dict.fromkeys(self._columns.values(), 1)
         for kind, count in enumerate(problem.counts):
-            mine = [column for (k, _), column in self._columns.items() if k == kind]
-            self._program.add_at_most(dict.fromkeys(mine, 1), count)
-        self._program.add_at_least(everything, problem.needed)
+            kind_columns = [column for (k, _), column in self._columns.items() if k == kind]
+            self._program.add_at_most(dict.fromkeys(kind_columns, 1), count)
+        self._program.add_at_least(all_columns, problem.needed)
 
     def _add_resource_limits(self) -> None:
         requests, free = _scale_to_units(self._problem)
         for slot in self._slots:
-            mine = {kind: self._columns[kind, slot] for kind, _ in slot.limits}
+            slot_columns = {kind: self._columns[kind, slot] for kind, _ in slot.limits}
             if slot.is_shared:
-                self._program.add_at_most(dict.fromkeys(mine.values(), 1), slot.size)
+                self._program.add_at_most(dict.fromkeys(slot_columns.values(), 1), slot.size)
             else:
                 for resource, high in enumerate(free[slot.nodes[0]]):
-                    terms = {mine[k]: requests[k][resource] for k in mine if requests[k][resource]}
+                    terms = {
+                        slot_columns[k]: requests[k][resource]
+                        for k in slot_columns
+                        if requests[k][resource]
+                    }
                     self._program.add_at_most(terms, high)
 
     def _slots_by_domain(self, domains: NodeDomains) -> dict[int, list[NodeSlot]]:
@@ -240,12 +246,11 @@ class _FormulationBuilder:
         for slot in self._slots:
             domain = int(domains.ids[slot.nodes[0]])
             # A shared slot over several domains holds one member per node: no conflict is possible.
-            if domain >= 0 and not (slot.is_shared and self._spans_domains(domains, slot)):
+            if slot.is_shared and len(set(domains.ids[list(slot.nodes)].tolist())) > 1:
+                continue
+            if domain >= 0:
                 found[domain].append(slot)
         return found
-
-    def _spans_domains(self, domains: NodeDomains, slot: NodeSlot) -> bool:
-        return len(set(domains.ids[list(slot.nodes)].tolist())) > 1
 
     def _columns_of(self, kinds: Sequence[int], inside: Sequence[NodeSlot]) -> list[int]:
         keys = ((kind, slot) for kind in kinds for slot in inside)
@@ -256,10 +261,13 @@ class _FormulationBuilder:
         for inside in self._slots_by_domain(rule.domains).values():
             for clique in _cliques(rule.pairs, alone):
                 self._program.add_at_most(dict.fromkeys(self._columns_of(clique, inside), 1), 1)
-            marks: dict[int, dict[int, int]] = {}
+            presence: dict[int, dict[int, int]] = {}
             for pair in rule.pairs:
                 if not alone.issuperset(pair):
-                    both = [self._presence_columns(kind, inside, alone, marks) for kind in pair]
+                    both = [
+                        self._presence_columns(kind, inside, alone=alone, presence=presence)
+                        for kind in pair
+                    ]
                     if all(both):
                         self._program.add_at_most(both[0] | both[1], 1)
 
@@ -268,25 +276,25 @@ class _FormulationBuilder:
         kind: int,
         inside: Sequence[NodeSlot],
         alone: set[int],
-        marks: dict[int, dict[int, int]],
+        presence: dict[int, dict[int, int]],
     ) -> dict[int, int]:
         """Columns whose sum is at least 1 if a member of the kind is in one of the slots."""
-        if kind not in marks:
+        if kind not in presence:
             columns = self._columns_of([kind], inside)
             is_one = len(columns) == 1 and self._program.limits[columns[0]] == 1
             if kind in alone or is_one:
-                marks[kind] = dict.fromkeys(columns, 1)
+                presence[kind] = dict.fromkeys(columns, 1)
             else:
-                marks[kind] = self._indicator_column(columns)
-        return marks[kind]
+                presence[kind] = self._indicator_column(columns)
+        return presence[kind]
 
     def _indicator_column(self, columns: Sequence[int]) -> dict[int, int]:
         """A column that must be 1 if any of the given columns is not zero."""
         if not columns:
             return {}
-        mark = {self._program.add_column(1): 1}
-        self._program.add_only_if(columns, mark)
-        return mark
+        indicator = {self._program.add_column(1): 1}
+        self._program.add_only_if(columns, indicator)
+        return indicator
 
     def _add_affinity(self, rule: AffinityRule) -> dict[int, int]:
         """Require a matching pod in the domain of each member, except for the first member.
@@ -295,9 +303,9 @@ class _FormulationBuilder:
         """
         firsts: dict[NodeSlot, int] = {}
         for slot in self._slots if rule.may_be_first else ():
-            if mine := self._columns_of(rule.kinds, [slot]):
+            if slot_columns := self._columns_of(rule.kinds, [slot]):
                 firsts[slot] = first = self._program.add_column(1)
-                self._program.add_at_most({first: 1} | dict.fromkeys(mine, -1), 0)
+                self._program.add_at_most({first: 1} | dict.fromkeys(slot_columns, -1), 0)
         self._program.add_at_most(dict.fromkeys(firsts.values(), 1), 1)
         others = [kind for kind in rule.matching_kinds if kind not in rule.kinds]
         for term in rule.terms:
@@ -310,19 +318,23 @@ class _FormulationBuilder:
 
     def _allow_single_first(self, firsts: Sequence[tuple[AffinityRule, dict[int, int]]]) -> None:
         """Of kinds that match each other's terms, only one can have the first member."""
-        for number, (one, mine) in enumerate(firsts):
-            for other, theirs in firsts[:number]:
-                mutual = {*one.kinds} <= {*other.matching_kinds} and {*other.kinds} <= {
-                    *one.matching_kinds
+        for number, (rule, columns) in enumerate(firsts):
+            for other_rule, other_columns in firsts[:number]:
+                mutual = {*rule.kinds} <= {*other_rule.matching_kinds} and {*other_rule.kinds} <= {
+                    *rule.matching_kinds
                 }
-                if mutual and self._always_matches(one, other) and self._always_matches(other, one):
-                    self._program.add_at_most(mine | theirs, 1)
+                if (
+                    mutual
+                    and self._always_matches(rule, other_rule)
+                    and self._always_matches(other_rule, rule)
+                ):
+                    self._program.add_at_most(columns | other_columns, 1)
 
-    def _always_matches(self, one: AffinityRule, other: AffinityRule) -> bool:
+    def _always_matches(self, rule: AffinityRule, other_rule: AffinityRule) -> bool:
         """Whether members of the first rule match the terms of the other on every node."""
-        where = self._problem.allowed[list(one.kinds)].any(axis=0)
-        counted = np.any([term.domains.labelled for term in other.terms], axis=0)
-        return bool(counted[where].all())
+        allowed = self._problem.allowed[list(rule.kinds)].any(axis=0)
+        counted = np.any([term.domains.labelled for term in other_rule.terms], axis=0)
+        return bool(counted[allowed].all())
 
     def _add_spread(self, rule: SpreadRule) -> None:
         """Limit the skew of every domain that has a member of the kinds."""
@@ -331,34 +343,38 @@ class _FormulationBuilder:
             d: [s for s in found if rule.counted_nodes[s.nodes[0]]] for d, found in domains.items()
         }
         minimum = self._min_domain_column(rule, counted)
-        growing = rule.matching_kinds if self._strict else rule.kinds if rule.matches_itself else ()
+        counted_kinds = (
+            rule.matching_kinds if self._strict else rule.kinds if rule.matches_itself else ()
+        )
         for domain, found in domains.items():
             if columns := self._columns_of(rule.kinds, found):
-                there = int(rule.assigned_counts[domain])
-                slack = max(there + sum(self._problem.counts) - rule.max_skew, 0)
-                terms = dict.fromkeys(self._columns_of(growing, counted[domain]), 1) | {minimum: -1}
+                assigned = int(rule.assigned_counts[domain])
+                slack = max(assigned + sum(self._problem.counts) - rule.max_skew, 0)
+                terms = dict.fromkeys(self._columns_of(counted_kinds, counted[domain]), 1) | {
+                    minimum: -1
+                }
                 terms |= dict.fromkeys(self._indicator_column(columns), slack)
-                program.add_at_most(terms, rule.max_skew - there + slack)
+                program.add_at_most(terms, rule.max_skew - assigned + slack)
 
     def _min_domain_column(
         self, rule: SpreadRule, counted: Mapping[int, Sequence[NodeSlot]]
     ) -> int:
         """A column for the smallest number of matching pods in any domain."""
-        growing: list[tuple[int, list[int]]] = []
+        variable: list[tuple[int, list[int]]] = []
         lowest = (
             int(rule.assigned_counts.max(initial=0)) + sum(self._problem.counts)
             if rule.has_min_domains
             else 0
         )
         for domain in rule.eligible_domains.tolist() if rule.has_min_domains else ():
-            there = int(rule.assigned_counts[domain])
+            assigned = int(rule.assigned_counts[domain])
             if columns := self._columns_of(rule.matching_kinds, counted.get(domain, ())):
-                growing.append((there, columns))
+                variable.append((assigned, columns))
             else:
-                lowest = min(lowest, there)
+                lowest = min(lowest, assigned)
         minimum = self._program.add_column(lowest)
-        for there, columns in growing:
-            self._program.add_at_most({minimum: 1} | dict.fromkeys(columns, -1), there)
+        for assigned, columns in variable:
+            self._program.add_at_most({minimum: 1} | dict.fromkeys(columns, -1), assigned)
         return minimum
 
 
@@ -376,11 +392,11 @@ def _cliques(pairs: Sequence[tuple[int, int]], alone: set[int]) -> Iterator[list
     """Sets of kinds of which a domain holds at most one member; they cover every pair."""
     conflicting = set(pairs)
     covered: set[tuple[int, int]] = set()
-    for one, other in pairs:
-        if (one, other) in covered or not alone.issuperset((one, other)):
+    for kind_a, kind_b in pairs:
+        if (kind_a, kind_b) in covered or not alone.issuperset((kind_a, kind_b)):
             continue
-        clique = [one] if one == other else [one, other]
-        for kind in sorted(alone - {one, other}):
+        clique = [kind_a] if kind_a == kind_b else [kind_a, kind_b]
+        for kind in sorted(alone - {kind_a, kind_b}):
             if all((min(kind, k), max(kind, k)) in conflicting for k in clique):
                 clique.append(kind)
         covered |= {(min(a, b), max(a, b)) for a in clique for b in clique}

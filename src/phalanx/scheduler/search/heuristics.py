@@ -135,10 +135,10 @@ class _ConflictState(_ConstraintState):
     def __init__(self, rule: ConflictRule, kinds: int) -> None:
         self._counts = _DomainCounts(rule.domains, kinds)
         conflicting: list[list[int]] = [[] for _ in range(kinds)]
-        for one, other in rule.pairs:
-            conflicting[one].append(other)
-            if one != other:
-                conflicting[other].append(one)
+        for one, other_kind in rule.pairs:
+            conflicting[one].append(other_kind)
+            if one != other_kind:
+                conflicting[other_kind].append(one)
         self._conflicting_kinds = [np.array(found, np.int64) for found in conflicting]
         self.constrained_kinds = self.counted_kinds = frozenset(
             kind for pair in rule.pairs for kind in pair
@@ -224,19 +224,21 @@ def candidate_orders(problem: PlacementProblem) -> Iterator[MemberOrder]:
         kinds = _affinity_targets_first(
             problem, sorted(range(len(problem.kinds)), key=scarcity.__getitem__)
         )
-        for arranged in (_kind_after_kind(problem, kinds), _round_robin(problem, kinds)):
-            if arranged not in seen:
-                seen[arranged] = None
-                yield arranged
+        for order in (_kind_after_kind(problem, kinds), _round_robin(problem, kinds)):
+            if order not in seen:
+                seen[order] = None
+                yield order
 
 
 def _fewest_nodes_key(problem: PlacementProblem) -> list[tuple[float, ...]]:
     """The kind with the fewest feasible nodes first, then the largest."""
     placement, shares = PartialPlacement(problem), _dominant_shares(problem)
-    places = [
+    node_counts = [
         int(np.count_nonzero(placement.feasible_nodes(kind))) for kind in range(len(problem.kinds))
     ]
-    return [(float(place), -share) for place, share in zip(places, shares, strict=True)]
+    return [
+        (float(node_count), -share) for node_count, share in zip(node_counts, shares, strict=True)
+    ]
 
 
 def _size_key(problem: PlacementProblem) -> list[tuple[float, ...]]:
@@ -277,14 +279,14 @@ def _affinity_targets_first(problem: PlacementProblem, kinds: list[int]) -> list
     for row in problem.affinities:
         for kind in row.kinds:
             needs[kind] |= set(row.matching_kinds) - set(row.kinds)
-    arranged: list[int] = []
-    left = list(kinds)
-    while left:
-        ready = (kind for kind in left if not needs[kind] & set(left) - {kind})
-        chosen = next(ready, left[0])
-        left.remove(chosen)
-        arranged.append(chosen)
-    return arranged
+    ordered: list[int] = []
+    remaining = list(kinds)
+    while remaining:
+        ready = (kind for kind in remaining if not needs[kind] & set(remaining) - {kind})
+        chosen = next(ready, remaining[0])
+        remaining.remove(chosen)
+        ordered.append(chosen)
+    return ordered
 
 
 def _kind_after_kind(problem: PlacementProblem, kinds: list[int]) -> MemberOrder:

@@ -31,7 +31,7 @@ from phalanx.scheduler.plugins.peer_counts import PeerCounts, PeerProfile
 from phalanx.scheduler.plugins.plugin import FilterDependency
 from phalanx.scheduler.plugins.plugin_context import PodAffinityState, SpreadState, initial_context
 from phalanx.scheduler.plugins.pod_topology_spread import POD_TOPOLOGY_SPREAD
-from phalanx.scheduler.plugins.refusal import rejected_nodes
+from phalanx.scheduler.plugins.refusal import run_filter
 
 # The filters whose results change as members are placed. Each has `is_modelled`.
 _FIT, _PORTS = NODE_RESOURCES_FIT.name, NODE_PORTS.name
@@ -42,7 +42,7 @@ class MemberKind(NamedTuple):
     """Members that no filter distinguishes."""
 
     members: tuple[Member, ...]
-    standing: PeerProfile
+    peer_profile: PeerProfile
 
     @property
     def shape(self) -> PodShape:
@@ -52,7 +52,7 @@ class MemberKind(NamedTuple):
     @property
     def peers(self) -> PeerConstraints:
         """The affinity, anti-affinity and spread constraints of its members."""
-        return self.standing.peer_constraints
+        return self.peer_profile.peer_constraints
 
 
 class NodeDomains(NamedTuple):
@@ -185,12 +185,12 @@ class _ProblemBuilder:
         self._nodes = np.flatnonzero(allowed.any(axis=0))
         requests, free = self._resource_matrices()
         return PlacementProblem(
-            self._kinds,
-            needed,
-            self._nodes,
-            requests,
-            free,
-            allowed[:, self._nodes],
+            kinds=self._kinds,
+            needed=needed,
+            nodes=self._nodes,
+            requests=requests,
+            free=free,
+            allowed=allowed[:, self._nodes],
             conflicts=tuple(self._conflict_rules()),
             affinities=tuple(self._affinity_rules()),
             spreads=tuple(self._spread_rules()),
@@ -201,15 +201,15 @@ class _ProblemBuilder:
         knows_all = all(filter_.is_modelled for filter_ in self._policy.filters.values())
         found: dict[tuple[object, ...], list[Member]] = {}
         for member in members:
-            shape, standing = member.shape, self._peer_counts.profile_of(member)
-            peers = standing.peer_constraints
+            shape, profile = member.shape, self._peer_counts.profile_of(member)
+            peers = profile.peer_constraints
             hard = tuple(spread for spread in peers.spreads if spread.is_hard)
             required = shape.node_constraints._replace(preferred_terms=(), images=())
             key = (
                 shape.requests,
                 shape.ports,
                 required,
-                standing.selector_bits,
+                profile.selector_bits,
                 peers.affinity,
                 peers.anti_affinity,
                 hard,
@@ -223,27 +223,31 @@ class _ProblemBuilder:
         if not self._peer_counts:
             return None
         return PodAffinityState(
-            self._snapshot, self._peer_counts, kind.standing, kind.shape.node_constraints,
+            self._snapshot, self._peer_counts, kind.peer_profile, kind.shape.node_constraints,
             explicit=False, hard_pod_affinity_weight=0, honors_existing_preferences=False,
         )  # fmt: skip
 
     def _find_allowed_nodes(self, number: int) -> BoolArray:
         """The nodes that a kind may use if no other member is placed, affinity not considered."""
-        kind, among, snapshot = self._kinds[number], self._affinity_states[number], self._snapshot
-        scene, mask = initial_context(snapshot, kind.shape), np.ones(len(snapshot), bool)
+        kind, affinity_state, snapshot = (
+            self._kinds[number],
+            self._affinity_states[number],
+            self._snapshot,
+        )
+        context, mask = initial_context(snapshot, kind.shape), np.ones(len(snapshot), bool)
         for filter_ in self._policy.filters.values():
             if filter_.depends_on is not FilterDependency.PEERS:
-                mask &= ~rejected_nodes(filter_, scene)
-        if among is None:
+                mask &= ~run_filter(filter_, context)
+        if affinity_state is None:
             return mask
         if _AFFINITY in self._filter_names:
-            for _, peers in (*among.anti_affinity, *among.existing_anti_affinity):
+            for _, peers in (*affinity_state.anti_affinity, *affinity_state.existing_anti_affinity):
                 mask &= peers.counts_per_node() == 0
-            for peers in among.affinity[0] if among.affinity else ():
+            for peers in affinity_state.affinity[0] if affinity_state.affinity else ():
                 mask &= peers.domains.labelled
         if _SPREAD in self._filter_names:
-            for one in among.hard_spreads:
-                mask &= one.domain_counts.domains.labelled
+            for spread_state in affinity_state.hard_spreads:
+                mask &= spread_state.domain_counts.domains.labelled
         return mask
 
     def _resource_matrices(self) -> tuple[IntArray, IntArray]:
@@ -266,41 +270,57 @@ class _ProblemBuilder:
         return NodeDomains(domains.ids[self._nodes], domains.size)
 
     def _conflict_rules(self) -> Iterator[ConflictRule]:
-        if _PORTS in self._filter_names and (clashing := tuple(self._port_conflicts())):
-            yield ConflictRule(NodeDomains(np.arange(len(self._nodes)), len(self._nodes)), clashing)
+        if _PORTS in self._filter_names and (port_conflicts := tuple(self._port_conflicts())):
+            yield ConflictRule(
+                NodeDomains(np.arange(len(self._nodes)), len(self._nodes)), port_conflicts
+            )
         pairs: dict[str, dict[tuple[int, int], None]] = {}
-        for one, kind in enumerate(self._kinds if _AFFINITY in self._filter_names else ()):
+        for number, kind in enumerate(self._kinds if _AFFINITY in self._filter_names else ()):
             for term in kind.peers.anti_affinity:
                 for other in self._matching_kinds([term.selector]):
-                    pairs.setdefault(term.topology_key, {})[min(one, other), max(one, other)] = None
+                    pairs.setdefault(term.topology_key, {})[
+                        min(number, other), max(number, other)
+                    ] = None
         for key, found in pairs.items():
             yield ConflictRule(self._node_domains(key), tuple(sorted(found)))
 
     def _port_conflicts(self) -> Iterator[tuple[int, int]]:
-        for one, kind in enumerate(self._kinds):
-            for other, rival in enumerate(self._kinds[one:], one):
-                if any(p.conflicts_with(q) for p in kind.shape.ports for q in rival.shape.ports):
-                    yield one, other
+        for number, kind in enumerate(self._kinds):
+            for other_number, other_kind in enumerate(self._kinds[number:], number):
+                if any(
+                    p.conflicts_with(q) for p in kind.shape.ports for q in other_kind.shape.ports
+                ):
+                    yield number, other_number
 
     def _matching_kinds(self, selections: Sequence[PodSelector]) -> tuple[int, ...]:
         holds = self._peer_counts.matches_selectors
-        return tuple(n for n, kind in enumerate(self._kinds) if holds(kind.standing, selections))
+        return tuple(
+            n for n, kind in enumerate(self._kinds) if holds(kind.peer_profile, selections)
+        )
 
     def _affinity_rules(self) -> Iterator[AffinityRule]:
         found: dict[tuple[object, ...], list[int]] = {}
-        for number, (kind, among) in enumerate(
+        for number, (kind, affinity_state) in enumerate(
             zip(self._kinds, self._affinity_states, strict=True)
         ):
-            if among is not None and among.affinity and _AFFINITY in self._filter_names:
-                found.setdefault((kind.peers.affinity, among.matches_own_affinity), []).append(
-                    number
-                )
+            if (
+                affinity_state is not None
+                and affinity_state.affinity
+                and _AFFINITY in self._filter_names
+            ):
+                found.setdefault(
+                    (kind.peers.affinity, affinity_state.matches_own_affinity), []
+                ).append(number)
         for alike in found.values():
-            terms, among = self._kinds[alike[0]].peers.affinity, self._affinity_states[alike[0]]
-            assert among is not None
+            terms, affinity_state = (
+                self._kinds[alike[0]].peers.affinity,
+                self._affinity_states[alike[0]],
+            )
+            assert affinity_state is not None
             matching = self._matching_kinds([term.selector for term in terms])
             counted = {
-                tuple(peers.counts.tobytes() for peers in near): near for near in among.affinity
+                tuple(peers.counts.tobytes() for peers in near): near
+                for near in affinity_state.affinity
             }
             for near in counted.values():
                 term_counts = [
@@ -310,31 +330,37 @@ class _ProblemBuilder:
                     for term, peers in zip(terms, near, strict=True)
                 ]
                 yield AffinityRule(
-                    tuple(alike), tuple(term_counts), matching, among.matches_own_affinity
+                    tuple(alike),
+                    tuple(term_counts),
+                    matching,
+                    matches_itself=affinity_state.matches_own_affinity,
                 )
 
     def _spread_rules(self) -> Iterator[SpreadRule]:
         found: dict[tuple[object, ...], tuple[SpreadState, dict[int, None]]] = {}
-        for number, among in enumerate(self._affinity_states):
-            for one in (
-                among.hard_spreads if among is not None and _SPREAD in self._filter_names else ()
+        for number, affinity_state in enumerate(self._affinity_states):
+            for spread_state in (
+                affinity_state.hard_spreads
+                if affinity_state is not None and _SPREAD in self._filter_names
+                else ()
             ):
-                peers = one.domain_counts
+                peers = spread_state.domain_counts
                 counts, counted = peers.counts.tobytes(), peers.counted_nodes.tobytes()
                 alike = found.setdefault(
-                    (one.spread, one.matches_itself, counts, counted), (one, {})
+                    (spread_state.spread, spread_state.matches_itself, counts, counted),
+                    (spread_state, {}),
                 )
                 alike[1][number] = None
-        for one, kinds in found.values():
-            spread, peers = one.spread, one.domain_counts
+        for spread_state, kinds in found.values():
+            spread, peers = spread_state.spread, spread_state.domain_counts
             yield SpreadRule(
-                tuple(kinds),
-                self._node_domains(spread.topology_key),
-                peers.counts,
-                peers.present_domains,
-                peers.counted_nodes[self._nodes],
-                self._matching_kinds([spread.selector]),
-                one.matches_itself,
-                spread.max_skew,
-                0 < len(peers.present_domains) >= spread.min_domains,
+                kinds=tuple(kinds),
+                domains=self._node_domains(spread.topology_key),
+                assigned_counts=peers.counts,
+                eligible_domains=peers.present_domains,
+                counted_nodes=peers.counted_nodes[self._nodes],
+                matching_kinds=self._matching_kinds([spread.selector]),
+                matches_itself=spread_state.matches_itself,
+                max_skew=spread.max_skew,
+                has_min_domains=0 < len(peers.present_domains) >= spread.min_domains,
             )

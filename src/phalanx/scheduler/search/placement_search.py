@@ -77,31 +77,38 @@ class CandidateVerifier:
             self.problem,
             Counter(assignments),
             len(assignments),
-            len(assignments) + MAX_SEQUENCE_STEPS,
+            limit=len(assignments) + MAX_SEQUENCE_STEPS,
         )
         return None if isinstance(found, SequenceFailure) else self.verify_in_order(found)
 
     def verify_in_order(self, assignments: Iterable[KindAssignment]) -> PlacementFound | None:
         """Verify an assignment in the given order, then place the rest on their best nodes."""
-        trial, assigned = self._new_trial(), list[Assignment]()
+        simulation, assigned = self._new_trial(), list[Assignment]()
         kinds = [iter(kind.members) for kind in self.problem.kinds]
         for kind, node in assignments:
             member, place = next(kinds[kind], None), int(self.problem.nodes[node])
-            if member is None or not trial.place_on(member, place):
+            if member is None or not simulation.place_on(member, place):
                 return None
             assigned.append(Assignment(member, place))
-        return self._place_remaining(trial, assigned, (member for left in kinds for member in left))
+        return self._place_remaining(
+            simulation, assigned, (member for left in kinds for member in left)
+        )
 
     def _new_trial(self) -> PlacementSimulation:
         context = self._context
-        return PlacementSimulation(context.snapshot, context.policy, self._members, context.nodes)
+        return PlacementSimulation(
+            context.snapshot, context.policy, self._members, nodes=context.nodes
+        )
 
     def _place_remaining(
-        self, trial: PlacementSimulation, assignments: list[Assignment], others: Iterator[Member]
+        self,
+        simulation: PlacementSimulation,
+        assignments: list[Assignment],
+        others: Iterator[Member],
     ) -> PlacementFound | None:
         left, spare = [], len(self._members) - self.problem.needed
         for member in others:
-            answer = trial.place(member)
+            answer = simulation.place(member)
             if isinstance(answer, Refusal):
                 left.append((member, answer))
                 if len(left) > spare:
@@ -158,7 +165,7 @@ def _try_everything(verifier: CandidateVerifier) -> SearchOutcome | None:
     most = {
         KindAssignment(k, n): counts[k] for k, n in zip(kinds.tolist(), nodes.tolist(), strict=True)
     }
-    found = find_sequence(problem, most, problem.needed, MAX_EXHAUSTIVE_STEPS)
+    found = find_sequence(problem, most, problem.needed, limit=MAX_EXHAUSTIVE_STEPS)
     if isinstance(found, SequenceFailure):
         return NoPlacement() if found is SequenceFailure.IMPOSSIBLE else None
     return verifier.verify_in_order(found)
@@ -190,8 +197,8 @@ def complete_attempt(
             case PlacementFound(assignments, unplaced):
                 attempt.adopt_solution(assignments, unplaced, placement)
                 return attempt
-            case SearchUndecided(why, is_pending):
-                attempt.undecided = attempt.undecided or why
+            case SearchUndecided(reason, is_pending):
+                attempt.undecided = attempt.undecided or reason
                 attempt.awaits_search |= is_pending
     return attempt
 

@@ -125,9 +125,9 @@ class NoPlacement:
 
 @dataclass(frozen=True, slots=True)
 class SearchUndecided:
-    """No placement was found, and none was proven impossible; `why` is a sentence for users."""
+    """No placement was found, and none was proven impossible; `reason` is a sentence for users."""
 
-    why: str
+    reason: str
     #: Whether a solver is still working on it.
     is_pending: bool = False
 

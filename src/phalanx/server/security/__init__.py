@@ -1,13 +1,14 @@
 """Authentication, authorization, request limits and audit.
 
-    credential ─▶ authentication ─▶ user ─▶ priority level ─▶ authorization ─▶ handler ─▶ audit
+    credential ─▶ authentication ─▶ user ─▶ authorization ─▶ priority level ─▶ handler ─▶ audit
 
     authentication.py, keyring.py, signing.py       tokens, certificates, service account tokens
+    users.py                                        well-known users and groups
     authorization.py, rbac.py, bootstrap_policy.py  roles and bindings; what a node may do
     write_restrictions.py                 checks that need the object: escalation, node restriction
     request_guard.py, priority_levels.py  Host and Origin checks; limits per kind of request
     private_files.py, audit.py            files for their owner only; the audit log
 
 Roles and bindings are ordinary objects; `rbac` follows the store, so a change applies from its
-commit on. The package knows nothing of HTTP but header values and never reads a body.
+commit on. The package knows nothing of HTTP but header values and never reads a request's body.
 """

@@ -79,28 +79,31 @@ class AuditLog:
 
     def record_response(
         self, audit_id: str, request: Request, actor: UserInfo, verb: str, call: RequestInfo | None,
-        answer: Reply | StreamReply,
+        reply: Reply | StreamReply,
     ) -> None:  # fmt: skip
         """Record a reply; `actor` is the authenticated user, also if it impersonates another."""
-        if answer.code not in _DENIED_CODES and (call is None or verb in READ_VERBS):
+        if reply.code not in _DENIED_CODES and (call is None or verb in READ_VERBS):
             return
-        row = self._event(audit_id, request.user, answer.code)
-        row["verb"] = verb
+        event = self._event(audit_id, request.user, reply.code)
+        event["verb"] = verb
         if actor is not request.user:
-            row["actor"] = actor.name
+            event["actor"] = actor.name
         if call is None:
-            row["path"] = request.path
+            event["path"] = request.path
         else:
-            _add_object_reference(row, call, answer)
-        self._enqueue(row)
+            _add_object_reference(event, call, reply)
+        self._enqueue(event)
 
     def record_refusal(self, error: ApiError, headers: Mapping[str, str]) -> None:
-        """Record a request that was refused before authentication; credentials are not logged."""
-        row = self._event("", ANONYMOUS, error.code)
+        """Record a request that the guard refused for its Host, Origin or credential.
+
+        The credential is not logged.
+        """
+        event = self._event("", ANONYMOUS, error.code)
         for header in ("host", "origin"):
             if header in headers:
-                row[header] = headers[header][:256]
-        self._enqueue(row)
+                event[header] = headers[header][:256]
+        self._enqueue(event)
 
     def close(self) -> None:
         """Write all buffered lines."""
@@ -143,11 +146,11 @@ def encode_line(event: Object) -> bytes:
     return orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z)
 
 
-def _add_object_reference(event: Object, call: RequestInfo, answer: Reply | StreamReply) -> None:
+def _add_object_reference(event: Object, call: RequestInfo, reply: Reply | StreamReply) -> None:
     """Add the object of a request; a generated name is taken from the reply."""
     kind, name = call.kind, call.name
-    if not name and isinstance(answer, Reply) and answer.code == 201:
-        found = _OBJECT_NAME.search(answer.body, 0, 512)
+    if not name and isinstance(reply, Reply) and reply.code == 201:
+        found = _OBJECT_NAME.search(reply.body, 0, 512)
         name = found[1].decode() if found else ""
     event["group"], event["version"], event["resource"] = kind.group, kind.version, kind.plural
     if call.subresource:

@@ -47,7 +47,7 @@ _RELOAD_SECONDS = 1.0
 
 
 class Tokens:
-    """Tokens without an expiry, the file of issued tokens, and the service account tokens."""
+    """The tokens of the start, the file of issued tokens, the signer of service account tokens."""
 
     def __init__(
         self,
@@ -60,16 +60,16 @@ class Tokens:
         self._file, self.signer = file, signer or Signer.generate()
 
     def user(self, token: str, now: float) -> UserInfo | None:
-        """Return the user of a valid token, else None."""
+        """Return the user of a token of the start or of a valid issued token, else None."""
         found = self._users.get(token_digest(token))
         if found is None and self._file is not None:
             return self._file.user(token, now)
         return found
 
     def authenticate(self, authorization: str) -> UserInfo:
-        """Return the user of an Authorization header, by tokens without an expiry.
+        """Return the user of an Authorization header, by the tokens of the start alone.
 
-        Raises Unauthorized for an invalid credential.
+        Anonymous without a header. Raises Unauthorized for an invalid credential.
         """
         if not authorization:
             return ANONYMOUS
@@ -105,9 +105,9 @@ class IssuedTokenFile:
         hashed = token_digest(token).hex()
         if now - self._last_check >= _RELOAD_SECONDS or hashed not in self._tokens_by_hash:
             self._reload(now)
-        user, handed = self._tokens_by_hash.get(hashed, (None, None))
-        is_over = handed is not None and handed.expires is not None and handed.expires <= now
-        return None if is_over else user
+        user, issued = self._tokens_by_hash.get(hashed, (None, None))
+        has_expired = issued is not None and issued.expires is not None and issued.expires <= now
+        return None if has_expired else user
 
     def create(
         self, user: UserInfo, now: float, seconds: float | None = None, label: str = ""
@@ -115,20 +115,28 @@ class IssuedTokenFile:
         """Issue a token, which is shown only once; it replaces a token of the same label."""
         token = _TOKEN_PREFIX + secrets.token_urlsafe(32)
         with self._locked():
-            kept = [one for one in self.all() if not label or one.label != label]
+            other_tokens = [one for one in self.all() if not label or one.label != label]
             expires = None if seconds is None else now + seconds
             hashed = token_digest(token).hex()
-            made = IssuedToken(hashed[:8], user.name, hashed, user.groups, now, expires, label)
-            self._write([*kept, made])
+            new = IssuedToken(
+                hashed[:8],
+                user.name,
+                hashed,
+                groups=user.groups,
+                created=now,
+                expires=expires,
+                label=label,
+            )
+            self._write([*other_tokens, new])
         return token
 
     def revoke(self, token_id: str) -> bool:
         """Revoke a token; return whether it existed."""
         with self._locked():
-            found = self.all()
-            kept = [one for one in found if one.id != token_id]
-            self._write(kept)
-        return len(kept) < len(found)
+            tokens = self.all()
+            remaining = [one for one in tokens if one.id != token_id]
+            self._write(remaining)
+        return len(remaining) < len(tokens)
 
     def all(self) -> list[IssuedToken]:
         """Return all issued tokens. Raises InsecurePermissionsError if the file is not private."""

@@ -68,7 +68,7 @@ def _is_own_node(store: Store, node: str, attributes: AuthorizationAttributes) -
 
 
 def _selects_own_node(field: str) -> NodeCheck:
-    """Whether a list or watch selects this node by a field selector."""
+    """Return a check whether a list or watch selects this node by a field selector."""
 
     def check(store: Store, node: str, ask: AuthorizationAttributes) -> bool:
         try:
@@ -94,7 +94,7 @@ def _is_node_lease_namespace(store: Store, node: str, attributes: AuthorizationA
 
 
 def _is_referenced_by_own_pod(find: Callable[[Object], Iterator[str]]) -> NodeCheck:
-    """Whether a pod on this node, in the same namespace, refers to the object."""
+    """Return a check whether a pod on this node, in the same namespace, refers to the object."""
 
     def check(store: Store, node: str, ask: AuthorizationAttributes) -> bool:
         mark = orjson.dumps(node)
@@ -111,7 +111,7 @@ def runs_on(pod: Object, node: str) -> bool:
 
 
 def _volume_references(field: str, name: str) -> Callable[[Object], Iterator[str]]:
-    """Return the names that volumes of one type refer to, including projected ones."""
+    """Return a finder of the names that volumes of one type refer to, including projected ones."""
 
     def find(pod: Object) -> Iterator[str]:
         volumes = pod["spec"].get("volumes") or ()
@@ -124,7 +124,7 @@ def _volume_references(field: str, name: str) -> Callable[[Object], Iterator[str
 
 
 def _environment_references(kind: str) -> Callable[[Object], Iterator[str]]:
-    """Return the names that the environment of containers refers to."""
+    """Return a finder of the names that the environment of containers refers to."""
 
     def find(pod: Object) -> Iterator[str]:
         spec = pod["spec"]
@@ -224,6 +224,7 @@ _USER_HEADER, _GROUP_HEADER, _UID_HEADER = (
     f"{_IMPERSONATE_PREFIX}uid",
 )
 _EXTRA_PREFIX = f"{_IMPERSONATE_PREFIX}extra-"
+_AUTHENTICATION_GROUP = "authentication.k8s.io"
 
 
 class AccessControl:
@@ -251,13 +252,15 @@ class AccessControl:
         if MASTERS in user.groups:
             return
         kind, part = call.kind, call.subresource
-        what = f"{kind.plural}/{part}" if part else kind.plural
+        resource = f"{kind.plural}/{part}" if part else kind.plural
         # A role in a namespace also covers the Namespace object itself.
-        space = call.name if kind is NAMESPACE else call.namespace
+        namespace = call.name if kind is NAMESPACE else call.namespace
         fields = call.query.get("fieldSelector", "")
-        ask = AuthorizationAttributes(verb, kind.group, what, space, call.name, fields=fields)
-        if not self.allows(user, ask):
-            raise _forbidden(user, ask, kind.resource, kind.plural)
+        attributes = AuthorizationAttributes(
+            verb, kind.group, resource, namespace=namespace, name=call.name, fields=fields
+        )
+        if not self.allows(user, attributes):
+            raise _forbidden(user, attributes, kind.resource, kind.plural)
 
     def authorize_path(self, user: UserInfo, method: str, path: str) -> None:
         """Raise Forbidden for a non-resource path that the user may not use."""
@@ -266,25 +269,25 @@ class AccessControl:
             raise Forbidden(f'forbidden: User "{user.name}" cannot {verb} path "{path}"')
 
     def impersonate(self, request: Request) -> Request:
-        """Return the request as the impersonated user. Raises Forbidden."""
+        """Return the request as the impersonated user. Raises Forbidden or BadRequest."""
         if not any(key.startswith(_IMPERSONATE_PREFIX) for key in request.headers):
             return request
         headers = {k: v for k, v in request.headers.items() if k.startswith(_IMPERSONATE_PREFIX)}
         if not headers.get(_USER_HEADER):
             raise BadRequest(f"requested {sorted(headers)} without impersonating a user")
-        wanted = _impersonated_user(headers)
-        for ask in _impersonation_attributes(wanted, headers):
-            if not self.allows(request.user, ask):
-                raise _forbidden(request.user, ask, ask.resource, ask.resource)
-        return replace(request, user=wanted)
+        user = _impersonated_user(headers)
+        for attributes in _impersonation_attributes(user, headers):
+            if not self.allows(request.user, attributes):
+                raise _forbidden(request.user, attributes, attributes.resource, attributes.resource)
+        return replace(request, user=user)
 
 
 def _impersonated_user(headers: dict[str, str]) -> UserInfo:
     """Return the user that a request impersonates."""
     name, groups = headers[_USER_HEADER], _split_header(headers.get(_GROUP_HEADER, ""))
-    if not groups and (place := parse_service_account(name)):
-        groups = service_account_user(*place).groups
-    everybody = UNAUTHENTICATED if name == ANONYMOUS_NAME else AUTHENTICATED
+    if not groups and (account := parse_service_account(name)):
+        groups = service_account_user(*account).groups
+    all_users_group = UNAUTHENTICATED if name == ANONYMOUS_NAME else AUTHENTICATED
     extra = tuple(
         (key.removeprefix(_EXTRA_PREFIX), value)
         for key, values in sorted(headers.items())
@@ -292,7 +295,7 @@ def _impersonated_user(headers: dict[str, str]) -> UserInfo:
         for value in _split_header(values)
     )
     return UserInfo(
-        name, tuple(dict.fromkeys((*groups, everybody))), headers.get(_UID_HEADER, ""), extra
+        name, tuple(dict.fromkeys((*groups, all_users_group))), headers.get(_UID_HEADER, ""), extra
     )
 
 
@@ -300,21 +303,24 @@ def _impersonation_attributes(
     user: UserInfo, headers: dict[str, str]
 ) -> list[AuthorizationAttributes]:
     """Return the rights that impersonating a user needs."""
-    place = parse_service_account(user.name)
-    asks = [
-        AuthorizationAttributes("impersonate", "", "serviceaccounts", *place)
-        if place
+    account = parse_service_account(user.name)
+    needed = [
+        AuthorizationAttributes("impersonate", "", "serviceaccounts", *account)
+        if account
         else AuthorizationAttributes("impersonate", "", "users", name=user.name)
     ]
-    asks += [
+    needed += [
         AuthorizationAttributes("impersonate", "", "groups", name=group)
         for group in _split_header(headers.get(_GROUP_HEADER, ""))
     ]
-    tokens = "authentication.k8s.io"
     if user.uid:
-        asks.append(AuthorizationAttributes("impersonate", tokens, "uids", name=user.uid))
-    return asks + [
-        AuthorizationAttributes("impersonate", tokens, f"userextras/{key}", name=value)
+        needed.append(
+            AuthorizationAttributes("impersonate", _AUTHENTICATION_GROUP, "uids", name=user.uid)
+        )
+    return needed + [
+        AuthorizationAttributes(
+            "impersonate", _AUTHENTICATION_GROUP, f"userextras/{key}", name=value
+        )
         for key, value in user.extra
     ]
 
@@ -327,7 +333,7 @@ def _split_header(text: str) -> tuple[str, ...]:
 def _forbidden(
     user: UserInfo, attributes: AuthorizationAttributes, resource: str, plural: str
 ) -> Forbidden:
-    where = (
+    scope = (
         f'in the namespace "{attributes.namespace}"'
         if attributes.namespace
         else "at the cluster scope"
@@ -335,7 +341,7 @@ def _forbidden(
     named = f'{resource} "{attributes.name}"' if attributes.name else resource
     return Forbidden(
         f'{named} is forbidden: User "{user.name}" cannot {attributes.verb} resource '
-        f'"{attributes.resource}" in API group "{attributes.group}" {where}',
+        f'"{attributes.resource}" in API group "{attributes.group}" {scope}',
         name=attributes.name,
         group=attributes.group,
         kind=plural,

@@ -51,7 +51,7 @@ _PHALANX_GROUP, _JOB_SET_GROUP, _LEADER_WORKER_SET_GROUP = (
 _AUTHENTICATION_GROUP, _AUTHORIZATION_GROUP = "authentication.k8s.io", "authorization.k8s.io"
 _METRICS_GROUP = "metrics.k8s.io"
 _AGGREGATION_LABEL_PREFIX = "rbac.authorization.k8s.io/aggregate-to-"
-#: The groups in which events are written.
+#: Appended to the core group where events are written: they exist in both groups.
 _AND_EVENTS_GROUP = " events.k8s.io"
 
 
@@ -64,7 +64,7 @@ class BootstrapRole:
     aggregates: tuple[str, ...] = ()
 
     def aggregation_rule(self) -> Object | None:
-        """The aggregation rule, if there is one."""
+        """Return the aggregation rule, if there is one."""
         selectors = [
             {"matchLabels": {f"{_AGGREGATION_LABEL_PREFIX}{label}": "true"}}
             for label in self.aggregates
@@ -72,7 +72,7 @@ class BootstrapRole:
         return {"clusterRoleSelectors": selectors} if selectors else None
 
     def aggregation_labels(self) -> dict[str, str]:
-        """The labels by which other roles aggregate this one."""
+        """Return the labels by which other roles aggregate this one."""
         return {f"{_AGGREGATION_LABEL_PREFIX}{label}": "true" for label in self.aggregates_to}
 
 
@@ -403,8 +403,8 @@ _BOOTSTRAPPING = "kubernetes.io/bootstrapping"
 async def ensure_bootstrap_policy(store: Store, now: str) -> None:
     """Create or complete the roles and bindings in the store."""
     writes = [_reconcile_write(store, kind, wanted, now) for kind, wanted in _bootstrap_objects()]
-    if lacking := [write for write in writes if write]:
-        await store.commit(lacking)
+    if needed := [write for write in writes if write]:
+        await store.commit(needed)
 
 
 def _bootstrap_objects() -> Iterator[tuple[Kind, Object]]:
@@ -442,9 +442,14 @@ def _binding_object(name: str, subjects: tuple[Object, ...], namespace: str = ""
 
 
 def _metadata(name: str, labels: dict[str, str], namespace: str = "") -> Object:
-    own = {_BOOTSTRAPPING: "rbac-defaults", **labels}
-    where = {"namespace": namespace} if namespace else {}
-    return {"name": name, **where, "labels": own, "annotations": {_AUTOUPDATE: "true"}}
+    all_labels = {_BOOTSTRAPPING: "rbac-defaults", **labels}
+    namespace_field = {"namespace": namespace} if namespace else {}
+    return {
+        "name": name,
+        **namespace_field,
+        "labels": all_labels,
+        "annotations": {_AUTOUPDATE: "true"},
+    }
 
 
 def _reconcile_write(store: Store, kind: Kind, wanted: Object, now: str) -> StoreWrite | None:
@@ -456,10 +461,10 @@ def _reconcile_write(store: Store, kind: Kind, wanted: Object, now: str) -> Stor
         identity = {"uid": _deterministic_uid(kind, name, now), "creationTimestamp": now}
         wanted["metadata"] |= identity
         return StoreWrite(key, encoder(wanted), 0)
-    there = decode_record(record)
-    if not _add_missing(there, wanted):
+    existing = decode_record(record)
+    if not _add_missing(existing, wanted):
         return None
-    return StoreWrite(record.key, encoder(there), record.revision)
+    return StoreWrite(record.key, encoder(existing), record.revision)
 
 
 def _add_missing(existing: Object, wanted: Object) -> bool:
@@ -479,11 +484,11 @@ def _add_missing(existing: Object, wanted: Object) -> bool:
 
 
 def _missing_rules(existing: Object, wanted: Object) -> list[Object]:
-    held = [PolicyRule.from_object(rule) for rule in existing.get("rules") or ()]
+    granted = [PolicyRule.from_object(rule) for rule in existing.get("rules") or ()]
     if "aggregationRule" in existing:
         return []
-    asked = [PolicyRule.from_object(rule) for rule in wanted.get("rules", ())]
-    return [rule.to_object() for rule in asked if uncovered_rules(held, [rule])]
+    rules = [PolicyRule.from_object(rule) for rule in wanted.get("rules", ())]
+    return [rule.to_object() for rule in rules if uncovered_rules(granted, [rule])]
 
 
 def _deterministic_uid(kind: Kind, name: str, now: str) -> str:

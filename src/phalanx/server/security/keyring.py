@@ -51,7 +51,7 @@ class CertificatePair:
     key: Path
 
     def is_fresh(self, now: datetime) -> bool:
-        """Whether both exist and are valid for a while."""
+        """Whether both files exist and the certificate is valid for 30 more days."""
         if not self.certificate.exists() or not self.key.exists():
             return False
         return self.read().not_valid_after_utc - now >= timedelta(days=_RENEW_DAYS)
@@ -88,7 +88,8 @@ def client_certificate(folder: Path, user: UserInfo, days: int, now: float) -> t
     """Return a client certificate for a user and its key, as PEM texts."""
     authority, key = _ca_pair(folder), ec.generate_private_key(ec.SECP256R1())
     moment, subject = datetime.fromtimestamp(now, UTC), _subject_name(user.name, user.groups)
-    builder = _certificate_builder(subject, authority.read().subject, key, moment, days)
+    issuer = authority.read().subject
+    builder = _certificate_builder(subject, issuer, key, now=moment, days=days)
     certificate = _sign_certificate(builder, authority, ExtendedKeyUsageOID.CLIENT_AUTH)
     pem = certificate.public_bytes(serialization.Encoding.PEM)
     return pem.decode(), _private_key_pem(key).decode()
@@ -103,15 +104,13 @@ def _ensure_certificates(
 ) -> tuple[CertificatePair, CertificatePair]:
     """Create or renew the certificates of the authority and of the server."""
     moment = datetime.fromtimestamp(now, UTC)
-    authority, server = (
-        _ca_pair(folder),
-        CertificatePair(folder / "server.crt", folder / "server.key"),
-    )
+    authority = _ca_pair(folder)
+    server = CertificatePair(folder / "server.crt", folder / "server.key")
     if not authority.is_fresh(moment):
         _create_ca(authority, moment)
-    wanted = tuple(dict.fromkeys((*LOCAL_NAMES, *CLUSTER_NAMES, *names)))
-    if not server.is_fresh(moment) or not _is_issued_by(server, authority, wanted):
-        _create_server_certificate(server, authority, wanted, moment)
+    all_names = tuple(dict.fromkeys((*LOCAL_NAMES, *CLUSTER_NAMES, *names)))
+    if not server.is_fresh(moment) or not _is_issued_by(server, authority, all_names):
+        _create_server_certificate(server, authority, all_names, now=moment)
     return authority, server
 
 
@@ -124,18 +123,15 @@ def _is_issued_by(
         certificate.verify_directly_issued_by(authority.read())
     except (ValueError, TypeError, InvalidSignature):
         return False
-    return set(_general_names(names)) == set(_subject_names(certificate))
-
-
-def _subject_names(certificate: x509.Certificate) -> x509.SubjectAlternativeName:
-    return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    return set(_general_names(names)) == set(extension.value)
 
 
 def _create_ca(pair: CertificatePair, now: datetime) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _subject_name("phalanx-ca")
     builder = (
-        _certificate_builder(subject, subject, key, now, _CA_DAYS)
+        _certificate_builder(subject, subject, key, now=now, days=_CA_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_CA_KEY_USAGE, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -147,9 +143,8 @@ def _create_server_certificate(
     pair: CertificatePair, authority: CertificatePair, names: Sequence[str], now: datetime
 ) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-    builder = _certificate_builder(
-        _subject_name("phalanx"), authority.read().subject, key, now, _SERVER_DAYS
-    )
+    subject, issuer = _subject_name("phalanx"), authority.read().subject
+    builder = _certificate_builder(subject, issuer, key, now=now, days=_SERVER_DAYS)
     builder = builder.add_extension(
         x509.SubjectAlternativeName(_general_names(names)), critical=False
     )

@@ -2,7 +2,7 @@
 
     level     requests                                                  limit
     exempt    of masters and of the cluster's own components            none
-    urgent    leases, bindings, requests of nodes                       200
+    urgent    leases, bindings, requests of nodes except watches        200
     reads     all other reads                                           200
     writes    all other writes                                          100
     watches   open watches of users that are not exempt                 1000, 100 per user
@@ -40,7 +40,7 @@ class PriorityLevel:
 
     def __enter__(self) -> None:
         if self.busy >= self.limit:
-            raise _too_many(f"the server has {self.busy} {self.name} under way")
+            raise _too_many(f"the server is handling {self.busy} {self.name}")
         self.busy += 1
 
     def __exit__(
@@ -58,16 +58,13 @@ class PriorityLevels:
         watches_per_user: int = 100,
     ) -> None:  # fmt: skip
         self._exempt = PriorityLevel("requests", float("inf"))
-        self._urgent, self._reads = (
-            PriorityLevel("urgent requests", urgent),
-            PriorityLevel("reads", reads),
-        )
-        self._writes = PriorityLevel("writes", writes)
+        self._urgent = PriorityLevel("urgent requests", urgent)
+        self._reads, self._writes = PriorityLevel("reads", reads), PriorityLevel("writes", writes)
         self._max_watches, self._max_user_watches = watches, watches_per_user
         self._open_watches: Counter[str] = Counter()
 
     def level_for(self, verb: str, call: RequestInfo) -> PriorityLevel:
-        """Return the priority level of a request."""
+        """Return the priority level of a request. Raises TooManyRequests for one watch too many."""
         user = call.request.user
         if is_exempt(user):
             return self._exempt
@@ -76,13 +73,8 @@ class PriorityLevels:
             return self._urgent
         if verb == "watch":
             self._check_watch_limits(user)
-        return (
-            self._reads
-            if verb in _READ_VERBS
-            else self._exempt
-            if verb == "watch"
-            else self._writes
-        )
+            return self._exempt
+        return self._reads if verb in _READ_VERBS else self._writes
 
     def track_watch(self, user: UserInfo, stream: StreamReply) -> None:
         """Count a watch until its stream is closed."""

@@ -17,7 +17,7 @@ def check_private(path: Path) -> None:
     """Raise if a file or directory is a link, has another owner, or is open to others."""
     state = path.lstat()
     if stat.S_ISLNK(state.st_mode):
-        raise InsecurePermissionsError(f"{path} is a link; give the place that it leads to")
+        raise InsecurePermissionsError(f"{path} is a symbolic link; use the path of its target")
     if state.st_uid != os.geteuid():
         raise InsecurePermissionsError(f"{path} belongs to another user")
     if state.st_mode & _GROUP_AND_OTHER_BITS:

@@ -57,19 +57,19 @@ class PolicyRule:
 
     def to_object(self) -> Object:
         """Return the JSON form of the rule."""
-        said = {
+        fields = {
             "verbs": self.verbs, "apiGroups": self.groups, "resources": self.resources,
             "resourceNames": self.names, "nonResourceURLs": self.paths,
         }  # fmt: skip
-        return {field: list(values) for field, values in said.items() if values}
+        return {field: list(values) for field, values in fields.items() if values}
 
     def __str__(self) -> str:
         rows = (
             ("APIGroups", self.groups), ("Resources", self.resources),
             ("ResourceNames", self.names), ("NonResourceURLs", self.paths), ("Verbs", self.verbs),
         )  # fmt: skip
-        said = (f"{name}:[{', '.join(map(_quote, v))}]" for name, v in rows if v)
-        return "{" + ", ".join(said) + "}"
+        parts = (f"{name}:[{', '.join(map(_quote, v))}]" for name, v in rows if v)
+        return "{" + ", ".join(parts) + "}"
 
     def allows(self, attributes: AuthorizationAttributes) -> bool:
         """Whether the rule allows a request, including the object's name."""
@@ -87,7 +87,7 @@ class PolicyRule:
         return is_group and _resource_matches(self.resources, attributes.resource)
 
     def split(self) -> Iterator[PolicyRule]:
-        """Return equivalent rules with one verb and one resource or path each."""
+        """Yield equivalent rules: of one verb and path, or one verb, group, resource and name."""
         for verb, path in product(self.verbs, self.paths):
             yield PolicyRule((verb,), paths=(path,))
         names: Sequence[tuple[str, ...]] = [(name,) for name in self.names] or [()]
@@ -96,10 +96,12 @@ class PolicyRule:
             yield PolicyRule((verb,), (group,), (resource,), name)
 
 
-def uncovered_rules(held: Sequence[PolicyRule], wanted: Iterable[PolicyRule]) -> list[PolicyRule]:
+def uncovered_rules(
+    granted: Sequence[PolicyRule], required: Iterable[PolicyRule]
+) -> list[PolicyRule]:
     """Return the parts of rules that other rules do not allow."""
-    parts = (part for rule in wanted for part in rule.split())
-    return [part for part in parts if not any(_rule_covers(rule, part) for rule in held)]
+    parts = (part for rule in required for part in rule.split())
+    return [part for part in parts if not any(_rule_covers(rule, part) for rule in granted)]
 
 
 def _rule_covers(rule: PolicyRule, part: PolicyRule) -> bool:
@@ -139,7 +141,7 @@ _DecisionKey = tuple[UserInfo, str, str, str, str, str]
 
 
 class RoleRules(NamedTuple):
-    """The rules of a role and its aggregation selectors."""
+    """The rules of a role, its labels, and its aggregation selectors."""
 
     rules: tuple[PolicyRule, ...]
     labels: dict[str, str]
@@ -213,11 +215,11 @@ class RbacAuthorizer:
             return True
         return None if concerned else False
 
-    def _cache_decision(self, key: _DecisionKey, answer: bool | None) -> bool | None:
+    def _cache_decision(self, key: _DecisionKey, decision: bool | None) -> bool | None:
         if len(self._decisions) >= _MAX_CACHED_DECISIONS:
             self._clear_cache()
-        self._decisions[key] = answer
-        return answer
+        self._decisions[key] = decision
+        return decision
 
     def _clear_cache(self) -> None:
         self._decisions.clear()
@@ -225,7 +227,7 @@ class RbacAuthorizer:
 
     def _collect_rules(self, user: UserInfo, namespace: str) -> tuple[PolicyRule, ...]:
         found: dict[PolicyRule, None] = {}
-        for subject in _subject_keys(user):
+        for subject in (f"user {user.name}", *(f"group {group}" for group in user.groups)):
             for key in self._grants_by_subject.get(subject, ()):
                 grant = self._grants[key]
                 if grant.namespace in ("", namespace):
@@ -295,11 +297,7 @@ def _subject_key(namespace: str, subject: Object) -> str:
         case "Group":
             return f"group {subject['name']}"
         case "ServiceAccount":
-            place = subject.get("namespace") or namespace
-            return f"user {service_account_name(place, subject['name'])}"
+            account_namespace = subject.get("namespace") or namespace
+            return f"user {service_account_name(account_namespace, subject['name'])}"
         case _:
             return f"user {subject['name']}"
-
-
-def _subject_keys(user: UserInfo) -> list[str]:
-    return [f"user {user.name}", *(f"group {group}" for group in user.groups)]

@@ -43,7 +43,10 @@ class RequestGuard:
     def authenticate(
         self, headers: Mapping[str, str], peer: UserInfo | ApiError | None
     ) -> UserInfo:
-        """Return the user of a request; `peer` is the user of the client certificate, if any."""
+        """Return the user of a request; `peer` is the user of the client certificate, if any.
+
+        Raises Forbidden for a foreign Host or Origin, Unauthorized for an invalid credential.
+        """
         try:
             return self._check_request(headers, peer)
         except (Forbidden, Unauthorized) as error:
@@ -124,8 +127,8 @@ def _check_origin(headers: Mapping[str, str], host: str) -> None:
     origin = headers.get("origin")
     if origin is not None:
         if urlsplit(origin).netloc.lower() != host.lower() or not host:
-            raise Forbidden("forbidden: requests of pages from elsewhere are not answered")
+            raise Forbidden("forbidden: cross-origin requests are not allowed")
         return
     site, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
     if site in ("cross-site", "same-site") and mode != "navigate":
-        raise Forbidden("forbidden: requests of pages from elsewhere are not answered")
+        raise Forbidden("forbidden: cross-origin requests are not allowed")

@@ -5,10 +5,10 @@
 one purpose is refused for every other.
 
 `ServiceAccountTokens` issues and accepts the tokens of service accounts: JSON Web Tokens signed
-with ES256, which any client can verify with the keys at `/openid/v1/jwks`. PyJWT encodes and
-decodes the envelope. The server accepts a token only while its service account, and the object that
-it is bound to, exist with the same uid, so that a pod's token ends with the pod. Nothing is stored:
-the key in the keyring is the only state.
+with ES256, which any client can verify with the keys at `/openid/v1/jwks`. PyJWT encodes them and
+verifies their signatures. The server accepts a token only while its service account, and the object
+that it is bound to, exist with the same uid, so that a pod's token ends with the pod. Nothing is
+stored: the key in the keyring is the only state.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _ALGORITHM = "ES256"
 _MAX_TOKEN_LENGTH = 8 * 1024
 #: Size of the cache of verified tokens; a full cache is cleared.
 _MAX_VERIFIED_TOKENS = 10_000
-#: Seconds for which a pod that is being deleted keeps its token.
+#: Seconds after its deletionTimestamp for which an object still counts as existing.
 _DELETION_GRACE_SECONDS = 60.0
 #: PyJWT verifies the signature alone: `ServiceAccountTokens` checks the claims against its clock.
 _SIGNATURE_ONLY: Options = {
@@ -147,7 +147,7 @@ class Signer:
 
     def sign(self, claims: Object) -> str:
         """Return the claims as a signed JSON Web Token."""
-        import jwt  # importing it costs more than all other work of a start-up without tokens
+        import jwt  # imported late: a start-up without service account tokens does not need it
 
         # Kubernetes' tokens have no "typ" header; None removes the one that PyJWT adds.
         headers = {"kid": self.key_id, "typ": None}
@@ -221,7 +221,7 @@ class ServiceAccountTokens:
         return user if self._is_valid(account, now) else None
 
     def audiences(self, token: str) -> tuple[str, ...]:
-        """Return the audiences of a token that was accepted before."""
+        """Return the audiences of a token whose signature was verified before."""
         found = self._verified.get(_token_digest(token))
         return found[1].audiences if found else ()
 

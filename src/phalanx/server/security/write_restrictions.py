@@ -20,7 +20,7 @@ from phalanx.api.kinds import (
     ROLE_BINDING,
     Kind,
 )
-from phalanx.api.wire import Object, UserInfo
+from phalanx.api.wire import Object
 from phalanx.server.context import ServerContext
 from phalanx.server.objects import forbidden_error, not_found_error
 from phalanx.server.request_info import RequestInfo
@@ -60,11 +60,17 @@ def _check_role_escalation(
     parts = ("rules", "aggregationRule")
     if old is not None and all(new.get(part) == old.get(part) for part in parts):
         return
-    wanted = [PolicyRule.from_object(rule) for rule in new.get("rules") or ()]
+    rules = [PolicyRule.from_object(rule) for rule in new.get("rules") or ()]
     if new.get("aggregationRule"):
-        wanted = [*wanted, *_ALL_RULES]
+        rules = [*rules, *_ALL_RULES]
     _check_escalation(
-        context, call, new, "escalate", call.stored_kind, new["metadata"]["name"], wanted
+        context,
+        call,
+        new,
+        verb="escalate",
+        kind=call.stored_kind,
+        name=new["metadata"]["name"],
+        rules=rules,
     )
 
 
@@ -78,35 +84,41 @@ def _check_binding_escalation(
     kind = ROLE if new["roleRef"]["kind"] == ROLE.name else CLUSTER_ROLE
     name = new["roleRef"]["name"]
     rules = context.access.rbac.role_rules(call.namespace if kind is ROLE else "", name)
-    may_bind = AuthorizationAttributes("bind", RBAC_GROUP, kind.plural, call.namespace, name)
+    may_bind = AuthorizationAttributes(
+        "bind", RBAC_GROUP, kind.plural, namespace=call.namespace, name=name
+    )
     if rules is None and not context.access.allows(call.request.user, may_bind):
         raise not_found_error(kind, name)
-    _check_escalation(context, call, new, "bind", kind, name, rules or ())
+    _check_escalation(context, call, new, verb="bind", kind=kind, name=name, rules=rules or ())
 
 
 def _check_escalation(
-    context: ServerContext, call: RequestInfo, new: Object, verb: str, kind: Kind, name: str,
-    wanted: Sequence[PolicyRule],
-) -> None:  # fmt: skip
+    context: ServerContext,
+    call: RequestInfo,
+    new: Object,
+    *,
+    verb: str,
+    kind: Kind,
+    name: str,
+    rules: Sequence[PolicyRule],
+) -> None:
+    """Raise Forbidden unless the user may `verb` the role or holds all of its rules."""
     user, access = call.request.user, context.access
-    if access.allows(
-        user, AuthorizationAttributes(verb, RBAC_GROUP, kind.plural, call.namespace, name)
-    ):
+    attributes = AuthorizationAttributes(
+        verb, RBAC_GROUP, kind.plural, namespace=call.namespace, name=name
+    )
+    if access.allows(user, attributes):
         return
-    lacking = uncovered_rules(access.rbac.rules(user, call.namespace), wanted)
-    if lacking:
-        rows = "\n".join(map(str, lacking))
+    missing = uncovered_rules(access.rbac.rules(user, call.namespace), rules)
+    if missing:
+        rows = "\n".join(map(str, missing))
+        groups = " ".join(f'"{group}"' for group in user.groups)
         raise forbidden_error(
             call.kind,
             new["metadata"]["name"],
-            f"{_describe_user(user)} is attempting to grant RBAC permissions not currently held:\n"
-            f"{rows}",
+            f'user "{user.name}" (groups=[{groups}]) is attempting to grant RBAC permissions '
+            f"not currently held:\n{rows}",
         )
-
-
-def _describe_user(user: UserInfo) -> str:
-    groups = " ".join(f'"{group}"' for group in user.groups)
-    return f'user "{user.name}" (groups=[{groups}])'
 
 
 # ------------------------------------------------------------------------------------------ owners
@@ -120,8 +132,8 @@ def _check_owner_references(
     for owner in new["metadata"]["ownerReferences"]:
         if not owner.get("blockOwnerDeletion") or owner in before:
             continue
-        ask = _finalizer_attributes(context, call, owner)
-        if ask is None or not context.access.allows(call.request.user, ask):
+        attributes = _finalizer_attributes(context, call, owner)
+        if attributes is None or not context.access.allows(call.request.user, attributes):
             raise forbidden_error(
                 call.kind, new["metadata"]["name"],
                 "cannot set blockOwnerDeletion if an ownerReference refers to a resource you "
@@ -135,10 +147,10 @@ def _finalizer_attributes(
     """Return the attributes of setting finalizers on an owner; None for an unknown kind."""
     for kind in context.registry.kinds:
         if kind.name == owner.get("kind") and kind.api_version == owner.get("apiVersion"):
-            place = call.namespace if kind.namespaced else ""
+            namespace = call.namespace if kind.namespaced else ""
             resource = f"{kind.plural}/finalizers"
             return AuthorizationAttributes(
-                "update", kind.group, resource, place, owner.get("name", "")
+                "update", kind.group, resource, namespace=namespace, name=owner.get("name", "")
             )
     return None
 
@@ -149,17 +161,19 @@ def _finalizer_attributes(
 def _check_node_restriction(
     context: ServerContext, call: RequestInfo, new: Object, old: Object | None
 ) -> None:
-    """Require that a node writes only its own Node, and neither taints nor protected labels."""
+    """Require that a node writes only its own Node, and no taints or reserved labels of it."""
     node = node_name(call.request.user)
     if not node:
         return
     _check_own_name(call, new, node)
     labels, before = (_labels(one) for one in (new, old))
     changed = [key for key in {**labels, **before} if labels.get(key) != before.get(key)]
-    kept = sorted(key for key in changed if _RESERVED_LABEL_PREFIX in key.partition("/")[0] + "/")
-    if kept:
+    forbidden_labels = sorted(
+        key for key in changed if _RESERVED_LABEL_PREFIX in key.partition("/")[0] + "/"
+    )
+    if forbidden_labels:
         raise forbidden_error(
-            call.kind, node, f"is not allowed to modify labels: {', '.join(kept)}"
+            call.kind, node, f"is not allowed to modify labels: {', '.join(forbidden_labels)}"
         )
     if old is not None and new.get("spec", {}).get("taints") != old.get("spec", {}).get("taints"):
         raise forbidden_error(call.kind, node, f'node "{node}" is not allowed to modify taints')

@@ -1,4 +1,6 @@
-"""READERS: for each kind that our components read, the struct that decodes its objects.
+"""The scheme: for each kind that our components read, the struct that decodes its objects.
+
+The counterpart of `runtime.Scheme` in apimachinery, for reading only.
 
 Informers (`controllers/reconcile_loop.py`) take the struct from this table: all readers of a kind
 in a process share one decoded copy, and the order in which they ask for it does not matter. A kind
@@ -43,7 +45,7 @@ from phalanx.api.rbac import ClusterRole
 from phalanx.api.resource_claims import DeviceClaim, ResourceClaimTemplate
 from phalanx.api.scheduling import CompositePodGroup, PodGroup, Workload
 
-READERS: Mapping[Kind, type[Struct]] = {
+STRUCTS: Mapping[Kind, type[Struct]] = {
     CLUSTER_ROLE: ClusterRole,
     COMPOSITE_POD_GROUP: CompositePodGroup,
     CRON_JOB: CronJob,
@@ -60,17 +62,17 @@ READERS: Mapping[Kind, type[Struct]] = {
     SERVICE_ACCOUNT: ServiceAccount,
     WORKLOAD: Workload,
 }
-_KIND_BY_STRUCT = {struct: kind for kind, struct in READERS.items()}
+_KIND_BY_STRUCT = {struct: kind for kind, struct in STRUCTS.items()}
 
 
 def kind_of(struct: type[Any]) -> Kind:
     """Return the kind whose objects the struct decodes. Raises LookupError without a row."""
     kind = _KIND_BY_STRUCT.get(struct)
     if kind is None:
-        raise LookupError(f"no row of READERS decodes objects to {struct.__name__}")
+        raise LookupError(f"no row of STRUCTS decodes objects to {struct.__name__}")
     return kind
 
 
 def struct_of(kind: Kind) -> type[Any]:
     """Return the struct that decodes objects of a kind: its row's, else PartialObjectMetadata."""
-    return READERS.get(kind, PartialObjectMetadata)
+    return STRUCTS.get(kind, PartialObjectMetadata)

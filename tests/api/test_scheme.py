@@ -17,7 +17,7 @@ from phalanx.api.core import Pod
 from phalanx.api.definitions import SchemaNode, definition, is_reference
 from phalanx.api.kinds import POD, SECRET, Kind
 from phalanx.api.meta import PartialObjectMetadata
-from phalanx.api.readers import READERS, kind_of, struct_of
+from phalanx.api.scheme import STRUCTS, kind_of, struct_of
 from phalanx.api.wire import Object
 
 #: Fields of shared structs that the conditions of some kinds do not have.
@@ -91,9 +91,9 @@ def fields_of(definition_name: str) -> Object:
     return fields
 
 
-@pytest.mark.parametrize("kind", READERS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", STRUCTS, ids=lambda kind: kind.name)
 def test_each_struct_reads_fields_that_its_schema_has(kind: Kind) -> None:
-    assert list(misread_fields(READERS[kind], fields_of(kind.schema), "")) == []
+    assert list(misread_fields(STRUCTS[kind], fields_of(kind.schema), "")) == []
 
 
 def test_a_misspelt_field_and_a_wrong_type_are_found() -> None:
@@ -110,7 +110,7 @@ def test_a_misspelt_field_and_a_wrong_type_are_found() -> None:
 
 
 def test_each_struct_decodes_one_kind() -> None:
-    assert [kind_of(struct) for struct in READERS.values()] == list(READERS)
+    assert [kind_of(struct) for struct in STRUCTS.values()] == list(STRUCTS)
 
 
 def test_a_kind_without_a_row_is_decoded_to_its_metadata() -> None:
@@ -119,5 +119,5 @@ def test_a_kind_without_a_row_is_decoded_to_its_metadata() -> None:
 
 
 def test_a_struct_without_a_row_has_no_kind() -> None:
-    with pytest.raises(LookupError, match="no row of READERS decodes objects to PartialObject"):
+    with pytest.raises(LookupError, match="no row of STRUCTS decodes objects to PartialObject"):
         kind_of(PartialObjectMetadata)
