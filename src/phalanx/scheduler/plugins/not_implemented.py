@@ -69,7 +69,7 @@ def _check_candidate_minimums(new: Any, old: Any) -> Causes:
     return [invalid(field, 0, "cannot both be zero") for field in fields]
 
 
-DEFAULT_PREEMPTION = Plugin(
+DEFAULT_PREEMPTION: Plugin = Plugin(
     "DefaultPreemption",
     points=(POST_FILTER, POD_GROUP_POST_FILTER),
     arguments=Arguments(
@@ -84,7 +84,7 @@ DEFAULT_PREEMPTION = Plugin(
         ),
     ),
 )
-VOLUME_BINDING = not_implemented(
+VOLUME_BINDING: Plugin = not_implemented(
     "VolumeBinding",
     FILTER,
     SCORE,
@@ -97,7 +97,7 @@ VOLUME_BINDING = not_implemented(
         ),
     ),
 )
-DYNAMIC_RESOURCES = not_implemented(
+DYNAMIC_RESOURCES: Plugin = not_implemented(
     "DynamicResources",
     FILTER,
     SCORE,
