@@ -125,3 +125,10 @@ def opts_out_of_groups(spec: Object) -> bool:
 
 def _pod_template(job: Object) -> PodTemplate:
     return PodTemplate(job["spec"].get("template") or {}, "spec.template")
+
+
+#: The names of version 0.1, which programs may use.
+management = decide_job_management
+item = build_item
+workload = build_workload
+pod_group = build_pod_group

@@ -206,3 +206,10 @@ def _root_intent(jobset: Object, replicated_job: ReplicatedJob) -> Intent:
         if policy.get("targetReplicatedJob") == replicated_job.name:
             return read_intent(policy, f"{_PATH}.replicatedJobPolicies[{index}]")
     return Intent()
+
+
+#: The names of version 0.1, which programs may use.
+management = decide_job_set_management
+item = build_item
+workload = build_workload
+groups = build_groups

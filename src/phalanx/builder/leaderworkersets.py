@@ -109,3 +109,10 @@ def _leader_template(lws: Object) -> PodTemplate:
 def _worker_template(lws: Object) -> PodTemplate:
     path = "spec.leaderWorkerTemplate.workerTemplate"
     return PodTemplate(_leader_worker_template(lws).get("workerTemplate") or {}, path)
+
+
+#: The names of version 0.1, which programs may use.
+management = decide_leader_worker_set_management
+item = build_item
+workload = build_workload
+pod_group = build_pod_group

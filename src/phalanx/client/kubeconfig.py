@@ -321,3 +321,12 @@ def _write_atomically(path: Path, text: str) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+#: The names of version 0.1, which programs may use.
+Access = ClientConfig
+search = kubeconfig_paths
+in_cluster = load_in_cluster
+read = load
+connect = create_client
+transport = create_transport
