@@ -18,8 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from phalanx.store import revision_log as store_log
-from phalanx.store.errors import StoreUnusable
-from phalanx.store.kv import Store, StoreReader
+from phalanx.store.kv import Store, StoreReader, StoreUnusable
 from phalanx.store.memory import CommitBatch
 from phalanx.store.revision_log import RevisionLog
 from phalanx.store.sqlite import OnCommitted, OnFailed, SqliteStore, WriterThread
@@ -29,6 +28,9 @@ LANDED = "LANDED"
 
 #: How many write at once, items that a transaction makes, transactions until they are deleted.
 WRITERS, PARTS, LIFETIME = 4, 3, 5
+
+#: A value of several pages; every so many transactions it is written, and a few later deleted.
+LARGE, LARGE_EVERY, LARGE_LIFETIME = "x" * 40_000, 16, 5
 
 #: Default number of transactions of one process: a little over 3,000 writes.
 DEFAULT_TRANSACTIONS = 436
@@ -53,6 +55,8 @@ def expected(transactions: int) -> dict[str, str]:
         for n in range(max(1, transactions - LIFETIME + 1), transactions + 1)
         for part in range(PARTS)
     }
+    if transactions >= LARGE_EVERY and transactions % LARGE_EVERY < LARGE_LIFETIME:
+        items["/large"] = LARGE
     return {"/counter": str(transactions), **items} if transactions else {}
 
 
@@ -68,6 +72,10 @@ async def write_transactions(store: Store, enough: int = DEFAULT_TRANSACTIONS) -
         writes = [put("/counter", str(this), counter.revision if counter else 0)]
         writes += [put(f"/item/{this}/{part}", str(this)) for part in range(PARTS)]
         old = [store.pending(f"/item/{this - LIFETIME}/{part}") for part in range(PARTS)]
+        if this % LARGE_EVERY == 0:
+            writes.append(put("/large", LARGE))
+        elif this % LARGE_EVERY == LARGE_LIFETIME:
+            old.append(store.pending("/large"))
         writes += [delete(record.key, record.revision) for record in old if record]
         changes = await store.commit(writes)
         os.write(sys.stdout.fileno(), b"%d %d\n" % (this, changes[-1].revision))
@@ -115,7 +123,8 @@ async def _main(folder: Path, words: str, nth: int, enough: int = DEFAULT_TRANSA
 
 
 if __name__ == "__main__":
-    store_log.COMPACTION_STEP, store_log.CHECKPOINT_BYTES = 10, 128 << 10
+    store_log.COMPACTION_STEP, store_log.CHECKPOINT_BYTES = 40, 128 << 10
+    store_log.SPARE_PAGES, store_log.SPARE_SHARE, store_log.VACUUM_STEP = 2, 0.0, 3
     try:
         asyncio.run(_main(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:])))
     except StoreUnusable:

@@ -17,6 +17,7 @@ from tests.store.syscall_trace import (
     BytesWritten,
     FileCreated,
     FileFlushed,
+    FileLinked,
     FileRemoved,
     FileRenamed,
     FileTruncated,
@@ -78,6 +79,8 @@ class SimulatedDisk:
             case FileRenamed(name, to):
                 self._name(to, self._visible[name])
                 self._name(name, None)
+            case FileLinked(name, to):
+                self._name(to, self._visible[name])
             case FileFlushed(""):
                 self._durable = dict(self._visible)
                 self._unflushed.clear()

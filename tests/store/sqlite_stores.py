@@ -30,7 +30,7 @@ def in_real_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, No
 
 
 class InlineWriter:
-    """A Pen without a thread: it writes on the loop, after the seconds that `latency` gives."""
+    """A BatchWriter without a thread: it writes on the loop, after the seconds of `latency`."""
 
     def __init__(
         self,
@@ -54,10 +54,9 @@ class InlineWriter:
             asyncio.get_running_loop().call_later(self._latency(), self._flush)
         self._batches.append(batch)
 
-    def compact(self, floor: int) -> None:
-        self._log.compact(floor)
-        while not self._log.is_maintained:
-            self._log.run_maintenance_step()
+    def compact(self, revision: int) -> None:
+        self._log.compact(revision)
+        self._maintain()
 
     async def close(self) -> None:
         self._flush()
@@ -68,6 +67,11 @@ class InlineWriter:
         self._batches.clear()
         self._log.append([change for transaction in batch for change in transaction.changes])
         self._on_committed(batch)
+        self._maintain()
+
+    def _maintain(self) -> None:
+        while not self._log.is_maintained:
+            self._log.run_maintenance_step()
 
 
 def create_sqlite_store(latency: Callable[[], float]) -> SqliteStore:

@@ -18,7 +18,7 @@ from typing import TypeAlias
 ROOT = Path(__file__).parents[2]
 
 #: What changes a file or its name, makes it durable, or acknowledges.
-CALLS = "openat,pwrite64,write,ftruncate,fdatasync,fsync,rename,unlink"
+CALLS = "openat,pwrite64,write,ftruncate,fdatasync,fsync,rename,link,unlink"
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,14 @@ class FileRenamed:
 
 
 @dataclass(frozen=True)
+class FileLinked:
+    """A second name for a file."""
+
+    name: str
+    to: str
+
+
+@dataclass(frozen=True)
 class FileRemoved:
     """A name that is gone."""
 
@@ -79,6 +87,7 @@ TracedCall: TypeAlias = (
     | BytesWritten
     | FileTruncated
     | FileRenamed
+    | FileLinked
     | FileRemoved
     | FileFlushed
     | OutputWritten
@@ -144,6 +153,8 @@ def _file_call(
             return FileFlushed(file)
         case "rename":
             return FileRenamed(file, paths[1] or "")
+        case "link":
+            return FileLinked(file, paths[1] or "")
         case "unlink":
             return FileRemoved(file)
     return None

@@ -344,13 +344,13 @@ async def test_compaction_discards_history_and_keeps_current_values(make: Make) 
 
 @pytest.mark.parametrize("gone", [0, 1, 2])
 @in_virtual_time
-async def test_reads_below_the_floor_raise_with_the_floor(make: Make, gone: int) -> None:
+async def test_reads_before_the_compacted_revision_raise_with_it(make: Make, gone: int) -> None:
     store = make(at_once)
     await a_history(store)
     store.compact(3)
     with pytest.raises(RevisionCompacted) as caught:
         list(store.changes(gone))
-    assert caught.value.floor == 3
+    assert caught.value.compacted_revision == 3
     if gone:
         with pytest.raises(RevisionCompacted):
             everything(store, gone)
@@ -369,7 +369,7 @@ async def test_compaction_of_all_history_keeps_current_values(make: Make) -> Non
 
 
 @in_virtual_time
-async def test_compaction_floor_never_decreases(make: Make) -> None:
+async def test_compacted_revision_never_decreases(make: Make) -> None:
     store = make(at_once)
     await a_history(store)
     store.compact(4)

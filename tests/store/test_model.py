@@ -39,7 +39,7 @@ class Model:
     def __init__(self) -> None:
         self.states: list[dict[str, KeyValue]] = [{}]
         self.changes: list[StoreChange] = []
-        self.committed = self.floor = 0
+        self.committed = self.compacted_revision = 0
 
     @property
     def head(self) -> dict[str, KeyValue]:
@@ -113,15 +113,15 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def compact(self, data: st.DataObject) -> None:
-        floor = data.draw(st.integers(0, self.model.committed))
-        self.store.compact(floor)
-        self.model.floor = max(self.model.floor, floor)
+        revision = data.draw(st.integers(0, self.model.committed))
+        self.store.compact(revision)
+        self.model.compacted_revision = max(self.model.compacted_revision, revision)
 
     @rule(prefix=st.sampled_from(PREFIXES), after=st.sampled_from(("", *KEYS)), data=st.data())
     def look_back(self, prefix: str, after: str, data: st.DataObject) -> None:
         at = data.draw(st.integers(1, max(self.model.committed, 1)))
         limit = data.draw(st.integers(0, 3))
-        if at < self.model.floor:
+        if at < self.model.compacted_revision:
             with pytest.raises(RevisionCompacted):
                 self.store.range(prefix, at=at)
             with pytest.raises(RevisionCompacted):

@@ -14,8 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.store.errors import StoreFailed, StoreUnusable
-from phalanx.store.kv import KeyValue, RevisionCompacted, Store, StoreChange, StoreWrite
+from phalanx.store.kv import (
+    KeyValue,
+    RevisionCompacted,
+    Store,
+    StoreChange,
+    StoreFailed,
+    StoreUnusable,
+    StoreWrite,
+)
 from phalanx.store.memory import MemoryStore
 from phalanx.store.revision_log import RevisionLog
 from phalanx.store.sqlite import RetentionPolicy, SqliteStore
@@ -62,7 +69,7 @@ async def test_committed_values_survive_reopening(tmp_path: Path) -> None:
     await a_history(store)
     await store.close()
     store = SqliteStore(tmp_path)
-    assert (store.revision, store.floor, everything(store)) == (5, 0, ["/b y@3"])
+    assert (store.revision, store.compacted_revision, everything(store)) == (5, 0, ["/b y@3"])
     assert store.get("/b") == store.pending("/b") == KeyValue("/b", b"y@3", 3, created=2)
     await store.close()
 
@@ -86,7 +93,7 @@ async def test_revisions_continue_after_compaction(tmp_path: Path) -> None:
     await store.close()
     assert rows(tmp_path) == {"log": 1, "value": 1}
     store = SqliteStore(tmp_path)
-    assert (store.revision, store.floor) == (5, 5)
+    assert (store.revision, store.compacted_revision) == (5, 5)
     assert describe_changes(await store.commit([put("/a", "z")])) == ["6: - -> /a z@6"]
     await store.close()
 
@@ -223,7 +230,7 @@ async def test_close_commits_pending_transactions_and_leaves_one_file(tmp_path: 
     await asyncio.sleep(0)
     await store.close()
     assert describe_changes(await writing) == ["1: - -> /a x@1"]
-    assert sorted(os.listdir(tmp_path)) == ["store.db", "store.lock"]
+    assert sorted(os.listdir(tmp_path)) == ["store.db", "store.lock", "store.mark"]
     await store.close()
 
 
@@ -298,7 +305,7 @@ async def test_compaction_on_disk_proceeds_in_steps_and_is_durable(tmp_path: Pat
     assert len([s for s in statements if s.startswith("UPDATE meta")]) == 3
     assert rows(tmp_path) == {"log": 800, "value": 800}
     store = SqliteStore(tmp_path)
-    assert (store.floor, store.revision) == (5200, 5500)
+    assert (store.compacted_revision, store.revision) == (5200, 5500)
     assert len(everything(store, 5200)) == len(everything(store)) == 500
     assert [change.revision for change in store.changes(5200)] == list(range(5201, 5501))
     assert all(change.before for change in store.changes(5200))
@@ -313,13 +320,13 @@ async def test_retention_discards_history_that_is_old_and_long_enough(tmp_path: 
     )
     clock.seconds += 10
     await store.commit([put(f"/{n}", "x") for n in range(4000)])
-    assert store.floor == 0
+    assert store.compacted_revision == 0
     clock.seconds += 200
     await store.commit([put(f"/late/{n}", "x") for n in range(2000)])
-    assert store.floor == 0
+    assert store.compacted_revision == 0
     clock.seconds += 101
     await store.commit([put("/last", "x")])
-    assert store.floor == 4000
+    assert store.compacted_revision == 4000
     await store.close()
 
 
@@ -363,20 +370,23 @@ async def spend_and_close(folder: Path, ring: int, *transactions: list[tuple[str
 
 
 @settings(max_examples=20)
-@given(sessions=sessions, ring=st.sampled_from((0, TINY, 1 << 20)), floor=st.floats(0, 1))
+@given(sessions=sessions, ring=st.sampled_from((0, TINY, 1 << 20)), share=st.floats(0, 1))
 def test_reopened_store_equals_a_store_that_stayed_open(
-    sessions: list[list[list[tuple[str, bool]]]], ring: int, floor: float
+    sessions: list[list[list[tuple[str, bool]]]], ring: int, share: float
 ) -> None:
     memory = MemoryStore()
 
     async def compared(folder: Path) -> None:
         store = SqliteStore(folder, history_bytes=ring)
-        store.compact(int(floor * store.revision))
-        memory.compact(int(floor * memory.revision))
-        for at in range(max(memory.floor, 1), memory.revision + 1):
+        store.compact(int(share * store.revision))
+        memory.compact(int(share * memory.revision))
+        for at in range(max(memory.compacted_revision, 1), memory.revision + 1):
             assert list(store.range("/", at=at)) == list(memory.range("/", at=at))
             assert list(store.changes(at, "/a")) == list(memory.changes(at, "/a"))
-        assert (store.revision, store.floor) == (memory.revision, memory.floor)
+        assert (store.revision, store.compacted_revision) == (
+            memory.revision,
+            memory.compacted_revision,
+        )
         await store.close()
 
     with tempfile.TemporaryDirectory() as name:
@@ -388,8 +398,8 @@ def test_reopened_store_equals_a_store_that_stayed_open(
 
 def test_retention_never_keeps_less_than_configured() -> None:
     retention = RetentionPolicy(seconds=300, revisions=100)
-    floors = [retention.compaction_floor(revision=10 * n, now=float(n)) for n in range(1000)]
-    assert all(a <= b for a, b in pairwise(floors))
-    assert max(floors[:300]) <= 0
-    assert all(floor <= 10 * (n - 300) for n, floor in enumerate(floors) if n > 300)
-    assert floors[-1] >= 10 * (1000 - 300 - 300 / 60) - 100
+    revisions = [retention.compaction_revision(revision=10 * n, now=float(n)) for n in range(1000)]
+    assert all(a <= b for a, b in pairwise(revisions))
+    assert max(revisions[:300]) <= 0
+    assert all(revision <= 10 * (n - 300) for n, revision in enumerate(revisions) if n > 300)
+    assert revisions[-1] >= 10 * (1000 - 300 - 300 / 60) - 100

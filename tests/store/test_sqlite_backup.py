@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.store.backup import REVISION_GAP, backup, restore
-from phalanx.store.errors import StoreUnusable
-from phalanx.store.kv import KeyValue, RevisionCompacted, StoreChange, StoreWrite
+from phalanx.store.backup import backup, restore
+from phalanx.store.kv import KeyValue, RevisionCompacted, StoreChange, StoreUnusable, StoreWrite
+from phalanx.store.revision_log import REVISION_GAP
 from phalanx.store.sqlite import SqliteStore
 from tests.store.crash_writer import expected, stored_values, transaction_count, write_transactions
 from tests.store.test_sqlite_crash import killed
@@ -140,12 +140,12 @@ def test_restore_keeps_values_and_skips_revisions(
 ) -> None:
     a_store(tmp_path / "data")
     backup(tmp_path / "data", tmp_path / "copy")
-    revision = restore(tmp_path / "copy", tmp_path / "again")
+    revision, _ = restore(tmp_path / "copy", tmp_path / "again")
     assert revision >= 3 + REVISION_GAP
 
     async def look() -> None:
         store = SqliteStore(tmp_path / "again")
-        assert (store.revision, store.floor) == (revision, revision)
+        assert (store.revision, store.compacted_revision) == (revision, revision)
         assert store.get("/a") == KeyValue("/a", b"y@3", 3, created=1)
         assert everything(store) == everything(store, revision) == ["/a y@3", "/b x@2"]
         for gone in (1, 3, 1000, revision - 1):
@@ -243,3 +243,103 @@ def test_restore_from_a_corrupted_backup_keeps_the_store(tmp_path: Path) -> None
     with pytest.raises(StoreUnusable, match="is corrupted"):
         restore(copy, tmp_path / "data", replace=True)
     assert asyncio.run(looked(tmp_path / "data")) == ["/a y@3", "/b x@2"]
+
+
+# ---- what a restore verifies and keeps -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [b"x@1", b"y@3"], ids=["old", "current"])
+def test_restore_verifies_every_row_before_it_replaces_anything(
+    tmp_path: Path, value: bytes
+) -> None:
+    a_store(tmp_path / "data")
+    backup(tmp_path / "data", tmp_path / "copy")
+    copy, before = tmp_path / "copy", contents(tmp_path / "data")
+    content = copy.read_bytes()
+    assert content.count(value) == 1
+    copy.write_bytes(content.replace(value, b"z" + value[1:]))
+    with pytest.raises(StoreUnusable, match=r"copy is corrupted; use an older backup"):
+        restore(copy, tmp_path / "data", replace=True)
+    assert contents(tmp_path / "data") == before
+
+
+def kept_store(folder: Path, before: Path) -> list[str]:
+    """The content of a store that a restore has kept."""
+    folder.mkdir()
+    for suffix in ("", "-wal"):
+        file = before.with_name(before.name + suffix)
+        if file.exists():
+            (folder / f"store.db{suffix}").write_bytes(file.read_bytes())
+    return asyncio.run(looked(folder))
+
+
+def test_replaced_store_is_kept(tmp_path: Path) -> None:
+    a_store(tmp_path / "data")
+    backup(tmp_path / "data", tmp_path / "copy")
+    asyncio.run(commit(tmp_path / "data", [put("/c", "x")]))
+    _, before = restore(tmp_path / "copy", tmp_path / "data", replace=True)
+    assert before == tmp_path / "data" / "store.db.before"
+    assert stat.S_IMODE(before.stat().st_mode) == 0o600
+    assert kept_store(tmp_path / "kept", before) == ["/a y@3", "/b x@2", "/c x@4"]
+    asyncio.run(commit(tmp_path / "data", [put("/d", "x")]))
+    _, before = restore(tmp_path / "copy", tmp_path / "data", replace=True)
+    assert before is not None
+    assert [line.split()[0] for line in kept_store(tmp_path / "kept again", before)] == [
+        "/a",
+        "/b",
+        "/d",
+    ]
+
+
+def test_store_of_a_killed_process_is_kept_with_its_wal(tmp_path: Path) -> None:
+    a_store(tmp_path / "data")
+    backup(tmp_path / "data", tmp_path / "copy")
+    transactions, _, _ = killed(tmp_path / "dead", "COMMIT", 30)
+    _, before = restore(tmp_path / "copy", tmp_path / "dead", replace=True)
+    assert before is not None
+    kept_store(tmp_path / "kept", before)
+    store = SqliteStore(tmp_path / "kept")
+    assert transaction_count(store) >= transactions
+    asyncio.run(store.close())
+
+
+@pytest.mark.parametrize("damaged", [b"garbage" * 1000, None], ids=["unreadable", "removed"])
+def test_unreadable_store_is_kept_and_its_wal_is_not_applied(
+    tmp_path: Path, damaged: bytes | None
+) -> None:
+    a_store(tmp_path / "data")
+    backup(tmp_path / "data", tmp_path / "copy")
+    killed(tmp_path / "dead", "COMMIT", 30)
+    file = tmp_path / "dead" / "store.db"
+    wal = file.with_name("store.db-wal").read_bytes()
+    file.unlink()
+    if damaged:
+        # SQLite would read the store from a valid WAL that has its first page.
+        file.write_bytes(damaged)
+        wal = wal[100:]
+        file.with_name("store.db-wal").write_bytes(wal)
+    _, before = restore(tmp_path / "copy", tmp_path / "dead", replace=True)
+    assert before is not None
+    assert before.with_name("store.db.before-wal").read_bytes() == wal
+    assert damaged is None or before.read_bytes() == damaged
+    assert asyncio.run(looked(tmp_path / "dead")) == ["/a y@3", "/b x@2"]
+
+
+def test_empty_store_is_not_kept(tmp_path: Path) -> None:
+    a_store(tmp_path / "data")
+    backup(tmp_path / "data", tmp_path / "copy")
+    asyncio.run(commit(tmp_path / "new"))
+    assert restore(tmp_path / "copy", tmp_path / "new").before is None
+    assert not (tmp_path / "new" / "store.db.before").exists()
+
+
+def test_corrupted_backup_leaves_even_an_unreadable_store(tmp_path: Path) -> None:
+    a_store(tmp_path / "data")
+    backup(tmp_path / "data", tmp_path / "copy")
+    copy = tmp_path / "copy"
+    copy.write_bytes(copy.read_bytes()[:-1000] + bytes(1000))
+    (tmp_path / "data" / "store.db").write_bytes(b"garbage" * 1000)
+    before = contents(tmp_path / "data")
+    with pytest.raises(StoreUnusable, match="is corrupted"):
+        restore(copy, tmp_path / "data", replace=True)
+    assert contents(tmp_path / "data") == before

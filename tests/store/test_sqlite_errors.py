@@ -15,8 +15,7 @@ import pytest
 
 from phalanx.store import database_file as store_format
 from phalanx.store.database_file import APPLICATION_ID, FORMAT_VERSION, PAGE_BYTES
-from phalanx.store.errors import StoreUnusable
-from phalanx.store.kv import StoreWrite
+from phalanx.store.kv import StoreUnusable, StoreWrite
 from phalanx.store.sqlite import SqliteStore
 from tests.store.writes import everything, put
 
@@ -233,4 +232,4 @@ def test_flipped_bit_in_a_value_is_an_error(tmp_path: Path) -> None:
 def test_incomplete_new_store_is_created_again(tmp_path: Path) -> None:
     (tmp_path / "store.db.part").write_bytes(b"half of a")
     asyncio.run(fill(tmp_path))
-    assert sorted(os.listdir(tmp_path)) == ["store.db", "store.lock"]
+    assert sorted(os.listdir(tmp_path)) == ["store.db", "store.lock", "store.mark"]

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.store.errors import StoreFailed
-from phalanx.store.kv import Store, StoreChange
+from phalanx.store.kv import Store, StoreChange, StoreFailed
 from phalanx.store.revision_log import RevisionLog
 from phalanx.store.sqlite import SqliteStore, WriterFactory
 from tests.store.sqlite_stores import in_real_time, writer_with_log

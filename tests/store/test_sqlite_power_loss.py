@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.store.backup import backup
-from phalanx.store.errors import StoreUnusable
+from phalanx.store.kv import StoreUnusable
 from phalanx.store.sqlite import SqliteStore
 from tests.store.crash_writer import DEFAULT_TRANSACTIONS, expected, stored_values
 from tests.store.power_loss import SimulatedDisk, power_loss_outcomes
@@ -132,6 +132,10 @@ def test_power_loss_during_a_restore_leaves_old_store_or_backup(
         for way in chance.sample(WAYS, len(WAYS) if is_done else 1):
             disk.write_after_power_loss(image, power_loss_outcomes(chance)[way])
             assert opened(image) in [expected(8), *([] if is_done else [expected(16)])]
+            if is_done:
+                (image / "store.db.before").replace(image / "store.db")
+                (image / "store.mark").unlink()
+                assert opened(image) == expected(16)
             shutil.rmtree(image)
     assert is_done
 

@@ -1,29 +1,40 @@
 """Backup and restore of a store.
 
-A backup is one self-contained file, taken while the store runs, from any process. A restore skips
-more revisions than the lost store can have used since the backup, so that no revision ever has two
-meanings and every client that watched before lists again.
+A backup is one self-contained file, taken while the store runs, from any process. Each copy is
+verified row by row before it gets its name. A restore skips more revisions than the lost store can
+have used since the backup, so that no revision ever has two meanings and every client that watched
+before lists again. It keeps the store that it replaces as `store.db.before`:
+
+    copy ─▶ verify ─▶ skip revisions ─▶ link store.db.before ─▶ rename to store.db
 """
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import NamedTuple
 
 from phalanx.store.database_file import (
     DATABASE_FILE,
+    HighWaterMark,
     check_format,
     connect,
     create_private_file,
     lock_directory,
     prepare_database,
     publish_file,
+    sync_directory,
+    translate_errors,
 )
-from phalanx.store.errors import StoreUnusable, translate_errors
-from phalanx.store.revision_log import HistoryReader, RevisionLog
+from phalanx.store.kv import StoreUnusable
+from phalanx.store.revision_log import HistoryReader, RevisionLog, skip_revisions
 
-#: The revisions that a restore skips at least: more than a week of writes at full speed.
-REVISION_GAP = 1_000_000_000
+
+class Restored(NamedTuple):
+    """The revision at which a restored store continues; `before` is the store that it replaced."""
+
+    revision: int
+    before: Path | None
 
 
 def backup(folder: Path, target: Path) -> int:
@@ -36,14 +47,15 @@ def backup(folder: Path, target: Path) -> int:
     check_format(source)
     part = target.with_name(f"{target.name}.part")
     _copy_database(source, part)
+    _verify_rows(source, part)
     revision = _last_revision(part)
     with translate_errors(target):
         publish_file(part, target)
     return revision
 
 
-def restore(source: Path, folder: Path, *, replace: bool = False) -> int:
-    """Install a backup as the store of a directory; return the revision at which it continues.
+def restore(source: Path, folder: Path, *, replace: bool = False) -> Restored:
+    """Install a backup as the store of a directory; nothing changes before it is verified.
 
     An existing store with content is an error unless `replace` is set.
     """
@@ -51,18 +63,21 @@ def restore(source: Path, folder: Path, *, replace: bool = False) -> int:
         raise StoreUnusable(f"no backup at {source}")
     check_format(source)
     with lock_directory(folder) as file:
-        existing_revision = _checkpoint_existing(file, replace)
+        existing_revision = _existing_revision(file, replace)
         part = file.with_name(f"{file.name}.part")
         _copy_database(source, part)
         prepare_database(part)
+        _verify_rows(source, part)
         with translate_errors(file):
-            revision = _skip_revisions(part, existing_revision)
+            lost = max(existing_revision or 0, HighWaterMark(folder).read())
+            revision = skip_revisions(part, lost)
+            before = _keep_existing(file, existing_revision)
             publish_file(part, file)
-    return revision
+    return Restored(revision, before)
 
 
 def _copy_database(source: Path, part: Path) -> None:
-    """Copy a consistent state of a store to one file without a WAL, and verify it."""
+    """Copy a consistent state of a store to one file without a WAL, and verify its pages."""
     with translate_errors(part):
         create_private_file(part)
         with (
@@ -73,34 +88,57 @@ def _copy_database(source: Path, part: Path) -> None:
             copy.execute("PRAGMA journal_mode=DELETE")
             found = copy.execute("PRAGMA integrity_check").fetchall()
     if found != [("ok",)]:
-        part.unlink()
-        raise StoreUnusable(f"{source} is corrupted; use an older backup")
+        raise _discard_copy(source, part)
 
 
-def _checkpoint_existing(file: Path, replace: bool) -> int:
-    """Return the last revision of the existing store and empty its WAL; 0 if there is none."""
+def _verify_rows(source: Path, part: Path) -> None:
+    """Verify the checksum of every row of a copy."""
+    try:
+        with translate_errors(part), contextlib.closing(HistoryReader(part)) as reader:
+            reader.verify()
+    except StoreUnusable:
+        raise _discard_copy(source, part) from None
+
+
+def _discard_copy(source: Path, part: Path) -> StoreUnusable:
+    part.unlink()
+    return StoreUnusable(f"{source} is corrupted; use an older backup")
+
+
+def _existing_revision(file: Path, replace: bool) -> int | None:
+    """Return the last revision of the existing store; 0 if there is none, None if unreadable."""
     try:
         revision = _last_revision(file) if file.exists() else 0
     except StoreUnusable:
         if not replace:
             raise
-        # The WAL of an unreadable file must not be applied to the restored file.
-        create_private_file(file)
-        return 0
+        return None
     if revision and not replace:
         raise StoreUnusable(f"{file} already exists; use --replace to overwrite it")
-    if file.exists():
+    return revision
+
+
+def _keep_existing(file: Path, revision: int | None) -> Path | None:
+    """Give the existing store a second name, if it has content, and take its WAL away.
+
+    The WAL of a readable store becomes part of its file. That of an unreadable or missing file is
+    kept beside it: it must not be applied to the restored file.
+    """
+    if file.exists() and revision is not None:
         RevisionLog(file).close()
-    return revision
-
-
-def _skip_revisions(file: Path, existing_revision: int) -> int:
-    last = _last_revision(file)
-    revision = (max(last, existing_revision) // REVISION_GAP + 2) * REVISION_GAP
-    log = RevisionLog(file)
-    log.skip_to_revision(last, revision)
-    log.close()
-    return revision
+    wal, before = file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}.before")
+    if revision == 0 and not wal.exists():
+        return None
+    for suffix in ("", "-wal"):
+        before.with_name(before.name + suffix).unlink(missing_ok=True)
+    # A link and not a rename: at no moment is there no store.
+    if file.exists():
+        before.hardlink_to(file)
+    if wal.exists():
+        wal.rename(before.with_name(f"{before.name}-wal"))
+    file.with_name(f"{file.name}-shm").unlink(missing_ok=True)
+    sync_directory(file.parent)
+    return before
 
 
 def _last_revision(file: Path) -> int:

@@ -11,6 +11,11 @@ that are not durable yet. `commit` returns when the transaction is durable; only
     /b                  put x    put y
 
     range("/", at=3)  ->  /a x (1), /b y (3)        changes(since=3)  ->  4 put /a y, 5 delete /a
+
+Errors of a store on disk are StoreErrors, each with one plain sentence:
+
+    StoreUnusable   it was not opened, copied or restored; nothing was changed
+    StoreFailed     it stopped while running; unacknowledged writes did not happen
 """
 
 from __future__ import annotations
@@ -60,9 +65,21 @@ class RevisionConflict(Exception):
 
 @dataclass
 class RevisionCompacted(Exception):
-    """The requested history was compacted; only changes after `floor` are kept."""
+    """The requested history was compacted; only changes after `compacted_revision` are kept."""
 
-    floor: int
+    compacted_revision: int
+
+
+class StoreError(Exception):
+    """The base class of errors of a store on disk."""
+
+
+class StoreUnusable(StoreError):
+    """A store was not opened, copied or restored. Nothing was changed."""
+
+
+class StoreFailed(StoreError):
+    """A store stopped: it writes nothing any more, and its process should stop too."""
 
 
 class StoreReader(Protocol):
@@ -114,7 +131,7 @@ class Store(StoreReader, Protocol):
         """
         ...
 
-    def compact(self, floor: int) -> None:
+    def compact(self, revision: int) -> None:
         """Discard the history up to a revision; current values stay."""
         ...
 

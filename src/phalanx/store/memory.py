@@ -45,12 +45,12 @@ class KeyVersion(NamedTuple):
 
 
 class VersionedMap:
-    """Values ordered by key, and the changes after `floor` that led to them."""
+    """Values ordered by key, and the changes after `compacted_revision` that led to them."""
 
     def __init__(self, records: Iterable[KeyValue] = (), revision: int = 0) -> None:
-        self.revision = self.floor = revision
-        #: Bytes that are kept only for the history.
-        self.history_bytes = 0
+        self.revision = self.compacted_revision = revision
+        #: Bytes that were ever kept only for the history, and how many of them were discarded.
+        self.appended_bytes = self._discarded_bytes = 0
         self._records = {record.key: record for record in records}
         self._keys = sorted(self._records)
         self._deleted_keys: list[str] = []
@@ -64,7 +64,7 @@ class VersionedMap:
     def range(
         self, prefix: str, *, at: int = 0, after: str = "", limit: int = 0
     ) -> Sequence[KeyValue]:
-        """Return the values below a prefix by key, current or at a revision from `floor` on."""
+        """Return the values below a prefix by key, current or at a revision that is readable."""
         if at and at < self.revision:
             return list(islice(self._records_at(prefix, after, at), limit or None))
         low, high = _key_bounds(self._keys, prefix, after)
@@ -82,8 +82,8 @@ class VersionedMap:
         return high - low + sum(was - (key in self._records) for key, was in was_there.items())
 
     def changes(self, since: int, prefix: str = "") -> Iterator[StoreChange]:
-        """Yield the changes after a revision from `floor` on, in order."""
-        later = islice(self._history, since - self.floor, None)
+        """Yield the changes after a revision from `compacted_revision` on, in order."""
+        later = islice(self._history, since - self.compacted_revision, None)
         return (change for change in later if change.key.startswith(prefix))
 
     def apply(self, change: StoreChange) -> None:
@@ -102,24 +102,24 @@ class VersionedMap:
             self._old_versions[key].append(KeyVersion(change.revision, None))
             insort(self._deleted_keys, key)
         self._history.append(change)
-        self.history_bytes += _history_size(change)
+        self.appended_bytes += _history_size(change)
         self.revision = change.revision
 
-    def compact(self, floor: int) -> None:
+    def compact(self, revision: int) -> None:
         """Discard the history up to a revision; current values stay."""
-        while self._history and self._history[0].revision <= floor:
+        while self._history and self._history[0].revision <= revision:
             self._drop_oldest_change()
 
     def trim_history(self, max_bytes: int) -> None:
         """Discard the oldest history until it fits a size."""
-        while self.history_bytes > max_bytes:
+        while self.appended_bytes - self._discarded_bytes > max_bytes:
             self._drop_oldest_change()
 
     def _drop_oldest_change(self) -> None:
         """Drop the oldest change and the versions that no later revision can read."""
         change = self._history.popleft()
-        self.floor = change.revision
-        self.history_bytes -= _history_size(change)
+        self.compacted_revision = change.revision
+        self._discarded_bytes += _history_size(change)
         versions = self._old_versions.get(change.key, [])
         del versions[: bisect_left(versions, change.revision, key=_version_revision)]
         if change.after is None and versions and versions[0].record is None:
@@ -196,9 +196,9 @@ class CachedStore(ABC):
         return self._data.revision
 
     @property
-    def floor(self) -> int:
+    def compacted_revision(self) -> int:
         """The revision after which history is known."""
-        return self._data.floor
+        return self._data.compacted_revision
 
     def get(self, key: str) -> KeyValue | None:
         """Return the committed value of a key."""
@@ -223,20 +223,20 @@ class CachedStore(ABC):
         self, prefix: str, *, at: int = 0, after: str = "", limit: int = 0
     ) -> Sequence[KeyValue]:
         """Return the values below a prefix by key, current or at a past revision."""
-        if at and at < self.floor:
-            raise RevisionCompacted(self.floor)
+        if at and at < self.compacted_revision:
+            raise RevisionCompacted(self.compacted_revision)
         return self._data.range(prefix, at=at, after=after, limit=limit)
 
     def count(self, prefix: str, *, at: int = 0, after: str = "") -> int:
         """Return the number of values below a prefix, now or at a past revision."""
-        if at and at < self.floor:
-            raise RevisionCompacted(self.floor)
+        if at and at < self.compacted_revision:
+            raise RevisionCompacted(self.compacted_revision)
         return self._data.count(prefix, at=at, after=after)
 
     def changes(self, since: int, prefix: str = "") -> Iterator[StoreChange]:
         """Yield what was committed after a revision, in order; read it before the next commit."""
-        if since < self.floor:
-            raise RevisionCompacted(self.floor)
+        if since < self.compacted_revision:
+            raise RevisionCompacted(self.compacted_revision)
         return self._data.changes(since, prefix)
 
     def subscribe(self, deliver: Callable[[Sequence[StoreChange]], None]) -> Callable[[], None]:
@@ -255,9 +255,9 @@ class CachedStore(ABC):
         await committed
         return changes
 
-    def compact(self, floor: int) -> None:
+    def compact(self, revision: int) -> None:
         """Discard the history up to a revision; current values stay."""
-        self._data.compact(floor)
+        self._data.compact(revision)
 
     @abstractmethod
     def _schedule_flush(self) -> None:
@@ -319,18 +319,21 @@ def _create_change(write: StoreWrite, revision: int, before: KeyValue | None) ->
     return StoreChange(revision, write.key, before, after)
 
 
-#: Revisions of history that are kept by default.
-HISTORY_REVISIONS = 100_000
+#: Revisions and bytes of history that are kept by default, whichever is less.
+HISTORY_REVISIONS, HISTORY_BYTES = 100_000, 256 << 20
 
 
 class MemoryStore(CachedStore):
     """A Store in memory; `latency` returns the duration of the next commit in seconds."""
 
     def __init__(
-        self, latency: Callable[[], float] | None = None, history: int = HISTORY_REVISIONS
+        self,
+        latency: Callable[[], float] | None = None,
+        history: int = HISTORY_REVISIONS,
+        history_bytes: int = HISTORY_BYTES,
     ) -> None:
         super().__init__(VersionedMap())
-        self._latency, self._history = latency, history
+        self._latency, self._history, self._history_bytes = latency, history, history_bytes
 
     async def close(self) -> None:
         """Commit what is queued."""
@@ -345,3 +348,4 @@ class MemoryStore(CachedStore):
 
     def _trim_history(self) -> None:
         self.compact(self.revision - self._history)
+        self._data.trim_history(self._history_bytes)

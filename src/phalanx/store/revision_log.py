@@ -17,8 +17,16 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from phalanx.store.database_file import PAGE_BYTES, connect, decode_key, encode_key, transaction
-from phalanx.store.errors import StoreCorrupted
+from phalanx.store.database_file import (
+    INCREMENTAL_VACUUM,
+    PAGE_BYTES,
+    HighWaterMark,
+    StoreCorrupted,
+    connect,
+    decode_key,
+    encode_key,
+    transaction,
+)
 from phalanx.store.kv import KeyValue, StoreChange
 from phalanx.store.memory import AFTER_ALL_KEYS
 
@@ -27,6 +35,10 @@ COMPACTION_STEP = 2_000
 
 #: Bytes appended between two checkpoints: commits wait for a checkpoint.
 CHECKPOINT_BYTES = 2 << 20
+
+#: Free pages that stay in the file for later writes: 8 MiB, or a quarter of the file if that is
+#: more; and pages that one step returns to the file system: commits wait for a step.
+SPARE_PAGES, SPARE_SHARE, VACUUM_STEP = (8 << 20) // PAGE_BYTES, 0.25, 64
 
 _PRAGMAS = (
     "journal_mode=WAL",
@@ -40,28 +52,31 @@ _PRAGMAS = (
 )
 
 #: The revisions that no list at or after `:until` can read: those that a later write replaced.
-_REPLACED_REVISIONS = "SELECT prev FROM log WHERE rev > :floor AND rev <= :until"
+_REPLACED_REVISIONS = "SELECT prev FROM log WHERE rev > :compacted AND rev <= :until"
 _DELETE_COMPACTED = (
     f"DELETE FROM value WHERE rev IN ({_REPLACED_REVISIONS})",
     f"DELETE FROM log WHERE rev IN ({_REPLACED_REVISIONS})",
-    "DELETE FROM log WHERE rev > :floor AND rev <= :until AND created IS NULL",
+    "DELETE FROM log WHERE rev > :compacted AND rev <= :until AND created IS NULL",
 )
-_SET_FLOOR = "UPDATE meta SET value = ? WHERE name = 'floor'"
-_GET_FLOOR = "SELECT value FROM meta WHERE name = 'floor'"
+_SET_COMPACTED_REVISION = "UPDATE meta SET value = ? WHERE name = 'floor'"
+_GET_COMPACTED_REVISION = "SELECT value FROM meta WHERE name = 'floor'"
 
 #: Numbers of rows per INSERT; each statement is prepared once.
 _INSERT_SIZES = (64, 16, 4, 1)
 
 
 class RevisionLog:
-    """Appends changes and compacts old ones in small steps."""
+    """Appends changes, compacts old ones and returns free pages, in small steps."""
 
-    def __init__(self, file: Path) -> None:
-        self.db = connect(file)
+    def __init__(self, file: Path, mark: HighWaterMark | None = None) -> None:
+        self.db, self._mark = connect(file), mark
         for pragma in _PRAGMAS:
             self.db.execute(f"PRAGMA {pragma}")
-        self._floor = self._target_floor = int(self.db.execute(_GET_FLOOR).fetchone()[0])
+        self._compacted = int(self.db.execute(_GET_COMPACTED_REVISION).fetchone()[0])
+        self._target_revision = self._compacted
         self._uncheckpointed_bytes = 0
+        #: Free pages that should be returned to the file system.
+        self._excess_pages = self._count_excess_pages()
 
     def append(self, changes: Sequence[StoreChange]) -> None:
         """Make all changes durable in one transaction, or raise and write none."""
@@ -71,6 +86,8 @@ class RevisionLog:
         with transaction(self.db):
             self._insert("log", list(map(_log_row, changes)))
             self._insert("value", list(map(_value_row, puts)))
+        if self._mark:
+            self._mark.advance(changes[-1].revision)
         self._uncheckpointed_bytes += 2 * PAGE_BYTES + sum(len(record.value) for record in puts)
 
     def _insert(self, table: str, rows: Sequence[tuple[object, ...]]) -> None:
@@ -84,26 +101,32 @@ class RevisionLog:
                 )
                 begin += size
 
-    def compact(self, floor: int) -> None:
+    def compact(self, revision: int) -> None:
         """Request compaction up to a revision; `run_maintenance_step` performs it."""
-        self._target_floor = max(self._target_floor, floor)
+        self._target_revision = max(self._target_revision, revision)
 
     @property
     def is_maintained(self) -> bool:
         """Whether there is no maintenance to do."""
-        return self._floor >= self._target_floor and self._uncheckpointed_bytes < CHECKPOINT_BYTES
+        return (
+            self._compacted >= self._target_revision
+            and self._uncheckpointed_bytes < CHECKPOINT_BYTES
+            and self._excess_pages <= 0
+        )
 
     def run_maintenance_step(self) -> None:
-        """Perform one step of compaction or a checkpoint, if one is due."""
+        """Perform a checkpoint or one step of compaction or vacuum, if one is due."""
         if self._uncheckpointed_bytes >= CHECKPOINT_BYTES:
             self._checkpoint("PASSIVE")
-        elif self._floor < self._target_floor:
-            until = min(self._target_floor, self._floor + COMPACTION_STEP)
-            self._delete_until(until, floor=until)
+        elif self._compacted < self._target_revision:
+            until = min(self._target_revision, self._compacted + COMPACTION_STEP)
+            self._delete_until(until, compacted=until)
+        elif self._excess_pages > 0:
+            self._vacuum()
 
     def skip_to_revision(self, last: int, revision: int) -> None:
         """Discard all history, which ends at `last`; the next write comes after `revision`."""
-        self._delete_until(last, floor=revision)
+        self._delete_until(last, compacted=revision)
 
     def close(self) -> None:
         """Checkpoint and close: one file without a WAL remains."""
@@ -115,17 +138,53 @@ class RevisionLog:
         with contextlib.suppress(sqlite3.Error):
             self.db.close()
 
-    def _delete_until(self, until: int, floor: int) -> None:
+    def _delete_until(self, until: int, compacted: int) -> None:
         with transaction(self.db):
             for statement in _DELETE_COMPACTED:
-                self.db.execute(statement, {"floor": self._floor, "until": until})
-            self.db.execute(_SET_FLOOR, (floor,))
-        self._floor = floor
-        self._uncheckpointed_bytes += PAGE_BYTES
+                self.db.execute(statement, {"compacted": self._compacted, "until": until})
+            self.db.execute(_SET_COMPACTED_REVISION, (compacted,))
+        self._compacted = compacted
+        # A step changes hundreds of pages: a checkpoint follows after a few, to keep the WAL small.
+        self._uncheckpointed_bytes += CHECKPOINT_BYTES // 8
+        self._excess_pages = self._count_excess_pages()
+
+    def _vacuum(self) -> None:
+        # Only `executescript` runs this statement to its end: it yields rows without columns.
+        self.db.executescript(f"PRAGMA incremental_vacuum({VACUUM_STEP})")
+        self._uncheckpointed_bytes += PAGE_BYTES * 2 * VACUUM_STEP
+        excess = self._count_excess_pages()
+        # Without progress there is no further attempt until the next compaction.
+        self._excess_pages = excess if excess < self._excess_pages else 0
+
+    def _count_excess_pages(self) -> int:
+        (mode,), (free,), (total,) = (
+            self.db.execute(f"PRAGMA {name}").fetchone()
+            for name in ("auto_vacuum", "freelist_count", "page_count")
+        )
+        spare = max(SPARE_PAGES, int(total * SPARE_SHARE))
+        return free - spare if mode == INCREMENTAL_VACUUM else 0
 
     def _checkpoint(self, mode: str) -> None:
         self.db.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
         self._uncheckpointed_bytes = 0
+
+
+#: The revisions that are skipped at least if some were lost: a week of writes at full speed.
+REVISION_GAP = 1_000_000_000
+
+
+def skip_revisions(file: Path, lost: int) -> int:
+    """Continue a store far after `lost`, a revision that it may have lost; return the revision.
+
+    So no revision ever has two meanings, and every client that watched before lists again.
+    """
+    with contextlib.closing(HistoryReader(file)) as archive:
+        last = archive.revision
+    revision = (max(last, lost) // REVISION_GAP + 2) * REVISION_GAP
+    log = RevisionLog(file)
+    log.skip_to_revision(last, revision)
+    log.close()
+    return revision
 
 
 @cache
@@ -153,10 +212,14 @@ def _value_row(record: KeyValue) -> tuple[int, bytes, int]:
 HISTORY_PAGE = 500
 
 _SELECT_LAST_REVISION = "SELECT coalesce(max(rev), 0) FROM log"
-_SELECT_FLOOR = "SELECT value FROM meta WHERE name = 'floor'"
+_SELECT_COMPACTED_REVISION = "SELECT value FROM meta WHERE name = 'floor'"
 _SELECT_CURRENT = """
     SELECT log.rev, key, created, bytes, sum FROM log LEFT JOIN value USING (rev)
     WHERE created IS NOT NULL AND log.rev NOT IN (SELECT prev FROM log)
+"""
+_SELECT_ALL = """
+    SELECT log.rev, key, created, bytes, sum FROM log LEFT JOIN value USING (rev)
+    WHERE created IS NOT NULL
 """
 _EXISTED_AT = """
     FROM log
@@ -189,13 +252,24 @@ class HistoryReader:
 
     def __init__(self, file: Path) -> None:
         self.db = connect(file, readonly=True)
-        self.floor = self._query_int(_SELECT_FLOOR)
+        self.compacted_revision = self._query_int(_SELECT_COMPACTED_REVISION)
         #: The newest revision, even if its write was compacted.
-        self.revision = max(self.floor, self._query_int(_SELECT_LAST_REVISION))
+        self.revision = max(self.compacted_revision, self._query_int(_SELECT_LAST_REVISION))
+
+    @property
+    def used_bytes(self) -> int:
+        """The size of the file without its free pages."""
+        pages = self._query_int("PRAGMA page_count") - self._query_int("PRAGMA freelist_count")
+        return pages * PAGE_BYTES
 
     def current_records(self) -> Iterator[KeyValue]:
         """Yield all current values, in no particular order."""
         return (_decode_record(*row) for row in self.db.execute(_SELECT_CURRENT))
+
+    def verify(self) -> None:
+        """Read every value, current or not. Raises StoreCorrupted."""
+        for row in self.db.execute(_SELECT_ALL):
+            _decode_record(*row)
 
     def range(self, prefix: str, at: int, after: str, limit: int) -> list[KeyValue]:
         """Return the values below a prefix by key, at a revision."""

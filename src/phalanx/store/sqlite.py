@@ -28,37 +28,75 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from phalanx.clock import Clock, WallClock
-from phalanx.store.database_file import lock_directory, prepare_database
-from phalanx.store.errors import StoreCorrupted, StoreFailed, translate_errors
-from phalanx.store.kv import KeyValue, RevisionCompacted, StoreChange, StoreWrite
-from phalanx.store.memory import CachedStore, CommitBatch, PendingTransaction, VersionedMap
-from phalanx.store.revision_log import COMPACTION_STEP, HISTORY_PAGE, HistoryReader, RevisionLog
+from phalanx.store.database_file import (
+    HighWaterMark,
+    StoreCorrupted,
+    lock_directory,
+    prepare_database,
+    translate_errors,
+)
+from phalanx.store.kv import (
+    KeyValue,
+    RevisionCompacted,
+    StoreChange,
+    StoreFailed,
+    StoreUnusable,
+    StoreWrite,
+)
+from phalanx.store.memory import (
+    HISTORY_BYTES,
+    CachedStore,
+    CommitBatch,
+    PendingTransaction,
+    VersionedMap,
+)
+from phalanx.store.revision_log import (
+    COMPACTION_STEP,
+    HISTORY_PAGE,
+    HistoryReader,
+    RevisionLog,
+    skip_revisions,
+)
 
-#: Samples of the revision within the retention period.
+#: Samples of the revision within the retention period, and within the maximum size.
 _SAMPLES = 60
 
 
 class _RevisionSample(NamedTuple):
-    now: float
+    """A revision, and the time or the bytes of history at which it was the last one."""
+
+    position: float
     revision: int
 
 
 class RetentionPolicy:
-    """How much history is kept: a number of seconds or of revisions, whichever is more."""
+    """How much history is kept: `seconds` or `revisions`, whichever is more, up to `max_bytes`."""
 
-    def __init__(self, seconds: float = 300, revisions: int = 100_000) -> None:
-        self.seconds, self.revisions = seconds, revisions
-        self._samples: deque[_RevisionSample] = deque()
+    def __init__(
+        self, seconds: float = 300, revisions: int = 100_000, max_bytes: int = HISTORY_BYTES
+    ) -> None:
+        self.seconds, self.revisions, self.max_bytes = seconds, revisions, max_bytes
+        self._times: deque[_RevisionSample] = deque()
+        self._sizes: deque[_RevisionSample] = deque()
 
-    def compaction_floor(self, revision: int, now: float) -> int:
+    def compaction_revision(self, revision: int, now: float) -> int:
         """Return the revision up to which history may be discarded."""
-        marks, old = self._samples, now - self.seconds
-        if not marks or now - marks[-1].now >= self.seconds / _SAMPLES:
-            marks.append(_RevisionSample(now, revision))
-        while len(marks) > 1 and marks[1].now <= old:
-            marks.popleft()
-        aged = marks[0].revision if marks[0].now <= old else 0
+        times, old = self._times, now - self.seconds
+        if not times or now - times[-1].position >= self.seconds / _SAMPLES:
+            times.append(_RevisionSample(now, revision))
+        while len(times) > 1 and times[1].position <= old:
+            times.popleft()
+        aged = times[0].revision if times[0].position <= old else 0
         return min(aged, revision - self.revisions)
+
+    def overflow_revision(self, revision: int, size: int) -> int:
+        """Return the revision up to which history must be discarded; `size` counts all of it."""
+        sizes = self._sizes
+        if not sizes or size - sizes[-1].position >= self.max_bytes / _SAMPLES:
+            sizes.append(_RevisionSample(size, revision))
+        while size - sizes[0].position > self.max_bytes:
+            sizes.popleft()
+        return sizes[0].revision
 
 
 T = TypeVar("T")
@@ -74,7 +112,7 @@ class BatchWriter(Protocol):
         """Make a batch durable, then call `on_committed` on the event loop."""
         ...
 
-    def compact(self, floor: int) -> None:
+    def compact(self, revision: int) -> None:
         """Discard the history on disk up to a revision, in small steps."""
         ...
 
@@ -84,7 +122,7 @@ class BatchWriter(Protocol):
 
 
 class _CompactOrder(NamedTuple):
-    floor: int
+    revision: int
 
 
 class WriterThread:
@@ -107,9 +145,9 @@ class WriterThread:
         if self._failure:
             self._loop.call_soon(self._on_failed, self._failure)
 
-    def compact(self, floor: int) -> None:
+    def compact(self, revision: int) -> None:
         """Discard the history on disk up to a revision, in small steps."""
-        self._orders.put(_CompactOrder(floor))
+        self._orders.put(_CompactOrder(revision))
 
     async def close(self) -> None:
         """Return when all batches are durable and the file is closed."""
@@ -138,7 +176,7 @@ class WriterThread:
             self._call_on_loop(self._on_committed, batch)
         for order in orders:
             if isinstance(order, _CompactOrder):
-                self._log.compact(order.floor)
+                self._log.compact(order.revision)
         return None not in orders
 
     def _take_orders(self) -> list[CommitBatch | _CompactOrder | None]:
@@ -160,15 +198,18 @@ class WriterThread:
                 raise
 
 
-#: Default size of the history in memory, in bytes.
-HISTORY_BYTES = 32 << 20
+#: Default size of the part of the history that is in memory too, in bytes.
+CACHED_HISTORY_BYTES = 32 << 20
 
 #: Creates the writer of a store.
 WriterFactory: TypeAlias = Callable[[RevisionLog, OnCommitted, OnFailed], BatchWriter]
 
 
 class SqliteStore(CachedStore):
-    """A Store in a directory; `on_failure` is called once, on the loop, if it stops by itself."""
+    """A Store in a directory; `on_failure` is called once, on the loop, if it stops by itself.
+
+    A store that lost acknowledged writes is not opened, unless `accept_data_loss` is set.
+    """
 
     def __init__(
         self,
@@ -176,7 +217,8 @@ class SqliteStore(CachedStore):
         *,
         clock: Clock | None = None,
         retention: RetentionPolicy | None = None,
-        history_bytes: int = HISTORY_BYTES,
+        history_bytes: int = CACHED_HISTORY_BYTES,
+        accept_data_loss: bool = False,
         on_failure: Callable[[StoreFailed], None] | None = None,
         create_writer: WriterFactory = WriterThread,
     ) -> None:
@@ -189,40 +231,45 @@ class SqliteStore(CachedStore):
         with contextlib.ExitStack() as files:
             file = files.enter_context(lock_directory(folder))
             prepare_database(file)
+            mark = files.enter_context(contextlib.closing(HighWaterMark(folder)))
             with translate_errors(file):
+                _check_lost_revisions(file, mark.read(), accept_data_loss=accept_data_loss)
                 self._archive = files.enter_context(contextlib.closing(HistoryReader(file)))
                 super().__init__(
                     VersionedMap(self._archive.current_records(), self._archive.revision)
                 )
-                self._writer = create_writer(RevisionLog(file), self._publish, self._fail)
+                self._writer = create_writer(RevisionLog(file, mark), self._publish, self._fail)
             self._files = files.pop_all()
-        self._floor = self._archive.floor
+        self._compacted_revision = self._archive.compacted_revision
+        # Everything in the file but the current values counts as history.
+        history = self._archive.used_bytes - sum(len(record.value) for record in self.range(""))
+        self._retention.overflow_revision(self._compacted_revision, min(0, -history))
         self._trim_history()
 
     @property
-    def floor(self) -> int:
+    def compacted_revision(self) -> int:
         """The revision after which history is known, in memory or on disk."""
-        return self._floor
+        return self._compacted_revision
 
     def range(
         self, prefix: str, *, at: int = 0, after: str = "", limit: int = 0
     ) -> Sequence[KeyValue]:
         """Return the values below a prefix by key, current or at a past revision."""
-        if at and self.floor <= at < self._data.floor:
+        if at and self.compacted_revision <= at < self._data.compacted_revision:
             with self._fail_on_read_error():
                 return self._archive.range(prefix, at, after, limit)
         return super().range(prefix, at=at, after=after, limit=limit)
 
     def count(self, prefix: str, *, at: int = 0, after: str = "") -> int:
         """Return the number of values below a prefix, now or at a past revision."""
-        if at and self.floor <= at < self._data.floor:
+        if at and self.compacted_revision <= at < self._data.compacted_revision:
             with self._fail_on_read_error():
                 return self._archive.count(prefix, at, after)
         return super().count(prefix, at=at, after=after)
 
     def changes(self, since: int, prefix: str = "") -> Iterator[StoreChange]:
         """Yield what was committed after a revision, in order; read it before the next commit."""
-        if self.floor <= since < self._data.floor:
+        if self.compacted_revision <= since < self._data.compacted_revision:
             return self._changes_from_disk(since, prefix)
         return super().changes(since, prefix)
 
@@ -234,14 +281,14 @@ class SqliteStore(CachedStore):
             raise StoreFailed("the store is closed")
         return await super().commit(writes)
 
-    def compact(self, floor: int) -> None:
+    def compact(self, revision: int) -> None:
         """Discard the history up to a revision: in memory now, on disk in small steps."""
-        floor = min(floor, self.revision)
-        if floor <= self._floor:
+        revision = min(revision, self.revision)
+        if revision <= self._compacted_revision:
             return
-        self._floor = floor
-        super().compact(floor)
-        self._writer.compact(floor)
+        self._compacted_revision = revision
+        super().compact(revision)
+        self._writer.compact(revision)
 
     async def close(self) -> None:
         """Commit pending transactions, leave one file without a WAL, release the lock."""
@@ -271,9 +318,13 @@ class SqliteStore(CachedStore):
 
     def _trim_history(self) -> None:
         self._data.trim_history(self._history_bytes)
-        floor = self._retention.compaction_floor(self.revision, self._clock.now())
-        if floor - self._floor >= COMPACTION_STEP:
-            self.compact(floor)
+        overflow = self._retention.overflow_revision(self.revision, self._data.appended_bytes)
+        aged = self._retention.compaction_revision(self.revision, self._clock.now())
+        if (
+            overflow > self._compacted_revision
+            or aged - self._compacted_revision >= COMPACTION_STEP
+        ):
+            self.compact(max(overflow, aged))
 
     def _fail(self, error: Exception) -> None:
         """Stop for good: pending commits raise, and their writes never become visible."""
@@ -288,11 +339,11 @@ class SqliteStore(CachedStore):
             self._on_failure(self.failure)
 
     def _changes_from_disk(self, since: int, prefix: str) -> Iterator[StoreChange]:
-        """Yield changes from the file up to the memory's floor, which may move meanwhile."""
-        while since < self._data.floor:
-            if since < self.floor:
-                raise RevisionCompacted(self.floor)
-            until = min(since + HISTORY_PAGE, self._data.floor)
+        """Yield the changes that memory lacks; it may compact further ones meanwhile."""
+        while since < self._data.compacted_revision:
+            if since < self.compacted_revision:
+                raise RevisionCompacted(self.compacted_revision)
+            until = min(since + HISTORY_PAGE, self._data.compacted_revision)
             with self._fail_on_read_error():
                 page = self._archive.changes(since, until, prefix)
             yield from page
@@ -307,3 +358,18 @@ class SqliteStore(CachedStore):
         except (sqlite3.Error, StoreCorrupted) as error:
             self._fail(error)
             raise StoreFailed(f"the store stopped: {error}") from error
+
+
+def _check_lost_revisions(file: Path, acknowledged: int, *, accept_data_loss: bool) -> None:
+    """Raise StoreUnusable if the file ends before an acknowledged revision; or skip the gap."""
+    with contextlib.closing(HistoryReader(file)) as archive:
+        last = archive.revision
+    if last >= acknowledged:
+        return
+    if not accept_data_loss:
+        raise StoreUnusable(
+            f"{file} ends at revision {last}, but revision {acknowledged} was acknowledged: the "
+            "file or its WAL was truncated, removed or replaced; restore a backup with phalanx "
+            "restore, or continue without the lost writes with phalanx up --accept-data-loss"
+        )
+    skip_revisions(file, acknowledged)
