@@ -21,7 +21,7 @@ def make_stored(kind: Kind, obj: Object) -> Object:
     new = copy.deepcopy(obj)
     place = {"namespace": "n"} if kind.namespaced else {}
     new["metadata"] = {"name": "x", "uid": UID, **place, **new.get("metadata", {})}
-    schema(kind.schema).conform(new)
+    schema(kind.schema).normalize(new)
     apply_defaults(kind, new)
     prepare_for_create(kind, new, NOW)
     return new
@@ -30,7 +30,7 @@ def make_stored(kind: Kind, obj: Object) -> Object:
 def change_stored(kind: Kind, old: Object, **fields: Any) -> Object:
     """Return a stored object with other top-level fields, as it would be stored."""
     new = {**copy.deepcopy(old), **copy.deepcopy(fields)}
-    schema(kind.schema).conform(new)
+    schema(kind.schema).normalize(new)
     apply_defaults(kind, new)
     return new
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.api.annotations import USAGE_ANNOTATION, BadUsage, parse_usage_annotation
+from phalanx.api.resources import USAGE_ANNOTATION, BadUsage, parse_usage_annotation
 
 
 @pytest.mark.parametrize(

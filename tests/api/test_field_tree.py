@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from phalanx.api.field_tree import ITEM, FieldPath, FieldTree, build_field_tree
+from phalanx.api.schema import ITEM, FieldPath, FieldTree, build_field_tree
 
 POD_SPEC = {"core.v1.PodSpec": [((), "here")]}
 

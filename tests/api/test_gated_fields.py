@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from phalanx.api.feature_gates import DEFAULT_GATES, resolve_gates
-from phalanx.api.gated_fields import GATED_FIELDS, GatedField, drop_disabled
+from phalanx.api.feature_gates import (
+    DEFAULT_GATES,
+    GATED_FIELDS,
+    GatedField,
+    drop_disabled,
+    resolve_gates,
+)
 from phalanx.api.kinds import (
     COMPOSITE_POD_GROUP,
     CRON_JOB,

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from phalanx.api.meta import Key, Ref, composite_pod_group_ref, pod_group_ref, pod_ref
+from phalanx.api.core import Pod
+from phalanx.api.meta import (
+    LAST_APPLIED_ANNOTATION,
+    Key,
+    Ref,
+    composite_pod_group_ref,
+    pod_group_ref,
+    pod_ref,
+)
 
 KEY = Key("default", "train")
 
@@ -29,3 +38,10 @@ def test_references_sort_by_kind_namespace_and_name() -> None:
 )
 def test_references_are_formatted_as_kind_and_key(ref: Ref, text: str) -> None:
     assert str(ref) == text
+
+
+def test_applied_manifest_of_an_object_is_not_decoded() -> None:
+    annotations = {LAST_APPLIED_ANNOTATION: '{"env":"secret"}', "phalanx.dev/stages": "{run: 5}"}
+    pod = msgspec.convert({"metadata": {"name": "p", "annotations": annotations}}, Pod)
+    assert pod.metadata.annotations == {"phalanx.dev/stages": "{run: 5}"}
+    assert b"secret" not in msgspec.json.encode(pod)

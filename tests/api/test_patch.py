@@ -189,8 +189,21 @@ def test_item_is_deleted_by_its_merge_key() -> None:
     assert container_names(apply_strategic(containers("b"), patch)) == ["b"]
 
 
+def test_deletion_removes_every_item_with_the_key_wherever_it_is_in_the_patch() -> None:
+    obj = containers("a", "b", "a", image="old")
+    deletion, addition = {"name": "a", "$patch": "delete"}, {"name": "a", "image": "new"}
+    assert container_names(apply_strategic(obj, {"spec": {"containers": [deletion]}})) == ["b"]
+    for items in ([deletion, addition], [addition, deletion]):
+        result = apply_strategic(obj, {"spec": {"containers": items}})["spec"]["containers"]
+        assert sorted(result, key=lambda item: item["name"]) == [
+            addition, {"name": "b", "image": "old"},
+        ]  # fmt: skip
+
+
 def test_list_can_be_replaced_as_a_whole() -> None:
     patch = {"spec": {"containers": [{"name": "c"}, {"$patch": "replace"}]}}
+    assert container_names(apply_strategic(containers("a", "b"), patch)) == ["c"]
+    patch["spec"]["containers"].append({"name": "b", "$patch": "delete"})
     assert container_names(apply_strategic(containers("a", "b"), patch)) == ["c"]
 
 

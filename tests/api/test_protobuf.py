@@ -37,8 +37,8 @@ def test_recorded_bodies_of_kubectl_decode_to_its_json(command: str) -> None:
     sent, shown = decode(b64decode(body)), orjson.loads(text)
     kind = schema(str(messages.message_name(sent["apiVersion"], sent["kind"])))
     assert list(sent)[:2] == ["apiVersion", "kind"]
-    kind.conform(sent)
-    kind.conform(shown)
+    kind.normalize(sent)
+    kind.normalize(shown)
     assert sent == shown
 
 

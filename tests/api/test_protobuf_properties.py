@@ -84,6 +84,7 @@ KINDS = {
     "batch.v1.Job": "batch/v1",
     "coordination.v1.Lease": "coordination.k8s.io/v1",
     "core.v1.ConfigMap": "v1",
+    "discovery.v1.EndpointSlice": "discovery.k8s.io/v1",
     "core.v1.Event": "v1",
     "core.v1.Node": "v1",
     "core.v1.Pod": "v1",

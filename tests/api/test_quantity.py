@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.api.quantity import (
+from phalanx.api.resources import (
     BadQuantity,
     QuantityText,
     canonical_quantity,

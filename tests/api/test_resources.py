@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,6 +74,26 @@ def test_container_without_requests_counts_with_defaults_in_scores() -> None:
         "cpu": 150,
         "memory": 2 * 200 * 2**20,
     }
+
+
+@pytest.mark.parametrize(
+    ("status", "cpu"),
+    [
+        ({"name": "c", "allocatedResources": {"cpu": "4"}}, 4000),
+        ({"name": "c", "resources": {"requests": {"cpu": "3"}}}, 3000),
+        ({"name": "c", "allocatedResources": {"cpu": "500m"}}, 1000),
+        ({"name": "another", "allocatedResources": {"cpu": "4"}}, 1000),
+    ],
+)
+def test_larger_of_requested_and_allocated_resources_counts(
+    status: dict[str, Any], cpu: int
+) -> None:
+    one = {"containers": [container({"cpu": 1000, "memory": 5})]}
+    resized = msgspec.convert(
+        {"metadata": {"name": "p"}, "spec": one, "status": {"containerStatuses": [status]}}, Pod
+    )
+    assert pod_requests(resized) == {"cpu": cpu, "memory": 5, "pods": 1}
+    assert nonzero_requests(resized) == {"cpu": cpu, "memory": 5}
 
 
 def test_node_has_its_allocatable_resources() -> None:

@@ -4,15 +4,16 @@ Every other package may use this one, and it imports none of them. It does no I/
 its package data, reads no clock and uses no randomness.
 
     kinds.py, strategy.py         one row per kind, and how objects of a kind are processed
-    core.py, batch.py, scheduling.py, policy.py, rbac.py, coordination.py, resource_claims.py
+    core.py, batch.py, scheduling.py, other_kinds.py
                                   frozen structs with the fields that our components read
     scheme.py                     which struct decodes which kind
     meta.py, errors.py, wire.py   Key, Ref and ObjectMeta; API errors; requests and replies
-    definitions.py, schema.py, conform.py     schema data, access to it, pruning and type checks
+    definitions.py, schema.py, normalization.py   schema data, access to it, pruning and type checks
     openapi.py, protobuf.py       OpenAPI documents; protobuf request bodies
     patch.py, selectors.py        patches; label and field selectors
-    quantity.py, resources.py, formats.py, regex.py, cron_schedule.py     values and their syntax
-    feature_gates.py, gated_fields.py         feature gates, and the fields that they guard
+    resources.py, formats.py, regex.py, cron_schedule.py      values and their syntax
+    quota_usage.py                how much of a ResourceQuota an object uses
+    feature_gates.py              feature gates, and the fields that they guard
     validation/, defaults/        validation and defaulting of each kind
     conversion/                   served versions and the stored one; older field names
     field_management/             managedFields and server-side apply

@@ -8,22 +8,40 @@ controller.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
 
+from phalanx.api.cel.timestamps import parse_duration
+from phalanx.api.cel.values import EvaluationError
 from phalanx.api.kinds import JOB
-from phalanx.api.meta import Condition, ObjectMeta
+from phalanx.api.meta import Condition, ObjectMeta, parse_timestamp
 
 COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
 #: Set before the final condition, while terminated pods are still to be counted.
 FAILURE_TARGET, SUCCESS_CRITERIA_MET = "FailureTarget", "SuccessCriteriaMet"
 #: The pods are scheduled one by one, because the Workload or PodGroup cannot be used.
 SCHEDULING_FALLBACK = "SchedulingFallback"
+#: A ResourceQuota does not admit all pods of a gang.
+QUOTA_EXCEEDED = "QuotaExceeded"
 #: The default of `spec.managedBy`.
 JOB_CONTROLLER = "kubernetes.io/job-controller"
 #: The value of `spec.managedBy` that selects our controller on any API server.
 OWN_JOB_CONTROLLER = "phalanx.dev/job-controller"
+
+
+#: On a Job, a PodGroup or a pod: how long the pods run, as a Go duration.
+EXPECTED_RUN_TIME_ANNOTATION = "phalanx.dev/expected-run-time"
+
+
+class JobRunTime(Struct, frozen=True):
+    """What a Job says about how long its pods run, in seconds and seconds since the epoch."""
+
+    uid: str
+    active_deadline_seconds: int | None = None
+    start_time: float | None = None
+    expected_run_time: float | None = None
 
 
 class ExitCodes(Struct, frozen=True, rename="camel"):
@@ -150,6 +168,29 @@ class Job(Struct, frozen=True):
     def is_finished(self) -> bool:
         """Whether the Job is complete or failed."""
         return self.true_condition(COMPLETE) is not None or self.true_condition(FAILED) is not None
+
+
+def job_run_time(job: Job) -> JobRunTime:
+    """Return what a Job says about how long its pods run."""
+    start = job.status.start_time
+    return JobRunTime(
+        job.metadata.uid,
+        job.spec.active_deadline_seconds,
+        parse_timestamp(start) if start else None,
+        expected_run_time=parse_run_time(job.metadata.annotations),
+    )
+
+
+def parse_run_time(annotations: Mapping[str, str]) -> float | None:
+    """Return the expected run time in seconds; None without one, or if it is no duration."""
+    text = annotations.get(EXPECTED_RUN_TIME_ANNOTATION)
+    if text is None:
+        return None
+    try:
+        seconds = parse_duration(text).nanos / 1e9
+    except EvaluationError:
+        return None
+    return seconds if seconds > 0 else None
 
 
 #: First and last index of an interval.

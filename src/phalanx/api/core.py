@@ -8,13 +8,19 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
-from phalanx.api.meta import Condition, Key, ObjectMeta, new_key
+from phalanx.api.meta import Condition, Key, ObjectMeta, find_condition, new_key
 
 #: The final phases; a pod in one of them occupies no resources.
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 #: The default of `spec.schedulerName`.
 DEFAULT_SCHEDULER = "default-scheduler"
-
+#: The annotation of a Node whose kubelet runs in one of our processes, with the type of the node;
+#: Nodes without it belong to another kubelet.
+NODE_TYPE_ANNOTATION = "phalanx.dev/node"
+#: No process runs; pods pass through their phases.
+SIMULATED_NODE_TYPE = "simulated"
+#: The pods' commands run as processes of the machine.
+PROCESS_NODE_TYPE = "process"
 
 P = TypeVar("P")
 
@@ -101,6 +107,21 @@ class PodResourceClaimStatus(Struct, frozen=True, rename="camel"):
 
     name: str = ""
     resource_claim_name: str = ""
+
+
+class ExtendedResourceRequest(Struct, frozen=True, rename="camel"):
+    """An extended resource of a container, and the request of a claim that serves it."""
+
+    container_name: str = ""
+    resource_name: str = ""
+    request_name: str = ""
+
+
+class ExtendedResourceClaimStatus(Struct, frozen=True, rename="camel"):
+    """The claim that was created for the extended resources of a pod that devices serve."""
+
+    resource_claim_name: str = ""
+    request_mappings: tuple[ExtendedResourceRequest, ...] = ()
 
 
 class NodeRequirement(Struct, frozen=True):
@@ -204,6 +225,8 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     priority: int = 0
     preemption_policy: str = "PreemptLowerPriority"
     termination_grace_period_seconds: int | None = None
+    restart_policy: str = "Always"
+    active_deadline_seconds: int | None = None
 
     def __post_init__(self) -> None:
         force_setattr(self, "tolerations", _deduplicate(self.tolerations))
@@ -228,6 +251,14 @@ class ContainerStatus(Struct, frozen=True, rename="camel"):
     name: str = ""
     restart_count: int = 0
     state: ContainerState = ContainerState()
+    #: What the node has allocated to the container, and what it runs with: a resize changes these
+    #: after the spec.
+    allocated_resources: dict[str, str | int | float] = {}
+    resources: ResourceRequirements | None = None
+
+    def __hash__(self) -> int:
+        """Hash the fields that can be hashed, for `_deduplicate`."""
+        return hash((self.name, self.restart_count, self.state))
 
 
 class PodStatus(Struct, frozen=True, rename="camel"):
@@ -240,6 +271,7 @@ class PodStatus(Struct, frozen=True, rename="camel"):
     nominated_node_name: str = ""
     start_time: str | None = None
     resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
+    extended_resource_claim_status: ExtendedResourceClaimStatus | None = None
 
     def __post_init__(self) -> None:
         force_setattr(self, "conditions", _deduplicate(self.conditions))
@@ -274,9 +306,25 @@ class Pod(Struct, frozen=True):
         return replace(self, spec=replace(self.spec, scheduling_group=None))
 
     @property
+    def resized_containers(self) -> tuple[ContainerStatus, ...]:
+        """The status of each container that says what the node has allocated to it."""
+        status = self.status
+        return tuple(
+            one
+            for one in (*status.container_statuses, *status.init_container_statuses)
+            if one.allocated_resources or one.resources
+        )
+
+    @property
     def is_terminal(self) -> bool:
         """Whether the pod has succeeded or failed."""
         return self.status.phase in TERMINAL_PHASES
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the condition Ready is True."""
+        found = find_condition(self.status.conditions, "Ready")
+        return found is not None and found.status == "True"
 
     @property
     def occupied_node(self) -> str:

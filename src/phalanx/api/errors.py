@@ -22,13 +22,20 @@
 
 The server converts them to replies in one place (`server/app.py`); the client rebuilds the same
 class from a Status.
+
+A `Cause` is the error of one field. `required`, `invalid` and the other constructors, one per
+reason, build it with the messages of Kubernetes. Its field path is relative to the struct that a
+check is about; `prefix_causes` puts it below the parent's path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar
+
+import orjson
 
 from phalanx.api.wire import Object
 
@@ -43,6 +50,11 @@ class Cause:
 
     def __str__(self) -> str:
         return f"{self.field}: {self.message}" if self.field else self.message
+
+
+Causes = Sequence[Cause]
+#: The causes of one field that are reported; an attacker can cause as many as a body has bytes.
+MAX_CAUSES = 200
 
 
 class ApiError(Exception):
@@ -225,12 +237,6 @@ class ServerError(ApiError):
     """A bug of the server, or a reply that is not a Status."""
 
 
-def join_causes(causes: Iterable[Cause]) -> str:
-    """Join causes to one message: alone, or in brackets."""
-    texts = [str(cause) for cause in causes]
-    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
-
-
 _BY_REASON = {
     kind.reason: kind
     for kind in ApiError.__subclasses__()
@@ -253,3 +259,73 @@ def from_status(code: int, status: Object) -> ApiError:
         ),
         retry_after=details.get("retryAfterSeconds"),
     )
+
+
+def required(field: str, detail: str = "") -> Cause:
+    """Build the error of a missing value."""
+    return Cause(field, "FieldValueRequired", _with_detail("Required value", detail))
+
+
+def invalid(field: str, value: Any, detail: str) -> Cause:
+    """Build the error of a wrong value."""
+    return Cause(field, "FieldValueInvalid", f"Invalid value: {_to_json(value)}: {detail}")
+
+
+def unsupported(field: str, value: Any, supported: Iterable[str]) -> Cause:
+    """Build the error of a value that is not one of the supported values."""
+    known = ", ".join(f'"{one}"' for one in supported)
+    text = f"Unsupported value: {_to_json(value)}: supported values: {known}"
+    return Cause(field, "FieldValueNotSupported", text)
+
+
+def duplicate(field: str, value: Any) -> Cause:
+    """Build the error of a repeated value."""
+    return Cause(field, "FieldValueDuplicate", f"Duplicate value: {_to_json(value)}")
+
+
+def forbidden(field: str, detail: str) -> Cause:
+    """Build the error of a value that must be absent or unchanged."""
+    return Cause(field, "FieldValueForbidden", f"Forbidden: {detail}")
+
+
+def not_found(field: str, value: Any, detail: str = "") -> Cause:
+    """Build the error of a reference to something that does not exist."""
+    return Cause(field, "FieldValueNotFound", _with_detail(f"Not found: {_to_json(value)}", detail))
+
+
+def too_long(field: str, limit: int) -> Cause:
+    """Build the error of a value with more bytes than allowed."""
+    return Cause(field, "FieldValueTooLong", f"Too long: may not be more than {limit} bytes")
+
+
+def too_many(field: str, count: int, limit: int) -> Cause:
+    """Build the error of a value with more items than allowed."""
+    noun = "item" if limit == 1 else "items"
+    text = f"Too many: {count}: must have at most {limit} {noun}"
+    return Cause(field, "FieldValueTooMany", text)
+
+
+def prefix_causes(parent: str, causes: Iterable[Cause]) -> list[Cause]:
+    """Return the first causes with their fields below a parent's path."""
+    first = islice(causes, MAX_CAUSES)
+    return [Cause(_join_path(parent, c.field), c.reason, c.message) for c in first]
+
+
+def join_causes(causes: Iterable[Cause]) -> str:
+    """Join causes to one message: alone, or in brackets."""
+    texts = [str(cause) for cause in causes]
+    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+
+
+def _join_path(parent: str, field: str) -> str:
+    if not field or not parent:
+        return parent + field
+    return f"{parent}{field}" if field.startswith("[") else f"{parent}.{field}"
+
+
+def _with_detail(text: str, detail: str) -> str:
+    return f"{text}: {detail}" if detail else text
+
+
+def _to_json(value: Any) -> str:
+    return orjson.dumps(value).decode()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from functools import lru_cache, wraps
 
-from phalanx.api.quantity import canonical_quantity
+from phalanx.api.resources import canonical_quantity
 
 #: The messages of what is wrong with a string.
 StringValidator = Callable[[str], Sequence[str]]

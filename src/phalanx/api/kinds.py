@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import lru_cache
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 METADATA_SELECTORS = {"metadata.name": "", "metadata.namespace": ""}
@@ -32,10 +32,12 @@ class Kind:
     """One kind in one version; compared by identity.
 
     `selectable_fields` maps each field selector to the value of an absent field;
-    `selectable_field_paths` maps a selector to its path where they differ. With
+    `selectable_field_paths` maps a selector to its path where they differ. A change of one of the
+    `generation_fields` increases the `generation`, if the kind has one. With
     `orphans_by_default`, deleting an owner orphans its dependents unless the client says otherwise.
-    Clients of a kind with `deprecation` get it as a warning, and creators of an object with
-    `has_no_controller` get a warning that no controller acts on it.
+    With `status_updates_metadata`, a write of the status may change labels, annotations, finalizers
+    and owners too. Clients of a kind with `deprecation` get it as a warning, and creators of an
+    object with `has_no_controller` get a warning that no controller acts on it.
     """
 
     group: str
@@ -52,6 +54,7 @@ class Kind:
     selectable_fields: Mapping[str, str] = field(default_factory=lambda: METADATA_SELECTORS)
     selectable_field_paths: Mapping[str, str] = field(default_factory=dict)
     generation: bool = False
+    generation_fields: tuple[str, ...] = ("spec",)
     create_on_update: bool = False
     update_without_version: bool = True
     deletion_returns_object: bool = False
@@ -59,6 +62,7 @@ class Kind:
     deprecation: str = ""
     scale: ScalePaths | None = None
     has_no_controller: bool = False
+    status_updates_metadata: bool = False
 
     @property
     def is_custom(self) -> bool:
@@ -113,7 +117,7 @@ class Kind:
         return f"{root}{space}/{'/'.join(parts)}"
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _store_base(group: str, plural: str) -> str:
     return f"/{group or 'core'}/{plural}/"
 
@@ -189,12 +193,12 @@ SERVICE = Kind(
 PERSISTENT_VOLUME = Kind(
     "", "v1", "PersistentVolume", "persistentvolumes", "core.v1.PersistentVolume",
     namespaced=False, singular="persistentvolume", short_names=("pv",), subresources=("status",),
-    selectable_fields={"metadata.name": ""}, deletion_returns_object=True,
+    deletion_returns_object=True, status_updates_metadata=True,
 )  # fmt: skip
 PERSISTENT_VOLUME_CLAIM = Kind(
     "", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", "core.v1.PersistentVolumeClaim",
     singular="persistentvolumeclaim", short_names=("pvc",), subresources=("status",),
-    deletion_returns_object=True,
+    deletion_returns_object=True, status_updates_metadata=True,
 )  # fmt: skip
 RESOURCE_QUOTA = Kind(
     "", "v1", "ResourceQuota", "resourcequotas", "core.v1.ResourceQuota",
@@ -279,6 +283,10 @@ RESOURCE_CLAIM_TEMPLATE = Kind(
     "resource.v1.ResourceClaimTemplate",
     singular="resourceclaimtemplate", deletion_returns_object=True,
 )  # fmt: skip
+ENDPOINT_SLICE = Kind(
+    "discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", "discovery.v1.EndpointSlice",
+    singular="endpointslice", generation=True, generation_fields=("endpoints", "ports"),
+)  # fmt: skip
 DEVICE_CLASS = Kind(
     "resource.k8s.io", "v1", "DeviceClass", "deviceclasses", "resource.v1.DeviceClass",
     namespaced=False, singular="deviceclass", generation=True, deletion_returns_object=True,
@@ -287,6 +295,54 @@ RESOURCE_SLICE = Kind(
     "resource.k8s.io", "v1", "ResourceSlice", "resourceslices", "resource.v1.ResourceSlice",
     namespaced=False, singular="resourceslice",
     selectable_fields={"metadata.name": "", "spec.driver": "", "spec.nodeName": ""},
+    generation=True, deletion_returns_object=True,
+)  # fmt: skip
+STORAGE_CLASS = Kind(
+    "storage.k8s.io", "v1", "StorageClass", "storageclasses", "storage.v1.StorageClass",
+    namespaced=False, singular="storageclass", short_names=("sc",),
+    deletion_returns_object=True,
+)  # fmt: skip
+CSI_DRIVER = Kind(
+    "storage.k8s.io", "v1", "CSIDriver", "csidrivers", "storage.v1.CSIDriver",
+    namespaced=False, singular="csidriver",
+    update_without_version=False, deletion_returns_object=True,
+)  # fmt: skip
+CSI_NODE = Kind(
+    "storage.k8s.io", "v1", "CSINode", "csinodes", "storage.v1.CSINode",
+    namespaced=False, singular="csinode", subresources=("status",),
+    update_without_version=False, deletion_returns_object=True,
+)  # fmt: skip
+CSI_STORAGE_CAPACITY = Kind(
+    "storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities",
+    "storage.v1.CSIStorageCapacity",
+    singular="csistoragecapacity", update_without_version=False,
+)  # fmt: skip
+VOLUME_ATTACHMENT = Kind(
+    "storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", "storage.v1.VolumeAttachment",
+    namespaced=False, singular="volumeattachment", subresources=("status",),
+    update_without_version=False, deletion_returns_object=True,
+)  # fmt: skip
+VOLUME_ATTRIBUTES_CLASS = Kind(
+    "storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses",
+    "storage.v1.VolumeAttributesClass",
+    namespaced=False, singular="volumeattributesclass", short_names=("vac",),
+    deletion_returns_object=True,
+)  # fmt: skip
+STATEFUL_SET = Kind(
+    "apps", "v1", "StatefulSet", "statefulsets", "apps.v1.StatefulSet",
+    singular="statefulset", short_names=("sts",), categories=("all",),
+    subresources=("status", "scale"),
+    scale=ScalePaths(("spec", "replicas"), ("status", "replicas"), ("spec", "selector")),
+    selectable_fields={**METADATA_SELECTORS, "status.successful": ""},
+    generation=True, status_updates_metadata=True,
+)  # fmt: skip
+CONTROLLER_REVISION = Kind(
+    "apps", "v1", "ControllerRevision", "controllerrevisions", "apps.v1.ControllerRevision",
+    singular="controllerrevision",
+)  # fmt: skip
+DEVICE_TAINT_RULE = Kind(
+    "resource.k8s.io", "v1", "DeviceTaintRule", "devicetaintrules", "resource.v1.DeviceTaintRule",
+    namespaced=False, singular="devicetaintrule", subresources=("status",),
     generation=True, deletion_returns_object=True,
 )  # fmt: skip
 JOB_SET = Kind(
@@ -401,7 +457,10 @@ KINDS = (
     PRIORITY_CLASS, POD_GROUP, WORKLOAD,
     COMPOSITE_POD_GROUP, POD_GROUP_V1ALPHA3, WORKLOAD_V1ALPHA3,
     POD_GROUP_V1ALPHA2, WORKLOAD_V1ALPHA2, POD_GROUP_V1ALPHA1, WORKLOAD_V1ALPHA1, LEASE,
-    DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, RESOURCE_SLICE,
+    ENDPOINT_SLICE, DEVICE_CLASS, DEVICE_TAINT_RULE, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE,
+    RESOURCE_SLICE, CONTROLLER_REVISION, STATEFUL_SET,
+    CSI_DRIVER, CSI_NODE, CSI_STORAGE_CAPACITY, STORAGE_CLASS, VOLUME_ATTACHMENT,
+    VOLUME_ATTRIBUTES_CLASS,
     JOB_SET, LEADER_WORKER_SET, GROUP_BINDING, GROUP_EVICTION,
     LEASE_RENEWAL, NODE_METRICS, POD_METRICS,
 )  # fmt: skip

@@ -10,6 +10,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
+
+#: The annotation in which kubectl keeps the whole manifest, secrets included.
+LAST_APPLIED_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 class Key(NamedTuple):
@@ -93,6 +97,12 @@ class ObjectMeta(Struct, frozen=True, rename="camel"):
     annotations: dict[str, str] = {}
     owner_references: tuple[OwnerReference, ...] = ()
     finalizers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # No component reads it, and it must not get into decision logs.
+        if LAST_APPLIED_ANNOTATION in self.annotations:
+            others = {k: v for k, v in self.annotations.items() if k != LAST_APPLIED_ANNOTATION}
+            force_setattr(self, "annotations", others)
 
     @property
     def key(self) -> Key:

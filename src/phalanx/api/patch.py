@@ -6,6 +6,7 @@ place, so the caller must not use it afterwards. A patch that cannot be applied 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -20,9 +21,12 @@ from phalanx.api.wire import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object
 MAX_OPERATIONS = 10_000
 #: The bytes that `copy` operations of one JSON patch may add: each could double the object.
 MAX_COPIED_BYTES = 3 * 1024 * 1024
+#: The levels that the paths of one JSON patch may have in total: each is a step from the root.
+MAX_PATH_LEVELS = 100_000
 
 _SET_ELEMENT_ORDER = "$setElementOrder/"
 _DELETE_FROM_LIST = "$deleteFromPrimitiveList/"
+_PATHS = ("path", "from")
 _DIRECTIVE = "$patch"
 _RETAIN_KEYS = "$retainKeys"
 
@@ -74,6 +78,10 @@ def _apply_json_patch(schema: Schema, obj: Object, patch: Any) -> Object:
         raise TooManyOperations(
             f"the allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(patch)}"
         )
+    if sum(str(step.get(key, "")).count("/") for step in patch for key in _PATHS) > MAX_PATH_LEVELS:
+        raise TooManyOperations(
+            f"the paths of a JSON patch may have no more than {MAX_PATH_LEVELS} levels in total"
+        )
     changed: Any = obj
     copied = 0
     for step in patch:
@@ -91,11 +99,14 @@ def _apply_operation(obj: Any, step: Object) -> tuple[Any, int]:
     try:
         size = 0
         if step.get("op") == "copy":
-            size = len(orjson.dumps(jsonpointer.resolve_pointer(obj, step.get("from", ""))))
+            source = orjson.dumps(jsonpointer.resolve_pointer(obj, step["from"]))
+            size = len(source)
+            step = {"op": "add", "path": step["path"], "value": orjson.loads(source)}
         return jsonpatch.JsonPatch([_replace_as_add(obj, step)]).apply(obj, in_place=True), size
     except (
         jsonpatch.JsonPatchException,
         jsonpointer.JsonPointerException,
+        KeyError,
         TypeError,
         AttributeError,
     ) as error:
@@ -143,8 +154,9 @@ def _apply_list_directive(schema: Schema | None, result: Object, key: str, patch
     if key.startswith(_SET_ELEMENT_ORDER):
         _reorder(schema, result, key.removeprefix(_SET_ELEMENT_ORDER), patch, value)
         return
-    name = key.removeprefix(_DELETE_FROM_LIST)
-    result[name] = [item for item in _list_field(result, name) if item not in value]
+    name, removed = key.removeprefix(_DELETE_FROM_LIST), set(map(_hashable, value))
+    kept = [item for item in _list_field(result, name) if _hashable(item) not in removed]
+    result[name] = kept
 
 
 def _list_field(obj: Object, name: str) -> list[Any]:
@@ -159,7 +171,10 @@ def _retain_keys(obj: Object, patch: Object) -> Object:
     keys = patch.get(_RETAIN_KEYS)
     if not isinstance(keys, (list, type(None))):
         raise PatchFailed(f"{_RETAIN_KEYS} must be a list of names")
-    return obj if keys is None else {key: value for key, value in obj.items() if key in keys}
+    if keys is None:
+        return obj
+    retained = set(map(_hashable, keys))
+    return {key: value for key, value in obj.items() if key in retained}
 
 
 def _merge_field(schema: Schema | None, result: Object, key: str, value: Any) -> None:
@@ -180,30 +195,39 @@ def _merge_field(schema: Schema | None, result: Object, key: str, value: Any) ->
 
 def _merge_lists(schema: Schema, old: list[Any], patch: list[Any]) -> list[Any]:
     if not schema.merge_key:
-        both = [*old, *(item for item in patch if item not in old)]
+        known = set(map(_hashable, old))
+        both = [*old, *(item for item in patch if _hashable(item) not in known)]
         return _order_items(both, old, patch, key="")
     if not all(isinstance(item, dict) for item in patch):
         raise PatchFailed("a list that is merged by key must hold objects")
     if any(item.get(_DIRECTIVE) == "replace" for item in patch):
-        return [item for item in patch if item.get(_DIRECTIVE) != "replace"]
-    result = list(old)
-    for item in patch:
-        _merge_item(schema, result, item)
-    return _order_items(result, old, patch, key=schema.merge_key)
+        return [item for item in patch if _DIRECTIVE not in item]
+    return _order_items(_merge_keyed_items(schema, old, patch), old, patch, key=schema.merge_key)
 
 
-def _merge_item(schema: Schema, result: list[Any], item: Object) -> None:
+def _merge_keyed_items(schema: Schema, old: list[Any], patch: list[Any]) -> list[Any]:
+    """Delete every item whose key the patch deletes, then merge its other items or append them.
+
+    As in Kubernetes the place of a deletion in the patch does not matter. An item is merged into
+    the first one with the same key.
+    """
     key = schema.merge_key
-    if not isinstance(item.get(key), (str, int)):
-        raise PatchFailed(f"map: {item} does not contain declared merge key: {key}")
-    at = next((i for i, old in enumerate(result) if old.get(key) == item[key]), None)
-    if item.get(_DIRECTIVE) == "delete":
-        if at is not None:
-            result.pop(at)
-    elif at is None:
-        result.append(_merge_maps(schema.items, {}, item))
-    else:
-        result[at] = _merge_maps(schema.items, result[at], item)
+    for item in patch:
+        if not isinstance(item.get(key), (str, int)):
+            raise PatchFailed(f"map: {item} does not contain declared merge key: {key}")
+    deleted = {item[key] for item in patch if item.get(_DIRECTIVE) == "delete"}
+    result = [item for item in old if _item_identity(item, key) not in deleted]
+    places: dict[Any, int] = {}
+    for at, item in enumerate(result):
+        places.setdefault(_item_identity(item, key), at)
+    for item in patch:
+        if item.get(_DIRECTIVE) == "delete":
+            continue
+        place = places.setdefault(item[key], len(result))
+        if place == len(result):
+            result.append({})
+        result[place] = _merge_maps(schema.items, result[place], item)
+    return result
 
 
 def _reorder(
@@ -224,18 +248,22 @@ def _order_items(items: list[Any], old: list[Any], wanted: list[Any], key: str) 
     """Order the listed items as listed; each other item stays behind its predecessor."""
     place = {_item_identity(item, key): at for at, item in enumerate(wanted)}
     was = {_item_identity(item, key): at for at, item in enumerate(old)}
-    named = [item for item in items if _item_identity(item, key) in place]
-    named.sort(key=lambda item: place[_item_identity(item, key)])
-    others = [item for item in items if _item_identity(item, key) not in place]
+    known = [(_item_identity(item, key), item) for item in items]
+    named = deque(sorted((row for row in known if row[0] in place), key=lambda row: place[row[0]]))
+    others = deque(row for row in known if row[0] not in place)
     result: list[Any] = []
     while named and others:
-        first, second = (
-            was.get(_item_identity(named[0], key)),
-            was.get(_item_identity(others[0], key)),
-        )
+        first, second = was.get(named[0][0]), was.get(others[0][0])
         behind = first is not None and second is not None and second < first
-        result.append(others.pop(0) if behind else named.pop(0))
-    return [*result, *named, *others]
+        result.append((others if behind else named).popleft()[1])
+    return [*result, *(item for _, item in (*named, *others))]
+
+
+def _hashable(item: Any) -> Any:
+    """Return a list item for use in a set: containers as JSON."""
+    if isinstance(item, (dict, list)):
+        return orjson.dumps(item, option=orjson.OPT_SORT_KEYS)
+    return item
 
 
 def _item_identity(item: Any, key: str) -> Any:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import binascii
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from importlib import resources
 from typing import Any, Final
 
@@ -39,6 +39,7 @@ MESSAGE_MODULES: Final = {
     "authorization.k8s.io/v1": "authorization.v1",
     "batch/v1": "batch.v1",
     "coordination.k8s.io/v1": "coordination.v1",
+    "discovery.k8s.io/v1": "discovery.v1",
     "events.k8s.io/v1": "events.v1",
     "meta.k8s.io/v1": "meta.v1",
     "policy/v1": "policy.v1",
@@ -52,7 +53,7 @@ MESSAGE_MODULES: Final = {
 SHARED_MODULE: Final = "meta.v1"
 
 
-@cache
+@lru_cache(maxsize=1024)
 def message_name(api_version: str, kind: str) -> str | None:
     """Return the short name of the message of a kind, if there is one."""
     modules = (MESSAGE_MODULES.get(api_version, SHARED_MODULE), SHARED_MODULE)
@@ -72,8 +73,9 @@ def _load_messages() -> dict[str, MessageFields]:
 
 
 MAGIC: Final = b"k8s\0"
-#: The depth limit of messages, and of JSON inside them.
+#: The depth limit of messages, and of JSON inside them; the limit of fields and items.
 MAX_DEPTH: Final = 100
+MAX_RECORDS: Final = 100_000
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 #: The fixed part of the size of a record, by its wire type.
@@ -83,16 +85,29 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The field of an IntOrString that holds its value, and the default, by its type.
 _INT_OR_STRING_FIELDS = {0: ("intVal", 0), 1: ("strVal", "")}
 
-#: From a number to its JSON value; from a range of bytes at some depth to its JSON value.
-_NumberDecoder = Callable[[int], Any]
-_ContentDecoder = Callable[[bytes, int, int, int], Any]
-#: The same, stored in an object.
-_NumberSetter = Callable[[Object, int], None]
-_ContentSetter = Callable[[Object, bytes, int, int, int], None]
-
 
 class BadProtobuf(ValueError):
     """The body cannot be decoded; the message says why."""
+
+
+class _Body(bytes):
+    """The bytes of a message, and the records that may still be read from them."""
+
+    left: int = MAX_RECORDS
+
+    def spend(self, records: int) -> None:
+        """Count records. Raises BadProtobuf."""
+        self.left -= records
+        if self.left < 0:
+            raise BadProtobuf(f"the body has more than {MAX_RECORDS} fields and items")
+
+
+#: From a number to its JSON value; from a range of bytes at some depth to its JSON value.
+_NumberDecoder = Callable[[int], Any]
+_ContentDecoder = Callable[[_Body, int, int, int], Any]
+#: The same, stored in an object.
+_NumberSetter = Callable[[Object, int], None]
+_ContentSetter = Callable[[Object, _Body, int, int, int], None]
 
 
 def decode(body: bytes) -> Object:
@@ -113,7 +128,7 @@ def decode(body: bytes) -> Object:
 
 def _decode_message(name: str, content: bytes) -> Object:
     # Two zero bytes end a truncated tag and number, so the decoder needs to check only ends.
-    return _message_decoder(name).decode(content + b"\0\0", 0, len(content), {}, 0)
+    return _message_decoder(name).decode(_Body(content + b"\0\0"), 0, len(content), {}, 0)
 
 
 # ------------------------------------------------------------------------------------- scalars
@@ -127,22 +142,22 @@ def _decode_int64(number: int) -> int:
     return (number ^ _SIGN64) - _SIGN64
 
 
-def _decode_string(data: bytes, at: int, end: int, depth: int) -> str:
+def _decode_string(data: _Body, at: int, end: int, depth: int) -> str:
     try:
         return data[at:end].decode()
     except UnicodeDecodeError:
         raise BadProtobuf("a text is not UTF-8") from None
 
 
-def _decode_bytes(data: bytes, at: int, end: int, depth: int) -> str:
+def _decode_bytes(data: _Body, at: int, end: int, depth: int) -> str:
     return binascii.b2a_base64(data[at:end], newline=False).decode()
 
 
-def _raw_bytes(data: bytes, at: int, end: int, depth: int) -> bytes:
+def _raw_bytes(data: _Body, at: int, end: int, depth: int) -> bytes:
     return data[at:end]
 
 
-def _decode_json(data: bytes, at: int, end: int, depth: int) -> Any:
+def _decode_json(data: _Body, at: int, end: int, depth: int) -> Any:
     if at == end:
         return None
     try:
@@ -152,6 +167,7 @@ def _decode_json(data: bytes, at: int, end: int, depth: int) -> Any:
     level = [value]
     while level:
         _check_depth(depth)
+        data.spend(len(level))
         level = [inner for outer in level for inner in _children(outer)]
         depth += 1
     return value
@@ -250,7 +266,7 @@ class _MessageDecoder:
         rows = ((int(n) << 3 | _LENGTH, _content_setter(*row)) for n, row in self._fields.items())
         return {tag: put for tag, put in rows if put}
 
-    def decode(self, data: bytes, at: int, end: int, into: Object, depth: int) -> Object:
+    def decode(self, data: _Body, at: int, end: int, into: Object, depth: int) -> Object:
         """Decode a message into an object, which may have some of its fields already.
 
         A record is a tag (field number and wire type), then a number, or a length and that many
@@ -259,6 +275,7 @@ class _MessageDecoder:
         _check_depth(depth)
         numbers, contents = self._number_setters, self._content_setters
         while at < end:
+            data.spend(1)
             tag, at = data[at], at + 1
             if tag > 0x7F:
                 tag, at = _read_varint(data, at, tag)
@@ -301,7 +318,7 @@ def _message_decoder(name: str) -> _MessageDecoder:
     return _MessageDecoder(message_fields(name))
 
 
-def _read_varint(data: bytes, at: int, first: int) -> tuple[int, int]:
+def _read_varint(data: _Body, at: int, first: int) -> tuple[int, int]:
     """Read a number of several bytes, seven bits each, after its first; return it and its end."""
     number = first & 0x7F
     for shift in range(7, 70, 7):
@@ -312,7 +329,7 @@ def _read_varint(data: bytes, at: int, first: int) -> tuple[int, int]:
     raise BadProtobuf("a number has more than ten bytes")
 
 
-def _read_packed(data: bytes, at: int, end: int) -> Iterator[int]:
+def _read_packed(data: _Body, at: int, end: int) -> Iterator[int]:
     """Yield numbers that have no tags between them."""
     while at < end:
         number, at = data[at], at + 1
@@ -378,12 +395,12 @@ def _singular_setter(name: str, node: str) -> _ContentSetter:
     if node in _CONTENT_DECODERS or node in JSON_CONVERTERS:
         read = _value_decoder(node)
 
-        def put(into: Object, data: bytes, at: int, end: int, depth: int) -> None:
+        def put(into: Object, data: _Body, at: int, end: int, depth: int) -> None:
             into[name] = read(data, at, end, depth)
     else:
         inner = _message_decoder(node)
 
-        def put(into: Object, data: bytes, at: int, end: int, depth: int) -> None:
+        def put(into: Object, data: _Body, at: int, end: int, depth: int) -> None:
             inner.decode(data, at, end, into.setdefault(name, {}) if name else into, depth + 1)
 
     return put
@@ -392,7 +409,7 @@ def _singular_setter(name: str, node: str) -> _ContentSetter:
 def _repeated_setter(name: str, node: str) -> _ContentSetter:
     read = _value_decoder(node)
 
-    def put(into: Object, data: bytes, at: int, end: int, depth: int) -> None:
+    def put(into: Object, data: _Body, at: int, end: int, depth: int) -> None:
         into.setdefault(name, []).append(read(data, at, end, depth))
 
     return put
@@ -401,7 +418,8 @@ def _repeated_setter(name: str, node: str) -> _ContentSetter:
 def _packed_setter(name: str, node: str) -> _ContentSetter:
     read = _NUMBER_DECODERS[node]
 
-    def put(into: Object, data: bytes, at: int, end: int, depth: int) -> None:
+    def put(into: Object, data: _Body, at: int, end: int, depth: int) -> None:
+        data.spend(end - at)
         into.setdefault(name, []).extend(map(read, _read_packed(data, at, end)))
 
     return put
@@ -412,7 +430,7 @@ def _map_setter(name: str, node: str) -> _ContentSetter:
     read = _value_decoder(node)
     pair = _MessageDecoder({"1": ("key", "string"), "2": ("value", node)})
 
-    def put(into: Object, data: bytes, at: int, end: int, depth: int) -> None:
+    def put(into: Object, data: _Body, at: int, end: int, depth: int) -> None:
         message = pair.decode(data, at, end, {}, depth + 1)
         value = message["value"] if "value" in message else read(data, end, end, depth)
         into.setdefault(name, {})[message.get("key", "")] = value

@@ -7,6 +7,7 @@ transaction of a GroupBinding; the scheduler writes them on foreign API servers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from phalanx.api.core import PodResourceClaim, PodResourceClaimStatus
-from phalanx.api.meta import Condition, ObjectMeta
+from phalanx.api.meta import Condition, ObjectMeta, find_condition
 
 #: The condition that says whether a group was scheduled; it stays True.
 POD_GROUP_INITIALLY_SCHEDULED = "PodGroupInitiallyScheduled"
@@ -26,6 +27,25 @@ COMPOSITE_INITIALLY_SCHEDULED = "CompositePodGroupInitiallyScheduled"
 DISRUPTION_TARGET = "DisruptionTarget"
 #: Whether a scheduled group has lost members and has fewer than its quorum.
 DEGRADED = "Degraded"
+#: The reason of Degraded once the scheduler could not replace the lost members.
+REPLACEMENT_UNSCHEDULABLE = "ReplacementUnschedulable"
+#: Which entity has preempted members of a group; removed once the group has its quorum again.
+PREEMPTED = "Preempted"
+#: On a group whose Job has ended: how, such as `Complete` or `Failed: BackoffLimitExceeded`.
+FINISHED_ANNOTATION = "phalanx.dev/finished"
+#: On a group of an old API version without a priority: it has the lowest one of its members.
+PRIORITY_FROM_MEMBERS_ANNOTATION = "phalanx.dev/priority-from-members"
+#: On a Job, and on its group: what to do if lost members of its gang cannot be replaced.
+ON_DEGRADED_ANNOTATION = "phalanx.dev/on-degraded"
+#: The value of it that makes the Job controller evict the other members too.
+RESTART = "Restart"
+#: On a group that was restarted: how often, and when for the last time.
+RESTARTS_ANNOTATION = "phalanx.dev/restarts"
+RESTARTED_AT_ANNOTATION = "phalanx.dev/restarted-at"
+#: On a group where the schema has no `status.shortfall`: the same as JSON.
+SHORTFALL_ANNOTATION = "phalanx.dev/shortfall"
+#: Whether nodes are kept for a waiting group.
+RESERVED = "Reserved"
 #: The number of members that their controller will still run, if fewer than `minCount`.
 MEMBERS_TO_RUN_ANNOTATION = "phalanx.dev/members-to-run"
 #: On a Workload or PodGroup that a controller created: its name. Without it and without a
@@ -102,6 +122,9 @@ class PodGroupStatus(Struct, frozen=True, rename="camel"):
     scheduled_pods: int = 0
     succeeded_pods: int = 0
     failed_pods: int = 0
+    desired_pods: int = 0
+    ready_pods: int = 0
+    shortfall: dict[str, Any] | None = None
     resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
 
 
@@ -141,6 +164,16 @@ class PodGroup(Struct, frozen=True):
     def is_gang(self) -> bool:
         """Whether the group has a gang policy."""
         return self.spec.scheduling_policy.gang is not None
+
+    @property
+    def takes_member_priority(self) -> bool:
+        """Whether the priority is the lowest of the members, which may differ."""
+        return PRIORITY_FROM_MEMBERS_ANNOTATION in self.metadata.annotations
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the Job of the group has ended."""
+        return FINISHED_ANNOTATION in self.metadata.annotations
 
     @property
     def binding_intent(self) -> str:
@@ -245,6 +278,16 @@ SYSTEM_PRIORITY_CLASSES: Mapping[str, int] = {
     "system-cluster-critical": 2_000_000_000,
     "system-node-critical": 2_000_001_000,
 }
+
+
+_REQUIRED_PODS = re.compile(r"All required pods \((\d+)/")
+
+
+def required_when_scheduled(group: PodGroup) -> int:
+    """Return how many members the group required when it was scheduled; 0 if that is unknown."""
+    condition = find_condition(group.status.conditions, POD_GROUP_SCHEDULED)
+    found = _REQUIRED_PODS.match(condition.message) if condition else None
+    return int(found[1]) if found else 0
 
 
 def scheduled_conditions(needed: int) -> tuple[Condition, Condition]:

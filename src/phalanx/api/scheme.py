@@ -18,50 +18,77 @@ from typing import Any
 
 from msgspec import Struct
 
+from phalanx.api.apps import ControllerRevision, StatefulSet
 from phalanx.api.batch import CronJob, Job
-from phalanx.api.coordination import Lease
 from phalanx.api.core import Namespace, Node, Pod, Service, ServiceAccount
+from phalanx.api.dynamic_resources import DeviceClass, DeviceTaintRule, ResourceSlice
 from phalanx.api.kinds import (
     CLUSTER_ROLE,
     COMPOSITE_POD_GROUP,
+    CONTROLLER_REVISION,
     CRON_JOB,
+    DEVICE_CLASS,
+    DEVICE_TAINT_RULE,
     JOB,
     LEASE,
     NAMESPACE,
     NODE,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
     POD,
     POD_DISRUPTION_BUDGET,
     POD_GROUP,
     RESOURCE_CLAIM,
     RESOURCE_CLAIM_TEMPLATE,
+    RESOURCE_QUOTA,
+    RESOURCE_SLICE,
     SERVICE,
     SERVICE_ACCOUNT,
+    STATEFUL_SET,
+    STORAGE_CLASS,
     WORKLOAD,
     Kind,
 )
 from phalanx.api.meta import PartialObjectMetadata
-from phalanx.api.policy import PodDisruptionBudget
-from phalanx.api.rbac import ClusterRole
-from phalanx.api.resource_claims import DeviceClaim, ResourceClaimTemplate
+from phalanx.api.other_kinds import (
+    ClusterRole,
+    DeviceClaim,
+    Lease,
+    PodDisruptionBudget,
+    ResourceClaimTemplate,
+    ResourceQuota,
+)
 from phalanx.api.scheduling import CompositePodGroup, PodGroup, Workload
+from phalanx.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 
 STRUCTS: Mapping[Kind, type[Struct]] = {
     CLUSTER_ROLE: ClusterRole,
     COMPOSITE_POD_GROUP: CompositePodGroup,
+    CONTROLLER_REVISION: ControllerRevision,
     CRON_JOB: CronJob,
+    DEVICE_CLASS: DeviceClass,
+    DEVICE_TAINT_RULE: DeviceTaintRule,
     JOB: Job,
     LEASE: Lease,
     NAMESPACE: Namespace,
     NODE: Node,
+    PERSISTENT_VOLUME: PersistentVolume,
+    PERSISTENT_VOLUME_CLAIM: PersistentVolumeClaim,
     POD: Pod,
     POD_DISRUPTION_BUDGET: PodDisruptionBudget,
     POD_GROUP: PodGroup,
     RESOURCE_CLAIM: DeviceClaim,
     RESOURCE_CLAIM_TEMPLATE: ResourceClaimTemplate,
+    RESOURCE_QUOTA: ResourceQuota,
+    RESOURCE_SLICE: ResourceSlice,
     SERVICE: Service,
     SERVICE_ACCOUNT: ServiceAccount,
+    STATEFUL_SET: StatefulSet,
+    STORAGE_CLASS: StorageClass,
     WORKLOAD: Workload,
 }
+#: The kinds of devices and of claims for them, which schedulers read.
+DEVICE_KINDS = (RESOURCE_SLICE, DEVICE_CLASS, DEVICE_TAINT_RULE, RESOURCE_CLAIM)
 _KIND_BY_STRUCT = {struct: kind for kind, struct in STRUCTS.items()}
 
 

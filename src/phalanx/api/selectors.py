@@ -52,11 +52,25 @@ class LabelRequirement:
             case _:
                 return self._compare(value)
 
-    def _compare(self, value: str | None) -> bool:
-        if value is None or not re.fullmatch(r"-?\d{1,18}", value):
-            return False
+    @property
+    def bound(self) -> int:
+        """The number that `gt` and `lt` compare with, at most as large as labels can be."""
         (bound,) = self.values
-        return int(value) > int(bound) if self.operator == "gt" else int(value) < int(bound)
+        return max(min(int(bound), _MAX_NUMBER), -_MAX_NUMBER)
+
+    def _compare(self, value: str | None) -> bool:
+        number = None if value is None else label_number(value)
+        if number is None:
+            return False
+        return number > self.bound if self.operator == "gt" else number < self.bound
+
+
+_MAX_NUMBER = 10**18
+
+
+def label_number(value: str) -> int | None:
+    """Return the value of a label as a number that fits 64 bits; None if it is none."""
+    return int(value) if re.fullmatch(r"-?\d{1,18}", value) else None
 
 
 @dataclass(frozen=True, slots=True)

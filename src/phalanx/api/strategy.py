@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from phalanx.api.conform import ConformResult
-from phalanx.api.defaults.registry import apply_defaults, prepare_for_create
+from phalanx.api.defaults.registry import apply_defaults, prepare_for_create, prepare_for_update
 from phalanx.api.errors import Cause
 from phalanx.api.kinds import Kind
+from phalanx.api.normalization import NormalizationResult
 from phalanx.api.schema import Schema, schema
 from phalanx.api.validation.registry import validate
+from phalanx.api.validation.warnings import find_warnings
 from phalanx.api.wire import Object
 
 
@@ -26,7 +27,7 @@ class ResourceStrategy(Protocol):
         """The schema, for patches and field management."""
         ...
 
-    def conform(self, obj: Object) -> ConformResult:
+    def normalize(self, obj: Object) -> NormalizationResult:
         """Prune unknown fields in place. Raises Malformed where a type is wrong."""
         ...
 
@@ -46,6 +47,10 @@ class ResourceStrategy(Protocol):
         """Set the initial state of a new object."""
         ...
 
+    def prepare_for_update(self, new: Object, old: Object, now: str) -> None:
+        """Set what follows from the change of an object."""
+        ...
+
     def validate(self, new: Object, old: Object | None, subresource: str) -> Sequence[Cause]:
         """Return what is invalid in an object, or in a subresource of it."""
         ...
@@ -62,18 +67,18 @@ class BuiltinStrategy:
         """The schema of the kind."""
         return schema(self._kind.schema)
 
-    def conform(self, obj: Object) -> ConformResult:
+    def normalize(self, obj: Object) -> NormalizationResult:
         """Prune unknown fields in place."""
-        return self.schema.conform(obj)
+        return self.schema.normalize(obj)
 
     def matches_structure(self, obj: Object) -> bool:
-        """Return True: `conform` has checked all types."""
+        """Return True: `normalize` has checked all types."""
         return True
 
     def warnings(self, new: Object, old: Object | None) -> Sequence[str]:
-        """Warn on creation if no controller acts on the kind."""
+        """Warn of deprecated fields, and on creation if no controller acts on the kind."""
         if old is not None or not self._kind.has_no_controller:
-            return ()
+            return find_warnings(self._kind, new)
         return [f"{self._kind.resource} are stored and served, but no controller acts on them yet"]
 
     def apply_defaults(self, obj: Object) -> None:
@@ -83,6 +88,10 @@ class BuiltinStrategy:
     def prepare_for_create(self, obj: Object, now: str) -> None:
         """Set the initial state of a new object."""
         prepare_for_create(self._kind, obj, now)
+
+    def prepare_for_update(self, new: Object, old: Object, now: str) -> None:
+        """Set what follows from the change of an object."""
+        prepare_for_update(self._kind, new, old, now)
 
     def validate(self, new: Object, old: Object | None, subresource: str) -> Sequence[Cause]:
         """Return what is invalid in an object."""

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.api.conversion.alias_resolution import (
-    LAST_APPLIED_ANNOTATION,
     ResolvedRequest,
     annotate,
     resolve_aliases,
@@ -26,6 +25,7 @@ from phalanx.api.kinds import (
     POD_TEMPLATE,
     Kind,
 )
+from phalanx.api.meta import LAST_APPLIED_ANNOTATION
 from phalanx.api.wire import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object
 from tests.api.cause_summaries import summarize
 

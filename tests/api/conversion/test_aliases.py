@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from phalanx.api.conversion.aliases import ALIASES, FieldAlias
-from phalanx.api.field_tree import ITEM
 from phalanx.api.openapi import openapi_schema
-from phalanx.api.schema import schema
+from phalanx.api.schema import ITEM, schema
 
 IDS = [f"{alias.struct} {alias.path}" for alias in ALIASES]
 

@@ -65,7 +65,7 @@ def read_in_version(kind: Kind, obj: Object) -> Object:
 def write_in_version(kind: Kind, obj: Object) -> Object:
     """Return the stored object after a client of a version writes it."""
     sent = copy.deepcopy(obj)
-    assert schema(kind.schema).conform(sent).unknown_fields == ()
+    assert schema(kind.schema).normalize(sent).unknown_fields == ()
     stored = to_hub(kind, sent)
     return default_workload(stored) if kind in WORKLOADS else default_group(stored)
 
@@ -132,7 +132,7 @@ def test_pod_group_round_trip_is_the_identity(kind: Kind, data: st.DataObject) -
 def test_version_has_one_canonical_form(kind: Kind, data: st.DataObject) -> None:
     sent = data.draw(objects(kind.schema))
     sent.setdefault("metadata", {})
-    schema(kind.schema).conform(sent)
+    schema(kind.schema).normalize(sent)
     canonical = from_hub(kind, to_hub(kind, sent))
     assert to_hub(kind, canonical) == to_hub(kind, sent)
     assert from_hub(kind, to_hub(kind, canonical)) == canonical
@@ -152,7 +152,7 @@ PLACES = st.sampled_from((
 
 @each_kind
 @given(st.data())
-def test_stored_form_conforms_whatever_the_annotation_contains(
+def test_stored_form_is_normalized_whatever_the_annotation_contains(
     kind: Kind, data: st.DataObject
 ) -> None:
     stored = data.draw(workloads() if kind in WORKLOADS else pod_groups())
@@ -165,7 +165,7 @@ def test_stored_form_conforms_whatever_the_annotation_contains(
     result = write_in_version(kind, served)
     assert UNMAPPED_ANNOTATION not in result["metadata"].get("annotations", {})
     again = copy.deepcopy(result)
-    assert schema(hub_kind(kind).schema).conform(again).unknown_fields == ()
+    assert schema(hub_kind(kind).schema).normalize(again).unknown_fields == ()
     assert again == result
 
 

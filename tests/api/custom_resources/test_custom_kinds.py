@@ -18,7 +18,7 @@ from phalanx.api.defaults.custom_resource_definition import (
 from phalanx.api.definitions import TYPE_META_DESCRIPTIONS
 from phalanx.api.kinds import ScalePaths
 from phalanx.api.meta import parse_timestamp
-from phalanx.api.printing.columns import AGE_COLUMN, NAME_COLUMN
+from phalanx.api.printing.cells import AGE_COLUMN, NAME_COLUMN
 from phalanx.api.wire import Object
 from tests.api.custom_resource_definitions import WIDGET, custom_resource_definition, served_version
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from phalanx.api.conform import ConformResult, Malformed
 from phalanx.api.custom_resources.structural_schema import CustomResourceStrategy
 from phalanx.api.kinds import Kind
+from phalanx.api.normalization import Malformed, NormalizationResult
 from phalanx.api.wire import Object
 from tests.api.custom_resource_definitions import WIDGET, object_schema, resource_schema
 
@@ -26,10 +26,10 @@ def make_widget(spec: Any = None, **more: Any) -> Object:
     return made if spec is None else {**made, "spec": spec}
 
 
-def conform_spec(schema: Object, spec: Any) -> tuple[Any, tuple[str, ...]]:
+def normalize_spec(schema: Object, spec: Any) -> tuple[Any, tuple[str, ...]]:
     """Return a pruned spec, and its unknown fields."""
     obj = make_widget(deepcopy(spec))
-    found = strategy(schema).conform(obj)
+    found = strategy(schema).normalize(obj)
     return obj.get("spec"), found.unknown_fields
 
 
@@ -46,14 +46,14 @@ def find_causes(schema: Object, spec: Any, old: Any = None) -> list[tuple[str, s
 def test_unknown_fields_are_pruned_and_reported() -> None:
     obj = make_widget({"size": 1, "nope": {"a": 1}}, extra=[1], status={"phase": "x", "y": 1})
     obj["metadata"]["strange"] = "z"
-    found = strategy().conform(obj)
+    found = strategy().normalize(obj)
     assert obj == make_widget({"size": 1}, status={"phase": "x"})
     assert found.unknown_fields == ("metadata.strange", "extra", "status.y", "spec.nope")
 
 
 def test_all_keys_are_counted_known_or_not() -> None:
-    found = strategy().conform(make_widget({"size": 1, "nope": [{"a": 1}, {"b": {"c": 1}}]}))
-    assert found == ConformResult(("spec.nope",))
+    found = strategy().normalize(make_widget({"size": 1, "nope": [{"a": 1}, {"b": {"c": 1}}]}))
+    assert found == NormalizationResult(("spec.nope",))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_all_keys_are_counted_known_or_not() -> None:
 def test_pruning_keeps_the_fields_of_the_schema(
     schema: Object, spec: Object, left: Object, unknown: tuple[str, ...]
 ) -> None:
-    assert conform_spec(schema, spec) == (left, unknown)
+    assert normalize_spec(schema, spec) == (left, unknown)
 
 
 def test_null_is_kept_only_where_nullable() -> None:
@@ -107,14 +107,14 @@ def test_null_is_kept_only_where_nullable() -> None:
     )  # fmt: skip
     spec = {"a": None, "b": None, "c": [None], "d": {"x": None, "y": "z"}, "e": {"x": None}}
     left = {"b": None, "c": [None], "d": {"y": "z"}, "e": {"x": None}}
-    assert conform_spec(schema, spec) == (left, ())
-    assert conform_spec(resource_schema(a=TEXT), None) == (None, ())
+    assert normalize_spec(schema, spec) == (left, ())
+    assert normalize_spec(resource_schema(a=TEXT), None) == (None, ())
 
 
 @pytest.mark.parametrize("metadata", ["x", {"labels": {"a": 1}}, {"name": 1}])
 def test_metadata_of_a_wrong_type_is_malformed(metadata: object) -> None:
     with pytest.raises(Malformed) as refused:
-        strategy().conform({"metadata": metadata})
+        strategy().normalize({"metadata": metadata})
     assert refused.value.path.startswith("metadata")
 
 
@@ -123,7 +123,7 @@ def test_embedded_object_has_its_own_metadata() -> None:
         template={"type": "object", "x-kubernetes-embedded-resource": True, **KEEPS}
     )
     inner = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "odd": 1}, "spec": {}}
-    left, unknown = conform_spec(schema, {"template": inner})
+    left, unknown = normalize_spec(schema, {"template": inner})
     assert left["template"]["metadata"] == {"name": "p"}
     assert unknown == ("spec.template.metadata.odd",)
     assert find_causes(schema, {"template": {"metadata": {}}}) == [
@@ -138,7 +138,7 @@ def test_embedded_object_has_its_own_metadata() -> None:
 def apply_spec_defaults(schema: Object, spec: Any) -> Any:
     obj = make_widget(deepcopy(spec))
     judge = strategy(schema)
-    judge.conform(obj)
+    judge.normalize(obj)
     judge.apply_defaults(obj)
     return obj.get("spec")
 
@@ -178,7 +178,7 @@ def test_defaults_are_not_shared_between_objects() -> None:
 def test_defaulting_skips_values_of_another_type(spec: object) -> None:
     obj = make_widget(spec)
     judge = strategy()
-    judge.conform(obj)
+    judge.normalize(obj)
     judge.apply_defaults(obj)
     assert judge.validate(obj, None, "")
 

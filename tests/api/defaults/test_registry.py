@@ -359,6 +359,6 @@ def test_a_priority_class_preempts_and_is_worth_nothing() -> None:
 @given(data=st.data())
 def test_defaults_once_are_defaults_for_ever(kind: Kind, data: st.DataObject) -> None:
     obj = data.draw(objects(kind.schema))
-    schema(kind.schema).conform(obj)
+    schema(kind.schema).normalize(obj)
     once = with_defaults(kind, obj)
     assert with_defaults(kind, copy.deepcopy(once)) == once

@@ -54,8 +54,8 @@ def pairs(draw: st.DrawFn) -> Pair:
     """Draw two objects of a kind."""
     kind = draw(st.sampled_from((POD, NODE, POD_GROUP, schema("batch.v1.Job"))))
     one, two = draw(objects(kind.name)), draw(objects(kind.name))
-    kind.conform(one)
-    kind.conform(two)
+    kind.normalize(one)
+    kind.normalize(two)
     return kind, one, two
 
 

@@ -84,7 +84,7 @@ def draw_objects(draw: st.DrawFn, count: int) -> DrawnObjects:
     found = []
     for _ in range(count):
         obj = copy.deepcopy({"metadata": draw(METADATA), **draw(SPECS[kind])})
-        kind.conform(obj)
+        kind.normalize(obj)
         found.append(obj)
     return kind, found
 

@@ -274,3 +274,30 @@ def test_role_binding_shows_its_subjects() -> None:
 )
 def test_resource_claim_shows_its_state(claim: Object, state: str) -> None:
     assert cells("ResourceClaim", claim)["State"] == state
+
+
+def test_storage_class_shows_whether_it_is_the_default() -> None:
+    annotations = {"storageclass.kubernetes.io/is-default-class": "true"}
+    assert (
+        cells("StorageClass", {"metadata": {"annotations": annotations}})["Name"] == "a (default)"
+    )
+    assert cells("StorageClass", {"provisioner": "p"})["Name"] == "a"
+
+
+def test_drivers_and_attachments_show_their_specs() -> None:
+    spec = {"tokenRequests": [{"audience": "x"}, {"audience": "y"}], "volumeLifecycleModes": ["P"]}
+    shown = cells("CSIDriver", {"spec": spec})
+    assert (shown["TokenRequests"], shown["Modes"]) == ("x,y", "P")
+    attached = {"spec": {"source": {"persistentVolumeName": "v"}}, "status": {"attached": True}}
+    shown = cells("VolumeAttachment", attached)
+    assert (shown["PV"], shown["Attached"]) == ("v", True)
+
+
+def test_stateful_set_shows_ready_pods_and_revision_its_controller() -> None:
+    shown = cells("StatefulSet", {"spec": {"replicas": 3}, "status": {"readyReplicas": 2}})
+    assert shown["Ready"] == "2/3"
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "controller": True}
+    meta = {"ownerReferences": [{"kind": "X", "name": "x"}, owner]}
+    assert cells("ControllerRevision", {"metadata": meta})["Controller"] == "statefulset.apps/web"
+    core = {"ownerReferences": [{**owner, "apiVersion": "v1", "kind": "Pod", "name": "p"}]}
+    assert cells("ControllerRevision", {"metadata": core})["Controller"] == "pod/p"

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.api.feature_gates import DEFAULT_GATES, FeatureGates, resolve_gates
-from phalanx.api.gated_fields import drop_disabled
+from phalanx.api.feature_gates import DEFAULT_GATES, FeatureGates, drop_disabled, resolve_gates
 from phalanx.api.kinds import CRON_JOB, JOB
 from phalanx.api.validation.registry import validate
 from phalanx.api.wire import Object

@@ -43,7 +43,12 @@ def claim(**fields: Any) -> Object:
         (volume(hostPath={"path": "/a/../b"}), ["hostPath.path: Invalid"]),
         (volume(nfs={"server": "s", "path": "/"}), ["nfs: Forbidden"]),
         (volume(hostPath=None), [": Required"]),
-        (volume(hostPath=None, local={"path": ""}), ["local.path: Required"]),
+        (volume(hostPath=None, local={"path": ""}), [
+            "local.path: Required", "nodeAffinity: Required"
+        ]),
+        (volume(nodeAffinity={}), ["nodeAffinity.required: Required"]),
+        (volume(hostPath=None, nfs={"server": "s", "path": "data"}), ["nfs.path: Invalid"]),
+        (volume(hostPath=None, csi={"driver": "D?", "volumeHandle": "h"}), ["csi.driver: Invalid"]),
         (volume(hostPath=None, csi={"driver": "d"}), ["csi.volumeHandle: Required"]),
     ],
 )  # fmt: skip
@@ -69,7 +74,7 @@ def test_a_new_volume_waits_for_a_claim() -> None:
             ["spec.persistentvolumesource: Forbidden"],
         ),
         ({"volumeMode": "Block"}, ["spec.volumeMode: Invalid"]),
-        ({"nodeAffinity": None}, ["spec.nodeAffinity: Invalid"]),
+        ({"nodeAffinity": None}, ["nodeAffinity: Invalid"]),
     ],
 )
 def test_a_volume_stays_where_it_is(change: Object, causes: CauseSummaries) -> None:
@@ -92,7 +97,11 @@ def test_a_volume_stays_where_it_is(change: Object, causes: CauseSummaries) -> N
         (claim(storageClassName="A B"), ["storageClassName: Invalid"]),
         (claim(volumeMode="Tape"), ["volumeMode: NotSupported"]),
         (claim(selector={"matchLabels": {"a b": "c"}}), ["selector.matchLabels: Invalid"]),
-        (claim(dataSource={"kind": "", "name": "x"}), ["dataSource.kind: Required"]),
+        (claim(dataSource={"kind": "", "name": "x"}), []),
+        (
+            claim(dataSource={"kind": "PersistentVolumeClaim", "name": ""}),
+            ["dataSource.name: Required", "dataSourceRef.name: Required"],
+        ),
     ],
 )
 def test_volume_claim_needs_a_storage_request(spec: Object, causes: CauseSummaries) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from phalanx.api.errors import MAX_CAUSES
+from phalanx.api.validation.pod_scheduling import MAX_NODE_REQUIREMENTS, MAX_PEER_TERMS
 from phalanx.api.wire import Object
 from tests.api.cause_summaries import CauseSummaries, prefix_summaries
 from tests.api.validation.test_pod_spec import create_causes, spec
@@ -180,3 +182,53 @@ def test_topology_spread_constraints_are_unique() -> None:
     assert create_causes(spec(topologySpreadConstraints=[spread(), spread(maxSkew=2)])) == [
         "topologySpreadConstraints[0].{topologyKey, whenUnsatisfiable}: Duplicate"
     ]
+
+
+PEER_TERM = {"labelSelector": {}, "topologyKey": "zone"}
+NODE_TERM = {"matchExpressions": [{"key": "a", "operator": "Exists"}]}
+
+
+def constrained_spec(peer_terms: int = 0, spreads: int = 0, node_terms: int = 0) -> Object:
+    """A spec with so many constraints of each sort; half of the terms are preferences."""
+    half = peer_terms // 2
+    weighted = {"weight": 1, "podAffinityTerm": PEER_TERM}
+    affinity = {
+        "podAffinity": {PREFERRED_TERMS: [weighted] * half},
+        "podAntiAffinity": {REQUIRED_TERMS: [PEER_TERM] * (peer_terms - half)},
+    }
+    if node_terms:
+        terms = {"nodeSelectorTerms": [NODE_TERM] * node_terms}
+        affinity["nodeAffinity"] = {REQUIRED_TERMS: terms}
+    return spec(
+        affinity=affinity,
+        topologySpreadConstraints=[spread(topologyKey=f"k{n}") for n in range(spreads)],
+    )
+
+
+@pytest.mark.parametrize(
+    ("counts", "causes"),
+    [
+        ((MAX_PEER_TERMS,), []),
+        ((MAX_PEER_TERMS + 1,), ["affinity: TooMany"]),
+        ((MAX_PEER_TERMS - 5, 5), []),
+        ((MAX_PEER_TERMS - 5, 6), ["topologySpreadConstraints: TooMany"]),
+        ((0, MAX_PEER_TERMS + 1), ["topologySpreadConstraints: TooMany"]),
+        ((0, 0, MAX_NODE_REQUIREMENTS), []),
+        ((0, 0, MAX_NODE_REQUIREMENTS + 1), ["affinity.nodeAffinity: TooMany"]),
+    ],
+)
+def test_the_constraints_of_a_pod_are_limited(
+    counts: tuple[int, ...], causes: CauseSummaries
+) -> None:
+    assert create_causes(constrained_spec(*counts)) == causes
+
+
+def test_the_labels_of_a_node_selector_are_limited() -> None:
+    labels = {f"k{n}": "v" for n in range(MAX_NODE_REQUIREMENTS + 1)}
+    assert create_causes(spec(nodeSelector=labels)) == ["nodeSelector: TooMany"]
+
+
+def test_only_the_first_causes_of_a_long_list_are_reported() -> None:
+    found = create_causes(spec(tolerations=[{"operator": "Like"}] * 10_000))
+    assert 0 < len(found) <= 2 * MAX_CAUSES
+    assert found[0].startswith("tolerations[0]")

@@ -19,7 +19,7 @@ MAIN = {"name": "main", "image": "app:1"}
 def create_causes(spec: Object) -> CauseSummaries:
     """The causes below `spec`, as the server would find them on creation."""
     pod = {"metadata": {"name": "p", "namespace": "n"}, "spec": spec}
-    schema(POD.schema).conform(pod)
+    schema(POD.schema).normalize(pod)
     apply_defaults(POD, pod)
     prepare_for_create(POD, pod, "2026-01-01T00:00:00Z")
     return [one.removeprefix("spec.") for one in summarize(validate(POD, pod, None))]
@@ -411,7 +411,10 @@ def test_on_the_network_of_the_node_ports_are_the_nodes() -> None:
             ["hostPath.path: Invalid", "hostPath.type: NotSupported"],
         ),
         ({"name": "v", "persistentVolumeClaim": {}}, ["persistentVolumeClaim.claimName: Required"]),
-        ({"name": "v", "nfs": {}}, ["nfs.server: Required", "nfs.path: Required"]),
+        (
+            {"name": "v", "nfs": {}},
+            ["nfs.server: Required", "nfs.path: Required", "nfs.path: Invalid"],
+        ),
         ({"name": "v", "projected": {"sources": [{}]}}, ["projected.sources[0]: Required"]),
         (
             {

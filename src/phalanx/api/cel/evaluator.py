@@ -26,6 +26,7 @@ from phalanx.api.cel.parser import BadExpression, IndexExpression, SelectExpress
 from phalanx.api.cel.values import (
     EMPTY_OPTIONAL,
     CostLimitExceeded,
+    DefaultMap,
     EvaluationError,
     OptionalValue,
     Uint,
@@ -253,6 +254,8 @@ def _read_optional(of: Evaluator, key: Evaluator) -> Evaluator:
 def _lookup(value: Any, at: Any) -> OptionalValue:
     if value.__class__ is dict:
         return OptionalValue(True, value[at]) if has_key(value, at) else EMPTY_OPTIONAL
+    if value.__class__ is DefaultMap and at.__class__ is str:
+        return OptionalValue(True, value.get(at, {}))
     if not isinstance(value, list) or at.__class__ not in (int, Uint, float):
         raise no_such_overload()
     if at.__class__ is float and not at.is_integer():

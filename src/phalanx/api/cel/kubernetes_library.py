@@ -30,7 +30,7 @@ from phalanx.api.cel.declarations import (
 )
 from phalanx.api.cel.values import EMPTY_OPTIONAL, INT_LIMIT, EvaluationError, OptionalValue
 from phalanx.api.formats import FORMATS, validate_dns_label, validate_dns_subdomain
-from phalanx.api.quantity import BadQuantity, exact_value
+from phalanx.api.resources import BadQuantity, exact_value
 
 IP, CIDR, URL = CelType("net.IP"), CelType("net.CIDR"), CelType("kubernetes.URL")
 _IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -232,7 +232,8 @@ def _is_quantity(text: str) -> bool:
     return True
 
 
-def _parse_quantity(text: str) -> QuantityValue:
+def parse_quantity(text: str) -> QuantityValue:
+    """Parse a quantity. Raises EvaluationError."""
     try:
         return QuantityValue(exact_value(text))
     except BadQuantity as error:
@@ -261,7 +262,7 @@ _QUANTITY_OR_INTEGER = (QUANTITY, INTEGER)
 
 QUANTITY_FUNCTIONS: list[FunctionOverload] = [
     function("isQuantity", (STRING,), BOOL, _is_quantity, size_cost),
-    function("quantity", (STRING,), QUANTITY, _parse_quantity, size_cost),
+    function("quantity", (STRING,), QUANTITY, parse_quantity, size_cost),
     method("isInteger", (QUANTITY,), BOOL, _is_integer),
     method("asInteger", (QUANTITY,), INTEGER, _to_integer),
     method("asApproximateFloat", (QUANTITY,), DOUBLE, lambda a: float(a.number)),
@@ -331,7 +332,8 @@ def _parse_version(text: str, normalize: bool = False) -> Semver | None:
     return Semver((int(major), int(minor), int(patch)), ranks)
 
 
-def _to_semver(text: str, normalize: bool = False) -> Semver:
+def parse_semver(text: str, normalize: bool = False) -> Semver:
+    """Parse a semantic version. Raises EvaluationError."""
     found = _parse_version(text, normalize)
     if found is None:
         raise EvaluationError(f"invalid semantic version {text!r}")
@@ -376,8 +378,8 @@ def _validate_format(a: NamedFormat, text: str) -> OptionalValue:
 VERSION_FUNCTIONS: list[FunctionOverload] = [
     function("isSemver", (STRING,), BOOL, _is_semver, size_cost),
     function("isSemver", (STRING, BOOL), BOOL, _is_semver, size_cost),
-    function("semver", (STRING,), SEMVER, _to_semver, size_cost),
-    function("semver", (STRING, BOOL), SEMVER, _to_semver, size_cost),
+    function("semver", (STRING,), SEMVER, parse_semver, size_cost),
+    function("semver", (STRING, BOOL), SEMVER, parse_semver, size_cost),
     method("major", (SEMVER,), INTEGER, lambda a: a.numbers[0]),
     method("minor", (SEMVER,), INTEGER, lambda a: a.numbers[1]),
     method("patch", (SEMVER,), INTEGER, lambda a: a.numbers[2]),

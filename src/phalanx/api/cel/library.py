@@ -370,7 +370,9 @@ LIST_FUNCTIONS: list[FunctionOverload] = [
     method("lastIndexOf", (list_of(A), A), INTEGER, _last_index_of),
     function("sets.contains", _TWO_LISTS, BOOL, _contains, size_cost),
     function("sets.intersects", _TWO_LISTS, BOOL, _intersects, size_cost),
-    function("sets.equivalent", _TWO_LISTS, BOOL, _equivalent, size_cost),
+    function(
+        "sets.equivalent", _TWO_LISTS, BOOL, _equivalent, lambda values: 2 * size_cost(values)
+    ),
 ]
 
 

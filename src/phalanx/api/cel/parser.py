@@ -155,6 +155,7 @@ _SIMPLE_ESCAPES = {
     "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v",
     "\\": "\\", "'": "'", '"': '"', "`": "`", "?": "?",
 }  # fmt: skip
+_MAX_DIGITS = 1000
 _LITERAL_WORDS = {"true": True, "false": False, "null": None}
 #: Identifiers that CEL reserves.
 RESERVED_WORDS = frozenset((
@@ -198,7 +199,10 @@ def _make_token(match: re.Match[str], at: int) -> Token | None:
 
 
 def _parse_integer(text: str, unsigned: bool, at: int) -> int:
-    value = int(text, 0) if text[:2] in ("0x", "0X") else int(text)
+    # Python refuses to convert thousands of digits; so many overflow in any case.
+    value = UINT_LIMIT
+    if len(text) <= _MAX_DIGITS:
+        value = int(text, 0) if text[:2] in ("0x", "0X") else int(text)
     # One more than the largest int: the smallest int is written with a minus.
     if value >= (UINT_LIMIT if unsigned else INT_LIMIT + 1):
         raise BadExpression(at, "invalid uint literal" if unsigned else "invalid int literal")
@@ -251,6 +255,8 @@ T = TypeVar("T")
 
 #: Limits: nesting of an expression, depth of its tree, number of its tokens.
 MAX_NESTED, MAX_DEPTH, MAX_TOKENS = 40, 100, 20_000
+#: The length of an expression, as in Kubernetes.
+MAX_CODE_POINTS = 100_000
 
 _PRECEDENCE: tuple[dict[str, str], ...] = (
     {"||": "_||_"},
@@ -293,6 +299,8 @@ def _balance(name: str, operands: list[Expression], signs: list[int]) -> Express
 
 class _Parser:
     def __init__(self, text: str) -> None:
+        if len(text) > MAX_CODE_POINTS:
+            raise BadExpression(0, "expression code point size exceeds limit")
         self._tokens: list[Token] = []
         for token in tokenize(text):
             self._tokens.append(token)

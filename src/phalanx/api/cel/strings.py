@@ -165,7 +165,12 @@ _ASCII_UPPER = {code: code - 32 for code in range(ord("a"), ord("z") + 1)}
 def _regex_cost(values: Sequence[Any]) -> int:
     """Return the cost of a regular expression search, by the length of pattern and string."""
     text, expression, *_ = values
-    return 1 + len(text) * len(expression) // 40
+    return 10 + len(text) * len(expression) // 40
+
+
+def _find_all_cost(values: Sequence[Any]) -> int:
+    """Return the cost of a search whose matches may be as many as the characters."""
+    return _regex_cost(values) + 10 * len(values[0])
 
 
 def matches(text: str, expression: str) -> bool:
@@ -249,8 +254,8 @@ STRING_FUNCTIONS: list[FunctionOverload] = [
     method("matches", (STRING, STRING), BOOL, matches, _regex_cost),
     function("matches", (STRING, STRING), BOOL, matches, _regex_cost),
     method("find", (STRING, STRING), STRING, _find, _regex_cost),
-    method("findAll", (STRING, STRING), list_of(STRING), _find_all, _regex_cost),
-    method("findAll", (STRING, STRING, INTEGER), list_of(STRING), _find_all, _regex_cost),
+    method("findAll", (STRING, STRING), list_of(STRING), _find_all, _find_all_cost),
+    method("findAll", (STRING, STRING, INTEGER), list_of(STRING), _find_all, _find_all_cost),
     method("charAt", (STRING, INTEGER), STRING, _char_at),
     method("indexOf", (STRING, STRING), INTEGER, _index_of),
     method("indexOf", (STRING, STRING, INTEGER), INTEGER, _index_of),

@@ -38,12 +38,14 @@ from phalanx.api.cel.values import (
     identity_key,
 )
 from phalanx.api.custom_resources.schema_validation import LIST_KEYS, LIST_TYPE, VALIDATIONS
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import forbidden, invalid, required, unsupported
+from phalanx.api.errors import Cause, forbidden, invalid, required, unsupported
 from phalanx.api.validation.checks import CREATED
 from phalanx.api.wire import Object
 
-MAX_RULE_COST, MAX_OBJECT_COST = 500_000, 1_000_000
+#: The largest cost of one rule for one value, and of all rules of an object.
+MAX_RULE_COST, MAX_OBJECT_COST = 500_000, 500_000
+#: The cost of starting an evaluation: a rule may be evaluated for each of thousands of items.
+_EVALUATION_COST = 5
 _MAX_MESSAGE_LENGTH = 5 * 1024
 _OUT_OF_BUDGET = (
     "validation failed due to running out of cost budget, no further validation rules will be run"
@@ -67,7 +69,7 @@ class EvaluationBudget:
         try:
             return program.evaluate(values, steps)
         finally:
-            self.left -= before - steps.left
+            self.left -= before - steps.left + _EVALUATION_COST
 
 
 @dataclass(frozen=True, slots=True)

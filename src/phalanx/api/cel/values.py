@@ -77,10 +77,17 @@ class UnorderedList(list[Any]):
         self.keys = keys
 
 
+class DefaultMap(dict[Any, Any]):
+    """A map of maps whose missing entries read as empty maps, such as the attributes of a device.
+
+    `key in map` is still false for a missing entry.
+    """
+
+
 _TYPE_NAMES: dict[type, str] = {
     bool: "bool", int: "int", Uint: "uint", float: "double", str: "string", bytes: "bytes",
-    list: "list", UnorderedList: "list", dict: "map", type(None): "null_type", TypeValue: "type",
-    Timestamp: "google.protobuf.Timestamp", Duration: "google.protobuf.Duration",
+    list: "list", UnorderedList: "list", dict: "map", DefaultMap: "map", type(None): "null_type",
+    TypeValue: "type", Timestamp: "google.protobuf.Timestamp", Duration: "google.protobuf.Duration",
     OptionalValue: "optional_type",
 }  # fmt: skip
 _NUMERIC_TYPES = (int, float, Uint)

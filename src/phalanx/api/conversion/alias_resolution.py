@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import lru_cache, reduce
 from typing import Any, NamedTuple
 
 import orjson
@@ -29,13 +29,11 @@ from phalanx.api.conversion.aliases import (
     FieldAlias,
 )
 from phalanx.api.conversion.workload_references import ConvertedValue
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import forbidden, invalid, prefix_causes
-from phalanx.api.field_tree import FieldPath, FieldTree, build_field_tree
+from phalanx.api.errors import Cause, forbidden, invalid, prefix_causes
+from phalanx.api.meta import LAST_APPLIED_ANNOTATION
+from phalanx.api.schema import FieldPath, FieldTree, build_field_tree
 from phalanx.api.wire import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object
 
-#: The annotation in which `kubectl apply` keeps the applied manifest.
-LAST_APPLIED_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
 Annotations = Mapping[str, str]
 
 _MERGE_PATCHES = (MERGE_PATCH, STRATEGIC_PATCH)
@@ -95,7 +93,7 @@ def _step_into(value: Any, step: str) -> Any:
     return value.get(step) if isinstance(value, dict) else None
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _alias_tree(struct: str) -> FieldTree[FieldAlias] | None:
     rows = {
         name: [(alias.parent_path, alias) for alias in found]

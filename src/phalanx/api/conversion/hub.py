@@ -22,11 +22,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from phalanx.api.conform import Malformed
 from phalanx.api.conversion import field_mapping
 from phalanx.api.conversion.field_mapping import FieldMapping, MappedField, UnmappedField
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import Causes
+from phalanx.api.errors import Cause, Causes
 from phalanx.api.kinds import (
     EVENT,
     EVENTS_EVENT,
@@ -41,6 +39,7 @@ from phalanx.api.kinds import (
     WORKLOAD_V1ALPHA3,
     Kind,
 )
+from phalanx.api.normalization import Malformed
 from phalanx.api.schema import schema
 from phalanx.api.validation.checks import CREATED, Check, each, one_of, optional, struct
 from phalanx.api.wire import Object
@@ -254,7 +253,7 @@ def _from_version(version: VersionMapping, obj: Object) -> Object:
     if left:
         # Any client can write the annotation: values that break the schema are ignored.
         try:
-            schema(version.stored.schema).conform(stored)
+            schema(version.stored.schema).normalize(stored)
         except Malformed:
             return field_mapping.to_stored(version.mapping, bare, {})
     return stored

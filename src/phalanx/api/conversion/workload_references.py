@@ -30,8 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import invalid, required
+from phalanx.api.errors import Cause, invalid, required
 from phalanx.api.formats import validate_dns_label, validate_dns_subdomain
 from phalanx.api.validation.checks import CREATED, optional, string_format, struct
 from phalanx.api.wire import Object

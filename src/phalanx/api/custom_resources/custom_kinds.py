@@ -25,8 +25,8 @@ from phalanx.api.defaults.custom_resource_definition import ESTABLISHED, find_co
 from phalanx.api.definitions import TYPE_META_DESCRIPTIONS, full_definition_name
 from phalanx.api.kinds import METADATA_SELECTORS, Kind, ScalePaths
 from phalanx.api.meta import parse_timestamp
-from phalanx.api.printing.cells import Cell, format_duration
-from phalanx.api.printing.columns import DEFAULT_COLUMNS, NAME_COLUMN, Column
+from phalanx.api.printing.cells import NAME_COLUMN, Cell, Column, format_duration
+from phalanx.api.printing.columns import DEFAULT_COLUMNS
 from phalanx.api.wire import Object
 
 _VERSION = re.compile(r"v([1-9]\d{0,17})(?:(alpha|beta)([1-9]\d{0,17}))?")

@@ -15,8 +15,15 @@ from typing import Any
 
 import orjson
 
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import Causes, duplicate, invalid, required, too_many
+from phalanx.api.errors import (
+    MAX_CAUSES,
+    Cause,
+    Causes,
+    duplicate,
+    invalid,
+    required,
+    too_many,
+)
 from phalanx.api.validation.checks import CREATED, find_duplicate_values
 from phalanx.api.validation.schema_values import (
     KeywordCheck,
@@ -183,6 +190,8 @@ def _list_check(schema: Object) -> SchemaCheck | None:
         for at, inner in enumerate(value if item else ()):
             if inner.__class__ is not plain and item:
                 found += item(inner, CREATED, f"{path}[{at}]")
+                if len(found) >= MAX_CAUSES:
+                    break
         for part in parts:
             found += part(value, path)
         return found
@@ -264,6 +273,8 @@ def _object_check(schema: Object) -> SchemaCheck | None:
             if test is not None and not _is_unchanged(inner, old, name):
                 before = old.get(name, CREATED) if old.__class__ is dict else CREATED
                 found += test(inner, before, f"{path}.{name}" if path else name)
+                if len(found) >= MAX_CAUSES:
+                    break
         found.sort(key=lambda cause: cause.field)
         for name in needed:
             if name not in value:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
-from phalanx.api.conform import ConformResult, Malformed, conform
 from phalanx.api.custom_resources.schema_validation import (
     EMBEDDED_RESOURCE,
     INT_OR_STRING,
@@ -28,9 +27,14 @@ from phalanx.api.custom_resources.schema_validation import (
     compile_schema,
 )
 from phalanx.api.definitions import SchemaNode
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import invalid
+from phalanx.api.errors import Cause, invalid
 from phalanx.api.kinds import Kind
+from phalanx.api.normalization import (
+    MAX_UNKNOWN_FIELDS,
+    Malformed,
+    NormalizationResult,
+    normalize,
+)
 from phalanx.api.schema import Schema
 from phalanx.api.validation.checks import CREATED
 from phalanx.api.validation.metadata import check_metadata
@@ -46,7 +50,8 @@ OBJECT_META = "meta.v1.ObjectMeta"
 
 # ------------------------------------------------------------------------------------------ pruning
 
-#: Prunes a value in place; returns the paths of unknown fields: `.spec.x`, `.list[0].y`.
+#: Prunes a value in place; returns the paths of the first unknown fields: `.spec.x`, `.list[0].y`.
+#: Not of all: thousands of fields may be below a key of a megabyte.
 Pruner = Callable[[Any], Sequence[str]]
 _SCALAR_TYPES = (str, int, float, bool)
 #: The keywords with which a schema describes the content of a value.
@@ -56,7 +61,7 @@ _CONTENT_KEYS = ("properties", "additionalProperties", "items", EMBEDDED_RESOURC
 def _prune_all(value: Any) -> Sequence[str]:
     """Prune a value without a schema: objects are emptied, other values stay."""
     if value.__class__ is dict:
-        unknown = [f".{key}" for key in value]
+        unknown = [f".{key}" for key in value][:MAX_UNKNOWN_FIELDS]
         value.clear()
         return unknown
     return _prune_items(_prune_all, value) if value.__class__ is list else ()
@@ -92,9 +97,10 @@ def _prune_nothing(value: Any) -> Sequence[str]:
 def _prune_items(prune: Pruner, value: list[Any]) -> Sequence[str]:
     unknown: list[str] = []
     for at, item in enumerate(value):
-        if item.__class__ not in _SCALAR_TYPES and (found := prune(item)):
+        found = () if item.__class__ in _SCALAR_TYPES else prune(item)
+        if found and len(unknown) < MAX_UNKNOWN_FIELDS:
             unknown += [f"[{at}]{path}" for path in found]
-    return unknown
+    return unknown[:MAX_UNKNOWN_FIELDS]
 
 
 def _compile_field_pruner(schema: Object, *, preserve_unknown: bool) -> Pruner:
@@ -123,10 +129,12 @@ def _compile_field_pruner(schema: Object, *, preserve_unknown: bool) -> Pruner:
                 if not (key in nullable if key in fields else keeps_null):
                     pruned.append(key)
             elif inner.__class__ not in _SCALAR_TYPES or prune_inner is _prune_metadata:
-                unknown += [f".{key}{path}" for path in prune_inner(inner)]
+                found = prune_inner(inner)
+                if found and len(unknown) < MAX_UNKNOWN_FIELDS:
+                    unknown += [f".{key}{path}" for path in found]
         for key in pruned:
             del value[key]
-        return unknown
+        return unknown[:MAX_UNKNOWN_FIELDS]
 
     return prune
 
@@ -134,7 +142,7 @@ def _compile_field_pruner(schema: Object, *, preserve_unknown: bool) -> Pruner:
 def _prune_metadata(value: Any) -> Sequence[str]:
     """Prune the metadata of the object, or of an embedded object."""
     try:
-        return [f".{path}" for path in conform(OBJECT_META, value).unknown_fields]
+        return [f".{path}" for path in normalize(OBJECT_META, value).unknown_fields]
     except Malformed as error:
         raise error.prefix_path(".metadata") from None
 
@@ -283,9 +291,9 @@ class CustomResourceStrategy:
         """The schema, for patches and field management."""
         return self._schema
 
-    def conform(self, obj: Object) -> ConformResult:
+    def normalize(self, obj: Object) -> NormalizationResult:
         """Prune unknown fields in place. Raises Malformed for metadata only."""
-        return ConformResult(tuple(path.removeprefix(".") for path in self._prune(obj)))
+        return NormalizationResult(tuple(path.removeprefix(".") for path in self._prune(obj)))
 
     def matches_structure(self, obj: Object) -> bool:
         """Whether the object has objects and lists where the schema has them; else it is
@@ -301,6 +309,9 @@ class CustomResourceStrategy:
         """Remove a status that is written through its subresource."""
         if self._has_status:
             obj.pop("status", None)
+
+    def prepare_for_update(self, new: Object, old: Object, now: str) -> None:
+        """Do nothing: no field of a custom resource follows from a change."""
 
     def validate(self, new: Object, old: Object | None, subresource: str) -> Sequence[Cause]:
         """Return what is invalid in an object, or in its status."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.api.conform import Malformed, conform
+from phalanx.api.normalization import Malformed, normalize
 from phalanx.api.validation.structural_schema import JSON_SCHEMA_PROPS, NESTED_SCHEMA_KEYS
 from phalanx.api.wire import Object
 
@@ -41,23 +41,23 @@ def default_definition(obj: Object) -> None:
     for version in spec.get("versions") or ():
         schema = (version.get("schema") or {}).get("openAPIV3Schema")
         if schema is not None:
-            _conform_nested_schemas(schema)
+            _normalize_nested_schemas(schema)
 
 
-def _conform_nested_schemas(schema: Object) -> None:
-    """Conform schemas nested in untyped fields; validation reports what cannot be conformed."""
+def _normalize_nested_schemas(schema: Object) -> None:
+    """Normalize schemas nested in untyped fields; validation reports malformed ones."""
     for key in NESTED_SCHEMA_KEYS:
         inner = schema.get(key)
         if isinstance(inner, dict):
             try:
-                conform(JSON_SCHEMA_PROPS, inner)
+                normalize(JSON_SCHEMA_PROPS, inner)
             except Malformed:
                 continue
-            _conform_nested_schemas(inner)
+            _normalize_nested_schemas(inner)
     for one in schema.get("properties", {}).values():
-        _conform_nested_schemas(one)
+        _normalize_nested_schemas(one)
     for one in _combined_schemas(schema):
-        _conform_nested_schemas(one)
+        _normalize_nested_schemas(one)
 
 
 def _combined_schemas(schema: Object) -> list[Object]:

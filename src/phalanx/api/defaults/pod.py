@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 
 from phalanx.api.core import PodSpec
-from phalanx.api.quantity import canonical_quantity, exact_value
-from phalanx.api.resources import container_requests
+from phalanx.api.resources import canonical_quantity, container_requests, exact_value
 from phalanx.api.wire import Object
 
 SCHEDULING_GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
@@ -103,6 +102,8 @@ def qos_class(spec: Object) -> str:
     parts = (
         [whole] if has_own else [c.get("resources") or {} for c in _main_and_init_containers(spec)]
     )
+    if not any(parts):
+        return "BestEffort"
     stated = [
         (_qos_quantities(part, "requests"), _qos_quantities(part, "limits")) for part in parts
     ]

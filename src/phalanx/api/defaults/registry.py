@@ -17,6 +17,7 @@ from functools import lru_cache
 import orjson
 
 from phalanx.api import kinds
+from phalanx.api.defaults import storage
 from phalanx.api.defaults.pod import default_pod, prepare_pod_for_create
 from phalanx.api.defaults.workloads import (
     default_cron_job,
@@ -24,13 +25,14 @@ from phalanx.api.defaults.workloads import (
     default_job_set,
     default_leader_worker_set,
     default_pod_template,
+    default_stateful_set,
     prepare_job_for_create,
+    prepare_stateful_set_for_create,
 )
-from phalanx.api.json_cache import CACHE_SIZE, MAX_CACHED_BYTES, compact_json
 from phalanx.api.kinds import RBAC_GROUP, Kind
 from phalanx.api.schema import schema
 from phalanx.api.validation.core_kinds import EXTERNAL_TYPES
-from phalanx.api.wire import Object
+from phalanx.api.wire import CACHE_SIZE, MAX_CACHED_BYTES, Object, compact_json
 
 _AFFINITY_SECONDS = 10_800
 
@@ -74,6 +76,7 @@ def _mirror_cluster_ip(spec: Object) -> None:
 
 DefaultFunction = Callable[[Object], None]
 CreateFunction = Callable[[Object, str], None]
+UpdateFunction = Callable[[Object, Object, str], None]
 
 _PREEMPT_LOWER_PRIORITY = "PreemptLowerPriority"
 _METADATA = "meta.v1.ObjectMeta"
@@ -113,6 +116,13 @@ def prepare_for_create(kind: Kind, obj: Object, now: str) -> None:
     """Set the initial state of a new object."""
     for begin in _CREATE_FUNCTIONS.get(kind.qualified_name, ()):
         begin(obj, now)
+
+
+def prepare_for_update(kind: Kind, new: Object, old: Object, now: str) -> None:
+    """Set what follows from the change of an object."""
+    update = _UPDATE_FUNCTIONS.get(kind.qualified_name)
+    if update is not None:
+        update(new, old, now)
 
 
 def _set_name_label(obj: Object) -> None:
@@ -165,20 +175,24 @@ def _default_container_limits(obj: Object) -> None:
             limit |= {"defaultRequest": requests} if requests else {}
 
 
-def _default_reclaim_policy(obj: Object) -> None:
-    obj["spec"].setdefault("persistentVolumeReclaimPolicy", "Retain")
-
-
-def _default_volume_mode(obj: Object) -> None:
-    obj["spec"].setdefault("volumeMode", "Filesystem")
-
-
 def _default_api_groups(obj: Object) -> None:
     """Set the API group of role references and subjects."""
     obj["roleRef"]["apiGroup"] = obj["roleRef"].get("apiGroup") or RBAC_GROUP
     for subject in obj.get("subjects", ()):
         if subject["kind"] in ("User", "Group"):
             subject["apiGroup"] = subject.get("apiGroup") or RBAC_GROUP
+
+
+def _default_endpoint_ports(obj: Object) -> None:
+    for port in obj.get("ports", ()):
+        port.setdefault("name", "")
+        port["protocol"] = port.get("protocol") or "TCP"
+
+
+def _drop_deprecated_topology(obj: Object) -> None:
+    """Drop the topology of endpoints, which discovery.k8s.io/v1 does not store."""
+    for endpoint in obj.get("endpoints", ()):
+        endpoint.pop("deprecatedTopology", None)
 
 
 def _default_device_count(obj: Object) -> None:
@@ -213,14 +227,6 @@ def _zero_budget_counts(obj: Object, now: str) -> None:
     obj["status"] = dict.fromkeys(_BUDGET_COUNTS, 0)
 
 
-def _set_volume_pending(obj: Object, now: str) -> None:
-    obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": now}
-
-
-def _set_claim_pending(obj: Object, now: str) -> None:
-    obj["status"] = {"phase": "Pending"}
-
-
 #: Functions by the qualified kind.
 _DEFAULTS: Mapping[str, tuple[DefaultFunction, ...]] = {
     kinds.NAMESPACE.qualified_name: (_set_name_label,),
@@ -229,8 +235,8 @@ _DEFAULTS: Mapping[str, tuple[DefaultFunction, ...]] = {
     kinds.POD_TEMPLATE.qualified_name: (default_pod_template,),
     kinds.SECRET.qualified_name: (_encode_string_data, _default_secret_type),
     kinds.SERVICE.qualified_name: (default_service,),
-    kinds.PERSISTENT_VOLUME.qualified_name: (_default_reclaim_policy, _default_volume_mode),
-    kinds.PERSISTENT_VOLUME_CLAIM.qualified_name: (_default_volume_mode,),
+    kinds.PERSISTENT_VOLUME.qualified_name: (storage.default_volume,),
+    kinds.PERSISTENT_VOLUME_CLAIM.qualified_name: (storage.default_volume_mode,),
     kinds.LIMIT_RANGE.qualified_name: (_default_container_limits,),
     kinds.JOB.qualified_name: (default_job,),
     kinds.CRON_JOB.qualified_name: (default_cron_job,),
@@ -239,8 +245,12 @@ _DEFAULTS: Mapping[str, tuple[DefaultFunction, ...]] = {
     kinds.PRIORITY_CLASS.qualified_name: (_default_class_preemption_policy,),
     kinds.POD_GROUP.qualified_name: (_default_group_preemption_policy,),
     kinds.COMPOSITE_POD_GROUP.qualified_name: (_default_group_preemption_policy,),
+    kinds.ENDPOINT_SLICE.qualified_name: (_default_endpoint_ports, _drop_deprecated_topology),
     kinds.RESOURCE_CLAIM.qualified_name: (_default_device_count,),
     kinds.RESOURCE_CLAIM_TEMPLATE.qualified_name: (_default_template_device_count,),
+    kinds.STORAGE_CLASS.qualified_name: (storage.default_storage_class,),
+    kinds.CSI_DRIVER.qualified_name: (storage.default_csi_driver,),
+    kinds.STATEFUL_SET.qualified_name: (default_stateful_set,),
     kinds.JOB_SET.qualified_name: (default_job_set,),
     kinds.LEADER_WORKER_SET.qualified_name: (default_leader_worker_set,),
 }
@@ -249,8 +259,8 @@ _CREATE_FUNCTIONS: Mapping[str, tuple[CreateFunction, ...]] = {
     kinds.NAMESPACE.qualified_name: (_activate_namespace,),
     kinds.POD.qualified_name: (prepare_pod_for_create,),
     kinds.SERVICE.qualified_name: (prepare_service_for_create,),
-    kinds.PERSISTENT_VOLUME.qualified_name: (_set_volume_pending,),
-    kinds.PERSISTENT_VOLUME_CLAIM.qualified_name: (_set_claim_pending,),
+    kinds.PERSISTENT_VOLUME.qualified_name: (storage.prepare_volume_for_create,),
+    kinds.PERSISTENT_VOLUME_CLAIM.qualified_name: (storage.prepare_claim_for_create,),
     kinds.RESOURCE_QUOTA.qualified_name: (_clear_status,),
     kinds.JOB.qualified_name: (prepare_job_for_create,),
     kinds.CRON_JOB.qualified_name: (_clear_status,),
@@ -258,6 +268,14 @@ _CREATE_FUNCTIONS: Mapping[str, tuple[CreateFunction, ...]] = {
     kinds.POD_GROUP.qualified_name: (_clear_status,),
     kinds.COMPOSITE_POD_GROUP.qualified_name: (_clear_status,),
     kinds.RESOURCE_CLAIM.qualified_name: (_clear_status,),
+    kinds.DEVICE_TAINT_RULE.qualified_name: (_clear_status,),
+    kinds.CSI_NODE.qualified_name: (_clear_status,),
+    kinds.VOLUME_ATTACHMENT.qualified_name: (storage.prepare_attachment_for_create,),
+    kinds.STATEFUL_SET.qualified_name: (prepare_stateful_set_for_create,),
     kinds.JOB_SET.qualified_name: (_remove_status,),
     kinds.LEADER_WORKER_SET.qualified_name: (_remove_status,),
+}
+
+_UPDATE_FUNCTIONS: Mapping[str, UpdateFunction] = {
+    kinds.PERSISTENT_VOLUME.qualified_name: storage.set_phase_transition_time,
 }

@@ -1,4 +1,4 @@
-"""Defaults of Jobs, CronJobs, JobSets and LeaderWorkerSets, and the labels of a Job's pods.
+"""Defaults of workloads (Jobs, StatefulSets, JobSets, …), and the labels of a Job's pods.
 
 The Job template of a CronJob gets none of a Job's own defaults: the Job that is created from it
 gets them. The Jobs inside a JobSet are defaulted in place.
@@ -105,6 +105,39 @@ def _generate_selector(job: Object) -> None:
         labels.setdefault(key, meta.get("uid", ""))
     selected = spec.setdefault("selector", {}).setdefault("matchLabels", {})
     selected.setdefault(SELECTOR_LABEL, meta.get("uid", ""))
+
+
+_STATEFUL_SET_DEFAULTS: Mapping[str, Any] = {
+    "podManagementPolicy": "OrderedReady",
+    "replicas": 1,
+    "revisionHistoryLimit": 10,
+}
+_RETENTION_FIELDS = ("whenDeleted", "whenScaled")
+
+
+def default_stateful_set(stateful_set: Object) -> None:
+    """Apply the defaults of a StatefulSet; its claim templates become whole claims."""
+    spec = stateful_set["spec"]
+    for key, default in _STATEFUL_SET_DEFAULTS.items():
+        spec.setdefault(key, default)
+    strategy = spec["updateStrategy"]
+    if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
+        rolling = strategy.setdefault("rollingUpdate", {})
+        rolling.setdefault("partition", 0)
+        rolling.setdefault("maxUnavailable", 1)
+    retention = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
+    for field in _RETENTION_FIELDS:
+        retention.setdefault(field, "Retain")
+    default_pod_spec(spec["template"]["spec"])
+    for claim in spec.get("volumeClaimTemplates", ()):
+        claim |= {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
+        claim["spec"].setdefault("volumeMode", "Filesystem")
+        claim["status"].setdefault("phase", "Pending")
+
+
+def prepare_stateful_set_for_create(stateful_set: Object, now: str) -> None:
+    """Reset the status of a new StatefulSet."""
+    stateful_set["status"] = {"replicas": 0, "availableReplicas": 0}
 
 
 _JOB_SET_DEFAULTS: Mapping[str, Any] = {

@@ -21,12 +21,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
+from itertools import islice
 from operator import or_
 from typing import Any, Final, NamedTuple
 
 import orjson
 
-from phalanx.api.errors import Cause
+from phalanx.api.errors import MAX_CAUSES, Cause
 from phalanx.api.field_management.field_set import BadFieldSet, FieldSet, format_path
 from phalanx.api.field_management.merge_diff import (
     compare,
@@ -260,7 +261,11 @@ def _tracked_entries(
 
 def _find_conflicts(entries: Iterable[Object], changed: FieldSet) -> ApplyConflicts:
     found = ((_entry_owner(entry), _entry_fields(entry) & changed) for entry in entries)
-    conflicts = ((owner, tuple(map(format_path, fields))) for owner, fields in found if fields)
+    conflicts = (
+        (owner, tuple(map(format_path, islice(fields, MAX_CAUSES))))
+        for owner, fields in found
+        if fields
+    )
     return ApplyConflicts(tuple(sorted(conflicts, key=lambda row: row[0])))
 
 

@@ -36,9 +36,8 @@ from phalanx.api.field_management.field_types import (
     empty_object,
     schema_type,
 )
-from phalanx.api.json_cache import CACHE_SIZE, MAX_CACHED_BYTES, compact_json
 from phalanx.api.schema import Schema
-from phalanx.api.wire import Object
+from phalanx.api.wire import CACHE_SIZE, MAX_CACHED_BYTES, Object, compact_json
 
 #: Fields without owner: identity, and fields that the server sets.
 _UNOWNED: Final = frozenset({"apiVersion", "kind", "metadata"})
@@ -302,13 +301,14 @@ def _remove_from_value(value_type: FieldType | None, value: Any, removed: Tree |
             for item, branch in items
             if not _is_removed(branch)
         ]
-    return {
-        name: _remove_from_value(
-            value_type.field_type(name), part, removed.get(field_element(name))
-        )
-        for name, part in value.items()
-        if not _is_removed(removed.get(field_element(name)))
-    }
+    kept: Object = {}
+    for name, part in value.items():
+        branch = removed.get(field_element(name))
+        if branch is None:
+            kept[name] = part
+        elif not _is_removed(branch):
+            kept[name] = _remove_from_value(value_type.field_type(name), part, branch)
+    return kept
 
 
 def _is_removed(branch: Tree | None) -> bool:
@@ -318,6 +318,9 @@ def _is_removed(branch: Tree | None) -> bool:
 def _include_parent_structs(value_type: FieldType | None, tree: Tree) -> Tree:
     result: Tree = {}
     for element, branch in tree.items():
+        if not branch:
+            result[element] = branch
+            continue
         inner = (
             value_type.item
             if isinstance(value_type, AssociativeList)
@@ -340,6 +343,7 @@ def _find_error(value_type: FieldType | None, value: Any, path: ElementPath) -> 
     below = (
         _find_error(value_type.field_type(name), part, (*path, field_element(name)))
         for name, part in value.items()
+        if isinstance(part, (dict, list))
     )
     return next(filter(None, below), "")
 

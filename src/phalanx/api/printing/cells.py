@@ -1,4 +1,4 @@
-"""Cells of `kubectl get`: fields, ages, lists, labels and selectors of an object.
+"""Columns of `kubectl get` and their cells: fields, ages, lists, labels and selectors.
 
 A cell is a function from an object and the current time to a value; `columns.py` assembles them.
 """
@@ -6,6 +6,7 @@ A cell is a function from an object and the current time to a value; `columns.py
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from phalanx.api.meta import parse_timestamp
@@ -15,6 +16,22 @@ from phalanx.api.wire import Object
 Cell = Callable[[Object, float], Any]
 NONE, UNKNOWN, UNSET = "<none>", "<unknown>", "<unset>"
 _DAY, _YEAR = 86_400, 365 * 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column; priority 0 is always shown, 1 only with `-o wide`."""
+
+    name: str
+    cell: Cell
+    type: str = "string"
+    priority: int = 0
+    description: str = ""
+
+    @property
+    def format(self) -> str:
+        """The format of the column: `name` for the name, which kubectl treats specially."""
+        return "name" if self.name == "Name" else ""
 
 
 def format_duration(elapsed: float) -> str:
@@ -97,3 +114,7 @@ def label_selector(path: str) -> Cell:
     """Return a cell with a label selector."""
     read = field_at(path, {})
     return lambda obj, now: format_selector(read(obj, now)) or NONE
+
+
+NAME_COLUMN = Column("Name", field_at("metadata.name"))
+AGE_COLUMN = Column("Age", time_since("metadata.creationTimestamp"))

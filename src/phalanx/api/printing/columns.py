@@ -6,44 +6,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from phalanx.api.meta import parse_timestamp
 from phalanx.api.printing.cells import (
+    AGE_COLUMN,
+    NAME_COLUMN,
     NONE,
     UNKNOWN,
     UNSET,
     Cell,
+    Column,
     field_at,
     format_duration,
     item_count,
     item_list,
     label_selector,
     labels,
-    time_since,
 )
+from phalanx.api.printing.storage_columns import STORAGE_COLUMNS
 from phalanx.api.scheduling import POD_GROUP_INITIALLY_SCHEDULED
 from phalanx.api.wire import Object
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column; priority 0 is always shown, 1 only with `-o wide`."""
-
-    name: str
-    cell: Cell
-    type: str = "string"
-    priority: int = 0
-    description: str = ""
-
-    @property
-    def format(self) -> str:
-        """The format of the column: `name` for the name, which kubectl treats specially."""
-        return "name" if self.name == "Name" else ""
-
-
-NAME_COLUMN = Column("Name", field_at("metadata.name"))
-AGE_COLUMN = Column("Age", time_since("metadata.creationTimestamp"))
 
 
 def _ready_containers(pod: Object, now: float) -> str:
@@ -200,11 +182,6 @@ def _container_columns(pod_spec: str) -> tuple[Column, ...]:
 
 # -------------------------------------------------------------------------- services and volumes
 
-_ACCESS_MODE_NAMES = {
-    "ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX",
-    "ReadWriteOncePod": "RWOP",
-}  # fmt: skip
-
 
 def _external_ip(service: Object, now: float) -> str:
     spec = service.get("spec", {})
@@ -226,19 +203,34 @@ def _port(port: Object) -> str:
     return f"{port.get('port')}{node}/{port.get('protocol', 'TCP')}"
 
 
-def _access_modes(path: str) -> Cell:
-    read = field_at(path, ())
-    return lambda obj, now: ",".join(_ACCESS_MODE_NAMES.get(mode, mode) for mode in read(obj, now))
+def _endpoint_ports(endpoint_slice: Object, now: float) -> str:
+    ports = endpoint_slice.get("ports", ())
+    return _first_three([str(port.get("port", port.get("name", "*"))) for port in ports])
 
 
-def _phase(obj: Object, now: float) -> str:
-    deleted = obj["metadata"].get("deletionTimestamp")
-    return "Terminating" if deleted else str(obj.get("status", {}).get("phase", ""))
+def _endpoint_addresses(endpoint_slice: Object, now: float) -> str:
+    endpoints = endpoint_slice.get("endpoints", ())
+    return _first_three([address for one in endpoints for address in one.get("addresses", ())])
 
 
-def _claim_reference(volume: Object, now: float) -> str:
-    claim = volume.get("spec", {}).get("claimRef")
-    return f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else ""
+def _first_three(texts: list[str]) -> str:
+    more = f" + {len(texts) - 3} more..." if len(texts) > 3 else ""
+    return f"{','.join(texts[:3])}{more}" or "<unset>"
+
+
+def _controller_name(revision: Object, now: float) -> str:
+    owners = revision["metadata"].get("ownerReferences") or ()
+    owner = next((one for one in owners if one.get("controller")), None)
+    if owner is None:
+        return NONE
+    group = owner.get("apiVersion", "").rpartition("/")[0]
+    kind = owner["kind"].lower() + (f".{group}" if group else "")
+    return f"{kind}/{owner['name']}"
+
+
+def _set_ready(stateful_set: Object, now: float) -> str:
+    ready = stateful_set.get("status", {}).get("readyReplicas", 0)
+    return f"{ready}/{stateful_set.get('spec', {}).get('replicas', 0)}"
 
 
 def _quota_usage(*, limits: bool) -> Cell:
@@ -321,6 +313,12 @@ PRINTER_COLUMNS: Mapping[str, tuple[Column, ...]] = {
     "ClusterRoleBinding": _BINDING_COLUMNS,
     "CompositePodGroup": (NAME_COLUMN, *_GROUP_COLUMNS, AGE_COLUMN),
     "ConfigMap": (NAME_COLUMN, Column("Data", _data_count, "integer"), AGE_COLUMN),
+    "ControllerRevision": (
+        NAME_COLUMN,
+        Column("Controller", _controller_name),
+        Column("Revision", field_at("revision", 0), "integer"),
+        AGE_COLUMN,
+    ),
     "CustomResourceDefinition": (
         NAME_COLUMN,
         Column("Created At", field_at("metadata.creationTimestamp"), "date"),
@@ -335,6 +333,13 @@ PRINTER_COLUMNS: Mapping[str, tuple[Column, ...]] = {
         AGE_COLUMN,
         *_container_columns("spec.jobTemplate.spec.template.spec"),
         Column("Selector", label_selector("spec.jobTemplate.spec.selector"), priority=1),
+    ),
+    "EndpointSlice": (
+        NAME_COLUMN,
+        Column("AddressType", field_at("addressType")),
+        Column("Ports", _endpoint_ports),
+        Column("Endpoints", _endpoint_addresses),
+        AGE_COLUMN,
     ),
     "Event": (
         Column(
@@ -412,30 +417,6 @@ PRINTER_COLUMNS: Mapping[str, tuple[Column, ...]] = {
             field_at("status.nodeInfo.containerRuntimeVersion", UNKNOWN),
             priority=1,
         ),
-    ),
-    "PersistentVolume": (
-        NAME_COLUMN,
-        Column("Capacity", field_at("spec.capacity.storage")),
-        Column("Access Modes", _access_modes("spec.accessModes")),
-        Column("Reclaim Policy", field_at("spec.persistentVolumeReclaimPolicy")),
-        Column("Status", _phase),
-        Column("Claim", _claim_reference),
-        Column("StorageClass", field_at("spec.storageClassName")),
-        Column("VolumeAttributesClass", field_at("spec.volumeAttributesClassName", UNSET)),
-        Column("Reason", field_at("status.reason")),
-        AGE_COLUMN,
-        Column("VolumeMode", field_at("spec.volumeMode", UNSET), priority=1),
-    ),
-    "PersistentVolumeClaim": (
-        NAME_COLUMN,
-        Column("Status", _phase),
-        Column("Volume", field_at("spec.volumeName")),
-        Column("Capacity", field_at("status.capacity.storage")),
-        Column("Access Modes", _access_modes("status.accessModes")),
-        Column("StorageClass", field_at("spec.storageClassName")),
-        Column("VolumeAttributesClass", field_at("spec.volumeAttributesClassName", UNSET)),
-        AGE_COLUMN,
-        Column("VolumeMode", field_at("spec.volumeMode", UNSET), priority=1),
     ),
     "NodeMetrics": (
         NAME_COLUMN,
@@ -516,6 +497,13 @@ PRINTER_COLUMNS: Mapping[str, tuple[Column, ...]] = {
         Column("Secrets", item_count("secrets"), "integer"),
         AGE_COLUMN,
     ),
+    "StatefulSet": (
+        NAME_COLUMN,
+        Column("Ready", _set_ready),
+        AGE_COLUMN,
+        *_container_columns("spec.template.spec"),
+    ),
+    **STORAGE_COLUMNS,
 }
 
 #: The columns of kinds without rows.

@@ -21,8 +21,9 @@ from typing import Any, Final
 
 import orjson
 
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import (
+from phalanx.api.errors import (
+    MAX_CAUSES,
+    Cause,
     Causes,
     duplicate,
     forbidden,
@@ -33,7 +34,7 @@ from phalanx.api.field_errors import (
     unsupported,
 )
 from phalanx.api.formats import StringValidator
-from phalanx.api.json_cache import CACHE_SIZE, MAX_CACHED_BYTES, compact_json
+from phalanx.api.wire import CACHE_SIZE, MAX_CACHED_BYTES, compact_json
 
 
 class _Created:
@@ -49,30 +50,34 @@ IMMUTABLE = "field is immutable"
 def struct(*rows: tuple[str, Check]) -> Check:
     """Check each field by its own check.
 
-    Most fields are absent and most checks accept absence. So an object is first searched for any
-    failure among present, previously present and mandatory fields, and only then reported in order.
+    Most fields are absent and most checks accept absence. So only present, previously present and
+    mandatory fields are checked. Causes are in the order of the rows.
     """
     optional = {name: inner for name, inner in rows if not _rejects_absence(inner)}
     needed_rows = tuple((name, inner) for name, inner in rows if name not in optional)
-
-    def report_in_order(fields: Any, old: Any) -> Causes:
-        found: list[Cause] = []
-        for name, inner in rows:
-            was = CREATED if old is CREATED else old.get(name)
-            found += prefix_causes(name, inner(fields.get(name), was))
-        return found
+    assert len({name for name, _ in rows}) == len(rows), "one row per field"
 
     def check(new: Any, old: Any) -> Causes:
         fields, before = new or {}, old or {}
         is_new = old is CREATED
+        failed: dict[str, Causes] = {}
         for name, needed_check in needed_rows:
-            if needed_check(fields.get(name), CREATED if is_new else before.get(name)):
-                return report_in_order(fields, before)
+            if causes := needed_check(fields.get(name), CREATED if is_new else before.get(name)):
+                failed[name] = causes
         for name in fields if is_new else {**before, **fields}:
             inner = optional.get(name)
-            if inner and inner(fields.get(name), CREATED if is_new else before.get(name)):
-                return report_in_order(fields, before)
-        return ()
+            if inner and (
+                causes := inner(fields.get(name), CREATED if is_new else before.get(name))
+            ):
+                failed[name] = causes
+        if not failed:
+            return ()
+        return [
+            cause
+            for name, _ in rows
+            if name in failed
+            for cause in prefix_causes(name, failed[name])
+        ]
 
     return check
 
@@ -150,10 +155,12 @@ def each(check: Check) -> Check:
     """Check every item of a list, on updates too as if it were new."""
 
     def check_each(new: Any, old: Any) -> Causes:
-        found: Causes = ()
+        found: list[Cause] = []
         for at, item in enumerate(new):
             if causes := check(item, CREATED):
-                found = [*found, *prefix_causes(f"[{at}]", causes)]
+                found += prefix_causes(f"[{at}]", causes)
+                if len(found) >= MAX_CAUSES:
+                    break
         return found
 
     return check_each
@@ -164,11 +171,13 @@ def each_keyed(key: str, check: Check) -> Check:
 
     def check_each(new: Any, old: Any) -> Causes:
         before = {} if old is CREATED else {item.get(key): item for item in old}
-        found: Causes = ()
+        found: list[Cause] = []
         for at, item in enumerate(new):
             was = before.get(item.get(key), CREATED)
             if item != was and (causes := check(item, was)):
-                found = [*found, *prefix_causes(f"[{at}]", causes)]
+                found += prefix_causes(f"[{at}]", causes)
+                if len(found) >= MAX_CAUSES:
+                    break
         return found
 
     return check_each
@@ -180,8 +189,9 @@ def fixed_items(key: str, check: Check) -> Check:
     def check_items(new: Any, old: Any) -> Causes:
         if old is CREATED:
             return check(new, old)
-        now, before = [item.get(key) for item in new], [item.get(key) for item in old]
-        added = [at for at, name in enumerate(now) if name not in before]
+        now = dict.fromkeys(item.get(key) for item in new)
+        before = dict.fromkeys(item.get(key) for item in old)
+        added = [at for at, item in enumerate(new) if item.get(key) not in before]
         found = [forbidden(f"[{at}]", "item may not be added") for at in added]
         if any(name not in now for name in before):
             found.append(forbidden("", "item may not be removed"))

@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import (
+from phalanx.api.errors import (
+    Cause,
     Causes,
     duplicate,
     forbidden,

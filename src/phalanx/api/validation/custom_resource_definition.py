@@ -12,8 +12,7 @@ from typing import Any
 
 from phalanx.api.custom_resources.json_path import field_keys
 from phalanx.api.defaults.custom_resource_definition import ESTABLISHED, find_condition
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import Causes, forbidden, invalid, required, unsupported
+from phalanx.api.errors import Cause, Causes, forbidden, invalid, required, unsupported
 from phalanx.api.formats import validate_dns_subdomain, validate_service_name
 from phalanx.api.validation.checks import (
     CREATED,

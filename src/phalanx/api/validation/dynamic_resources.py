@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import (
+from phalanx.api.errors import (
+    Cause,
     Causes,
     duplicate,
     forbidden,
@@ -431,6 +431,28 @@ _SLICE_SPEC = all_of(
         ),
     ),
     _check_one_node_selection,
+)
+
+check_device_taint_rule: Check = struct(
+    (
+        "spec",
+        struct(
+            (
+                "deviceSelector",
+                if_present(
+                    struct(
+                        ("driver", optional(check_driver_name)),
+                        ("pool", optional(_check_pool_name)),
+                        ("device", optional(_DEVICE_NAME)),
+                    )
+                ),
+            ),
+            ("taint", _DEVICE_TAINT),
+        ),
+    )
+)
+check_device_taint_rule_status: Check = struct(
+    ("status", if_present(struct(("conditions", check_conditions))))
 )
 
 check_resource_slice: Check = struct(("spec", if_present(_SLICE_SPEC)))

@@ -17,8 +17,15 @@ from typing import Any
 
 from phalanx.api.cron_schedule import BadSchedule, parse_schedule
 from phalanx.api.defaults.workloads import NAME_LABELS, UID_LABELS
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import Causes, invalid, prefix_causes, required, too_long, unsupported
+from phalanx.api.errors import (
+    Cause,
+    Causes,
+    invalid,
+    prefix_causes,
+    required,
+    too_long,
+    unsupported,
+)
 from phalanx.api.formats import validate_dns_label, validate_dns_subdomain
 from phalanx.api.selectors import BadSelector, selector_matches
 from phalanx.api.validation.checks import (

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from phalanx.api.batch import BadIndexes, count_indexes, parse_indexes
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import (
+from phalanx.api.errors import (
+    Cause,
     Causes,
     duplicate,
     invalid,
@@ -67,6 +67,12 @@ def has_gang_policy_only(spec: Object) -> bool:
     """Whether `gangPolicy` alone decides how the pods of a Job are scheduled."""
     policy = (spec.get("scheduling") or {}).get("schedulingPolicy")
     return not policy and bool(_gang_policy_of(spec))
+
+
+def asks_for_gang(spec: Object) -> bool:
+    """Whether a Job names a gang policy, in `scheduling` or in `gangPolicy`."""
+    policy = (spec.get("scheduling") or {}).get("schedulingPolicy") or {}
+    return "gang" in policy or _gang_policy_of(spec) == JOB_AS_GANG
 
 
 def is_inferred_gang(spec: Object) -> bool:

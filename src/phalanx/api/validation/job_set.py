@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import Causes, forbidden, invalid, prefix_causes
+from phalanx.api.errors import Cause, Causes, forbidden, invalid, prefix_causes
 from phalanx.api.formats import validate_dns_subdomain, validate_label_value, validate_service_name
 from phalanx.api.validation.checks import (
     CREATED,

@@ -24,8 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import Causes, duplicate, forbidden, invalid, prefix_causes, too_long
+from phalanx.api.errors import Cause, Causes, duplicate, forbidden, invalid, prefix_causes, too_long
 from phalanx.api.formats import validate_condition_reason
 from phalanx.api.regex import BadPattern, compile_pattern
 from phalanx.api.validation.checks import (

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from phalanx.api.batch import BadIndexes, IndexInterval, first_shared_index, parse_indexes
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import Causes, duplicate, invalid, prefix_causes, required
+from phalanx.api.errors import Cause, Causes, duplicate, invalid, prefix_causes, required
 from phalanx.api.validation.checks import (
     CREATED,
     Check,

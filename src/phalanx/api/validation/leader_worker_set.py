@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import (
+from phalanx.api.errors import (
+    Cause,
     Causes,
     duplicate,
     forbidden,

@@ -11,7 +11,7 @@ These fields may change after creation; everything else is immutable:
     terminationGracePeriodSeconds               from a negative number to 1
 
 The subresources `resize` and `ephemeralcontainers` are checked for their own fields only: the
-server resets all other fields to the stored object first (`server/subresource_strategy.py`).
+server resets all other fields to the stored object first (`server/request_bodies.py`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from phalanx.api.defaults.pod import qos_class
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import Causes, duplicate, forbidden, invalid, not_found, prefix_causes
+from phalanx.api.errors import (
+    Cause,
+    Causes,
+    duplicate,
+    forbidden,
+    invalid,
+    not_found,
+    prefix_causes,
+)
 from phalanx.api.formats import (
     validate_dns_label,
     validate_dns_subdomain,

@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import Causes, duplicate, invalid, required
+from phalanx.api.errors import Cause, Causes, duplicate, invalid, required
 from phalanx.api.formats import validate_dns_label, validate_dns_subdomain, validate_path_segment
 from phalanx.api.scheduling import MAX_USER_PRIORITY
 from phalanx.api.validation.checks import (
@@ -56,6 +55,8 @@ SUBDOMAIN = string_format(validate_dns_subdomain)
 
 #: Counts of members in the status.
 POD_COUNT_FIELDS = ("pendingPods", "scheduledPods", "succeededPods", "failedPods")
+#: Counts that only a PodGroup has.
+_OWN_COUNT_FIELDS = ("desiredPods", "readyPods")
 
 #: A field and its check, as `struct` takes them.
 FieldCheck = tuple[str, Check]
@@ -163,13 +164,18 @@ def _check_claim_statuses(new: Any, old: Any) -> Causes:
 
 
 NON_NEGATIVE_COUNT = optional(minimum(0))
+_SHORTFALL = struct(
+    ("missingMembers", NON_NEGATIVE_COUNT),
+    ("requests", optional(each(struct(("members", NON_NEGATIVE_COUNT))))),
+)
 _POD_GROUP_STATUS = struct(
     ("conditions", check_conditions),
     (
         "resourceClaimStatuses",
         optional(max_items(MAX_CLAIMS, all_of(unique("name"), each(_CLAIM_STATUS)))),
     ),
-    *((field, NON_NEGATIVE_COUNT) for field in POD_COUNT_FIELDS),
+    *((field, NON_NEGATIVE_COUNT) for field in (*POD_COUNT_FIELDS, *_OWN_COUNT_FIELDS)),
+    ("shortfall", if_present(_SHORTFALL)),
 )
 
 check_pod_group_status: Check = all_of(struct(("status", _POD_GROUP_STATUS)), _check_claim_statuses)

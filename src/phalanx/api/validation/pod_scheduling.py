@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import (
+from phalanx.api.errors import (
+    Cause,
     Causes,
     duplicate,
     forbidden,
     invalid,
     prefix_causes,
     required,
+    too_many,
     unsupported,
 )
 from phalanx.api.formats import (
@@ -21,6 +23,7 @@ from phalanx.api.formats import (
     validate_label_value,
 )
 from phalanx.api.validation.checks import (
+    CREATED,
     Check,
     all_of,
     each,
@@ -123,21 +126,19 @@ def _check_weight(new: Any, old: Any) -> Causes:
     return () if 1 <= (new or 0) <= 100 else [invalid("", new or 0, "must be in the range 1-100")]
 
 
-NODE_AFFINITY: Check = struct(
-    (
-        _REQUIRED,
-        if_present(
-            all_of(
-                _check_has_terms,
-                struct(
-                    (
-                        "nodeSelectorTerms",
-                        optional(each(_node_selector_term(all_of(_NODE_EXPRESSION, _NODE_VALUES)))),
-                    )
-                ),
-            )
-        ),
+#: A node selector: terms of which one must match.
+NODE_SELECTOR: Check = all_of(
+    _check_has_terms,
+    struct(
+        (
+            "nodeSelectorTerms",
+            optional(each(_node_selector_term(all_of(_NODE_EXPRESSION, _NODE_VALUES)))),
+        )
     ),
+)
+
+NODE_AFFINITY: Check = struct(
+    (_REQUIRED, if_present(NODE_SELECTOR)),
     (
         _PREFERRED,
         optional(
@@ -262,6 +263,49 @@ SPREAD_CONSTRAINTS: Check = all_of(
     ),
     _check_unique_constraints,
 )
+
+# ---------------------------------------------------------------------------- number of constraints
+
+#: The terms of pod affinity and anti-affinity and the spread constraints of one pod: for each, the
+#: scheduler counts pods in the whole cluster. And its requirements on nodes: for each, it compares
+#: all nodes.
+MAX_PEER_TERMS, MAX_NODE_REQUIREMENTS = 200, 1000
+
+
+def check_constraint_counts(new: Any, old: Any) -> Causes:
+    """Limit the constraints of a pod spec that the scheduler evaluates one by one."""
+    affinity, spreads = new.get("affinity") or {}, new.get("topologySpreadConstraints") or ()
+    before = {} if old is CREATED else old or {}
+    fields = ("affinity", "topologySpreadConstraints", "nodeSelector")
+    if before and all(new.get(field) == before.get(field) for field in fields):
+        return ()
+    found: list[Cause] = []
+    terms = sum(
+        len((affinity.get(side) or {}).get(strength) or ())
+        for side in ("podAffinity", "podAntiAffinity")
+        for strength in (_REQUIRED, _PREFERRED)
+    )
+    if terms > MAX_PEER_TERMS:
+        found.append(too_many("affinity", terms, MAX_PEER_TERMS))
+    elif terms + len(spreads) > MAX_PEER_TERMS:
+        found.append(too_many("topologySpreadConstraints", len(spreads), MAX_PEER_TERMS - terms))
+    if len(new.get("nodeSelector") or ()) > MAX_NODE_REQUIREMENTS:
+        found.append(too_many("nodeSelector", len(new["nodeSelector"]), MAX_NODE_REQUIREMENTS))
+    requirements = _count_node_requirements(affinity.get("nodeAffinity") or {})
+    if requirements > MAX_NODE_REQUIREMENTS:
+        found.append(too_many("affinity.nodeAffinity", requirements, MAX_NODE_REQUIREMENTS))
+    return found
+
+
+def _count_node_requirements(affinity: Mapping[str, Any]) -> int:
+    """Count the requirements of all terms; a term without requirements counts as one."""
+    terms = list((affinity.get(_REQUIRED) or {}).get("nodeSelectorTerms") or ())
+    terms += [term.get("preference") or {} for term in affinity.get(_PREFERRED) or ()]
+    return sum(
+        max(len(term.get("matchExpressions") or ()) + len(term.get("matchFields") or ()), 1)
+        for term in terms
+    )
+
 
 # ------------------------------------------------------------------------------ gates and group
 

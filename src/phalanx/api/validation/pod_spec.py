@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import Causes, duplicate, forbidden, invalid, prefix_causes, required
+from phalanx.api.errors import Cause, Causes, duplicate, forbidden, invalid, prefix_causes, required
 from phalanx.api.formats import validate_dns_label, validate_dns_subdomain, validate_ip
 from phalanx.api.validation.checks import (
     Check,
@@ -40,6 +39,7 @@ from phalanx.api.validation.pod_scheduling import (
     SCHEDULING_GROUP,
     SPREAD_CONSTRAINTS,
     TOLERATIONS,
+    check_constraint_counts,
     check_scheduling_gates,
 )
 from phalanx.api.validation.resources import check_container_claims, check_resources
@@ -110,9 +110,9 @@ def _check_claim_references(new: Any, old: Any) -> Causes:
     found: list[Cause] = []
     for field, containers in _container_lists(new):
         for at, container in enumerate(containers):
-            claims = container.get("resources", {}).get("claims", [])
-            place = f"{field}[{at}].resources.claims"
-            found += prefix_causes(place, check_container_claims(claims, known))
+            if claims := container.get("resources", {}).get("claims"):
+                place = f"{field}[{at}].resources.claims"
+                found += prefix_causes(place, check_container_claims(claims, known))
     return found
 
 
@@ -275,4 +275,5 @@ POD_SPEC: Check = all_of(
     _check_process_namespace,
     _check_group_or_responders,
     _check_sleep_hooks,
+    check_constraint_counts,
 )

@@ -20,9 +20,9 @@ from functools import cache
 from typing import Any
 
 from phalanx.api.conversion.workload_references import WORKLOAD_ANNOTATIONS, is_replica_group
-from phalanx.api.field_errors import Causes, forbidden, prefix_causes
-from phalanx.api.field_tree import FieldTree, build_field_tree
+from phalanx.api.errors import Causes, forbidden, prefix_causes
 from phalanx.api.formats import validate_dns_label
+from phalanx.api.schema import FieldTree, build_field_tree
 from phalanx.api.validation.checks import (
     Check,
     all_of,
@@ -37,7 +37,8 @@ from phalanx.api.validation.volumes import check_persistent_volume_claim
 from phalanx.api.wire import Object
 
 
-def _check_template_metadata(new: Any, old: Any) -> Causes:
+def check_template_metadata(new: Any, old: Any) -> Causes:
+    """Check the labels and annotations of a pod template."""
     meta = (new or {}).get("metadata") or {}
     return [
         *prefix_causes("labels", check_labels(meta.get("labels"), old)),
@@ -52,7 +53,7 @@ def _check_no_ephemeral_containers(new: Any, old: Any) -> Causes:
 
 
 POD_TEMPLATE_SPEC: Check = all_of(
-    _check_template_metadata,
+    check_template_metadata,
     struct(("spec", if_present(all_of(POD_SPEC, _check_no_ephemeral_containers)))),
 )
 

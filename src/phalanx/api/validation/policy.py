@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import Causes, invalid, required, unsupported
+from phalanx.api.errors import Cause, Causes, invalid, required, unsupported
 from phalanx.api.formats import validate_dns_subdomain, validate_path_segment
 from phalanx.api.kinds import RBAC_GROUP
 from phalanx.api.validation.checks import (

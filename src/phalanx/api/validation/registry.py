@@ -12,13 +12,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from phalanx.api import kinds
-from phalanx.api.errors import Cause
+from phalanx.api.errors import Cause, Causes, forbidden, invalid, prefix_causes, too_long
 from phalanx.api.feature_gates import JOB_GANG_INFERENCE, FeatureGates
-from phalanx.api.field_errors import Causes, forbidden, invalid, prefix_causes, too_long
 from phalanx.api.formats import validate_config_key, validate_finalizer, validate_label_key
 from phalanx.api.kinds import JOB, Kind
 from phalanx.api.scheduling import MAX_USER_PRIORITY, SYSTEM_PRIORITY_CLASSES
-from phalanx.api.validation import dynamic_resources, policy, resources, volumes
+from phalanx.api.validation import dynamic_resources, policy, resources, storage, volumes
 from phalanx.api.validation.checks import (
     CREATED,
     IMMUTABLE,
@@ -37,6 +36,7 @@ from phalanx.api.validation.checks import (
 )
 from phalanx.api.validation.core_kinds import check_node, check_secret, check_service
 from phalanx.api.validation.dynamic_resources import check_resource_slice
+from phalanx.api.validation.endpoint_slice import check_endpoint_slice
 from phalanx.api.validation.job import check_cron_job, check_job
 from phalanx.api.validation.job_policies import check_inferred_gang_size
 from phalanx.api.validation.job_set import check_job_set, check_job_set_status
@@ -60,6 +60,11 @@ from phalanx.api.validation.pod_group import (
     check_workload,
 )
 from phalanx.api.validation.pod_template import check_pod_template
+from phalanx.api.validation.stateful_set import (
+    check_controller_revision,
+    check_stateful_set,
+    check_stateful_set_status,
+)
 from phalanx.api.wire import Object
 
 #: Maximum size of a ConfigMap's data, in bytes.
@@ -291,11 +296,24 @@ _CHECKS: Mapping[tuple[str, str], Check] = {
         (kinds.COMPOSITE_POD_GROUP, "status", check_composite_pod_group_status),
         (kinds.WORKLOAD, "", check_workload),
         (kinds.LEASE, "", _LEASE),
+        (kinds.ENDPOINT_SLICE, "", check_endpoint_slice),
         (kinds.DEVICE_CLASS, "", dynamic_resources.check_device_class),
         (kinds.RESOURCE_CLAIM, "", dynamic_resources.check_resource_claim),
         (kinds.RESOURCE_CLAIM, "status", dynamic_resources.check_resource_claim_status),
         (kinds.RESOURCE_CLAIM_TEMPLATE, "", dynamic_resources.check_resource_claim_template),
         (kinds.RESOURCE_SLICE, "", check_resource_slice),
+        (kinds.DEVICE_TAINT_RULE, "", dynamic_resources.check_device_taint_rule),
+        (kinds.DEVICE_TAINT_RULE, "status", dynamic_resources.check_device_taint_rule_status),
+        (kinds.STATEFUL_SET, "", check_stateful_set),
+        (kinds.STATEFUL_SET, "status", check_stateful_set_status),
+        (kinds.CONTROLLER_REVISION, "", check_controller_revision),
+        (kinds.STORAGE_CLASS, "", storage.check_storage_class),
+        (kinds.CSI_DRIVER, "", storage.check_csi_driver),
+        (kinds.CSI_NODE, "", storage.check_csi_node),
+        (kinds.CSI_STORAGE_CAPACITY, "", storage.check_csi_storage_capacity),
+        (kinds.VOLUME_ATTACHMENT, "", storage.check_volume_attachment),
+        (kinds.VOLUME_ATTACHMENT, "status", storage.check_volume_attachment_status),
+        (kinds.VOLUME_ATTRIBUTES_CLASS, "", storage.check_volume_attributes_class),
         (kinds.JOB_SET, "", check_job_set),
         (kinds.JOB_SET, "status", check_job_set_status),
         (kinds.LEADER_WORKER_SET, "", check_leader_worker_set),

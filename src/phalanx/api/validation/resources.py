@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import Causes, duplicate, forbidden, invalid, not_found, required
+from phalanx.api.errors import Cause, Causes, duplicate, forbidden, invalid, not_found, required
 from phalanx.api.formats import cached_validator, validate_label_key
-from phalanx.api.quantity import exact_value
+from phalanx.api.resources import exact_value
 from phalanx.api.validation.checks import (
     CREATED,
     IMMUTABLE,
@@ -174,7 +173,9 @@ def _check_quota_amounts(new: Any, old: Any) -> Causes:
 
 
 def _check_scopes(new: Any, old: Any) -> Causes:
-    found = [invalid("", new, "unsupported scope") for one in new if one not in _SCOPES]
+    # Each cause shows all scopes: no more causes than there are scopes.
+    count = min(sum(one not in _SCOPES for one in new), len(_SCOPES))
+    found = [invalid("", new, "unsupported scope")] * count
     opposed = [pair for pair in _CONFLICTING_SCOPES if all(one in new for one in pair)]
     return [*found, *(invalid("", new, "conflicting scopes") for _ in opposed)]
 

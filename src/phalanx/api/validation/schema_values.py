@@ -11,8 +11,7 @@ from typing import Any
 
 import orjson
 
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import Causes, invalid, too_long, unsupported
+from phalanx.api.errors import Cause, Causes, invalid, too_long, unsupported
 from phalanx.api.formats import FORMATS
 from phalanx.api.regex import compile_pattern
 from phalanx.api.wire import Object

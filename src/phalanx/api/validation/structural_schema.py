@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
 
-from phalanx.api.conform import Malformed, conform
 from phalanx.api.custom_resources.schema_validation import (
     EMBEDDED_RESOURCE,
     INT_OR_STRING,
@@ -29,8 +28,8 @@ from phalanx.api.custom_resources.structural_schema import (
     compile_rules,
     has_rules,
 )
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import Causes, duplicate, forbidden, invalid, required, unsupported
+from phalanx.api.errors import Cause, Causes, duplicate, forbidden, invalid, required, unsupported
+from phalanx.api.normalization import Malformed, normalize
 from phalanx.api.regex import BadPattern, compile_pattern
 from phalanx.api.validation.checks import CREATED, find_duplicate_values
 from phalanx.api.wire import Object
@@ -109,7 +108,7 @@ def _check_shapes(schema: Object, path: str) -> Iterator[Cause]:
             yield forbidden(place, "items must be a schema object and not an array")
             continue
         try:
-            conform(JSON_SCHEMA_PROPS, deepcopy(inner))
+            normalize(JSON_SCHEMA_PROPS, deepcopy(inner))
         except Malformed as error:
             yield invalid(place, "", f"must be a schema: {error}")
         else:

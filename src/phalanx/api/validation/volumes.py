@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import Causes, forbidden, invalid, not_found, required, unsupported
+from phalanx.api.errors import (
+    Cause,
+    Causes,
+    forbidden,
+    invalid,
+    not_found,
+    required,
+    too_long,
+    unsupported,
+)
 from phalanx.api.formats import validate_dns_label, validate_dns_subdomain
-from phalanx.api.quantity import exact_value
+from phalanx.api.resources import exact_value
 from phalanx.api.validation.checks import (
     CREATED,
     IMMUTABLE,
@@ -26,6 +34,7 @@ from phalanx.api.validation.checks import (
 )
 from phalanx.api.validation.containers import CONFIG_KEY, check_relative_path
 from phalanx.api.validation.metadata import check_selector
+from phalanx.api.validation.pod_scheduling import NODE_SELECTOR
 from phalanx.api.wire import Object
 
 
@@ -62,12 +71,18 @@ def _check_projection(new: Any, old: Any) -> Causes:
     return [forbidden(name, "may not specify more than 1 volume type") for name in named[1:]]
 
 
+def _check_export_path(new: Any, old: Any) -> Causes:
+    missing = [] if new else [required("")]
+    is_absolute = (new or "").startswith("/")
+    return missing if is_absolute else [*missing, invalid("", new, "must be an absolute path")]
+
+
 #: A path on the node.
 HOST_PATH: Check = struct(
     ("path", mandatory(_check_no_parent_segments)), ("type", optional(one_of(*_HOST_PATH_TYPES)))
 )
 #: An NFS share.
-NFS_VOLUME: Check = struct(("server", non_empty), ("path", non_empty))
+NFS_VOLUME: Check = struct(("server", non_empty), ("path", _check_export_path))
 
 #: Checks of the common volume sources; other sources are only counted.
 _VOLUME_SOURCES: Mapping[str, Check] = {
@@ -137,6 +152,13 @@ def _check_positive_quantity(place: str, amount: str) -> list[Cause]:
     return [invalid(place, amount, "must be greater than zero")]
 
 
+def _check_capacity_quantity(place: str, amount: str) -> list[Cause]:
+    found = _check_positive_quantity(place, amount)
+    if exact_value(amount) < 0:
+        found.insert(0, invalid(place, amount, "must be greater than or equal to 0"))
+    return found
+
+
 # --------------------------------------------------------------------------------------- volume
 
 #: Fields of a PersistentVolume's spec that are no volume source.
@@ -144,9 +166,20 @@ _NON_SOURCE_FIELDS = (
     "accessModes", "capacity", "claimRef", "mountOptions", "nodeAffinity",
     "persistentVolumeReclaimPolicy", "storageClassName", "volumeAttributesClassName", "volumeMode",
 )  # fmt: skip
+_MAX_DRIVER_NAME = 63
+
+
+def check_csi_driver_name(new: Any, old: Any) -> Causes:
+    """Require the name of a CSI driver: a DNS subdomain of any case, at most 63 characters."""
+    if not new:
+        return [required("")]
+    found = [too_long("", _MAX_DRIVER_NAME)] if len(new) > _MAX_DRIVER_NAME else []
+    return [*found, *(invalid("", new, fault) for fault in validate_dns_subdomain(new.lower()))]
+
+
 #: Checks of the common volume sources; other sources are only counted.
 _PERSISTENT_SOURCES: Mapping[str, Check] = {
-    "csi": struct(("driver", non_empty), ("volumeHandle", non_empty)),
+    "csi": struct(("driver", check_csi_driver_name), ("volumeHandle", non_empty)),
     "hostPath": HOST_PATH,
     "local": struct(("path", non_empty)),
     "nfs": NFS_VOLUME,
@@ -169,12 +202,12 @@ def _check_capacity(new: Any, old: Any) -> Causes:
         return [required(""), unsupported("", {}, (_STORAGE,))]
     found = [] if list(new) == [_STORAGE] else [unsupported("", new, (_STORAGE,))]
     for name, amount in new.items():
-        found += _check_positive_quantity(f"[{name}]", amount)
+        found += _check_capacity_quantity(f"[{name}]", amount)
     return found
 
 
 def _check_volume_immutable(new: Any, old: Any) -> Causes:
-    """Refuse changes of source, volume mode and, once it is set, node affinity."""
+    """Refuse changes of source and volume mode."""
     if old is CREATED or not old:
         return ()
     found: list[Cause] = []
@@ -183,10 +216,27 @@ def _check_volume_immutable(new: Any, old: Any) -> Causes:
         found.append(forbidden(what, f"spec.{what} is immutable after creation"))
     if new.get("volumeMode") != old.get("volumeMode"):
         found.append(invalid("volumeMode", new.get("volumeMode"), IMMUTABLE))
-    affinity = old.get("nodeAffinity")
-    if affinity and new.get("nodeAffinity") != affinity:
-        found.append(invalid("nodeAffinity", new.get("nodeAffinity"), IMMUTABLE))
     return found
+
+
+def _check_affinity_immutable(new: Any, old: Any) -> Causes:
+    """Refuse changes of node affinity once it is set; Kubernetes reports the cause at the top."""
+    before = None if old is CREATED else (old.get("spec") or {}).get("nodeAffinity")
+    after = (new.get("spec") or {}).get("nodeAffinity")
+    return [invalid("nodeAffinity", after, IMMUTABLE)] if before and after != before else ()
+
+
+def _check_node_affinity(new: Any, old: Any) -> Causes:
+    return _NODE_SELECTOR(new, old) if new.get("required") else [required("required")]
+
+
+_NODE_SELECTOR = struct(("required", if_present(NODE_SELECTOR)))
+
+
+def _check_local_affinity(new: Any, old: Any) -> Causes:
+    if "local" not in new or new.get("nodeAffinity"):
+        return ()
+    return [required("nodeAffinity", "Local volume requires node affinity")]
 
 
 _VOLUME_SPEC = all_of(
@@ -198,12 +248,24 @@ _VOLUME_SPEC = all_of(
     _check_one_persistent_source,
     struct(*((name, if_present(check)) for name, check in _PERSISTENT_SOURCES.items())),
     struct(
-        ("storageClassName", optional(_STORAGE_CLASS_NAME)), ("volumeMode", optional(_VOLUME_MODE))
+        ("storageClassName", optional(_STORAGE_CLASS_NAME)),
+        ("volumeMode", optional(_VOLUME_MODE)),
+        ("nodeAffinity", if_present(_check_node_affinity)),
+        ("volumeAttributesClassName", if_present(_STORAGE_CLASS_NAME)),
     ),
+    _check_local_affinity,
     _check_volume_immutable,
 )
 
-check_persistent_volume: Check = struct(("spec", if_present(_VOLUME_SPEC)))
+#: The spec of a volume in a VolumeAttachment: a persistent volume of CSI.
+INLINE_VOLUME_SPEC: Check = all_of(
+    struct(("accessModes", all_of(non_empty, optional(_check_access_modes)))),
+    struct(("csi", mandatory(_PERSISTENT_SOURCES["csi"]))),
+)
+
+check_persistent_volume: Check = all_of(
+    struct(("spec", if_present(_VOLUME_SPEC))), _check_affinity_immutable
+)
 
 # ---------------------------------------------------------------------------------------- claim
 
@@ -223,7 +285,7 @@ def _check_claim_immutable(new: Any, old: Any) -> Causes:
     """Refuse changes of a claim's spec.
 
     An absent volume name or storage class may be set. A bound claim may also change its attributes
-    class and request more storage.
+    class and request more storage, or less than it requested, but more than it has got.
     """
     if old is CREATED:
         return ()
@@ -236,7 +298,10 @@ def _check_claim_immutable(new: Any, old: Any) -> Causes:
             "volumeAttributesClassName for bound claims"
         )
         found.append(forbidden("spec", detail))
-    if bound and _requested_storage(after) < _requested_storage(before):
+    size, requested = _requested_storage(after), _requested_storage(before)
+    capacity = old.get("status", {}).get("capacity", {}).get(_STORAGE)
+    got = exact_value(capacity) if capacity else requested if bound else 0
+    if size < requested and size <= got:
         place = "spec.resources.requests.storage"
         found.append(forbidden(place, "field can not be less than status.capacity"))
     return found

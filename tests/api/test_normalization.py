@@ -1,4 +1,4 @@
-"""Schema.conform: what it prunes, drops, canonicalises and refuses."""
+"""Schema.normalize: what it prunes, drops, canonicalises and refuses."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ JSON = st.recursive(
 )
 
 
-def conform_object(name: str, obj: Object) -> Object:
-    schema(name).conform(obj)
+def normalize_object(name: str, obj: Object) -> Object:
+    schema(name).normalize(obj)
     return obj
 
 
@@ -39,42 +39,51 @@ def pod(**spec: Any) -> Object:
 def test_unknown_fields_are_pruned_and_reported_in_order() -> None:
     obj = pod(colour="red", containers=[{"name": "c", "env": [{"name": "a", "b": {"c": 1}}]}])
     obj["extra"] = 1
-    report = POD.conform(obj)
+    report = POD.normalize(obj)
     assert report.unknown_fields == ("spec.containers[0].env[0].b", "spec.colour", "extra")
     assert obj == pod(containers=[{"name": "c", "env": [{"name": "a"}]}])
 
 
+def test_all_unknown_fields_are_pruned_and_the_first_hundred_reported() -> None:
+    obj = pod(containers=[{"name": "c", "x": 1, "y": 2} for _ in range(300)])
+    report = POD.normalize(obj)
+    assert report.unknown_fields == tuple(
+        f"spec.containers[{n}].{key}" for n in range(50) for key in "xy"
+    )
+    assert obj == pod(containers=[{"name": "c"}] * 300)
+
+
 def test_nulls_and_empty_lists_and_maps_are_dropped() -> None:
     obj = pod(nodeName=None, tolerations=[], nodeSelector={}, hostname="")
-    assert conform_object("core.v1.Pod", obj) == pod()
+    assert normalize_object("core.v1.Pod", obj) == pod()
 
 
 def test_empty_structs_are_kept() -> None:
     obj: Object = {"spec": {"schedulingPolicy": {"basic": {}}}}
-    assert conform_object("scheduling.v1beta1.PodGroup", obj) == {
+    assert normalize_object("scheduling.v1beta1.PodGroup", obj) == {
         "spec": {"schedulingPolicy": {"basic": {}}}
     }
 
 
 def test_required_list_is_kept_when_empty() -> None:
-    assert conform_object("core.v1.Pod", {"spec": {"containers": []}}) == {
+    assert normalize_object("core.v1.Pod", {"spec": {"containers": []}}) == {
         "spec": {"containers": []}
     }
 
 
 def test_empty_string_is_kept_where_it_is_significant() -> None:
     lease = {"spec": {"holderIdentity": "", "strategy": ""}}
-    assert conform_object("coordination.v1.Lease", lease) == {"spec": {"holderIdentity": ""}}
+    assert normalize_object("coordination.v1.Lease", lease) == {"spec": {"holderIdentity": ""}}
 
 
 def test_false_and_zero_are_dropped_where_go_omits_them() -> None:
     obj = pod(hostNetwork=False, shareProcessNamespace=False)
-    assert conform_object("core.v1.Pod", obj) == pod(shareProcessNamespace=False)
+    assert normalize_object("core.v1.Pod", obj) == pod(shareProcessNamespace=False)
 
 
 def test_null_in_map_or_list_becomes_the_zero_value_of_its_type() -> None:
     obj: Object = {"metadata": {"labels": {"a": None}}, "spec": {"containers": [None]}}
-    assert conform_object("core.v1.Pod", obj) == {
+    assert normalize_object("core.v1.Pod", obj) == {
         "metadata": {"labels": {"a": ""}},
         "spec": {"containers": [{}]},
     }
@@ -82,7 +91,7 @@ def test_null_in_map_or_list_becomes_the_zero_value_of_its_type() -> None:
 
 def test_quantities_become_canonical() -> None:
     node = {"status": {"capacity": {"cpu": 0.5, "memory": "1024Ki", "pods": 110}}}
-    assert conform_object("core.v1.Node", node) == {
+    assert normalize_object("core.v1.Node", node) == {
         "status": {"capacity": {"cpu": "500m", "memory": "1Mi", "pods": "110"}}
     }
 
@@ -92,7 +101,7 @@ def test_times_are_converted_to_utc() -> None:
         "metadata": {"creationTimestamp": "2026-01-01T01:00:00+01:00"},
         "spec": {"renewTime": "2026-01-01T01:00:05.500000+01:00"},
     }
-    assert conform_object("coordination.v1.Lease", lease) == {
+    assert normalize_object("coordination.v1.Lease", lease) == {
         "metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"renewTime": "2026-01-01T00:00:05.500000Z"},
     }
@@ -100,7 +109,7 @@ def test_times_are_converted_to_utc() -> None:
 
 def test_opaque_values_are_not_changed() -> None:
     obj: Object = {"metadata": {"managedFields": [{"fieldsV1": {"f:spec": {"f:x": None}}}]}}
-    assert conform_object("core.v1.Pod", copy.deepcopy(obj)) == obj
+    assert normalize_object("core.v1.Pod", copy.deepcopy(obj)) == obj
 
 
 @pytest.mark.parametrize(
@@ -204,7 +213,7 @@ def test_opaque_values_are_not_changed() -> None:
 )
 def test_value_of_wrong_type_is_refused_with_its_path(obj: Object, path: str, text: str) -> None:
     with pytest.raises(Malformed) as refusal:
-        POD.conform(obj)
+        POD.normalize(obj)
     assert (refusal.value.path, str(refusal.value)) == (path, text)
 
 
@@ -218,12 +227,12 @@ def test_value_of_wrong_type_is_refused_with_its_path(obj: Object, path: str, te
 )
 def test_malformed_times_numbers_and_bytes_are_refused(name: str, obj: Object) -> None:
     with pytest.raises(Malformed):
-        schema(name).conform(obj)
+        schema(name).normalize(obj)
 
 
 def test_definition_may_be_recursive() -> None:
     obj = {"properties": {"a": {"properties": {"b": {"type": "string", "what": 1}}}}}
-    report = schema("apiextensions.v1.JSONSchemaProps").conform(obj)
+    report = schema("apiextensions.v1.JSONSchemaProps").normalize(obj)
     assert report.unknown_fields == ("properties.a.properties.b.what",)
 
 
@@ -232,20 +241,20 @@ def test_deeply_nested_body_is_refused() -> None:
     for _ in range(5_000):
         deep = {"not": deep}
     with pytest.raises(Malformed, match="exceeded max depth"):
-        schema("apiextensions.v1.JSONSchemaProps").conform(deep)
+        schema("apiextensions.v1.JSONSchemaProps").normalize(deep)
 
 
 @given(JSON)
-def test_any_value_conforms_or_raises_malformed(value: Any) -> None:
+def test_any_value_is_normalized_or_raises_malformed(value: Any) -> None:
     with contextlib.suppress(Malformed):
-        POD.conform({"spec": value, "metadata": value})
+        POD.normalize({"spec": value, "metadata": value})
 
 
 @pytest.mark.parametrize("name", ["core.v1.Pod", "core.v1.Node", "batch.v1.Job"])
 @given(data=st.data())
-def test_conforming_twice_equals_conforming_once(name: str, data: st.DataObject) -> None:
+def test_normalizing_twice_equals_normalizing_once(name: str, data: st.DataObject) -> None:
     obj = data.draw(objects(name))
-    schema(name).conform(obj)
+    schema(name).normalize(obj)
     once = copy.deepcopy(obj)
-    assert schema(name).conform(obj).unknown_fields == ()
+    assert schema(name).normalize(obj).unknown_fields == ()
     assert obj == once

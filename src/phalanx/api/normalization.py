@@ -1,11 +1,11 @@
-"""Conform: what decoding to a Go struct does: prune, check and canonicalise an object, in place.
+"""Normalization does what decoding to a Go struct does: prune, check and canonicalise, in place.
 
 The pruned unknown fields are reported, for `fieldValidation` Warn and Strict.
 
 One walk by compiled closures prunes unknown fields, drops empty values (nulls, empty lists and
 maps, strings and numbers that Go omits), brings quantities and times into canonical form, and
 raises Malformed for a value of a wrong type. It adds nothing: `defaults/` does. Called through
-`schema.Schema.conform`.
+`schema.Schema.normalize`.
 
 Paths are computed only when needed: of a wrong type while its exception propagates, of unknown
 fields by searching for the object that holds them.
@@ -22,10 +22,12 @@ from functools import lru_cache
 from typing import Any
 
 from phalanx.api.definitions import SchemaNode, definition, is_reference
-from phalanx.api.quantity import BadQuantity, canonical_quantity
+from phalanx.api.resources import BadQuantity, canonical_quantity
 from phalanx.api.wire import Object
 
 _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
+#: The number of unknown fields that are reported, as in Kubernetes; all of them are pruned.
+MAX_UNKNOWN_FIELDS = 100
 #: The number of cached timestamps: many objects of one second have the same.
 _TIME_CACHE_SIZE = 256
 _JSON_NAMES = {str: "string", bool: "bool", int: "number", float: "number", list: "array"}
@@ -67,8 +69,8 @@ class Malformed(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class ConformResult:
-    """The unknown fields that were pruned, in order."""
+class NormalizationResult:
+    """The unknown fields that were pruned, in order; at most `MAX_UNKNOWN_FIELDS` of them."""
 
     unknown_fields: tuple[str, ...]
 
@@ -78,30 +80,48 @@ _UnknownFields = list[tuple[Object, str]]
 _Check = Callable[[Any, _UnknownFields], Any]
 
 
-def conform(name: str, value: Object) -> ConformResult:
-    """Make an object conform to a definition, in place. Raises Malformed."""
+def normalize(name: str, value: Object) -> NormalizationResult:
+    """Normalize an object by a definition, in place. Raises Malformed."""
     unknown_fields: _UnknownFields = []
     try:
         _definition_check(name)(value, unknown_fields)
     except RecursionError:
         raise Malformed("exceeded max depth") from None
-    paths = tuple(_find_path(value, holder, key) for holder, key in unknown_fields)
+    paths = _find_paths(value, unknown_fields[:MAX_UNKNOWN_FIELDS])
     for holder, key in unknown_fields:
         holder.pop(key, None)
-    return ConformResult(paths)
+    return NormalizationResult(paths)
 
 
-def _find_path(root: Any, holder: Object, key: str) -> str:
-    """Return the path of a key of an object that is somewhere below the root."""
-    todo: list[tuple[str, Any]] = [("", root)]
-    for path, value in todo:
-        if value is holder:
-            return f"{path}.{key}".removeprefix(".")
-        if isinstance(value, dict):
-            todo.extend((f"{path}.{name}", inner) for name, inner in value.items())
-        elif isinstance(value, list):
-            todo.extend((f"{path}[{at}]", inner) for at, inner in enumerate(value))
-    return key
+def _find_paths(root: Object, fields: _UnknownFields) -> tuple[str, ...]:
+    """Return the paths of fields of objects that are somewhere below the root, in one walk.
+
+    Each visited value has the place of its parent in `visited`, so that no path is built but those
+    that are returned: a body may have thousands of values below a long key.
+    """
+    searched = {id(holder) for holder, _ in fields}
+    places: dict[int, int] = {}
+    visited: list[tuple[int, str, Any]] = [(0, "", root)]
+    for place, (_, _, value) in enumerate(visited):
+        if len(places) == len(searched):
+            break
+        if id(value) in searched:
+            places.setdefault(id(value), place)
+        is_map = isinstance(value, dict)
+        for key, inner in value.items() if is_map else enumerate(value):
+            if isinstance(inner, (dict, list)):
+                visited.append((place, f".{key}" if is_map else f"[{key}]", inner))
+    return tuple(
+        _join_steps(visited, places.get(id(holder), 0), f".{key}") for holder, key in fields
+    )
+
+
+def _join_steps(visited: list[tuple[int, str, Any]], place: int, last: str) -> str:
+    steps = [last]
+    while place:
+        place, step, _ = visited[place]
+        steps.append(step)
+    return "".join(reversed(steps)).removeprefix(".")
 
 
 def _wrong_type(value: Any, wanted: str) -> Malformed:

@@ -1,0 +1,95 @@
+"""StatefulSet and ControllerRevision as our components read them. Partial and frozen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from phalanx.api.meta import ObjectMeta
+
+#: The label of a pod that names the revision of its template.
+REVISION_LABEL = "controller-revision-hash"
+#: The label of a ControllerRevision with the hash of its data.
+REVISION_HASH_LABEL = "controller.kubernetes.io/hash"
+POD_NAME_LABEL = "statefulset.kubernetes.io/pod-name"
+POD_INDEX_LABEL = "apps.kubernetes.io/pod-index"
+
+
+class RollingUpdate(Struct, frozen=True, rename="camel"):
+    """The bounds of a rolling update: a number, or "30%"."""
+
+    partition: int = 0
+    max_unavailable: int | str = 1
+
+
+class StatefulSetUpdateStrategy(Struct, frozen=True, rename="camel"):
+    """RollingUpdate with its bounds, or OnDelete."""
+
+    type: str = "RollingUpdate"
+    rolling_update: RollingUpdate = RollingUpdate()
+
+
+class StatefulSetOrdinals(Struct, frozen=True):
+    """The ordinal of the first pod."""
+
+    start: int = 0
+
+
+class ClaimRetentionPolicy(Struct, frozen=True, rename="camel"):
+    """Retain or Delete the claims of a deleted StatefulSet, and of pods that are scaled away."""
+
+    when_deleted: str = "Retain"
+    when_scaled: str = "Retain"
+
+
+class StatefulSetSpec(Struct, frozen=True, rename="camel"):
+    """The spec of a StatefulSet. Its templates are only copied, so they stay JSON."""
+
+    replicas: int = 1
+    selector: dict[str, Any] | None = None
+    template: dict[str, Any] = {}
+    volume_claim_templates: tuple[dict[str, Any], ...] = ()
+    service_name: str = ""
+    pod_management_policy: str = "OrderedReady"
+    update_strategy: StatefulSetUpdateStrategy = StatefulSetUpdateStrategy()
+    revision_history_limit: int = 10
+    min_ready_seconds: int = 0
+    persistent_volume_claim_retention_policy: ClaimRetentionPolicy = ClaimRetentionPolicy()
+    ordinals: StatefulSetOrdinals = StatefulSetOrdinals()
+
+
+class StatefulSetStatus(Struct, frozen=True, rename="camel"):
+    """The counts and revisions that the controller has written."""
+
+    observed_generation: int = 0
+    replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
+    current_replicas: int = 0
+    updated_replicas: int = 0
+    current_revision: str = ""
+    update_revision: str = ""
+    collision_count: int = 0
+
+
+class StatefulSet(Struct, frozen=True):
+    """A StatefulSet."""
+
+    metadata: ObjectMeta
+    spec: StatefulSetSpec = StatefulSetSpec()
+    status: StatefulSetStatus = StatefulSetStatus()
+
+    @property
+    def ordinals(self) -> range:
+        """The ordinals that the pods should have: possibly billions."""
+        start = self.spec.ordinals.start
+        return range(start, start + self.spec.replicas)
+
+
+class ControllerRevision(Struct, frozen=True):
+    """A ControllerRevision; its data is only compared and copied."""
+
+    metadata: ObjectMeta
+    data: dict[str, Any] = {}
+    revision: int = 0
