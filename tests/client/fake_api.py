@@ -52,7 +52,7 @@ class FakeApi:
         self.revision = 1
         self.snapshots: list[Snapshot] = [{}, {}]
         self.history: list[tuple[int, bytes]] = []
-        self.floor = 0
+        self.compacted_revision = 0
         self.stale_lists: list[int] = []
         self.failures: list[Reply | Exception] = []
         self.requests: list[Request] = []
@@ -84,7 +84,7 @@ class FakeApi:
 
     def compact(self) -> None:
         """Drop the history."""
-        self.floor, self.history = self.revision, []
+        self.compacted_revision, self.history = self.revision, []
 
     def cut(self, failure: Exception | None = None) -> None:
         """End all watches, with an error if one is given."""
@@ -127,7 +127,7 @@ class FakeApi:
         at, start = self.stale_lists.pop(0) if self.stale_lists else self.revision, 0
         if token := query.get("continue"):
             at, start = map(int, token.split("-"))
-            if at < self.floor:
+            if at < self.compacted_revision:
                 return status_reply(Expired("the token is too old"))
         pods = [self.snapshots[at][name] for name in sorted(self.snapshots[at])]
         end = start + int(query.get("limit", len(pods)))
@@ -140,7 +140,7 @@ class FakeApi:
         if since > self.revision:
             return status_reply(Timeout("the future has not come"))
         queue: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
-        if since < self.floor:
+        if since < self.compacted_revision:
             queue.put_nowait(watch_event("ERROR", Expired("too old resource version").status()))
             queue.put_nowait(None)
         else:

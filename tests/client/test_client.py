@@ -97,9 +97,9 @@ def test_delete_sends_its_preconditions() -> None:
                 POD,
                 A,
                 uid="u",
-                resource_version="7",
-                grace_period_seconds=0,
-                propagation_policy="Background",
+                version="7",
+                grace=0,
+                propagation="Background",
             )
         )
     assert server.requests[0].method == "DELETE"

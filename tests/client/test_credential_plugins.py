@@ -142,11 +142,21 @@ def test_certificate_of_the_plugin_is_presented(tmp_path: Path) -> None:
                 user={"exec": {"apiVersion": V1BETA1, "command": "./plugin"}},
             )
             plugin_printing(tmp_path, status, version=V1BETA1)
-            client = create_client(load([write_yaml(tmp_path / "config", kubeconfig)]))
+            access = load([write_yaml(tmp_path / "config", kubeconfig)])
+            client = create_client(access, allow_exec=True)
             assert await client.get_raw("/") == b"alice -"
             await client.close()
 
     asyncio.run(scenario())
+
+
+def test_client_runs_a_plugin_only_if_allowed(tmp_path: Path) -> None:
+    plugin_printing(tmp_path, {"token": "t"})
+    exec_ = {"apiVersion": V1BETA1, "command": "./plugin"}
+    access = load([write_yaml(tmp_path / "config", config(user={"exec": exec_}))])
+    with pytest.raises(KubeconfigError, match="pass allow_exec=True"):
+        create_client(access)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_plugin_receives_its_arguments_environment_and_cluster_info(

@@ -1,51 +1,100 @@
+"""Discovery of every resource that a server serves."""
+
 from __future__ import annotations
 
-import asyncio
-
+import orjson
 import pytest
 
 from phalanx.api.errors import ServerError
-from phalanx.api.kinds import GROUP_BINDING, KINDS, POD, POD_GROUP
-from phalanx.api.wire import Reply, Request, StreamReply
-from phalanx.client.client import Client, is_served, served_kinds
-from phalanx.client.transports import InProcessTransport
-from phalanx.clock import LoopClock
-from phalanx.randomness import SeededRandom
-from phalanx.server.app import Server
-from phalanx.server.security.authorization import ADMIN
-from phalanx.store.memory import MemoryStore
+from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION
+from phalanx.api.wire import Object, Reply, Request
+from phalanx.client.client import Client
+from phalanx.client.discovery import discover_resources
+from tests.api.custom_resource_definitions import custom_resource_definition, served_version
 from tests.builders import in_virtual_time
+from tests.controllers.cluster import cluster
+from tests.controllers.crash_recovery import SERVER_ONLY
 
 
-@in_virtual_time
-async def test_discovery_reports_which_kinds_a_server_serves() -> None:
-    clock = LoopClock(asyncio.get_running_loop(), 0)
-    kinds = [kind for kind in KINDS if kind is not GROUP_BINDING]
-    server = Server(MemoryStore(), clock, SeededRandom(1), kinds)
-    client = Client(InProcessTransport(server.handle, ADMIN))
-    assert [await is_served(client, kind) for kind in (POD, POD_GROUP, GROUP_BINDING)] == [
-        True, True, False,
-    ]  # fmt: skip
-    assert await served_kinds(client, [GROUP_BINDING, POD_GROUP, POD]) == [POD_GROUP, POD]
+class DocumentTransport:
+    """A transport whose server answers with a document for /apis, and with none for /api."""
 
+    def __init__(self, document: bytes) -> None:
+        self._document = document
 
-class CannedTransport:
-    """Answers every request with the same reply."""
-
-    def __init__(self, code: int, body: bytes) -> None:
-        self._reply = Reply(code, body)
-
-    async def send(self, request: Request) -> Reply | StreamReply:
-        return self._reply
+    async def send(self, request: Request) -> Reply:
+        return Reply(200, self._document if request.path == "/apis" else b'{"items": []}')
 
     async def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing."""
+
+
+def group(name: str, *versions: Object) -> Object:
+    return {"metadata": {"name": name}, "versions": list(versions)}
+
+
+def version(name: str, *resources: str, freshness: str = "Current") -> Object:
+    rows = [
+        {
+            "resource": plural,
+            "responseKind": {"kind": plural.removesuffix("s").title()},
+            "scope": "Cluster",
+            "verbs": ["list", "watch", "delete"],
+        }
+        for plural in resources
+    ]
+    return {"version": name, "resources": rows, "freshness": freshness}
+
+
+async def discover(*groups: Object) -> tuple[dict[str, tuple[str, ...]], bool]:
+    """Return the API versions of each resource, and whether the discovery is complete."""
+    client = Client(DocumentTransport(orjson.dumps({"items": groups})))
+    found = await discover_resources(client)
+    return {one.kind.resource: one.api_versions for one in found.resources}, found.is_complete
 
 
 @in_virtual_time
-async def test_missing_kind_is_not_served_and_an_unreadable_reply_is_an_error() -> None:
-    other = Client(CannedTransport(200, b'{"resources": [{"name": "others"}]}'))
-    assert not await is_served(other, GROUP_BINDING)
-    assert not await is_served(Client(CannedTransport(404, b"404 page not found")), GROUP_BINDING)
-    with pytest.raises(ServerError, match="cannot be read"):
-        await is_served(Client(CannedTransport(200, b"<html>")), GROUP_BINDING)
+async def test_built_in_and_custom_resources_are_discovered_with_scope_and_verbs() -> None:
+    async with cluster(without=SERVER_ONLY) as c:
+        versions = [served_version("v1beta1", storage=False), served_version("v1")]
+        definition = custom_resource_definition(*versions)
+        await c.client.create(CUSTOM_RESOURCE_DEFINITION, definition)
+        found = await discover_resources(c.client)
+        by_resource = {one.kind.resource: one for one in found.resources}
+        widgets, nodes = by_resource["widgets.example.com"], by_resource["nodes"]
+        assert widgets.api_versions == ("example.com/v1", "example.com/v1beta1")
+        assert (widgets.kind.name, widgets.kind.version) == ("Widget", "v1")
+        assert (widgets.kind.namespaced, nodes.kind.namespaced) == (True, False)
+        assert {"list", "watch", "delete"} <= set(widgets.kind.verbs)
+        assert found.is_complete
+
+
+@in_virtual_time
+async def test_resource_has_the_versions_that_serve_it_in_the_order_of_preference() -> None:
+    versions = (version("v2", "farms"), version("v1", "farms", "barns"))
+    assert await discover(group("a.example", *versions)) == (
+        {
+            "farms.a.example": ("a.example/v2", "a.example/v1"),
+            "barns.a.example": ("a.example/v1",),
+        },
+        True,
+    )
+
+
+@in_virtual_time
+async def test_discovery_is_incomplete_while_an_aggregated_server_does_not_answer() -> None:
+    stale = version("v1", freshness="Stale")
+    assert await discover(group("a", version("v1", "farms")), group("b", stale)) == (
+        {"farms.a": ("a/v1",)},
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    "document",
+    [b"", b"[]", b'{"items": [{"versions": 3}]}', b'{"kind": "APIGroupList", "groups": []}'],
+)
+@in_virtual_time
+async def test_malformed_discovery_document_is_a_server_error(document: bytes) -> None:
+    with pytest.raises(ServerError, match="discovery document /apis cannot be read"):
+        await discover_resources(Client(DocumentTransport(document)))

@@ -181,7 +181,7 @@ def test_watch_that_expires_is_followed_by_a_list_at_once(api: FakeApi) -> None:
 
 def test_lists_back_off_when_every_watch_expires_at_once(api: FakeApi) -> None:
     async def scenario(fixture: InformerFixture) -> None:
-        api.floor = 10**6
+        api.compacted_revision = 10**6
         api.expire()
         await asyncio.sleep(60)
         assert 4 < len(api.requests) < 20

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from phalanx.client.metrics import observe_queue
-from phalanx.client.work_queue import WorkQueue
+from phalanx.client.work_queue import WorkQueue, observe_queue
 from phalanx.telemetry import Metrics
 from tests.builders import in_virtual_time
 

@@ -27,6 +27,14 @@ from phalanx.client.protocol import HasMetadata, Listing, WatchEvent, parse_revi
 
 Indexed = TypeVar("Indexed", bound=HasMetadata)
 
+#: Called with the exception of a handler or key function, and the key of the object.
+OnCacheError = Callable[[Exception, Key], None]
+
+
+def raise_error(error: Exception, key: Key) -> None:
+    """Raise the exception."""
+    raise error
+
 
 class CacheIndex(Generic[Indexed]):
     """Objects by the keys that a function returns for each of them.
@@ -35,8 +43,10 @@ class CacheIndex(Generic[Indexed]):
     by_node["node-1"]   ->   (pod a, pod b)
     """
 
-    def __init__(self, keys: Callable[[Indexed], Collection[Hashable]]) -> None:
-        self.keys = keys
+    def __init__(
+        self, keys: Callable[[Indexed], Collection[Hashable]], on_error: OnCacheError = raise_error
+    ) -> None:
+        self.keys, self._on_error = keys, on_error
         self._objects_by_key: dict[Hashable, dict[Key, Indexed]] = {}
 
     def __getitem__(self, key: Hashable) -> tuple[Indexed, ...]:
@@ -47,14 +57,28 @@ class CacheIndex(Generic[Indexed]):
 
     def update(self, name: Key, old: Indexed | None, new: Indexed | None) -> None:
         """Replace an object's entries. Called by the cache only."""
-        after = self.keys(new) if new is not None else ()
-        if old is not None:
-            for key in self.keys(old):
-                if key not in after:
-                    self._remove(key, name)
+        keys = self.keys
+        try:
+            after = keys(new) if new is not None else ()
+            before = keys(old) if old is not None else ()
+        except Exception:
+            # Again, one object at a time: only the one that fails is reported.
+            after = self._keys_of(new, name) if new is not None else ()
+            before = self._keys_of(old, name) if old is not None else ()
+        for key in before:
+            if key not in after:
+                self._remove(key, name)
         if new is not None and after:
             for key in after:
                 self._objects_by_key.setdefault(key, {})[name] = new
+
+    def _keys_of(self, obj: Indexed, name: Key) -> Collection[Hashable]:
+        """Return the keys of an object; an object whose keys cannot be computed has none."""
+        try:
+            return self.keys(obj)
+        except Exception as error:
+            self._on_error(error, name)
+            return ()
 
     def _remove(self, key: Hashable, name: Key) -> None:
         objects = self._objects_by_key[key]
@@ -70,10 +94,13 @@ ChangeHandler = Callable[[R | None, R | None], None]
 
 
 class ObjectCache(Mapping[Key, R]):
-    """The objects of a kind by key, as of `revision`. Only the informer changes it."""
+    """The objects of a kind by key, as of `revision`. Only the informer changes it.
 
-    def __init__(self) -> None:
-        self.revision = 0
+    `on_error` is called with the exceptions of handlers and key functions.
+    """
+
+    def __init__(self, on_error: OnCacheError = raise_error) -> None:
+        self.revision, self._on_error = 0, on_error
         self._objects: dict[Key, R] = {}
         self._indexes: list[CacheIndex[R]] = []
         self._handlers: list[ChangeHandler[R]] = []
@@ -92,7 +119,7 @@ class ObjectCache(Mapping[Key, R]):
         for known in self._indexes:
             if known.keys is keys:
                 return known
-        index = CacheIndex(keys)
+        index = CacheIndex(keys, self._on_error)
         for key, found in self._objects.items():
             index.update(key, None, found)
         self._indexes.append(index)
@@ -100,16 +127,19 @@ class ObjectCache(Mapping[Key, R]):
 
     def subscribe(self, handler: ChangeHandler[R]) -> None:
         """Notify a handler of all present objects, then of every change."""
-        for found in self._objects.values():
-            handler(None, found)
+        for key, found in self._objects.items():
+            self._notify(handler, key, None, found)
         self._handlers.append(handler)
 
-    def replace(self, listing: Listing[R]) -> bool:
-        """Apply a list and notify of the differences; return False if it is older."""
+    def replace(self, listing: Listing[R], keep: Collection[Key] = ()) -> bool:
+        """Apply a list and notify of the differences; return False if it is older.
+
+        Objects in `keep` stay although the list does not contain them.
+        """
         if listing.revision < self.revision:
             return False
         present = {found.metadata.key: found for found in listing.items}
-        for key in [key for key in self._objects if key not in present]:
+        for key in [key for key in self._objects if key not in present and key not in keep]:
             self._update_and_notify(key, None)
         for key, found in present.items():
             cached = self._objects.get(key)
@@ -154,7 +184,17 @@ class ObjectCache(Mapping[Key, R]):
         for index in self._indexes:
             index.update(key, old, new)
         for handler in self._handlers:
+            # As `_notify`, without a call: pods have a dozen handlers.
+            try:
+                handler(old, new)
+            except Exception as error:
+                self._on_error(error, key)
+
+    def _notify(self, handler: ChangeHandler[R], key: Key, old: R | None, new: R | None) -> None:
+        try:
             handler(old, new)
+        except Exception as error:
+            self._on_error(error, key)
 
 
 def _revision_of(found: HasMetadata) -> int:

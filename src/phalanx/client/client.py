@@ -21,19 +21,21 @@ from phalanx.api.errors import Expired, NotFound, ServerError
 from phalanx.api.kinds import Kind
 from phalanx.api.meta import Key
 from phalanx.api.wire import MERGE_PATCH, Object, Reply, Request, StreamReply
+from phalanx.client.error_containment import ErrorContainment
 from phalanx.client.protocol import (
     Listing,
     ListScope,
+    OnUnreadable,
     WatchDecoder,
     WatchEvent,
     build_request,
     collection_request,
+    decode_page,
     decode_reply,
     delete_options,
     encode_patch,
     ensure_success,
     error_from_reply,
-    list_page_type,
     parse_revision,
     request_headers,
     retry_after,
@@ -52,13 +54,17 @@ T = TypeVar("T")
 class Client:
     """A client of one API server.
 
-    Where a method takes a `struct`, the reply is decoded into it; otherwise it is a dict.
+    Where a method takes a `struct`, the reply is decoded into it; otherwise it is a dict. The
+    components that use the client raise unexpected exceptions, or contain them, by `raise_errors`.
     """
 
-    def __init__(self, transport: Transport, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self, transport: Transport, metrics: Metrics | None = None, *, raise_errors: bool = True
+    ) -> None:
         self._transport = transport
         #: The metrics of this process.
         self.metrics = metrics or Metrics()
+        self.errors = ErrorContainment(self.metrics, raise_errors=raise_errors)
 
     async def close(self) -> None:
         """Close the transport."""
@@ -80,11 +86,21 @@ class Client:
         self, kind: Kind, struct: type[Any] = dict, **scope: Unpack[ListScope]
     ) -> Listing[Any]:
         """Return all objects of a kind, or of a part of it, at one revision."""
+        return await self.list_readable(kind, struct, None, **scope)
+
+    async def list_readable(
+        self,
+        kind: Kind,
+        struct: type[T],
+        on_unreadable: OnUnreadable | None,
+        **scope: Unpack[ListScope],
+    ) -> Listing[T]:
+        """Like `list`, but an object that cannot be decoded is passed to `on_unreadable`."""
         try:
-            return await self._list_pages(kind, struct, scope, LIST_PAGE_SIZE)
+            return await self._list_pages(kind, struct, scope, LIST_PAGE_SIZE, on_unreadable)
         except Expired:
             # The continue token expired: list everything in one request.
-            return await self._list_pages(kind, struct, scope, 0)
+            return await self._list_pages(kind, struct, scope, 0, on_unreadable)
 
     @overload
     def watch(
@@ -124,6 +140,12 @@ class Client:
                 if decoder.error is not None:
                     raise decoder.error
 
+    def batches(
+        self, kind: Kind, decoder: WatchDecoder[T], **scope: Unpack[ListScope]
+    ) -> AsyncGenerator[Sequence[WatchEvent[T]], None]:
+        """Call `watch_batches`, which had this name in version 0.1."""
+        return self.watch_batches(kind, decoder, **scope)
+
     async def create(self, kind: Kind, new: Object) -> Object:
         """Create an object in its namespace."""
         at = Key(_object_key(new).namespace, "")
@@ -155,16 +177,16 @@ class Client:
         key: Key,
         *,
         uid: str = "",
-        resource_version: str = "",
-        grace_period_seconds: int | None = None,
-        propagation_policy: str = "",
+        version: str = "",
+        grace: int | None = None,
+        propagation: str = "",
     ) -> Object:
         """Delete an object; uid and resource version are preconditions."""
         options = delete_options(
             uid=uid,
-            resource_version=resource_version,
-            grace_period_seconds=grace_period_seconds,
-            propagation_policy=propagation_policy,
+            resource_version=version,
+            grace_period_seconds=grace,
+            propagation_policy=propagation,
         )
         return decode_reply(
             await self._request(build_request("delete", kind, key, body=options)), dict
@@ -177,19 +199,28 @@ class Client:
         )
 
     async def get_raw(self, path: str, extra_headers: Mapping[str, str] | None = None) -> bytes:
-        """Return the unparsed reply of a path."""
+        """Return the unparsed body of the reply of a path."""
+        return ensure_success(await self.get_reply(path, extra_headers)).body
+
+    async def get_reply(self, path: str, extra_headers: Mapping[str, str] | None = None) -> Reply:
+        """Return the reply of a path, whatever its code."""
         path, _, query = path.partition("?")
         request = Request("GET", path, query, {**request_headers(b""), **(extra_headers or {})})
-        return ensure_success(await self._request(request)).body
+        return await self._request(request)
 
     async def _list_pages(
-        self, kind: Kind, struct: type[T], scope: ListScope, limit: int
+        self,
+        kind: Kind,
+        struct: type[T],
+        scope: ListScope,
+        limit: int,
+        on_unreadable: OnUnreadable | None,
     ) -> Listing[T]:
         items: list[T] = []
         more = ""
         while True:
             request = collection_request("list", kind, scope, {"limit": limit, "continue": more})
-            page = decode_reply(await self._request(request), list_page_type(struct))
+            page = decode_page(await self._request(request), struct, on_unreadable)
             items += page.items or ()
             more = page.metadata.more
             if not more:

@@ -2,7 +2,8 @@
 
 After a broken connection it resumes at the last revision; if the server has compacted that
 revision, it lists again, and handlers are notified of the differences only. It never gives up.
-Which input is newer is decided by `ObjectCache`.
+Which input is newer is decided by `ObjectCache`. The size of the cache and whether the informer
+fails are metrics of the client.
 """
 
 from __future__ import annotations
@@ -10,22 +11,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Generic, TypeVar, Unpack
+from typing import Any, Generic, TypeVar, Unpack
 
 from phalanx import logs
 from phalanx.api.errors import ApiError, Expired, Forbidden, NotFound, Timeout
 from phalanx.api.kinds import Kind
+from phalanx.api.meta import Key
 from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
-from phalanx.client.metrics import observe_informer
 from phalanx.client.protocol import HasMetadata, ListScope, WatchDecoder
 from phalanx.client.transports import Unreachable
 from phalanx.randomness import Random
+from phalanx.telemetry import Gauge, Metrics, MetricSpec
 
 LOG = logs.component("informer")
 
 #: Minimum and maximum seconds between failing attempts.
 MIN_BACKOFF, MAX_BACKOFF = 1.0, 30.0
+
+INFORMER_OBJECTS = MetricSpec(
+    Gauge, "phalanx_informer_objects", "Objects that an informer holds.", ("resource",)
+)  # fmt: skip
+INFORMER_FAILING = MetricSpec(
+    Gauge, "phalanx_informer_failing", "1 if an informer cannot follow the server.", ("resource",)
+)  # fmt: skip
+INFORMER_METRICS = (INFORMER_OBJECTS, INFORMER_FAILING)
 
 R = TypeVar("R", bound=HasMetadata)
 
@@ -43,7 +53,7 @@ class Informer(Generic[R]):
         self, client: Client, kind: Kind, struct: type[R], *, random: Random,
         optional: bool = False, **scope: Unpack[ListScope],
     ) -> None:  # fmt: skip
-        self.cache: ObjectCache[R] = ObjectCache()
+        self.cache: ObjectCache[R] = ObjectCache(self._on_handler_error)
         self.synced = asyncio.Event()
         self.on_batch: list[Callable[[], None]] = []
         self.failure: ApiError | Unreachable | None = None
@@ -51,7 +61,7 @@ class Informer(Generic[R]):
         self._random, self._optional = random, optional
         self._has_listed = self._is_healthy = False
         self._max_delay = MIN_BACKOFF
-        observe_informer(client.metrics, kind.resource, self)
+        _observe_informer(client.metrics, kind.resource, self)
 
     async def run(self) -> None:
         """Follow the server until cancelled."""
@@ -70,6 +80,10 @@ class Informer(Generic[R]):
                 self._has_listed = self._has_listed and not isinstance(error, Expired | Timeout)
                 if self._optional and isinstance(error, Forbidden | NotFound):
                     self.synced.set()
+            except Exception as error:
+                # The next attempt may fail alike, so it needs a back-off.
+                self._has_listed = self._is_healthy = False
+                self._contain(error, "informer failed, starting again")
             # An attempt that lasted this long needs no back-off, even if it delivered nothing.
             self._is_healthy = self._is_healthy or loop.time() - start >= MAX_BACKOFF
             await asyncio.sleep(self._next_delay())
@@ -77,7 +91,8 @@ class Informer(Generic[R]):
     async def _list_and_watch(self) -> None:
         if not self._has_listed:
             await self._list()
-        decoder = WatchDecoder(self._struct, self.cache.revision)
+        skip = None if self._client.errors.raise_errors else self._on_unreadable
+        decoder = WatchDecoder(self._struct, self.cache.revision, skip)
         batches = self._client.watch_batches(self._kind, decoder, **self._scope)
         async with aclosing(batches):
             async for batch in batches:
@@ -88,10 +103,21 @@ class Informer(Generic[R]):
                 self.cache.advance(decoder.revision)
 
     async def _list(self) -> None:
-        listing = await self._client.list(self._kind, self._struct, **self._scope)
+        unreadable: set[Key] = set()
+
+        def skip(key: Key, error: Exception) -> None:
+            unreadable.add(key)
+            self._on_unreadable(key, error)
+
+        listing = await self._client.list_readable(
+            self._kind,
+            self._struct,
+            None if self._client.errors.raise_errors else skip,
+            **self._scope,
+        )
         if self.synced.is_set():
             LOG.warning("informer lists again", resource=self._kind.resource)
-        if not self.cache.replace(listing):
+        if not self.cache.replace(listing, keep=unreadable):
             raise Timeout(
                 f"the server listed {self._kind.plural} as of revision {listing.revision}, "
                 f"but revision {self.cache.revision} was seen already"
@@ -104,6 +130,18 @@ class Informer(Generic[R]):
         for notify in self.on_batch:
             notify()
 
+    def _on_unreadable(self, key: Key, error: Exception) -> None:
+        self._contain(error, "object cannot be decoded, ignored until it changes", key=key)
+
+    def _on_handler_error(self, error: Exception, key: Key) -> None:
+        self._contain(error, "event handler failed", key=key)
+
+    def _contain(self, error: Exception, message: str, **fields: object) -> None:
+        resource = self._kind.resource
+        self._client.errors.contain(
+            error, LOG, message, controller="informer", resource=resource, **fields
+        )
+
     def _next_delay(self) -> float:
         """Return no delay after a successful attempt, else a random one up to a growing maximum."""
         if self._is_healthy:
@@ -111,3 +149,14 @@ class Informer(Generic[R]):
             return 0.0
         self._max_delay = min(2 * self._max_delay, MAX_BACKOFF)
         return self._random.between(MIN_BACKOFF, self._max_delay)
+
+
+def _observe_informer(metrics: Metrics, resource: str, informer: Informer[Any]) -> None:
+    """Read the gauges of an informer on each scrape, for as long as the informer exists."""
+    objects = metrics.series(INFORMER_OBJECTS, resource)
+    failing = metrics.series(INFORMER_FAILING, resource)
+
+    def read(informer: Informer[Any]) -> None:
+        objects.value, failing.value = len(informer.cache), informer.failure is not None
+
+    metrics.on_collect(informer, read)

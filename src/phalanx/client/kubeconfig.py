@@ -1,8 +1,8 @@
 """Reads and writes kubeconfig files, and finds the in-cluster configuration.
 
 Several files are merged; the first one that sets a field wins. Fields that select the server or the
-user and are not supported are errors, never ignored. Exec plugins run in `credentials`, at the
-first request.
+user and are not supported are errors, never ignored. An exec plugin is a program that a kubeconfig
+names: it runs only with `allow_exec`, in `credentials`, at the first request.
 """
 
 from __future__ import annotations
@@ -57,6 +57,10 @@ class KubeconfigError(Exception):
     """A kubeconfig is missing, malformed or unsupported; the message is one sentence."""
 
 
+class ExecNotAllowed(KubeconfigError):
+    """The kubeconfig names an exec plugin, which was not allowed to run."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
     """A server and a credential for it; `ca`, `certificate` and `key` are PEM texts.
@@ -75,6 +79,12 @@ class ClientConfig:
     token_file: Path | None = None
     plugin: CredentialPlugin | None = None
     tls_server_name: str = ""
+
+    @property
+    def needed_plugin(self) -> CredentialPlugin | None:
+        """The exec plugin, unless another credential comes first."""
+        is_enough = self.token or self.token_file or self.certificate
+        return None if is_enough else self.plugin
 
 
 def kubeconfig_paths(environment: Mapping[str, str], default: Path) -> list[Path]:
@@ -113,13 +123,23 @@ def load(paths: Sequence[Path], context: str = "") -> ClientConfig:
     return _build_config(cluster, _find_user(files, chosen), chosen.text("namespace"))
 
 
-def create_client(access: ClientConfig) -> Client:
+def create_client(access: ClientConfig, *, allow_exec: bool = False) -> Client:
     """Return a client; the server is verified unless `insecure` is set."""
-    return Client(create_transport(access))
+    return Client(create_transport(access, allow_exec=allow_exec))
 
 
-def create_transport(access: ClientConfig) -> Transport:
-    """Return the transport to the server. Raises KubeconfigError for unusable certificates."""
+def create_transport(access: ClientConfig, *, allow_exec: bool = False) -> Transport:
+    """Return the transport to the server.
+
+    Raises ExecNotAllowed if it needs an exec plugin and `allow_exec` is not set, and
+    KubeconfigError for unusable certificates.
+    """
+    if access.needed_plugin and not allow_exec:
+        raise ExecNotAllowed(
+            f"the credential for {access.server} comes from the program "
+            f"{access.needed_plugin.command}, which the kubeconfig names; pass allow_exec=True "
+            "to run it"
+        )
     # Imported late: aiohttp takes a quarter of a second, and commands that only write a kubeconfig
     # do not need it.
     from phalanx.client.http import HttpTransport
@@ -141,9 +161,8 @@ def _credential_source(access: ClientConfig) -> CredentialSource:
     credential = Credential(access.token, tls)
     if access.token_file:
         return TokenFileCredential(access.token_file, credential)
-    is_enough = bool(access.token or access.certificate)
-    if access.plugin and not is_enough:
-        return PluginCredential(access.plugin, trust, WallClock())
+    if access.needed_plugin:
+        return PluginCredential(access.needed_plugin, trust, WallClock())
     return StaticCredential(credential)
 
 
@@ -169,7 +188,7 @@ def write(
         "current-context": name,
     }
     try:
-        _write_atomically(path, yaml.safe_dump(content, sort_keys=False))
+        write_atomically(path, yaml.safe_dump(content, sort_keys=False))
     except OSError as error:
         raise KubeconfigError(f"{path} cannot be written: {error.strerror}") from error
 
@@ -218,8 +237,10 @@ class _ConfigEntry:
 def _read_yaml(path: Path) -> Object:
     try:
         content = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise KubeconfigError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise KubeconfigError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise KubeconfigError(f"{path} cannot be read: it is not a text file") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark else ""
@@ -231,11 +252,17 @@ def _read_yaml(path: Path) -> Object:
 
 def _find_entry(files: Sequence[_KubeconfigFile], section: str, name: str) -> _ConfigEntry:
     """Return the first entry of a name. Raises KubeconfigError for unsupported fields."""
-    for file in files:
-        for row in file.content.get(f"{section}s") or ():
-            if isinstance(row, dict) and row.get("name") == name:
-                return _check_supported(file, section, name, row.get(section) or {})
-    raise KubeconfigError(f'{files[0].path} has no {section} "{name}"')
+    rows = [
+        (file, row)
+        for file in files
+        for row in file.content.get(f"{section}s") or ()
+        if isinstance(row, dict)
+    ]
+    for file, row in rows:
+        if row.get("name") == name:
+            return _check_supported(file, section, name, row.get(section) or {})
+    available = ", ".join(str(row.get("name")) for _, row in rows) or "none"
+    raise KubeconfigError(f'{files[0].path} has no {section} "{name}"; available: {available}')
 
 
 def _check_supported(
@@ -309,7 +336,7 @@ def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Write to a temporary file and rename it, so that readers never see a partial file."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -7,7 +7,7 @@ a malformed reply a ServerError.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import GenericAlias
 from typing import Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar, cast
 from urllib.parse import urlencode
@@ -16,6 +16,7 @@ import msgspec
 import orjson
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
+from msgspec.structs import replace
 
 from phalanx.api.errors import (
     ApiError,
@@ -31,7 +32,7 @@ from phalanx.api.errors import (
     from_status,
 )
 from phalanx.api.kinds import Kind
-from phalanx.api.meta import Key, ObjectMeta
+from phalanx.api.meta import Key, ObjectMeta, PartialObjectMetadata
 from phalanx.api.wire import JSON, Object, Reply, Request
 
 METHODS = {
@@ -48,11 +49,15 @@ _WATCH_QUERY = "watch=true&allowWatchBookmarks=true"
 
 
 class ListScope(TypedDict, total=False):
-    """A part of a collection; empty fields do not restrict it."""
+    """A part of a collection; empty fields do not restrict it.
+
+    With `metadata_only` the server sends the metadata of the objects alone.
+    """
 
     namespace: str
     label_selector: str
     field_selector: str
+    metadata_only: bool
 
 
 def build_request(
@@ -89,9 +94,14 @@ def collection_request(
         "labelSelector": scope.get("label_selector", ""),
         "fieldSelector": scope.get("field_selector", ""),
     }
-    return build_request(
+    request = build_request(
         verb, kind, Key(scope.get("namespace", ""), ""), query={**selectors, **query}
     )
+    if not scope.get("metadata_only"):
+        return request
+    form = "PartialObjectMetadataList" if verb == "list" else "PartialObjectMetadata"
+    accept = f"{JSON};as={form};g=meta.k8s.io;v=v1"
+    return replace(request, headers={**request.headers, "accept": accept})
 
 
 def request_headers(body: bytes | Object, content: str = JSON) -> dict[str, str]:
@@ -150,6 +160,10 @@ class HasMetadata(Protocol):
         ...
 
 
+#: Called with the key and the error of an object that cannot be decoded.
+OnUnreadable = Callable[[Key, Exception], None]
+
+
 class WatchEvent(NamedTuple, Generic[T]):
     """A watch event: ADDED, MODIFIED or DELETED, at a revision."""
 
@@ -191,6 +205,7 @@ class _Bookmark(Struct, frozen=True):
 _ENVELOPE_DECODER = Decoder(_EventEnvelope)
 _BOOKMARK_DECODER = Decoder(_Bookmark)
 _STATUS_DECODER = Decoder(dict[str, Any])
+_METADATA_DECODER = Decoder(PartialObjectMetadata)
 
 
 def decode_reply(reply: Reply, struct: type[T]) -> T:
@@ -221,6 +236,25 @@ def list_page_type(struct: type[T]) -> type[ObjectListPage[T]]:
     return cast("type[ObjectListPage[T]]", GenericAlias(ObjectListPage, (struct,)))
 
 
+def decode_page(
+    reply: Reply, struct: type[T], on_unreadable: OnUnreadable | None = None
+) -> ObjectListPage[T]:
+    """Decode a page of a list; objects that cannot be decoded are left out and reported."""
+    try:
+        return decode_reply(reply, list_page_type(struct))
+    except ServerError:
+        if on_unreadable is None:
+            raise
+    page, decoder = decode_reply(reply, ObjectListPage[Raw]), Decoder(struct)
+    items: list[T] = []
+    for raw in page.items or ():
+        try:
+            items.append(decoder.decode(raw))
+        except _DECODE_ERRORS as error:
+            on_unreadable(_decode_metadata(raw).metadata.key, error)
+    return ObjectListPage(page.metadata, tuple(items))
+
+
 def parse_revision(version: str) -> int:
     """Return a resourceVersion as a number. Raises ServerError if it is none."""
     try:
@@ -241,11 +275,14 @@ class WatchDecoder(Generic[T]):
     """Decodes the bytes of one watch to events and remembers the revision to resume at.
 
     It never raises: after the server's error event or malformed bytes, `error` is set and no event
-    follows.
+    follows. With `on_unreadable`, an object that is well-formed but cannot be decoded to the struct
+    is reported, and the events after it follow; its deletion is an event with its metadata alone.
     """
 
-    def __init__(self, struct: type[T], since: int = 0) -> None:
-        self.revision = since
+    def __init__(
+        self, struct: type[T], since: int = 0, on_unreadable: OnUnreadable | None = None
+    ) -> None:
+        self.revision, self._on_unreadable = since, on_unreadable
         self.error: ApiError | None = None
         self._decoder, self._is_typed = Decoder(struct), issubclass(struct, Struct)
         self._incomplete_line = b""
@@ -270,7 +307,10 @@ class WatchDecoder(Generic[T]):
             envelope = _ENVELOPE_DECODER.decode(line)
             match envelope.type:
                 case "ADDED" | "MODIFIED" | "DELETED":
-                    events.append(self._decode_event(envelope))
+                    try:
+                        events.append(self._decode_event(envelope))
+                    except _DECODE_ERRORS as error:
+                        events += self._skip_unreadable(envelope, error)
                 case "BOOKMARK":
                     self._advance_revision(_BOOKMARK_DECODER.decode(envelope.object))
                 case "ERROR":
@@ -291,10 +331,30 @@ class WatchDecoder(Generic[T]):
         )
         return WatchEvent(envelope.type, obj, self._advance_revision(with_metadata))
 
+    def _skip_unreadable(
+        self, envelope: _EventEnvelope, error: Exception
+    ) -> Sequence[WatchEvent[T]]:
+        if self._on_unreadable is None:
+            raise error
+        known = _decode_metadata(envelope.object)
+        revision = self._advance_revision(known)
+        if envelope.type == "DELETED":
+            return [WatchEvent(envelope.type, cast("T", known), revision)]
+        self._on_unreadable(known.metadata.key, error)
+        return ()
+
     def _advance_revision(self, obj: HasMetadata | _Bookmark) -> int:
         revision = parse_revision(obj.metadata.resource_version)
         self.revision = max(self.revision, revision)
         return revision
+
+
+def _decode_metadata(raw: Raw) -> PartialObjectMetadata:
+    """Decode the metadata of an object. Raises ServerError if even that fails."""
+    try:
+        return _METADATA_DECODER.decode(raw)
+    except _DECODE_ERRORS as error:
+        raise ServerError(f"the metadata of an object cannot be read: {error}") from error
 
 
 def _error_from_status(code: int, status: Object) -> ApiError:

@@ -8,13 +8,18 @@ only: a worker reads the present state, so ten changes of one object are one rec
     queued           queued         processing        -              queued
     processing       dirty          -                 absent         dirty
     dirty            dirty          -                 queued         dirty
+
+`observe_queue` registers a queue in the Metrics of its process, under the names of Kubernetes.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from phalanx.client.error_containment import ErrorContainment
+from phalanx.telemetry import Counter, Gauge, Histogram, Metrics, MetricSpec, exponential_buckets
 
 #: Seconds before the first retry, and the maximum before any.
 BASE_DELAY, MAX_DELAY = 0.01, 60.0
@@ -22,6 +27,23 @@ BASE_DELAY, MAX_DELAY = 0.01, 60.0
 _MAX_DOUBLINGS = 16
 #: Default capacity.
 CAPACITY = 1_000_000
+#: Bounds of the histograms, from ten nanoseconds on, as in Kubernetes.
+_BUCKETS = exponential_buckets(1e-8, 10, 12)
+
+QUEUE_DEPTH = MetricSpec(Gauge, "workqueue_depth", "Keys that wait to be worked on.", ("name",))
+QUEUE_ADDS = MetricSpec(Counter, "workqueue_adds_total", "Keys that were added.", ("name",))
+QUEUE_RETRIES = MetricSpec(
+    Counter, "workqueue_retries_total", "Keys that are worked on again after a failure.", ("name",)
+)  # fmt: skip
+QUEUE_DURATION = MetricSpec(
+    Histogram, "workqueue_queue_duration_seconds", "Seconds that a key waits to be worked on.",
+    ("name",), _BUCKETS,
+)  # fmt: skip
+WORK_DURATION = MetricSpec(
+    Histogram, "workqueue_work_duration_seconds", "Seconds that a key is worked on.",
+    ("name",), _BUCKETS,
+)  # fmt: skip
+QUEUE_METRICS = (QUEUE_DEPTH, QUEUE_ADDS, QUEUE_RETRIES, QUEUE_DURATION, WORK_DURATION)
 
 K = TypeVar("K", bound=Hashable)
 
@@ -29,11 +51,14 @@ K = TypeVar("K", bound=Hashable)
 class WorkQueue(Generic[K]):
     """Keys to process, for any number of workers; no two workers process one key.
 
-    Bounded: a key that does not fit is refused, and its producer must add it again later.
+    Bounded: a key that does not fit is refused, and its producer must add it again later. `errors`
+    says what becomes of unexpected exceptions of its workers.
     """
 
-    def __init__(self, capacity: int = CAPACITY, *, name: str = "") -> None:
-        self.name = name
+    def __init__(
+        self, capacity: int = CAPACITY, *, name: str = "", errors: ErrorContainment | None = None
+    ) -> None:
+        self.name, self.errors = name, errors or ErrorContainment(Metrics())
         self._capacity = capacity
         self._queue: asyncio.Queue[K] = asyncio.Queue()
         #: The time since when each key is queued or processed.
@@ -134,6 +159,19 @@ class WorkQueue(Generic[K]):
 
     def _has_capacity(self) -> bool:
         return len(self._queued) + len(self._dirty) + len(self._timers) < self._capacity
+
+
+def observe_queue(metrics: Metrics, name: str, queue: WorkQueue[Any]) -> None:
+    """Register a work queue."""
+    depth, adds = metrics.series(QUEUE_DEPTH, name), metrics.series(QUEUE_ADDS, name)
+    retries = metrics.series(QUEUE_RETRIES, name)
+    queue.on_dequeued = metrics.series(QUEUE_DURATION, name).observe
+    queue.on_processed = metrics.series(WORK_DURATION, name).observe
+
+    def read(queue: WorkQueue[Any]) -> None:
+        depth.value, adds.value, retries.value = len(queue), queue.adds, queue.retries
+
+    metrics.on_collect(queue, read)
 
 
 def _zero_time() -> float:
