@@ -82,7 +82,7 @@ async def read_whole(transport: Transport, request: Request) -> ApiResponse:
 
 
 def new_server(latency: Callable[[], float] | None = None) -> Server:
-    tokens = Tokens({}, signer=_SIGNER)
+    tokens = Tokens({TOKEN: ADMIN}, signer=_SIGNER)
     return Server(MemoryStore(latency), StoppedClock(), SeededRandom(1), tokens=tokens)
 
 

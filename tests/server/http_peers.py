@@ -132,13 +132,20 @@ class ServerNetwork:
         sock = socket.socket()
         _shrink_buffers(sock)
         sock.setblocking(False)
+        loop = asyncio.get_running_loop()
         try:
-            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
+            await loop.sock_connect(sock, ("127.0.0.1", self.port))
         except (OSError, asyncio.CancelledError):
             sock.close()
             raise
         tls, name = (tls_contexts()[1], "127.0.0.1") if self.is_tls else (None, None)
-        peer = Peer(*await asyncio.open_connection(sock=sock, ssl=tls, server_hostname=name))
+        try:
+            peer = Peer(*await asyncio.open_connection(sock=sock, ssl=tls, server_hostname=name))
+        except OSError:
+            if isinstance(loop, uvloop.Loop):
+                # uvloop closes the descriptor, but leaves it to a socket that was reset.
+                sock.detach()
+            raise
         self.peers.append(peer)
         return peer
 

@@ -16,11 +16,13 @@ from phalanx.api.kinds import (
     LIMIT_RANGE,
     NAMESPACE,
     NODE,
+    PERSISTENT_VOLUME,
     PERSISTENT_VOLUME_CLAIM,
     POD,
     POD_GROUP,
     POD_GROUP_V1ALPHA2,
     PRIORITY_CLASS,
+    RESOURCE_CLAIM,
     RESOURCE_QUOTA,
     WORKLOAD,
     Kind,
@@ -152,6 +154,16 @@ async def use_every_step() -> None:
     composite: Object = {"schedulingPolicy": {"basic": {}}, "workloadRef": reference}
     await api.create(COMPOSITE_POD_GROUP, new_object(COMPOSITE_POD_GROUP, "tree", **composite))
     await api.create(PERSISTENT_VOLUME_CLAIM, claim("c"))
+    volume: Object = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
+    volume["hostPath"] = {"path": "/data"}
+    await api.create(PERSISTENT_VOLUME, {"metadata": {"name": "v"}, "spec": volume})
+    bound = {"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}}
+    assert (await api.patch(PERSISTENT_VOLUME_CLAIM, "c", bound, part="status")).code == 200
+    more = {"spec": {"resources": {"requests": {"storage": "2Gi"}}}}
+    assert (await api.patch(PERSISTENT_VOLUME_CLAIM, "c", more)).code == 403
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu", "adminAccess": True}}
+    devices = new_object(RESOURCE_CLAIM, "devices", devices={"requests": [request]})
+    assert (await api.ask("POST", RESOURCE_CLAIM.url_path("default"), devices)).code == 422
     for kind, name in ((PERSISTENT_VOLUME_CLAIM, "c"), (RESOURCE_QUOTA, "quota"), (POD, "p")):
         answer = await api.patch(kind, name, {"metadata": {"labels": {"a": "b"}}})
         assert answer.code == 200, answer.body

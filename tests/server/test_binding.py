@@ -241,6 +241,21 @@ async def test_every_resource_counts(resource: str) -> None:
 
 
 @in_virtual_time
+async def test_a_pod_that_is_being_resized_occupies_what_its_node_has_allocated() -> None:
+    api = await Api.start()
+    pods = await start_cluster(api)
+    await api.create(POD, pod("big", on="n1", cpu="1"))
+    container = (await api.get(POD, "big"))["spec"]["containers"][0]["name"]
+    allocated = {"name": container, "allocatedResources": {"cpu": "4"}}
+    resizing = {"status": {"containerStatuses": [allocated]}}
+    assert (await api.patch(POD, "big", resizing, part="status")).code == 200
+    await assert_refused(api, [(pods[0], "n1")], 0, "NodeFull")
+    allocated["allocatedResources"] = {"cpu": "3"}
+    assert (await api.patch(POD, "big", resizing, part="status")).code == 200
+    assert (await api.bind_group((pods[0], "n1"))).code == 201
+
+
+@in_virtual_time
 async def test_a_node_that_shrank_below_its_allocation_takes_no_pod() -> None:
     api = await Api.start()
     pods = await start_cluster(api, cpu="2")

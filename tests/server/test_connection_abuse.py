@@ -30,6 +30,7 @@ ANN = authenticated_user("ann", ("workers",))
 TOKENS = Tokens({"secret": ADMIN, **{user.name: user for user in (ANN, *WATCHERS)}})
 ROLES = {"watchers": "view", "workers": "edit"}
 MAPS = CONFIG_MAP.url_path("default")
+BIG = b" " * 1024 * 1024
 
 
 def authorization(token: str) -> str:
@@ -108,6 +109,18 @@ async def disconnect_early(net: ServerNetwork) -> None:
     peer.disconnect()
 
 
+async def abort_upload(net: ServerNetwork) -> None:
+    peer = await net.connect()
+    peer.send(request("POST", MAPS, authorization("secret"), "Content-Length: 3000000"), BIG)
+    await peer.writer.drain()
+    peer.disconnect()
+
+
+async def upload_without_credential(net: ServerNetwork) -> None:
+    data = request("POST", MAPS, authorization("wrong"), "Content-Length: 3000000")
+    assert (await net.ask(data)).code == 401
+
+
 async def ignore_response(net: ServerNetwork) -> None:
     peer = await net.connect()
     peer.send(request("GET", "/openapi/v3/api/v1", authorization("secret")) * 5)
@@ -123,6 +136,8 @@ AGAIN = (
     pipeline,
     half_close,
     disconnect_early,
+    abort_upload,
+    upload_without_credential,
     ignore_response,
 )
 

@@ -63,6 +63,24 @@ async def test_an_object_with_a_wrong_type_is_invalid_and_not_a_bad_request(spec
 
 
 @in_virtual_time
+async def test_a_patch_that_nests_values_too_deep_is_a_bad_request() -> None:
+    api = await api_with_widgets(
+        served_version(schema={**WIDGET, "x-kubernetes-preserve-unknown-fields": True})
+    )
+    deep: Object = {}
+    for _ in range(200):
+        deep = {"a": deep}
+    created = await api.create(KIND, {**widget(), "data": deep})
+    step = {"op": "add", "path": "/data" + "/a" * 200 + "/b", "value": deep}
+    answer = await api.patch(KIND, "w", [step], "json")
+    assert (answer.code, answer.body["message"]) == (
+        400,
+        "Widget cannot be stored: exceeded max depth",
+    )
+    assert [await api.get(KIND, "w")] == created
+
+
+@in_virtual_time
 async def test_the_generation_changes_with_everything_but_metadata_and_status() -> None:
     api = await api_with_widgets(
         served_version(

@@ -29,7 +29,7 @@ from phalanx.api.kinds import (
 from phalanx.api.wire import ANONYMOUS, Object, Reply, Request
 from phalanx.randomness import SeededRandom
 from phalanx.server.security.authorization import ADMIN
-from phalanx.server.security.priority_levels import PriorityLevels
+from phalanx.server.security.request_guard import PriorityLevels
 from phalanx.server.serialization import MAX_BODY_BYTES
 from tests.builders import gang, in_virtual_time, node, pod, pod_group
 from tests.server.api import Api, ApiResponse

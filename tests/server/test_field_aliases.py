@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from phalanx.api.conversion.alias_resolution import LAST_APPLIED_ANNOTATION
 from phalanx.api.conversion.workload_references import TEMPLATE_ANNOTATION, WORKLOAD_ANNOTATION
 from phalanx.api.kinds import CRON_JOB, JOB, POD, POD_TEMPLATE
+from phalanx.api.meta import LAST_APPLIED_ANNOTATION
 from phalanx.api.wire import Object
 from tests.builders import in_virtual_time, pod
 from tests.server.api import Api, ApiResponse

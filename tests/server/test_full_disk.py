@@ -13,7 +13,7 @@ from phalanx.clock import WallClock
 from phalanx.randomness import SeededRandom
 from phalanx.server.app import Server
 from phalanx.server.security.authorization import ADMIN
-from phalanx.store.errors import StoreFailed
+from phalanx.store.kv import StoreFailed
 from phalanx.store.sqlite import SqliteStore
 from tests.server.api import read
 from tests.store.sqlite_stores import in_real_time

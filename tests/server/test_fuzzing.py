@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from phalanx.api.errors import ApiError
 from phalanx.api.kinds import CONFIG_MAP, POD, POD_GROUP, Kind
-from phalanx.api.quantity import BadQuantity, exact_value
+from phalanx.api.resources import BadQuantity, exact_value
 from phalanx.api.selectors import BadSelector, parse_field_selector, parse_label_selector
 from phalanx.api.wire import (
     APPLY_PATCH,

@@ -9,7 +9,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.api.annotations import NODE_TYPE_ANNOTATION, PROCESS_NODE_TYPE
+from phalanx.api.core import NODE_TYPE_ANNOTATION, PROCESS_NODE_TYPE
 from phalanx.api.kinds import (
     COMPOSITE_POD_GROUP,
     CONFIG_MAP,

@@ -226,6 +226,12 @@ def test_no_input_is_buffered_without_limit(begin: bytes) -> None:
     assert codes(parse(begin, *[endless] * 100)) == [431]
 
 
+@pytest.mark.parametrize("begin", [b"GET / HTTP/1.1\r\n", CHUNKED + b"1\r\nx\r\n0\r\n"])
+@pytest.mark.parametrize("fields", [b"X:\r\n" * 12, b"X: " + b"y" * 1001 + b"\r\nY: z\r\n"])
+def test_headers_and_trailers_are_refused_before_their_end(begin: bytes, fields: bytes) -> None:
+    assert codes(parse(begin + fields)) == [431]
+
+
 def test_the_default_limits_are_as_documented() -> None:
     limits = HttpLimits()
     long = request("GET", "/" + "a" * 8191, *(f"X-{n}: {'y' * 600}" for n in range(99)))
@@ -236,15 +242,25 @@ def test_the_default_limits_are_as_documented() -> None:
     assert codes(parse(request("POST", "/", body=b" " * (3 * 2**20 + 1)), limits=limits)) == [413]
 
 
-@pytest.mark.parametrize("token", ["secret", "wrong"])
-def test_the_parser_keeps_no_finished_requests(token: str) -> None:
+def allocated_bytes(token: str) -> tuple[int, int]:
+    """The bytes that are left, and the most that were used, by a request with a large body."""
     parser = HttpParser(RequestGuard(TOKENS), HttpLimits())
     data = request("POST", "/", f"Authorization: Bearer {token}", body=b"x" * 2**20)
     tracemalloc.start()
     assert len(parser.feed(data)) == 1
     left, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
+    return left, most
+
+
+def test_the_parser_keeps_no_finished_requests() -> None:
+    left, most = allocated_bytes("secret")
     assert left < 100_000 < most
+
+
+def test_the_body_of_a_request_with_a_wrong_token_is_never_kept() -> None:
+    _, most = allocated_bytes("wrong")
+    assert most < 100_000
 
 
 # ---- properties ----------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from phalanx.api.errors import ServerError
 from phalanx.api.kinds import CONFIG_MAP, POD
 from phalanx.api.wire import Reply, Request, UserInfo
 from phalanx.server import watches
-from phalanx.server.security.priority_levels import PriorityLevels
-from phalanx.store.errors import StoreFailed
+from phalanx.server.security.request_guard import PriorityLevels
+from phalanx.store.kv import StoreFailed
 from tests.builders import in_virtual_time
 from tests.recording_log import LogLine, captured_lines
 from tests.server.api import Api

@@ -11,7 +11,7 @@ from phalanx.api.core import Pod
 from phalanx.api.kinds import NODE, POD
 from phalanx.api.resources import Amounts, pod_requests, sum_amounts
 from phalanx.api.wire import Object
-from phalanx.server.node_allocations import get_allocated_amounts
+from phalanx.server.binding import get_allocated_amounts
 from tests.builders import in_virtual_time, node, pod, share_of_examples
 from tests.server.api import Api, ApiResponse
 

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import aclosing
 from urllib.parse import urlencode
 
 import pytest
 
-from phalanx.api.annotations import NODE_TYPE_ANNOTATION, PROCESS_NODE_TYPE, SIMULATED_NODE_TYPE
+from phalanx.api.core import NODE_TYPE_ANNOTATION, PROCESS_NODE_TYPE, SIMULATED_NODE_TYPE
 from phalanx.api.kinds import NODE, POD
 from phalanx.api.wire import Object, Request, StreamReply
 from phalanx.server.kubelet_reports import MAX_RUN_LOG_BYTES, ContainerLogs, ContainerRun
@@ -179,6 +180,14 @@ def test_the_end_of_a_long_output_is_kept() -> None:
     assert sum(len(line.text) for line in kept) <= MAX_RUN_LOG_BYTES
     assert kept[-1].text == b"2\n"
     assert [line.number for line in kept] == list(range(kept[0].number, 6))
+
+
+def test_memory_of_empty_lines_is_limited_too() -> None:
+    outputs, run = ContainerLogs(), ContainerRun("u", "c", 0)
+    outputs.append(run, EPOCH, b"\n" * 100_000)
+    kept = list(outputs.lines(run))
+    assert sum(map(sys.getsizeof, kept)) <= MAX_RUN_LOG_BYTES
+    assert kept[-1].number == 99_999
 
 
 def test_the_least_recently_written_logs_are_dropped() -> None:

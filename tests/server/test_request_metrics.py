@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.api.kinds import POD, SERVICE
 from phalanx.api.wire import APPLY_PATCH, Request, StreamReply, UserInfo
-from phalanx.server.request_metrics import REQUEST_SECONDS, REQUEST_TOTAL
+from phalanx.server.app import REQUEST_SECONDS, REQUEST_TOTAL
 from phalanx.server.security.authorization import ADMIN
 from tests.builders import in_virtual_time, pod
 from tests.server.api import Api

@@ -6,14 +6,9 @@ import asyncio
 
 import pytest
 
-from phalanx.api.annotations import (
-    NODE_TYPE_ANNOTATION,
-    PROCESS_NODE_TYPE,
-    SIMULATED_NODE_TYPE,
-    USAGE_ANNOTATION,
-)
+from phalanx.api.core import NODE_TYPE_ANNOTATION, PROCESS_NODE_TYPE, SIMULATED_NODE_TYPE
 from phalanx.api.kinds import NODE, NODE_METRICS, POD, POD_METRICS
-from phalanx.api.resources import Amounts
+from phalanx.api.resources import USAGE_ANNOTATION, Amounts
 from phalanx.api.wire import Object
 from phalanx.server.kubelet_reports import UsageSample, UsageSamples
 from tests.builders import in_virtual_time, node, pod

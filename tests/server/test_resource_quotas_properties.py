@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.api.kinds import CONFIG_MAP, POD, RESOURCE_QUOTA, SERVICE, Kind
-from phalanx.api.quantity import exact_value
+from phalanx.api.resources import exact_value
 from phalanx.api.wire import Object
 from phalanx.store.kv import StoreChange
 from tests.builders import in_virtual_time, pod

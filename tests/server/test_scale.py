@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION
+from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, STATEFUL_SET
 from phalanx.api.wire import Object
 from tests.api.custom_resource_definitions import custom_resource_definition, served_version
 from tests.builders import in_virtual_time
@@ -105,3 +105,19 @@ async def test_a_kind_without_scale_has_no_scale_subresource() -> None:
     assert (await api.ask("GET", path)).code == 404
     strategic = await change(api, {}, "strategic-merge-patch+json")
     assert strategic.code == 415
+
+
+@in_virtual_time
+async def test_scale_of_a_built_in_kind_shows_its_selector_as_text() -> None:
+    api = await Api.start()
+    labels = {"app": "web"}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "main", "image": "web"}]},
+    }
+    spec = {"replicas": 2, "selector": {"matchLabels": labels}, "template": template}
+    meta = {"name": "web", "namespace": "default"}
+    await api.create(STATEFUL_SET, {"metadata": meta, "spec": spec})
+    answer = await api.patch(STATEFUL_SET, "web", {"spec": {"replicas": 5}}, part="scale")
+    assert (answer.code, replicas(answer)) == (200, 5)
+    assert answer.body["status"] == {"replicas": 0, "selector": "app=web"}

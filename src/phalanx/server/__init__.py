@@ -3,24 +3,28 @@
 Every kind is served by the same handlers, which work from the rows of `api.kinds`. The server does
 not schedule, runs no controllers and knows nothing of its clients.
 
-    app.py                                      Server.handle: authorization, errors, audit
+    app.py                                      Server.handle: authorization, errors, metrics
+    health.py                                   livez, readyz, healthz
     context.py                                  what all handlers share
     routes.py, request_info.py                  from method and path to handler and RequestInfo
-    http_server.py, http_parser.py              HTTP/1.1 connections
+    http_server.py, http_connection.py, http_parser.py
+                                                HTTP/1.1 connections and their limits
     request_bodies.py, serialization.py         bodies to objects; media types
     objects.py                                  stored bytes to replies; Tables; errors
     read_handlers.py, watches.py                get, list, watch
-    write_handlers.py, server_side_apply.py, subresource_strategy.py, scale.py
+    write_handlers.py, server_side_apply.py, scale.py
                                                 create, update, patch, apply
     deletion.py, eviction.py                    delete, evict
-    admission.py, admission_cache.py, limit_ranges.py, resource_quotas.py
+    admission.py, admission_cache.py, limit_ranges.py, resource_quotas.py, group_priorities.py
                                                 the admission steps
-    binding.py, node_allocations.py             bindings, free resources of nodes
+    binding.py                                  bindings, allocated resources of nodes
     lease_renewal.py                            many Leases in one request
+    event_expiry.py                             Events are deleted after an hour
+    kubernetes_service.py                       the Service and EndpointSlice of the server itself
     custom_resources.py, discovery.py           served kinds, discovery, OpenAPI
     auth_handlers.py                            access reviews, service account tokens
     kubelet_reports.py, pod_logs.py, resource_metrics.py
                                                 logs and usage of pods
-    request_metrics.py, web_ui.py               metrics of the server, the web page
+    web_ui.py                                   the web page
     security/                                   authentication, authorization, limits, audit
 """

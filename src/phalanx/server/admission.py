@@ -22,27 +22,31 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from phalanx.api.conversion.hub import causes_in_version
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import not_found
+from phalanx.api.errors import Cause, forbidden, not_found
 from phalanx.api.kinds import (
     COMPOSITE_POD_GROUP,
     KINDS,
     LIMIT_RANGE,
     NAMESPACE,
     NODE,
+    PERSISTENT_VOLUME,
     PERSISTENT_VOLUME_CLAIM,
     POD,
     POD_GROUP,
     POD_GROUP_V1ALPHA1,
     POD_GROUP_V1ALPHA2,
     PRIORITY_CLASS,
+    RESOURCE_CLAIM,
+    RESOURCE_CLAIM_TEMPLATE,
     RESOURCE_QUOTA,
+    STORAGE_CLASS,
     WORKLOAD,
     Kind,
 )
 from phalanx.api.scheduling import POD_GROUP_PROTECTION_FINALIZER
+from phalanx.api.storage import PV_PROTECTION_FINALIZER, PVC_PROTECTION_FINALIZER
 from phalanx.api.wire import Object
-from phalanx.server import limit_ranges, resource_quotas
+from phalanx.server import group_priorities, limit_ranges, resource_quotas, storage_admission
 from phalanx.server.context import ServerContext
 from phalanx.server.objects import (
     decode_record,
@@ -58,6 +62,8 @@ Operation = Literal["CREATE", "UPDATE", "DELETE"]
 
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
+#: The label of namespaces whose claims may have admin access to devices.
+ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"
 #: Namespaces that always exist.
 SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 _DEFAULT_TOLERATION_SECONDS = 300
@@ -79,7 +85,7 @@ class AdmissionRequest(msgspec.Struct):
     """
 
     context: ServerContext
-    call: RequestInfo
+    request_info: RequestInfo
     object: Object
     old: Object | None = None
     writes: list[StoreWrite] = msgspec.field(default_factory=list)
@@ -105,7 +111,7 @@ class AdmissionStep(NamedTuple):
 
 def run_phase(phase: Phase, operation: Operation, request: AdmissionRequest) -> None:
     """Run the steps of one phase on a request."""
-    for run in _steps(phase, operation, request.call.kind):
+    for run in _steps(phase, operation, request.request_info.kind):
         run(request)
 
 
@@ -145,25 +151,27 @@ def _is_terminating(record: KeyValue) -> bool:
 
 
 def _check_namespace(request: AdmissionRequest) -> None:
-    call = request.call
-    if not call.kind.namespaced:
+    request_info = request.request_info
+    if not request_info.kind.namespaced:
         return
-    record = request.context.store.get(NAMESPACE.store_key("", call.namespace))
+    record = request.context.store.get(NAMESPACE.store_key("", request_info.namespace))
     if record is None:
-        raise not_found_error(NAMESPACE, call.namespace)
+        raise not_found_error(NAMESPACE, request_info.namespace)
     if _is_terminating(record):
         detail = (
-            f"unable to create new content in namespace {call.namespace} because it is being "
-            "terminated"
+            f"unable to create new content in namespace {request_info.namespace} because it is "
+            "being terminated"
         )
         cause = Cause("metadata.namespace", "NamespaceTerminating", detail)
-        raise forbidden_error(call.kind, _object_name(request.object), detail, (cause,))
+        raise forbidden_error(request_info.kind, _object_name(request.object), detail, (cause,))
 
 
 def _protect_system_namespaces(request: AdmissionRequest) -> None:
-    call = request.call
-    if call.name in SYSTEM_NAMESPACES:
-        raise forbidden_error(call.kind, call.name, "this namespace may not be deleted")
+    request_info = request.request_info
+    if request_info.name in SYSTEM_NAMESPACES:
+        raise forbidden_error(
+            request_info.kind, request_info.name, "this namespace may not be deleted"
+        )
 
 
 def _object_name(obj: Object) -> str:
@@ -203,14 +211,18 @@ def _tolerates(toleration: Object, key: str) -> bool:
 
 
 def _apply_limit_range_defaults(request: AdmissionRequest) -> None:
-    limit_ranges.apply_defaults(request.context.store, request.call.namespace, request.object)
+    limit_ranges.apply_defaults(
+        request.context.store, request.request_info.namespace, request.object
+    )
 
 
 def _check_limit_ranges(request: AdmissionRequest) -> None:
-    call, old = request.call, request.old
-    if call.subresource or (old is not None and "deletionTimestamp" in old["metadata"]):
+    request_info, old = request.request_info, request.old
+    if request_info.subresource or (old is not None and "deletionTimestamp" in old["metadata"]):
         return
-    limit_ranges.check_limits(request.context.store, call.kind, call.namespace, request.object)
+    limit_ranges.check_limits(
+        request.context.store, request_info.kind, request_info.namespace, request.object
+    )
 
 
 def _recompute_quota_status(request: AdmissionRequest) -> None:
@@ -219,7 +231,7 @@ def _recompute_quota_status(request: AdmissionRequest) -> None:
 
 def _charge_quotas(request: AdmissionRequest) -> None:
     request.writes += resource_quotas.quota_writes(
-        request.context, request.call.stored_kind, request.old, request.object or None
+        request.context, request.request_info.stored_kind, request.old, request.object or None
     )
 
 
@@ -234,9 +246,21 @@ def _drop_default_preemption_policy(request: AdmissionRequest) -> None:
         del spec["preemptionPolicy"]
 
 
+def _mark_group_without_priority(request: AdmissionRequest) -> None:
+    group_priorities.mark_group(request.object)
+
+
+def _take_member_priority(request: AdmissionRequest) -> None:
+    group_priorities.take_member_priority(request.context.store, request.object)
+
+
+def _lower_group_priority(request: AdmissionRequest) -> None:
+    request.writes += group_priorities.lower_group_priority(request.context.store, request.object)
+
+
 def _set_priority(request: AdmissionRequest) -> None:
     """Take priority and preemption policy from the PriorityClass; refuse other values."""
-    kind, spec = request.call.kind, request.object.setdefault("spec", {})
+    kind, spec = request.request_info.kind, request.object.setdefault("spec", {})
     priority_class = _find_priority_class(request)
     policy = priority_class.get("preemptionPolicy") or _PREEMPT_LOWER_PRIORITY
     value, name = priority_class.get("value", 0), _object_name(request.object)
@@ -276,7 +300,7 @@ def _find_priority_class(request: AdmissionRequest) -> Object:
     record = request.context.store.get(PRIORITY_CLASS.store_key("", name))
     if record is None:
         detail = f"no PriorityClass with name {name} was found"
-        raise forbidden_error(request.call.kind, _object_name(request.object), detail)
+        raise forbidden_error(request.request_info.kind, _object_name(request.object), detail)
     return decode_record(record)
 
 
@@ -298,13 +322,27 @@ def _check_single_default_class(request: AdmissionRequest) -> None:
             raise forbidden_error(PRIORITY_CLASS, _object_name(request.object), detail)
 
 
+# ---- volumes -------------------------------------------------------------------------------------
+
+
+def _set_default_storage_class(request: AdmissionRequest) -> None:
+    storage_admission.set_default_class(request.context.store, request.object)
+
+
+def _check_claim_expansion(request: AdmissionRequest) -> None:
+    assert request.old is not None
+    why = storage_admission.find_expansion_refusal(
+        request.context.store, request.old, request.object
+    )
+    if why:
+        raise forbidden_error(PERSISTENT_VOLUME_CLAIM, _object_name(request.object), why)
+
+
 # ---- pod groups ----------------------------------------------------------------------------------
 
 
-def _add_protection_finalizer(request: AdmissionRequest) -> None:
-    finalizers = request.object["metadata"].setdefault("finalizers", [])
-    if POD_GROUP_PROTECTION_FINALIZER not in finalizers:
-        finalizers.append(POD_GROUP_PROTECTION_FINALIZER)
+def _protect_by(finalizer: str) -> Callable[[AdmissionRequest], None]:
+    return lambda request: storage_admission.add_finalizer(request.object, finalizer)
 
 
 def _resolve_pod_group_template(request: AdmissionRequest) -> None:
@@ -314,7 +352,7 @@ def _resolve_pod_group_template(request: AdmissionRequest) -> None:
     on creation: later changes of the Workload do not affect the PodGroup, and an update that
     contains only the reference keeps the stored fields.
     """
-    call, old = request.call, request.old
+    request_info, old = request.request_info, request.old
     spec = request.object.get("spec", {})
     reference = spec.get("workloadRef", {})
     workload, template = reference.get("workloadName"), reference.get("templateName")
@@ -324,13 +362,13 @@ def _resolve_pod_group_template(request: AdmissionRequest) -> None:
         _copy_missing_fields(spec, old["spec"])
         return
     store = request.context.store
-    record = store.get(WORKLOAD.store_key(call.namespace, workload))
+    record = store.get(WORKLOAD.store_key(request_info.namespace, workload))
     if record is None:
-        if store.get(NAMESPACE.store_key("", call.namespace)) is None:
+        if store.get(NAMESPACE.store_key("", request_info.namespace)) is None:
             return  # `_check_namespace` reports the missing namespace.
         detail = (
-            f'no Workload with this name in namespace "{call.namespace}"; create it first, or set '
-            "spec.schedulingPolicy"
+            f'no Workload with this name in namespace "{request_info.namespace}"; create it first, '
+            "or set spec.schedulingPolicy"
         )
         _refuse_reference(request, not_found("spec.workloadRef.workloadName", workload, detail))
         return
@@ -342,7 +380,7 @@ def _resolve_pod_group_template(request: AdmissionRequest) -> None:
         return
     priority_class = spec.get("priorityClassName") or found.get("priorityClassName")
     if found.get("preemptionPolicy") == "Never" and not priority_class:
-        call.warnings.append(
+        request_info.warnings.append(
             f'preemptionPolicy of template "{template}" is ignored: only a PriorityClass can '
             "disable preemption for a PodGroup"
         )
@@ -350,7 +388,7 @@ def _resolve_pod_group_template(request: AdmissionRequest) -> None:
 
 
 def _refuse_reference(request: AdmissionRequest, cause: Cause) -> None:
-    kind = request.call.kind
+    kind = request.request_info.kind
     raise_if_invalid(kind, _object_name(request.object), causes_in_version(kind, [cause]))
 
 
@@ -366,6 +404,29 @@ def _pod_group_templates(spec: Object) -> Iterator[Object]:
     yield from spec.get("podGroupTemplates") or ()
     for composite in spec.get("compositePodGroupTemplates") or ():
         yield from _pod_group_templates(composite)
+
+
+def _check_admin_access(request: AdmissionRequest) -> None:
+    """Refuse admin access to devices in a namespace without the label that allows it."""
+    kind, spec = request.request_info.kind, request.object.get("spec") or {}
+    path = "spec.devices.requests"
+    if kind is RESOURCE_CLAIM_TEMPLATE:
+        spec, path = spec.get("spec") or {}, "spec.spec.devices.requests"
+    requests = (spec.get("devices") or {}).get("requests") or ()
+    causes = [
+        forbidden(
+            f"{path}[{number}].adminAccess",
+            f"admin access to devices requires the `{ADMIN_ACCESS_LABEL}: true` label on the "
+            "containing namespace",
+        )
+        for number, one in enumerate(requests)
+        if (one.get("exactly") or {}).get("adminAccess")
+    ]
+    if causes:
+        record = request.context.store.get(NAMESPACE.store_key("", request.request_info.namespace))
+        labels = decode_record(record)["metadata"].get("labels") or {} if record else {}
+        if labels.get(ADMIN_ACCESS_LABEL) != "true":
+            raise_if_invalid(kind, _object_name(request.object), causes)
 
 
 # ---- the table -----------------------------------------------------------------------------------
@@ -399,18 +460,34 @@ ADMISSION_STEPS: tuple[AdmissionStep, ...] = (
                   (LIMIT_RANGE,), _apply_limit_range_defaults),
     AdmissionStep("Priority", "mutate", _CREATE, _OLD_POD_GROUPS,
                   (), _drop_default_preemption_policy),
+    AdmissionStep("Priority", "mutate", _CREATE, _OLD_POD_GROUPS,
+                  (), _mark_group_without_priority),
     AdmissionStep("Priority", "mutate", _CREATE, _PRIORITY_KINDS,
                   (PRIORITY_CLASS,), _set_priority),
+    AdmissionStep("Priority", "mutate", _CREATE, _OLD_POD_GROUPS,
+                  (POD,), _take_member_priority),
+    AdmissionStep("Priority", "charge", _CREATE, (POD,),
+                  (), _lower_group_priority),
     AdmissionStep("Priority", "mutate", _CREATE, _PRIORITY_CLASSES,
                   (PRIORITY_CLASS,), _check_single_default_class),
     AdmissionStep("DefaultTolerationSeconds", "mutate", _CREATE, (POD,),
                   (), _add_default_tolerations),
     AdmissionStep("PodGroupProtection", "mutate", _CREATE, _POD_GROUPS,
-                  (), _add_protection_finalizer),
+                  (), _protect_by(POD_GROUP_PROTECTION_FINALIZER)),
+    AdmissionStep("StorageObjectInUseProtection", "mutate", _CREATE, (PERSISTENT_VOLUME,),
+                  (), _protect_by(PV_PROTECTION_FINALIZER)),
+    AdmissionStep("StorageObjectInUseProtection", "mutate", _CREATE, (PERSISTENT_VOLUME_CLAIM,),
+                  (), _protect_by(PVC_PROTECTION_FINALIZER)),
+    AdmissionStep("DefaultStorageClass", "mutate", _CREATE, (PERSISTENT_VOLUME_CLAIM,),
+                  (STORAGE_CLASS,), _set_default_storage_class),
+    AdmissionStep("PersistentVolumeClaimResize", "validate", _UPDATE, (PERSISTENT_VOLUME_CLAIM,),
+                  (STORAGE_CLASS,), _check_claim_expansion),
     AdmissionStep("LimitRanger", "validate", _CREATE, (POD,),
                   (LIMIT_RANGE,), _check_limit_ranges),
     AdmissionStep("LimitRanger", "validate", _CREATE + _UPDATE, (PERSISTENT_VOLUME_CLAIM,),
                   (LIMIT_RANGE,), _check_limit_ranges),
+    AdmissionStep("DRAAdminAccess", "validate", _CREATE, (RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE),
+                  (NAMESPACE,), _check_admin_access),
     AdmissionStep("ResourceQuota", "validate", _CREATE + _UPDATE, (RESOURCE_QUOTA,),
                   _ANY_KIND, _recompute_quota_status),
     AdmissionStep("ResourceQuota", "charge", _CREATE + _UPDATE + _DELETE, _ANY_KIND,

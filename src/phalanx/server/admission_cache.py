@@ -1,9 +1,9 @@
 """A cache of admitted pods: creating another pod that differs only in names skips admission.
 
-Members of a gang differ in their names, members of different gangs in the name of their PodGroup
-too, and clients create them one after the other. The first pod takes the full path. The result is
-cached under its request with those names cut out; the next pods get their own names, uid and
-timestamps.
+Members of a gang differ in their names and in the resource claim that they name, members of
+different gangs in the name of their PodGroup too, and clients create them one after the other. The
+first pod takes the full path. The result is cached under its request with those names cut out; the
+next pods get their own names, uid and timestamps.
 
     POST ─▶ cached? ─▶ copy with its own names ─▶ charge quotas ─▶ store
                └─▶ no: parse, admission, validation ─▶ cache ─▶ charge quotas ─▶ store
@@ -33,8 +33,9 @@ MAX_CACHED_PODS = 64
 #: A name that every validation rule allows. The name of the pod comes first in its metadata.
 _PLAIN_NAME = rb'"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)"'
 _POD_NAME = re.compile(rb'"metadata"\s*:\s*\{\s*"name"\s*:\s*' + _PLAIN_NAME)
-_GROUP_NAME_KEY = b'"podGroupName"'
+_GROUP_NAME_KEY, _CLAIM_NAME_KEY = b'"podGroupName"', b'"resourceClaimName"'
 _GROUP_NAME = re.compile(_GROUP_NAME_KEY + rb"\s*:\s*" + _PLAIN_NAME)
+_CLAIM_NAME = re.compile(_CLAIM_NAME_KEY + rb"\s*:\s*" + _PLAIN_NAME)
 #: Annotations of a pod that depend on its PodGroup.
 _GROUP_ANNOTATIONS = frozenset(WORKLOAD_ANNOTATIONS)
 
@@ -50,11 +51,15 @@ class AdmissionCacheKey(NamedTuple):
 
 
 class CacheablePod(NamedTuple):
-    """A request to create a pod, with the name of the pod and of its PodGroup ("" if none)."""
+    """A request to create a pod, with the names of the pod, its PodGroup and its claim.
+
+    A pod without a group, or without a claim of a given name, has "" for it.
+    """
 
     key: AdmissionCacheKey
     name: str
     group: str
+    claim: str
 
 
 class AdmissionCache:
@@ -65,19 +70,26 @@ class AdmissionCache:
         self._prefixes = tuple(kind.store_prefix() for kind in read_kinds)
         store.subscribe(self._invalidate)
 
-    def parse_request(self, call: RequestInfo) -> CacheablePod | None:
+    def parse_request(self, request_info: RequestInfo) -> CacheablePod | None:
         """The cache key and the names of a request; None if it cannot be cached."""
-        body, headers = call.request.body, call.request.headers
-        if call.kind is not POD or call.query or not isinstance(body, bytes):
+        body, headers = request_info.request.body, request_info.request.headers
+        if request_info.kind is not POD or request_info.query or not isinstance(body, bytes):
             return None
         spans = _name_spans(body)
         if spans is None:
             return None
         content, agent = headers.get("content-type", ""), headers.get("user-agent", "")
-        (begin, end), (start, stop) = spans
-        parts = body[:begin], body[end:start], body[stop:]
-        key = AdmissionCacheKey(call.request.path, content, agent, call.request.user, parts)
-        return CacheablePod(key, body[begin:end].decode(), body[start:stop].decode())
+        (begin, end), (start, stop), (claim_start, claim_stop) = spans
+        claim = body[claim_start:claim_stop].decode()
+        parts: tuple[bytes, ...] = body[:begin], body[end:start], body[stop:]
+        if claim:
+            first, second = sorted(spans[1:])
+            between = body[end : first[0]], body[first[1] : second[0]]
+            parts = body[:begin], *between, body[second[1] :]
+        key = AdmissionCacheKey(
+            request_info.request.path, content, agent, request_info.request.user, parts
+        )
+        return CacheablePod(key, body[begin:end].decode(), body[start:stop].decode(), claim)
 
     def instantiate(self, cacheable: CacheablePod, random: Random, now: str) -> Object | None:
         """A new pod for a request, made from a cached one; None if none is cached."""
@@ -91,15 +103,20 @@ class AdmissionCache:
             entry["time"] = now
         if cacheable.group:
             pod["spec"]["schedulingGroup"]["podGroupName"] = cacheable.group
+        if cacheable.claim:
+            pod["spec"]["resourceClaims"][0]["resourceClaimName"] = cacheable.claim
         return pod
 
-    def remember(self, cacheable: CacheablePod, call: RequestInfo, pod: Object) -> None:
+    def remember(self, cacheable: CacheablePod, request_info: RequestInfo, pod: Object) -> None:
         """Cache an admitted pod, if the same request would give the same result again."""
         meta, group = pod["metadata"], pod["spec"].get("schedulingGroup") or {}
-        if call.warnings or "ownerReferences" in meta or "conditions" in pod["status"]:
+        if request_info.warnings or "ownerReferences" in meta or "conditions" in pod["status"]:
             return
         has_group_annotations = _GROUP_ANNOTATIONS & meta.get("annotations", {}).keys()
         if has_group_annotations or group.get("podGroupName", "") != cacheable.group:
+            return
+        claims = pod["spec"].get("resourceClaims") or [{}]
+        if cacheable.claim and claims[0].get("resourceClaimName") != cacheable.claim:
             return
         self._pods[cacheable.key] = orjson.dumps(pod)
         if len(self._pods) > MAX_CACHED_PODS:
@@ -110,13 +127,25 @@ class AdmissionCache:
             self._pods.clear()
 
 
-def _name_spans(body: bytes) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Where the names of the pod and its PodGroup stand in a body; None if that is unclear."""
+#: Where a name stands in a body; an empty span at the end of the body stands for no name.
+NameSpan = tuple[int, int]
+
+
+def _name_spans(body: bytes) -> tuple[NameSpan, NameSpan, NameSpan] | None:
+    """Where the names of the pod, its PodGroup and its claim stand; None if that is unclear."""
     name = _POD_NAME.search(body, 0, 512)
     # With one brace before it, this is the metadata of the pod and not of a nested object.
     if name is None or body.count(b"{", 0, name.start()) != 1:
         return None
-    if _GROUP_NAME_KEY not in body:
-        return name.span(1), (len(body), len(body))
-    group = _GROUP_NAME.search(body, name.end())
-    return (name.span(1), group.span(1)) if group and body.count(_GROUP_NAME_KEY) == 1 else None
+    group = claim = len(body), len(body)
+    if _GROUP_NAME_KEY in body:
+        found = _GROUP_NAME.search(body, name.end())
+        if found is None or body.count(_GROUP_NAME_KEY) != 1:
+            return None
+        group = found.span(1)
+    if _CLAIM_NAME_KEY in body:
+        found = _CLAIM_NAME.search(body, name.end())
+        if found is None or body.count(_CLAIM_NAME_KEY) != 1:
+            return None
+        claim = found.span(1)
+    return name.span(1), group, claim

@@ -1,25 +1,34 @@
 """The server: `handle(Request) -> Reply | StreamReply`, called over HTTP and in process alike.
 
-    request ─▶ route ─▶ authorize ─▶ priority level ─▶ handler ─▶ reply ─▶ audit
+    request ─▶ route ─▶ authorize ─▶ priority level ─▶ handler ─▶ reply ─▶ audit, metrics
                  │
                  └─▶ non-resource paths: discovery, OpenAPI, health, metrics, web UI
 
 The only module that turns an ApiError into a Status body. `http_server.py` puts it on the network;
-`control_plane.py` connects controllers and scheduler to it without a network.
+`control_plane.py` connects controllers and scheduler to it without a network. `RequestMetrics`
+records every request about resources when it is answered; names, labels and buckets of the metrics
+are those of Kubernetes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence, Sized
 from time import perf_counter
 
 import orjson
 from msgspec.structs import replace
 
 from phalanx import logs
-from phalanx.api.errors import ApiError, MethodNotAllowed, ServerError, Timeout
+from phalanx.api.errors import (
+    ApiError,
+    MethodNotAllowed,
+    ServerError,
+    Timeout,
+    TooManyRequests,
+)
 from phalanx.api.feature_gates import DEFAULT_GATES, FeatureGates
-from phalanx.api.kinds import KINDS, NAMESPACE, POD, PRIORITY_CLASS, Kind
+from phalanx.api.kinds import KINDS, NAMESPACE, POD, PRIORITY_CLASS, RESOURCE_QUOTA, Kind
 from phalanx.api.scheduling import SYSTEM_PRIORITY_CLASSES
 from phalanx.api.wire import JSON, Object, Reply, Request, StreamReply, UserInfo
 from phalanx.clock import Clock
@@ -30,20 +39,31 @@ from phalanx.server.admission_cache import AdmissionCache
 from phalanx.server.context import ServerContext
 from phalanx.server.custom_resources import CustomResourceRegistrar, resume_deletions
 from phalanx.server.discovery import KindRegistry
+from phalanx.server.event_expiry import EVENT_TTL, EventExpirer
+from phalanx.server.health import HEALTH_ENDPOINTS, HealthChecks
 from phalanx.server.request_info import RequestInfo, parse_query
-from phalanx.server.request_metrics import RequestMetrics, register_gauges
-from phalanx.server.routes import Route, resolve_route
+from phalanx.server.resource_quotas import critical_pods_quota
+from phalanx.server.routes import Endpoint, Route, resolve_route
 from phalanx.server.security.audit import AUDIT_ID, READ_VERBS, AuditIds, AuditLog
 from phalanx.server.security.authorization import ADMIN, AccessControl, Tokens
 from phalanx.server.security.bootstrap_policy import ensure_bootstrap_policy
-from phalanx.server.security.priority_levels import PriorityLevels
+from phalanx.server.security.request_guard import PriorityLevels
 from phalanx.server.security.signing import ISSUER
 from phalanx.server.serialization import encode_reply, negotiate
+from phalanx.server.server_side_apply import apply_configuration
 from phalanx.server.watches import WatchBroadcaster
 from phalanx.server.write_handlers import insert
-from phalanx.store.errors import StoreFailed
-from phalanx.store.kv import Store
-from phalanx.telemetry import METRICS_CONTENT_TYPE, Metrics, StageMeter
+from phalanx.store.kv import Store, StoreFailed
+from phalanx.telemetry import (
+    METRICS_CONTENT_TYPE,
+    STAGE_SECONDS,
+    Counter,
+    Gauge,
+    Histogram,
+    Metrics,
+    MetricSpec,
+    StageMeter,
+)
 from phalanx.version import __version__
 
 LOG = logs.component("server")
@@ -51,6 +71,114 @@ _KUBERNETES_VERSION = ("1", "37")
 _TEXT = "text/plain; charset=utf-8"
 #: What clients read when the server has a bug; the traceback is in the log.
 INTERNAL_ERROR = "internal error; see the server log"
+
+
+# ---- metrics -------------------------------------------------------------------------------------
+
+_REQUEST_LABELS = (
+    "verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component",
+)  # fmt: skip
+
+REQUEST_TOTAL = MetricSpec(
+    Counter, "apiserver_request_total", "Requests about resources, by status code.",
+    (*_REQUEST_LABELS, "code"),
+)  # fmt: skip
+REQUEST_SECONDS = MetricSpec(
+    Histogram, "apiserver_request_duration_seconds",
+    "Latency of requests about resources in seconds, except watches.", _REQUEST_LABELS,
+    (
+        0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0,
+        10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
+    ),
+)  # fmt: skip
+LONGRUNNING_REQUESTS = MetricSpec(
+    Gauge, "apiserver_longrunning_requests", "Open watches.", ("verb",)
+)
+FEATURE_ENABLED = MetricSpec(
+    Gauge, "kubernetes_feature_enabled", "Feature gates: 1 if enabled.", ("name", "stage")
+)  # fmt: skip
+
+SERVER_METRICS = (
+    REQUEST_TOTAL,
+    REQUEST_SECONDS,
+    LONGRUNNING_REQUESTS,
+    FEATURE_ENABLED,
+    STAGE_SECONDS,
+)
+
+_WATCH_VERB = "WATCH"
+_MAX_CACHED_SERIES = 10_000
+_VERBS = {
+    "get": "GET", "list": "LIST", "watch": _WATCH_VERB, "create": "POST", "update": "PUT",
+    "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETECOLLECTION",
+}  # fmt: skip
+
+#: Everything that the labels of a request depend on.
+_SeriesKey = tuple[Endpoint, object, str, bool, bool, bool, int]
+
+
+class RequestMetrics:
+    """Counts requests. The series of a known combination of labels is found by one look-up."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._series_cache: dict[_SeriesKey, tuple[Counter, Histogram | None]] = {}
+
+    def record(self, route: Route, request_info: RequestInfo, code: int, seconds: float) -> None:
+        """Count one answered request."""
+        key = (
+            route.endpoint,
+            request_info.kind,
+            request_info.subresource,
+            bool(request_info.name),
+            bool(request_info.namespace),
+            request_info.dry_run,
+            code,
+        )
+        series = self._series_cache.get(key)
+        if series is None:
+            # Each version of a CustomResourceDefinition is another kind.
+            if len(self._series_cache) >= _MAX_CACHED_SERIES:
+                self._series_cache.clear()
+            series = self._series_cache[key] = self._series(route, request_info, code)
+        counter, histogram = series
+        counter.add()
+        if histogram is not None:
+            histogram.observe(seconds)
+
+    def _series(
+        self, route: Route, request_info: RequestInfo, code: int
+    ) -> tuple[Counter, Histogram | None]:
+        kind = request_info.kind
+        verb = "APPLY" if route.endpoint is apply_configuration else _VERBS[route.verb]
+        scope = (
+            "resource"
+            if request_info.name
+            else "namespace"
+            if request_info.namespace
+            else "cluster"
+        )
+        labels = (
+            verb, "All" if request_info.dry_run else "", kind.group, kind.version, kind.plural,
+            request_info.subresource, scope, "apiserver",
+        )  # fmt: skip
+        histogram = None if verb == _WATCH_VERB else self._metrics.series(REQUEST_SECONDS, *labels)
+        return self._metrics.series(REQUEST_TOTAL, *labels, str(code)), histogram
+
+
+def register_gauges(metrics: Metrics, gates: FeatureGates, broadcaster: Sized) -> None:
+    """Set the gauges of feature gates; read the number of open watches on each scrape."""
+    for name, stage, is_on in gates.states():
+        metrics.series(FEATURE_ENABLED, name, stage).value = is_on
+    open_watches = metrics.series(LONGRUNNING_REQUESTS, _WATCH_VERB)
+
+    def count_watches(watches: Sized) -> None:
+        open_watches.value = len(watches)
+
+    metrics.on_collect(broadcaster, count_watches)
+
+
+# ---- the server ----------------------------------------------------------------------------------
 
 
 class Server:
@@ -64,6 +192,9 @@ class Server:
         kinds: Sequence[Kind] = KINDS,
         tokens: Tokens | None = None,
         gates: FeatureGates = DEFAULT_GATES,
+        *,
+        limit_critical_pods: bool = False,
+        event_ttl: float = EVENT_TTL,
     ) -> None:
         self.metrics = Metrics()
         self.meter = StageMeter(self.metrics)
@@ -80,14 +211,17 @@ class Server:
             access=self.access,
             gates=gates,
             admission_cache=AdmissionCache(store, kinds_read("CREATE", POD)),
+            limits_critical_pods=limit_critical_pods,
         )
         self.priority_levels, self._audit_ids = PriorityLevels(), AuditIds(clock)
         #: Set by the process that owns the audit file; None: no audit log.
         self.audit: AuditLog | None = None
         self._request_metrics = RequestMetrics(self.metrics)
         self._has_store_failed = False
+        self.health = HealthChecks()
         register_gauges(self.metrics, gates, broadcaster)
         CustomResourceRegistrar(self.context)
+        self._event_expirer = EventExpirer(store, clock, event_ttl)
 
     async def start(self) -> None:
         """Create the objects that every cluster has: namespaces, priority classes, roles."""
@@ -97,8 +231,11 @@ class Server:
             await self._create_if_missing(
                 PRIORITY_CLASS, {"metadata": {"name": name}, "value": value}
             )
+        if self.context.limits_critical_pods:
+            await self._create_if_missing(RESOURCE_QUOTA, critical_pods_quota())
         await ensure_bootstrap_policy(self.context.store, self.context.now_timestamp())
         await resume_deletions(self.context)
+        self._event_expirer.start()
 
     async def handle(self, request: Request) -> Reply | StreamReply:
         """Answer a request; every error becomes a reply."""
@@ -135,6 +272,28 @@ class Server:
             reply = self._audit_response(request, actor, resolved, reply)
         return reply
 
+    def check_level(self, request: Request) -> None:
+        """Refuse a request whose priority level is full, before its body is read.
+
+        Every other error is left to `handle`.
+        """
+        if not self.priority_levels.is_any_full():
+            return
+        actor, resolved = request.user, None
+        with contextlib.suppress(ApiError):
+            request = self.access.impersonate(request)
+            resolved = resolve_route(self.context, request)
+        if resolved is None:
+            return
+        route, request_info = resolved
+        try:
+            with self.priority_levels.level_for(route.verb, request_info):
+                pass
+        except TooManyRequests as error:
+            self._request_metrics.record(route, request_info, error.code, 0.0)
+            self._audit_response(request, actor, resolved, error_reply(error))
+            raise
+
     def _log_store_failure(self, error: StoreFailed) -> None:
         # Every later request fails for the same reason: one line at ERROR is enough.
         if self._has_store_failed:
@@ -152,31 +311,37 @@ class Server:
     ) -> Reply | StreamReply:
         """Record a reply in the audit log; return it with its audit id, if it shows one."""
         audit_id = self._audit_ids.audit_id(request)
-        route, call = resolved or (None, None)
+        route, request_info = resolved or (None, None)
         if self.audit is not None:
             verb = route.verb if route else request.method.lower()
-            self.audit.record_response(audit_id, request, actor, verb=verb, call=call, reply=reply)
+            self.audit.record_response(
+                audit_id, request, actor, verb=verb, request_info=request_info, reply=reply
+            )
         if reply.code < 400 and AUDIT_ID not in request.headers:
             return reply
         return replace(reply, headers=(*reply.headers, (AUDIT_ID, audit_id)))
 
-    async def _authorize_and_handle(self, route: Route, call: RequestInfo) -> Reply | StreamReply:
+    async def _authorize_and_handle(
+        self, route: Route, request_info: RequestInfo
+    ) -> Reply | StreamReply:
         """Authorize a request, enter its priority level and call its handler.
 
         Errors carry warnings too: they often explain the error.
         """
         with self.meter.stage("authorise"):
-            self.access.authorize(call.request.user, route.verb, call)
+            self.access.authorize(request_info.request.user, route.verb, request_info)
         reply: Reply | StreamReply
         try:
-            with self.priority_levels.level_for(route.verb, call):
-                reply = await route.endpoint(self.context, call)
+            with self.priority_levels.level_for(route.verb, request_info):
+                reply = await route.endpoint(self.context, request_info)
             if isinstance(reply, StreamReply):
-                self.priority_levels.track_watch(call.request.user, reply)
+                self.priority_levels.track_watch(request_info.request.user, reply)
         except ApiError as error:
-            error_reply = _log_and_reply(call.request, error)
-            reply = replace(error_reply, headers=(*error_reply.headers, *call.warning_headers()))
-        return _add_deprecation_warning(call.kind, reply)
+            error_reply = _log_and_reply(request_info.request, error)
+            reply = replace(
+                error_reply, headers=(*error_reply.headers, *request_info.warning_headers())
+            )
+        return _add_deprecation_warning(request_info.kind, reply)
 
     def _resolve_or_forbid(self, request: Request) -> tuple[Route, RequestInfo] | None:
         try:
@@ -187,10 +352,11 @@ class Server:
             raise
 
     async def _create_if_missing(self, kind: Kind, obj: Object) -> None:
-        name = obj["metadata"]["name"]
-        if self.context.store.get(kind.store_key("", name)) is None:
-            call = RequestInfo(Request("POST", kind.url_path(), user=ADMIN), kind)
-            await insert(self.context, call, obj)
+        name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace", "")
+        if self.context.store.get(kind.store_key(namespace, name)) is None:
+            request = Request("POST", kind.url_path(namespace), user=ADMIN)
+            request_info = RequestInfo(request, kind, namespace)
+            await insert(self.context, request_info, obj)
 
     def _handle_non_resource_path(self, request: Request) -> Reply:
         path = request.path.rstrip("/") or "/"
@@ -256,7 +422,7 @@ def _json_reply(value: Object, request: Request) -> Reply:
 
 
 def _serve_health(server: Server, request: Request) -> Reply:
-    return Reply(200, b"ok", _TEXT)
+    return server.health.serve(request)
 
 
 def _serve_version(server: Server, request: Request) -> Reply:
@@ -347,9 +513,6 @@ def _serve_openapi_v2(server: Server, request: Request) -> Reply:
 
 
 _PATH_HANDLERS: Mapping[str, PathHandler] = {
-    "/healthz": _serve_health,
-    "/livez": _serve_health,
-    "/readyz": _serve_health,
     "/version": _serve_version,
     "/metrics": _serve_metrics,
     "/api": _serve_core_versions,
@@ -362,10 +525,12 @@ _PATH_HANDLERS: Mapping[str, PathHandler] = {
 
 
 def _find_prefix_handler(path: str) -> PathHandler | None:
-    """The handler of `/api/V`, `/apis/G`, `/apis/G/V` and `/openapi/v3/…`."""
+    """The handler of `/api/V`, `/apis/G`, `/apis/G/V`, `/openapi/v3/…` and health checks."""
     parts = path.strip("/").split("/")
     if parts[:2] == ["openapi", "v3"]:
         return lambda server, request: _serve_openapi_v3(server, request, parts[2:])
+    if parts[0] in HEALTH_ENDPOINTS:
+        return _serve_health
     if parts[0] in ("api", "apis"):
         return lambda server, request: _serve_resource_list(server, request, parts)
     return None

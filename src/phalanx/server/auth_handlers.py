@@ -14,8 +14,7 @@ from __future__ import annotations
 import orjson
 from msgspec.structs import replace
 
-from phalanx.api.errors import BadRequest, Cause, Invalid
-from phalanx.api.field_errors import invalid, required
+from phalanx.api.errors import BadRequest, Cause, Invalid, invalid, required
 from phalanx.api.kinds import LOCAL_SUBJECT_ACCESS_REVIEW, POD, SERVICE_ACCOUNT, TOKEN_REQUEST
 from phalanx.api.meta import timestamp
 from phalanx.api.wire import Object, Reply, UserInfo
@@ -31,55 +30,57 @@ from phalanx.server.security.users import MASTERS, node_name
 _ALL_RULES = (PolicyRule((ALL,), (ALL,), (ALL,)), PolicyRule((ALL,), paths=(ALL,)))
 
 
-async def self_review(context: ServerContext, call: RequestInfo) -> Reply:
+async def self_review(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle a SelfSubjectReview."""
     return _review_reply(
-        call, read_object(context, call), {"userInfo": user_info(call.request.user)}
+        request_info,
+        read_object(context, request_info),
+        {"userInfo": user_info(request_info.request.user)},
     )
 
 
-async def token_review(context: ServerContext, call: RequestInfo) -> Reply:
+async def token_review(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle a TokenReview."""
-    body = read_object(context, call)
+    body = read_object(context, request_info)
     spec = body.get("spec") or {}
     token, requested = spec.get("token", ""), spec.get("audiences") or [ISSUER]
     authenticator = context.access.authenticator
     user = authenticator.user(token, requested)
     if user is None:
-        return _review_reply(call, body, {"authenticated": False, "error": "unknown token"})
+        return _review_reply(request_info, body, {"authenticated": False, "error": "unknown token"})
     granted = authenticator.service_account_tokens.audiences(token) or (ISSUER,)
     audiences = [audience for audience in requested if audience in granted]
     status = {"authenticated": True, "user": user_info(user), "audiences": audiences}
-    return _review_reply(call, body, status)
+    return _review_reply(request_info, body, status)
 
 
-async def self_access_review(context: ServerContext, call: RequestInfo) -> Reply:
+async def self_access_review(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle a SelfSubjectAccessReview."""
-    body = read_object(context, call)
-    return _review_access(context, call, body, call.request.user)
+    body = read_object(context, request_info)
+    return _review_access(context, request_info, body, request_info.request.user)
 
 
-async def access_review(context: ServerContext, call: RequestInfo) -> Reply:
+async def access_review(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle a SubjectAccessReview or LocalSubjectAccessReview."""
-    body = read_object(context, call)
+    body = read_object(context, request_info)
     spec = body.get("spec") or {}
     if not spec.get("user") and not spec.get("groups"):
         raise _invalid_review(
-            call, required("spec.user", "at least one of user or group must be specified")
+            request_info, required("spec.user", "at least one of user or group must be specified")
         )
     extra = [(key, v) for key, values in (spec.get("extra") or {}).items() for v in values or ()]
     user = UserInfo(
         spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", ""), tuple(extra)
     )
-    return _review_access(context, call, body, user)
+    return _review_access(context, request_info, body, user)
 
 
-async def self_rules_review(context: ServerContext, call: RequestInfo) -> Reply:
+async def self_rules_review(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle a SelfSubjectRulesReview."""
-    body, user = read_object(context, call), call.request.user
+    body, user = read_object(context, request_info), request_info.request.user
     namespace = (body.get("spec") or {}).get("namespace", "")
     if not namespace:
-        raise _invalid_review(call, required("spec.namespace", "no namespace on request"))
+        raise _invalid_review(request_info, required("spec.namespace", "no namespace on request"))
     is_master = MASTERS in user.groups
     rules = _ALL_RULES if is_master else context.access.rbac.rules(user, namespace)
     status = {
@@ -87,7 +88,7 @@ async def self_rules_review(context: ServerContext, call: RequestInfo) -> Reply:
         "nonResourceRules": [rule.to_object() for rule in rules if rule.paths],
         "incomplete": False,
     }
-    return _review_reply(call, body, status)
+    return _review_reply(request_info, body, status)
 
 
 def user_info(user: UserInfo) -> Object:
@@ -101,18 +102,18 @@ def user_info(user: UserInfo) -> Object:
 
 
 def _review_access(
-    context: ServerContext, call: RequestInfo, body: Object, user: UserInfo
+    context: ServerContext, request_info: RequestInfo, body: Object, user: UserInfo
 ) -> Reply:
-    allowed = context.access.allows(user, _review_attributes(call, body.get("spec") or {}))
-    return _review_reply(call, body, {"allowed": allowed})
+    allowed = context.access.allows(user, _review_attributes(request_info, body.get("spec") or {}))
+    return _review_reply(request_info, body, {"allowed": allowed})
 
 
-def _review_attributes(call: RequestInfo, spec: Object) -> AuthorizationAttributes:
+def _review_attributes(request_info: RequestInfo, spec: Object) -> AuthorizationAttributes:
     given = [key for key in ("resourceAttributes", "nonResourceAttributes") if spec.get(key)]
     if len(given) != 1:
         detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
         raise _invalid_review(
-            call, Cause("spec", "FieldValueInvalid", f"Invalid value: null: {detail}")
+            request_info, Cause("spec", "FieldValueInvalid", f"Invalid value: null: {detail}")
         )
     attributes = spec[given[0]]
     verb = attributes.get("verb", "")
@@ -120,9 +121,11 @@ def _review_attributes(call: RequestInfo, spec: Object) -> AuthorizationAttribut
         # Attributes without a path would be taken for a resource.
         return AuthorizationAttributes(verb, path=attributes.get("path") or "/")
     namespace = attributes.get("namespace", "")
-    if call.kind is LOCAL_SUBJECT_ACCESS_REVIEW and namespace != call.namespace:
+    if request_info.kind is LOCAL_SUBJECT_ACCESS_REVIEW and namespace != request_info.namespace:
         detail = "must match metadata.namespace"
-        raise _invalid_review(call, invalid("spec.resourceAttributes.namespace", namespace, detail))
+        raise _invalid_review(
+            request_info, invalid("spec.resourceAttributes.namespace", namespace, detail)
+        )
     resource = attributes.get("resource", "")
     if subresource := attributes.get("subresource", ""):
         resource = f"{resource}/{subresource}"
@@ -135,36 +138,42 @@ def _review_attributes(call: RequestInfo, spec: Object) -> AuthorizationAttribut
     )
 
 
-def _invalid_review(call: RequestInfo, cause: Cause) -> Invalid:
-    group = call.kind.group
+def _invalid_review(request_info: RequestInfo, cause: Cause) -> Invalid:
+    group = request_info.kind.group
     return Invalid(f'.{group} "" is invalid: {cause}', group=group, causes=[cause])
 
 
-def _review_reply(call: RequestInfo, body: Object, status: Object) -> Reply:
-    review = {"kind": call.kind.name, "apiVersion": call.kind.api_version, **body}
+def _review_reply(request_info: RequestInfo, body: Object, status: Object) -> Reply:
+    review = {"kind": request_info.kind.name, "apiVersion": request_info.kind.api_version, **body}
     return Reply(201, orjson.dumps({**review, "status": status}))
 
 
 #: The duration of a token in seconds: minimum, default and maximum.
 _MIN_TOKEN_SECONDS, _DEFAULT_TOKEN_SECONDS, _MAX_TOKEN_SECONDS = 600, 3600, 365 * 24 * 3600
 _MAX_REQUESTED_SECONDS = 1 << 32
+_UID_MISMATCH = (
+    "the UID in the bound object reference ({}) does not match the UID in record. "
+    "The object might have been deleted and then recreated"
+)
 
 
-async def issue_token(context: ServerContext, call: RequestInfo) -> Reply:
+async def issue_token(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle a TokenRequest: issue a token of a service account."""
-    call.check_dry_run()
-    spec: Object = read_object(context, replace(call, kind=TOKEN_REQUEST)).get("spec") or {}
-    account = _get_service_account(context, call)
-    seconds = _token_seconds(call, spec.get("expirationSeconds"))
+    request_info.check_dry_run()
+    spec: Object = read_object(context, replace(request_info, kind=TOKEN_REQUEST)).get("spec") or {}
+    if node := node_name(request_info.request.user):
+        _check_node_token(context, request_info, node, spec.get("boundObjectRef") or {})
+    account = _get_service_account(context, request_info)
+    seconds = _token_seconds(request_info, spec.get("expirationSeconds"))
     now = context.clock.now()
     audiences = tuple(spec.get("audiences") or (ISSUER,))
     claims = ServiceAccountClaims(
-        call.namespace,
-        call.name,
+        request_info.namespace,
+        request_info.name,
         account["metadata"]["uid"],
         audiences=audiences,
         expires=now + seconds,
-        bound_object=_bound_object(context, call, spec.get("boundObjectRef")),
+        bound_object=_bound_object(context, request_info, spec.get("boundObjectRef")),
     )
     tokens = context.access.authenticator.service_account_tokens
     token = tokens.issue(claims, now, context.random.uid())
@@ -172,8 +181,8 @@ async def issue_token(context: ServerContext, call: RequestInfo) -> Reply:
         "kind": TOKEN_REQUEST.name,
         "apiVersion": TOKEN_REQUEST.api_version,
         "metadata": {
-            "name": call.name,
-            "namespace": call.namespace,
+            "name": request_info.name,
+            "namespace": request_info.namespace,
             "creationTimestamp": timestamp(now),
         },
         "spec": {**spec, "audiences": list(audiences), "expirationSeconds": seconds},
@@ -182,32 +191,32 @@ async def issue_token(context: ServerContext, call: RequestInfo) -> Reply:
     return Reply(201, orjson.dumps(body))
 
 
-def _get_service_account(context: ServerContext, call: RequestInfo) -> Object:
-    record = context.store.get(call.key)
+def _get_service_account(context: ServerContext, request_info: RequestInfo) -> Object:
+    record = context.store.get(request_info.key)
     if record is None:
-        raise not_found_error(SERVICE_ACCOUNT, call.name)
+        raise not_found_error(SERVICE_ACCOUNT, request_info.name)
     return decode_record(record)
 
 
-def _token_seconds(call: RequestInfo, requested: int | None) -> int:
+def _token_seconds(request_info: RequestInfo, requested: int | None) -> int:
     """The duration of a token, limited to the longest that the server issues."""
     seconds = _DEFAULT_TOKEN_SECONDS if requested is None else requested
     if seconds < _MIN_TOKEN_SECONDS:
         raise _invalid_token_request(
-            call, seconds, "may not specify a duration less than 10 minutes"
+            request_info, seconds, "may not specify a duration less than 10 minutes"
         )
     if seconds > _MAX_REQUESTED_SECONDS:
         raise _invalid_token_request(
-            call, seconds, "may not specify a duration larger than 2^32 seconds"
+            request_info, seconds, "may not specify a duration larger than 2^32 seconds"
         )
     return min(seconds, _MAX_TOKEN_SECONDS)
 
 
-def _invalid_token_request(call: RequestInfo, value: int, detail: str) -> Invalid:
+def _invalid_token_request(request_info: RequestInfo, value: int, detail: str) -> Invalid:
     cause: Cause = invalid("spec.expirationSeconds", value, detail)
     return Invalid(
-        f'{TOKEN_REQUEST.qualified_name} "{call.name}" is invalid: {cause}',
-        name=call.name,
+        f'{TOKEN_REQUEST.qualified_name} "{request_info.name}" is invalid: {cause}',
+        name=request_info.name,
         group=TOKEN_REQUEST.group,
         kind=TOKEN_REQUEST.name,
         causes=[cause],
@@ -215,44 +224,48 @@ def _invalid_token_request(call: RequestInfo, value: int, detail: str) -> Invali
 
 
 def _bound_object(
-    context: ServerContext, call: RequestInfo, reference: Object | None
+    context: ServerContext, request_info: RequestInfo, reference: Object | None
 ) -> tuple[str, str, str] | None:
     """Kind, name and uid of the object that the token is bound to; it must exist."""
-    node = node_name(call.request.user)
     if reference is None:
-        if node:
-            raise forbidden_error(
-                SERVICE_ACCOUNT, call.name, f'node "{node}" must bind tokens to a pod'
-            )
         return None
     kind, name = BINDABLE.get(reference.get("kind", "")), reference.get("name", "")
     if kind is None:
         raise BadRequest(f"cannot bind token to object of type {reference.get('kind', '')}")
-    record = context.store.get(kind.store_key(call.namespace, name))
+    record = context.store.get(kind.store_key(request_info.namespace, name))
     if record is None:
         raise not_found_error(kind, name)
     obj = decode_record(record)
     uid = obj["metadata"]["uid"]
-    if reference.get("uid", uid) != uid:
-        detail = f"the UID in the bound object reference ({reference['uid']}) does not match the"
-        raise conflict_error(
-            kind, name, f"{detail} UID in record. The object might have been deleted"
-        )
-    if kind is POD:
-        _check_bound_pod(call, obj, node)
-    elif node:
-        raise forbidden_error(
-            SERVICE_ACCOUNT, call.name, f'node "{node}" must bind tokens to a pod'
+    if (reference.get("uid") or uid) != uid:
+        raise conflict_error(kind, name, _UID_MISMATCH.format(reference["uid"]))
+    if kind is POD and (obj["spec"].get("serviceAccountName") or "default") != request_info.name:
+        raise BadRequest(
+            f'cannot bind token for serviceaccount "{request_info.name}" to pod running with '
+            "different serviceaccount name."
         )
     return kind.name, name, uid
 
 
-def _check_bound_pod(call: RequestInfo, pod: Object, node: str) -> None:
-    """The pod must use the service account, and run on the node that requests the token."""
-    if (pod["spec"].get("serviceAccountName") or "default") != call.name:
-        raise BadRequest(
-            f'cannot bind token for serviceaccount "{call.name}" to pod running with different '
-            "serviceaccount name."
-        )
-    if node and not runs_on(pod, node):
-        raise forbidden_error(SERVICE_ACCOUNT, call.name, f'the pod does not run on node "{node}"')
+def _check_node_token(
+    context: ServerContext, request_info: RequestInfo, node: str, reference: Object
+) -> None:
+    """Require that a node binds a token to a pod that runs on it, given by name and UID.
+
+    The checks and messages of the NodeRestriction plugin of Kubernetes, which come first.
+    """
+    name, uid = reference.get("name"), reference.get("uid")
+    is_pod = (reference.get("apiVersion"), reference.get("kind")) == (POD.api_version, POD.name)
+    reason = ""
+    if not is_pod or not name:
+        reason = "node requested token not bound to a pod"
+    elif not uid:
+        reason = "node requested token with a pod binding without a uid"
+    elif (record := context.store.get(POD.store_key(request_info.namespace, name))) is None:
+        raise not_found_error(POD, name)
+    elif (pod := decode_record(record))["metadata"]["uid"] != uid:
+        reason = _UID_MISMATCH.format(uid)
+    elif not runs_on(pod, node):
+        reason = "node requested token bound to a pod scheduled on a different node"
+    if reason:
+        raise forbidden_error(SERVICE_ACCOUNT, request_info.name, reason)

@@ -2,38 +2,51 @@
 
 `pods/binding` behaves as in Kubernetes. `groupbindings` (a kind of Phalanx) binds all of its pods
 or none. Each pod must be unbound, alive and have the given uid. Each node must exist and have
-enough free resources (`node_allocations.py`). The PodGroups must still be those that the scheduler
-placed. The pods, their `Scheduled` events and the status of their PodGroups are committed together:
-an event exists if and only if the pod is bound, and no further request is needed.
+enough free resources. The PodGroups must still be those that the scheduler placed. The pods, their
+`Scheduled` events, the status of their PodGroups and their claims (`claim_binding.py`) are
+committed together: an event exists if and only if the pod is bound, and no further request is
+needed. Events and status are written by the server itself, so neither admission nor validation
+applies, and they have no field manager.
 
-Events and status are written by the server itself, so neither admission nor validation applies, and
-they have no field manager.
+The allocated resources of a node are a hidden record with the sum of the requests of its pods. It
+is compared and swapped in the transaction that binds, moves, finishes or removes a pod, so that two
+schedulers never allocate the same resources. The record is separate from the Node, whose revision
+changes with heartbeats. Only a GroupBinding is refused for insufficient resources; a plain Binding
+is accepted and counted, as in Kubernetes.
+
+    /phalanx.dev/ledger/node-1   {"cpu": 4000, "memory": 8589934592, "pods": 2}
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from phalanx.api.core import Node
-from phalanx.api.errors import ApiError, BadRequest, Cause, Conflict, Invalid, join_causes
-from phalanx.api.field_errors import required, unsupported
-from phalanx.api.kinds import BINDING, EVENT, GROUP_BINDING, NODE, POD, POD_GROUP
-from phalanx.api.resources import Amounts, node_allocatable
-from phalanx.api.scheduling import scheduled_conditions
-from phalanx.api.wire import Object, Reply
-from phalanx.server.admission import is_terminating_or_missing
-from phalanx.server.context import ServerContext
-from phalanx.server.node_allocations import (
-    NO_ALLOCATION,
-    NodeAllocation,
-    allocation_writes,
-    get_allocated_amounts,
-    pod_allocation,
+from phalanx.api.core import TERMINAL_PHASES, Node, Pod, PodSpec, PodStatus
+from phalanx.api.errors import (
+    ApiError,
+    BadRequest,
+    Cause,
+    Conflict,
+    Invalid,
+    join_causes,
+    required,
+    unsupported,
 )
+from phalanx.api.kinds import BINDING, EVENT, GROUP_BINDING, NODE, POD, POD_GROUP
+from phalanx.api.meta import ObjectMeta
+from phalanx.api.resources import Amounts, node_allocatable, pod_requests
+from phalanx.api.scheduling import scheduled_conditions
+from phalanx.api.wire import CACHE_SIZE, MAX_CACHED_BYTES, Object, Reply, compact_json
+from phalanx.server.admission import is_terminating_or_missing
+from phalanx.server.claim_binding import ClaimBindings, ClaimRefused
+from phalanx.server.context import ServerContext
 from phalanx.server.objects import (
     conflict_error,
     decode_record,
@@ -45,12 +58,130 @@ from phalanx.server.objects import (
 from phalanx.server.request_bodies import read_object
 from phalanx.server.request_info import RequestInfo
 from phalanx.server.security.audit import client_audit_id
-from phalanx.store.kv import KeyValue, RevisionConflict, StoreWrite
+from phalanx.store.kv import KeyValue, RevisionConflict, Store, StoreWrite
 from phalanx.telemetry import REQUEST_ANNOTATION
+
+# ---- allocated resources of nodes ----------------------------------------------------------------
+
+
+class NodeAllocation(NamedTuple):
+    """The resources that a pod takes of a node; the node is "" if it takes none."""
+
+    node: str = ""
+    amounts: Mapping[str, int] = {}
+
+
+#: Store prefix of the records.
+ALLOCATION_PREFIX = "/phalanx.dev/ledger/"
+#: The allocation of a pod that is not bound, has finished, or does not exist.
+NO_ALLOCATION = NodeAllocation()
+#: The fields of a pod spec that decide its requests.
+_RESOURCE_FIELDS = ("containers", "initContainers", "overhead", "resources")
+#: The fields of a container status that say what its node has allocated.
+_ALLOCATED_FIELDS = ("name", "allocatedResources", "resources")
+#: Decodes integers of any size: sums may exceed 64 bits.
+_decode = msgspec.json.Decoder(dict[str, int]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def pod_allocation(pod: Object | None) -> NodeAllocation:
+    """The resources that a pod takes, and its node."""
+    spec = pod.get("spec", {}) if pod else {}
+    node = spec.get("nodeName")
+    if pod is None or not node or pod.get("status", {}).get("phase") in TERMINAL_PHASES:
+        return NO_ALLOCATION
+    resources: Object = {
+        "spec": {field: spec[field] for field in _RESOURCE_FIELDS if field in spec}
+    }
+    status = pod.get("status")
+    if status and ("containerStatuses" in status or "initContainerStatuses" in status):
+        resources["status"] = _allocated_statuses(status)
+    packed = compact_json(resources)
+    is_small = len(packed) <= MAX_CACHED_BYTES
+    return NodeAllocation(node, (_decode_requests_cached if is_small else _decode_requests)(packed))
+
+
+def _allocated_statuses(status: Object) -> Object:
+    """The container statuses of a pod that say what its node has allocated."""
+    found: Object = {}
+    for containers in ("containerStatuses", "initContainerStatuses"):
+        allocated = [
+            {name: one[name] for name in _ALLOCATED_FIELDS if name in one}
+            for one in status.get(containers) or ()
+            if one.get("allocatedResources") or one.get("resources")
+        ]
+        if allocated:
+            found[containers] = allocated
+    return found
+
+
+class _PodResources(msgspec.Struct):
+    """The fields of a pod that decide its requests."""
+
+    spec: PodSpec
+    status: PodStatus = PodStatus()
+
+
+def _decode_requests(packed: bytes) -> Amounts:
+    found = msgspec.json.decode(packed, type=_PodResources)
+    return pod_requests(Pod(ObjectMeta(), found.spec, found.status))
+
+
+@lru_cache(maxsize=CACHE_SIZE)
+def _decode_requests_cached(packed: bytes) -> Mapping[str, int]:
+    """Members of a gang have equal specs: their requests are computed once."""
+    return MappingProxyType(_decode_requests(packed))
+
+
+def get_allocated_amounts(store: Store, node: str) -> Amounts:
+    """The allocated resources of a node, including uncommitted writes."""
+    record = store.pending(_allocation_key(node))
+    return _decode(record.value) if record else {}
+
+
+def allocation_writes(
+    store: Store, changes: Iterable[tuple[NodeAllocation, NodeAllocation]]
+) -> list[StoreWrite]:
+    """The writes that update the records when pods change their (old, new) allocations."""
+    deltas: dict[str, Amounts] = {}
+    for old, new in changes:
+        if old != new:
+            _add_delta(deltas, old, -1)
+            _add_delta(deltas, new, 1)
+    return [
+        _allocation_write(store, node, delta)
+        for node, delta in deltas.items()
+        if any(delta.values())
+    ]
+
+
+def _add_delta(deltas: dict[str, Amounts], allocation: NodeAllocation, sign: int) -> None:
+    if allocation.node:
+        delta = deltas.setdefault(allocation.node, {})
+        for name, amount in allocation.amounts.items():
+            delta[name] = delta.get(name, 0) + sign * amount
+
+
+def _allocation_write(store: Store, node: str, delta: Amounts) -> StoreWrite:
+    record, total = store.pending(_allocation_key(node)), get_allocated_amounts(store, node)
+    for name, amount in delta.items():
+        total[name] = total.get(name, 0) + amount
+    amounts = {name: amount for name, amount in total.items() if amount}
+    encode = (lambda revision: _encode(amounts)) if amounts else None
+    return StoreWrite(_allocation_key(node), encode, record.revision if record else 0)
+
+
+def _allocation_key(node: str) -> str:
+    return f"{ALLOCATION_PREFIX}{node}"
+
+
+# ---- bindings ------------------------------------------------------------------------------------
 
 #: The part of its uid that makes the name of an event unique, and the length of the rest.
 _UID_SUFFIX, _MAX_EVENT_NAME_PREFIX = slice(-12, None), 240
-_STATUS_COUNTS = ("pendingPods", "scheduledPods")
+_STATUS_COUNTS = ("desiredPods", "pendingPods", "scheduledPods")
+#: The status that a placed PodGroup no longer has.
+_WAITING_STATUS = ("shortfall",)
 
 
 def create_scheduled_event(context: ServerContext, pod: Object, audit_id: str) -> StoreWrite:
@@ -97,7 +228,8 @@ def group_status_writes(
     """The write that sets the status of a placed PodGroup, if it changes."""
     old = group.get("status") or {}
     counts = {name: standing[name] for name in _STATUS_COUNTS if standing.get(name)}
-    others = {name: value for name, value in old.items() if name not in _STATUS_COUNTS}
+    replaced = (*_STATUS_COUNTS, *_WAITING_STATUS)
+    others = {name: value for name, value in old.items() if name not in replaced}
     conditions = _update_group_conditions(context, old.get("conditions") or [], standing)
     new = {**others, "conditions": conditions, **counts}
     if new == old:
@@ -131,14 +263,14 @@ MAX_REFUSALS = 32
 _BINDING_RESOURCE = "pods/binding"
 
 
-async def bind(context: ServerContext, call: RequestInfo) -> Reply:
+async def bind(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle a Binding of one pod: the node need not exist or have free resources.
 
     In a POST to the collection `bindings` the body names the pod.
     """
-    call.check_dry_run()
-    name, meta, target = _read_binding(context, call)
-    record = context.store.pending(POD.store_key(call.namespace, name))
+    request_info.check_dry_run()
+    name, meta, target = _read_binding(context, request_info)
+    record = context.store.pending(POD.store_key(request_info.namespace, name))
     if record is None:
         raise not_found_error(POD, name)
     pod = decode_record(record)
@@ -154,15 +286,15 @@ async def bind(context: ServerContext, call: RequestInfo) -> Reply:
     for part in ("annotations", "labels"):
         if meta.get(part):
             bound["metadata"].setdefault(part, {}).update(meta[part])
-    if not call.dry_run:
+    if not request_info.dry_run:
         await _commit_bindings(context, [(record, bound, pod_allocation(bound))])
     return success_reply(201)
 
 
-def _read_binding(context: ServerContext, call: RequestInfo) -> tuple[str, Object, Object]:
-    body = read_object(context, replace(call, kind=BINDING))
+def _read_binding(context: ServerContext, request_info: RequestInfo) -> tuple[str, Object, Object]:
+    body = read_object(context, replace(request_info, kind=BINDING))
     meta, target = body.get("metadata") or {}, body.get("target") or {}
-    name = call.name or meta.get("name", "")
+    name = request_info.name or meta.get("name", "")
     if meta.get("name", name) != name:
         raise BadRequest(f"name in URL does not match name in Binding object: {meta['name']}")
     if target.get("kind", "Node") != "Node":
@@ -188,16 +320,17 @@ class _GroupBinding:
     #: By node: its free resources after the members so far.
     free: dict[str, Amounts] = field(default_factory=dict)
     refusals: list[Cause] = field(default_factory=list)
+    claims: ClaimBindings | None = None
 
     def add_refusal(self, field: str, reason: str, message: str) -> None:
         self.refusals.append(Cause(field, reason, message))
 
 
-async def bind_group(context: ServerContext, call: RequestInfo) -> Reply:
+async def bind_group(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle a GroupBinding: bind all its pods, or none."""
-    call.check_dry_run()
+    request_info.check_dry_run()
     with context.meter.stage("bind"):
-        group = _check_group_binding(context, call)
+        group = _check_group_binding(context, request_info)
     if group.refusals:
         raise Conflict(
             f"no pod of the group was bound: {join_causes(group.refusals)}",
@@ -205,21 +338,23 @@ async def bind_group(context: ServerContext, call: RequestInfo) -> Reply:
             kind=GROUP_BINDING.plural,
             causes=group.refusals,
         )
-    if not call.dry_run:
+    if not request_info.dry_run:
         await _commit_bindings(context, group.changes, group.status_writes)
     return success_reply(201)
 
 
-def _check_group_binding(context: ServerContext, call: RequestInfo) -> _GroupBinding:
-    body = read_object(context, call)
+def _check_group_binding(context: ServerContext, request_info: RequestInfo) -> _GroupBinding:
+    body = read_object(context, request_info)
     bindings = body.get("bindings") or []
     if not bindings or len(bindings) > MAX_BINDINGS:
         raise _invalid_group_binding(
             f"between 1 and {MAX_BINDINGS} bindings are needed, got {len(bindings)}"
         )
-    group = _GroupBinding(not is_terminating_or_missing(context, call.namespace))
+    group = _GroupBinding(not is_terminating_or_missing(context, request_info.namespace))
     for number, reference in enumerate(body.get("groups") or []):
-        _check_group(context, call, group, field=f"groups[{number}]", reference=reference)
+        _check_group(context, request_info, group, field=f"groups[{number}]", reference=reference)
+    if entries := body.get("claims"):
+        _add_claims(context, request_info, group, entries)
     seen: set[str] = set()
     for number, binding in enumerate(bindings):
         name, field = binding.get("name", ""), f"bindings[{number}]"
@@ -229,13 +364,13 @@ def _check_group_binding(context: ServerContext, call: RequestInfo) -> _GroupBin
             group.add_refusal(field, "FieldValueDuplicate", f'pod "{name}" is bound twice')
         else:
             seen.add(name)
-            _add_member(context, call, group, field=field, binding=binding)
+            _add_member(context, request_info, group, field=field, binding=binding)
     return group
 
 
 def _check_group(
     context: ServerContext,
-    call: RequestInfo,
+    request_info: RequestInfo,
     group: _GroupBinding,
     *,
     field: str,
@@ -243,7 +378,7 @@ def _check_group(
 ) -> None:
     """Refuse a PodGroup that was recreated: it may have other requirements."""
     name, standing = reference.get("name", ""), reference.get("standing") or {}
-    record = context.store.pending(POD_GROUP.store_key(call.namespace, name))
+    record = context.store.pending(POD_GROUP.store_key(request_info.namespace, name))
     found = decode_record(record) if record else None
     if record is None or found is None or found["metadata"]["uid"] != reference.get("uid"):
         group.add_refusal(field, "GroupGone", f'group "{name}" does not have the given uid')
@@ -253,9 +388,22 @@ def _check_group(
         group.status_writes += group_status_writes(context, record, found, standing)
 
 
+def _add_claims(
+    context: ServerContext, request_info: RequestInfo, group: _GroupBinding, entries: list[Object]
+) -> None:
+    """Allocate and reserve the claims of a GroupBinding."""
+    claims = group.claims = ClaimBindings(context, request_info.namespace)
+    for number, entry in enumerate(entries):
+        try:
+            claims.add(entry)
+        except ClaimRefused as refused:
+            group.add_refusal(f"claims[{number}]", refused.reason, str(refused))
+    group.status_writes += claims.writes()
+
+
 def _add_member(
     context: ServerContext,
-    call: RequestInfo,
+    request_info: RequestInfo,
     group: _GroupBinding,
     *,
     field: str,
@@ -263,7 +411,7 @@ def _add_member(
 ) -> None:
     """Check one pod and reserve its resources on its node."""
     name, node = binding.get("name", ""), binding.get("node", "")
-    record = context.store.pending(POD.store_key(call.namespace, name))
+    record = context.store.pending(POD.store_key(request_info.namespace, name))
     if record is None:
         return group.add_refusal(field, "PodGone", f'pod "{name}" not found')
     pod = decode_record(record)
@@ -276,11 +424,16 @@ def _add_member(
         return group.add_refusal(field, "NodeGone", f'node "{node}" not found')
     bound = _assign_node(context, pod, node)
     allocation = pod_allocation(bound)
-    if short := _reserve(free, allocation.amounts):
+    requests = allocation.amounts
+    if group.claims is not None and (status := group.claims.extended.get(binding["uid"])):
+        bound["status"]["extendedResourceClaimStatus"] = status
+        served = group.claims.served_resources(binding["uid"])
+        requests = {name: n for name, n in requests.items() if name not in served}
+    if short := _reserve(free, requests):
         return group.add_refusal(field, "NodeFull", f'node "{node}" has insufficient {short}')
     if group.records_events:
         group.status_writes.append(
-            create_scheduled_event(context, bound, client_audit_id(call.request))
+            create_scheduled_event(context, bound, client_audit_id(request_info.request))
         )
     group.changes.append((record, bound, allocation))
     return None

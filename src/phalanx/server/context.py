@@ -22,7 +22,8 @@ class ServerContext:
     """The store and everything else that handlers work with.
 
     `access` authorizes users, `gates` are the feature gates, `admission_cache` keeps admitted pods.
-    `container_logs` and `usage_samples` keep what the kubelets of process nodes report.
+    `container_logs` and `usage_samples` keep what the kubelets of process nodes report. With
+    `limits_critical_pods`, pods of system priority classes need a quota that selects the class.
     """
 
     store: Store
@@ -36,6 +37,7 @@ class ServerContext:
     admission_cache: AdmissionCache
     container_logs: ContainerLogs = field(default_factory=ContainerLogs)
     usage_samples: UsageSamples = field(default_factory=UsageSamples)
+    limits_critical_pods: bool = False
 
     def now_timestamp(self) -> str:
         """The current time in the format of the API."""

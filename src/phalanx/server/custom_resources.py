@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.api.conform import ConformResult
 from phalanx.api.custom_resources.custom_kinds import CustomKind, served_kinds
 from phalanx.api.defaults.custom_resource_definition import (
     CLEANUP_FINALIZER,
@@ -30,9 +29,9 @@ from phalanx.api.defaults.custom_resource_definition import (
     find_condition,
     update_definition_status,
 )
-from phalanx.api.errors import Cause, MethodNotAllowed, NoSuchResource
-from phalanx.api.field_errors import invalid
+from phalanx.api.errors import Cause, MethodNotAllowed, NoSuchResource, invalid
 from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, Kind
+from phalanx.api.normalization import NormalizationResult
 from phalanx.api.schema import Schema, schema
 from phalanx.api.validation.checks import CREATED
 from phalanx.api.validation.custom_resource_definition import (
@@ -91,9 +90,9 @@ class CustomResourceDefinitionStrategy:
         """The schema of a definition."""
         return schema(CUSTOM_RESOURCE_DEFINITION.schema)
 
-    def conform(self, obj: Object) -> ConformResult:
+    def normalize(self, obj: Object) -> NormalizationResult:
         """Drop unknown fields in place."""
-        return self.schema.conform(obj)
+        return self.schema.normalize(obj)
 
     def matches_structure(self, obj: Object) -> bool:
         """A conforming definition always does."""
@@ -111,6 +110,9 @@ class CustomResourceDefinitionStrategy:
         """Replace the status that the client sent."""
         obj["status"] = {}
         self.apply_defaults(obj)
+
+    def prepare_for_update(self, new: Object, old: Object, now: str) -> None:
+        """Do nothing: the server writes the status of definitions itself."""
 
     def validate(self, new: Object, old: Object | None, subresource: str) -> Sequence[Cause]:
         """Return the causes to refuse a definition."""

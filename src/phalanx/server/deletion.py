@@ -6,15 +6,14 @@ write that removes the last finalizer, or a deletion with grace period 0, remove
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from phalanx.api.defaults.custom_resource_definition import mark_terminating
-from phalanx.api.errors import BadRequest, Conflict, NotFound
-from phalanx.api.field_errors import invalid, unsupported
+from phalanx.api.errors import BadRequest, Conflict, NotFound, invalid, unsupported
 from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, NAMESPACE, POD
 from phalanx.api.meta import timestamp
 from phalanx.api.schema import Malformed, schema
@@ -57,95 +56,100 @@ class DeleteOptions:
     dry_run: bool = False
 
 
-async def delete(context: ServerContext, call: RequestInfo) -> Reply:
+async def delete(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle DELETE of one object."""
-    accepted, options = negotiate(call.request), read_delete_options(call)
-    run_phase("validate", "DELETE", AdmissionRequest(context, call, {}))
-    body, is_gone = await delete_one(context, call, options)
-    if is_gone and not call.kind.deletion_returns_object:
-        body = _success_status(call, orjson.loads(body))
-    return encode_reply(Reply(200, body, headers=call.warning_headers()), accepted)
+    accepted, options = negotiate(request_info.request), read_delete_options(request_info)
+    run_phase("validate", "DELETE", AdmissionRequest(context, request_info, {}))
+    body, is_gone = await delete_one(context, request_info, options)
+    if is_gone and not request_info.kind.deletion_returns_object:
+        body = _success_status(request_info, orjson.loads(body))
+    return encode_reply(Reply(200, body, headers=request_info.warning_headers()), accepted)
 
 
-async def delete_collection(context: ServerContext, call: RequestInfo) -> Reply:
+async def delete_collection(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle DELETE of a collection: delete the selected objects and return them."""
-    accepted, options = negotiate(call.request), read_delete_options(call)
-    selection = call.selection_predicate()
+    accepted, options = negotiate(request_info.request), read_delete_options(request_info)
+    selection = request_info.selection_predicate()
     values: list[bytes] = []
     for record in context.store.range(selection.prefix):
         obj = decode_record(record)
         if selection.matches(obj):
             meta = obj["metadata"]
-            one = RequestInfo(call.request, call.kind, meta.get("namespace", ""), meta["name"])
+            one = RequestInfo(
+                request_info.request, request_info.kind, meta.get("namespace", ""), meta["name"]
+            )
             try:
                 body, _ = await delete_one(context, one, options)
             except NotFound:
                 continue
             values.append(body)
     meta = {"resourceVersion": str(context.store.revision)}
-    return encode_reply(Reply(200, serialize_list(call.kind, meta, values)), accepted)
+    return encode_reply(Reply(200, serialize_list(request_info.kind, meta, values)), accepted)
 
 
 async def delete_one(
     context: ServerContext,
-    call: RequestInfo,
+    request_info: RequestInfo,
     options: DeleteOptions,
     extra_writes: Sequence[StoreWrite] = (),
+    prepare: Callable[[Object], None] | None = None,
 ) -> tuple[bytes, bool]:
     """Delete an object or begin to; return it as it is now, and whether it is removed.
 
-    `extra_writes` are committed in the same transaction.
+    `extra_writes` are committed in the same transaction. `prepare` may change the object before.
     """
-    kind, record = call.stored_kind, context.store.pending(call.key)
+    kind, record = request_info.stored_kind, context.store.pending(request_info.key)
     if record is None:
-        raise not_found_error(call.kind, call.name)
+        raise not_found_error(request_info.kind, request_info.name)
     old = decode_record(record)
-    _check_preconditions(call, old, options)
+    _check_preconditions(request_info, old, options)
     new = decode_record(record)
-    mark_deleted(context, call, new, options)
+    if prepare is not None:
+        prepare(new)
+    mark_deleted(context, request_info, new, options)
     if options.dry_run:
-        return serialize_object(call.kind, new), is_deletable(kind, new)
+        return serialize_object(request_info.kind, new), is_deletable(kind, new)
     if is_deletable(kind, new):
         # The reply shows a deletion timestamp for pods only, as in Kubernetes.
         last = await remove_object(
             context,
-            call,
+            request_info,
             record,
             old=old,
             last=new if kind is POD else old,
             extra_writes=extra_writes,
         )
         await finish_definition_deletion(context, kind)
-        return serialize_object(call.kind, last), True
+        return serialize_object(request_info.kind, last), True
     if new == old:
         await context.store.commit(())
-        return serialize_stored(call.kind, record.value), False
+        return serialize_stored(request_info.kind, record.value), False
     written = await store_object(
-        context, call, record.key, new, record=record, old=old, extra_writes=extra_writes
+        context, request_info, record.key, new, record=record, old=old, extra_writes=extra_writes
     )
     if kind is CUSTOM_RESOURCE_DEFINITION:
-        await delete_custom_objects(context, call.name)
-    return serialize_stored(call.kind, written.value), False
+        await delete_custom_objects(context, request_info.name)
+    return serialize_stored(request_info.kind, written.value), False
 
 
 def mark_deleted(
-    context: ServerContext, call: RequestInfo, obj: Object, options: DeleteOptions
+    context: ServerContext, request_info: RequestInfo, obj: Object, options: DeleteOptions
 ) -> None:
     """Set `deletionTimestamp` in an object; a second deletion can only shorten the grace period."""
     meta = obj["metadata"]
-    if call.kind is NAMESPACE:
+    if request_info.kind is NAMESPACE:
         meta.setdefault("deletionTimestamp", context.now_timestamp())
         obj.setdefault("status", {})["phase"] = "Terminating"
         return
     _set_propagation_finalizer(meta, options.policy)
-    grace = _grace_period(call, obj, options)
+    grace = _grace_period(request_info, obj, options)
     if "deletionTimestamp" in meta and grace >= meta.get("deletionGracePeriodSeconds", 0):
         return
     if meta.get("generation") and "deletionTimestamp" not in meta:
         meta["generation"] += 1
     meta["deletionTimestamp"] = timestamp(context.clock.now() + grace)
     meta["deletionGracePeriodSeconds"] = grace
-    if call.kind is CUSTOM_RESOURCE_DEFINITION:
+    if request_info.kind is CUSTOM_RESOURCE_DEFINITION:
         mark_terminating(obj, context.now_timestamp())
 
 
@@ -161,9 +165,9 @@ def _set_propagation_finalizer(meta: Object, policy: str) -> None:
         meta.pop("finalizers", None)
 
 
-def _grace_period(call: RequestInfo, obj: Object, options: DeleteOptions) -> int:
+def _grace_period(request_info: RequestInfo, obj: Object, options: DeleteOptions) -> int:
     """The grace period in seconds: 0, except for a pod that may run on a node."""
-    if call.kind is not POD:
+    if request_info.kind is not POD:
         return 0
     spec = obj.get("spec", {})
     if not spec.get("nodeName") or obj.get("status", {}).get("phase") in _FINISHED_PHASES:
@@ -174,11 +178,11 @@ def _grace_period(call: RequestInfo, obj: Object, options: DeleteOptions) -> int
     return 1 if seconds < 0 else min(int(seconds), _MAX_GRACE_PERIOD_SECONDS)
 
 
-def read_delete_options(call: RequestInfo, given: Object | None = None) -> DeleteOptions:
+def read_delete_options(request_info: RequestInfo, given: Object | None = None) -> DeleteOptions:
     """The options from the query and the body, or from `given` instead of the body."""
-    call.check_dry_run()
-    body = _read_body(call) if given is None else _check_options(given)
-    policy = body.get("propagationPolicy") or call.query.get("propagationPolicy")
+    request_info.check_dry_run()
+    body = _read_body(request_info) if given is None else _check_options(given)
+    policy = body.get("propagationPolicy") or request_info.query.get("propagationPolicy")
     causes = []
     if policy and body.get("orphanDependents") is not None:
         detail = "orphanDependents and deletionPropagation cannot be both set"
@@ -189,24 +193,24 @@ def read_delete_options(call: RequestInfo, given: Object | None = None) -> Delet
         raise invalid_options("DeleteOptions", causes)
     if body.get("orphanDependents") is not None:
         policy = "Orphan" if body["orphanDependents"] else "Background"
-    if not policy and call.kind.orphans_by_default:
+    if not policy and request_info.kind.orphans_by_default:
         policy = "Orphan"
-        call.warnings.append(_ORPHAN_WARNING.format(call.kind.plural))
+        request_info.warnings.append(_ORPHAN_WARNING.format(request_info.kind.plural))
     conditions = body.get("preconditions") or {}
     grace = body.get("gracePeriodSeconds")
     return DeleteOptions(
-        grace=grace if grace is not None else call.int_option("gracePeriodSeconds"),
+        grace=grace if grace is not None else request_info.int_option("gracePeriodSeconds"),
         policy=policy or "Background",
         uid=conditions.get("uid") or "",
         version=conditions.get("resourceVersion") or "",
-        dry_run=call.dry_run or bool(body.get("dryRun")),
+        dry_run=request_info.dry_run or bool(body.get("dryRun")),
     )
 
 
-def _read_body(call: RequestInfo) -> dict[str, Any]:
-    if not call.request.body:
+def _read_body(request_info: RequestInfo) -> dict[str, Any]:
+    if not request_info.request.body:
         return {}
-    body = load_body(call.request)
+    body = load_body(request_info.request)
     if not isinstance(body, dict):
         raise BadRequest("delete options must be an object")
     return _check_options(body)
@@ -214,7 +218,7 @@ def _read_body(call: RequestInfo) -> dict[str, Any]:
 
 def _check_options(body: Object) -> Object:
     try:
-        schema("meta.v1.DeleteOptions").conform(body)
+        schema("meta.v1.DeleteOptions").normalize(body)
     except Malformed as error:
         raise BadRequest(f"invalid delete options: {error}") from error
     for mode in body.get("dryRun") or ():
@@ -223,32 +227,42 @@ def _check_options(body: Object) -> Object:
     return body
 
 
-def _check_preconditions(call: RequestInfo, obj: Object, options: DeleteOptions) -> None:
-    meta, name = obj["metadata"], call.kind.name
+def _check_preconditions(request_info: RequestInfo, obj: Object, options: DeleteOptions) -> None:
+    meta, name = obj["metadata"], request_info.kind.name
     if options.uid and options.uid != meta["uid"]:
-        raise _precondition_conflict(name, call, "UID", expected=options.uid, found=meta["uid"])
+        raise _precondition_conflict(
+            name, request_info, "UID", expected=options.uid, found=meta["uid"]
+        )
     if options.version and options.version != meta["resourceVersion"]:
         raise _precondition_conflict(
-            name, call, "ResourceVersion", expected=options.version, found=meta["resourceVersion"]
+            name,
+            request_info,
+            "ResourceVersion",
+            expected=options.version,
+            found=meta["resourceVersion"],
         )
 
 
 def _precondition_conflict(
-    kind: str, call: RequestInfo, field: str, *, expected: str, found: str
+    kind: str, request_info: RequestInfo, field: str, *, expected: str, found: str
 ) -> Conflict:
     return Conflict(
-        f'Operation cannot be fulfilled on {kind} "{call.name}": the {field} in the precondition '
-        f"({expected}) does not match the {field} in record ({found}). The object might have been "
-        + ("deleted and then recreated" if field == "UID" else "modified"),
-        name=call.name,
+        f'Operation cannot be fulfilled on {kind} "{request_info.name}": the {field} in the '
+        f"precondition ({expected}) does not match the {field} in record ({found}). The object "
+        "might have been " + ("deleted and then recreated" if field == "UID" else "modified"),
+        name=request_info.name,
         kind=kind,
     )
 
 
-def _success_status(call: RequestInfo, obj: Object) -> bytes:
-    details: Object = {"name": call.name, "kind": call.kind.plural, "uid": obj["metadata"]["uid"]}
-    if call.kind.group:
-        details["group"] = call.kind.group
+def _success_status(request_info: RequestInfo, obj: Object) -> bytes:
+    details: Object = {
+        "name": request_info.name,
+        "kind": request_info.kind.plural,
+        "uid": obj["metadata"]["uid"],
+    }
+    if request_info.kind.group:
+        details["group"] = request_info.kind.group
     return orjson.dumps(
         {
             "kind": "Status",

@@ -2,7 +2,9 @@
 
 `pods/eviction` behaves as in Kubernetes. A pod that cannot be disrupted any more (pending,
 finished, being deleted) is deleted. Otherwise the budget that covers it is charged in the
-transaction that begins the deletion, so that two evictions never use the same allowance.
+transaction that begins the deletion, so that two evictions never use the same allowance. The same
+transaction sets the condition DisruptionTarget on a pod that has not finished: its Job must not
+count it as a failure.
 
 `groupevictions` (a kind of Phalanx) sets the condition DisruptionTarget on every pod and begins its
 deletion, for all pods in one transaction: a gang is never seen half evicted. Pods that are missing,
@@ -16,8 +18,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from phalanx.api.errors import BadRequest, Cause, TooManyRequests
-from phalanx.api.field_errors import required
+from phalanx.api.errors import BadRequest, Cause, TooManyRequests, required
 from phalanx.api.kinds import (
     COMPOSITE_POD_GROUP,
     EVICTION,
@@ -30,14 +31,14 @@ from phalanx.api.kinds import (
 from phalanx.api.scheduling import DISRUPTION_TARGET
 from phalanx.api.selectors import selector_matches
 from phalanx.api.wire import Object, Reply
-from phalanx.server.context import ServerContext
-from phalanx.server.deletion import DeleteOptions, delete_one, mark_deleted, read_delete_options
-from phalanx.server.node_allocations import (
+from phalanx.server.binding import (
     NO_ALLOCATION,
     NodeAllocation,
     allocation_writes,
     pod_allocation,
 )
+from phalanx.server.context import ServerContext
+from phalanx.server.deletion import DeleteOptions, delete_one, mark_deleted, read_delete_options
 from phalanx.server.objects import (
     decode_record,
     encoder,
@@ -52,34 +53,49 @@ from phalanx.server.resource_quotas import release_writes
 from phalanx.server.write_handlers import is_deletable
 from phalanx.store.kv import RevisionConflict, StoreWrite
 
-_NON_DISRUPTIVE_PHASES = ("Pending", "Succeeded", "Failed")
+_FINISHED_PHASES = ("Succeeded", "Failed")
+_NON_DISRUPTIVE_PHASES = ("Pending", *_FINISHED_PHASES)
+#: The reason and the message of the condition DisruptionTarget after `pods/eviction`.
+_EVICTION_REASON = "EvictionByEvictionAPI"
+_EVICTION_MESSAGE = "Eviction API: evicting"
 _RETRY_SECONDS = 10
 
 
-async def evict(context: ServerContext, call: RequestInfo) -> Reply:
+async def evict(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle an Eviction: delete a pod unless its disruption budget forbids it."""
-    body = read_object(context, replace(call, kind=EVICTION))
-    if body.get("metadata", {}).get("name", call.name) != call.name:
-        raise BadRequest(f"name in URL does not match name in Eviction object: {call.name}")
-    options = read_delete_options(call, body.get("deleteOptions") or {})
-    record = context.store.pending(call.key)
+    body = read_object(context, replace(request_info, kind=EVICTION))
+    if body.get("metadata", {}).get("name", request_info.name) != request_info.name:
+        raise BadRequest(f"name in URL does not match name in Eviction object: {request_info.name}")
+    options = read_delete_options(request_info, body.get("deleteOptions") or {})
+    record = context.store.pending(request_info.key)
     if record is None:
-        raise not_found_error(POD, call.name)
+        raise not_found_error(POD, request_info.name)
     pod = decode_record(record)
     phase = pod.get("status", {}).get("phase", "Pending")
     is_deleting = bool(pod["metadata"].get("deletionTimestamp"))
     is_disruptive = phase not in _NON_DISRUPTIVE_PHASES and not is_deleting
-    budget_writes = _budget_writes(context, call, pod) if is_disruptive else []
-    await delete_one(context, call, options, extra_writes=budget_writes)
+    budget_writes = _budget_writes(context, request_info, pod) if is_disruptive else []
+
+    def mark_disrupted(new: Object) -> None:
+        if phase not in _FINISHED_PHASES and not is_deleting:
+            _set_disruption_target(context, new, reason=_EVICTION_REASON, message=_EVICTION_MESSAGE)
+
+    await delete_one(
+        context, request_info, options, extra_writes=budget_writes, prepare=mark_disrupted
+    )
     return success_reply(201)
 
 
-def _budget_writes(context: ServerContext, call: RequestInfo, pod: Object) -> list[StoreWrite]:
+def _budget_writes(
+    context: ServerContext, request_info: RequestInfo, pod: Object
+) -> list[StoreWrite]:
     """The write that charges the budget of a pod; raises if it allows no disruption."""
     labels = pod["metadata"].get("labels") or {}
     matching = [
         (record, budget)
-        for record in context.store.range(POD_DISRUPTION_BUDGET.store_prefix(call.namespace))
+        for record in context.store.range(
+            POD_DISRUPTION_BUDGET.store_prefix(request_info.namespace)
+        )
         if selector_matches((budget := decode_record(record))["spec"].get("selector"), labels)
     ]
     if not matching:
@@ -147,17 +163,17 @@ class _GroupEviction:
     allocation_changes: list[tuple[NodeAllocation, NodeAllocation]] = field(default_factory=list)
 
 
-async def evict_group(context: ServerContext, call: RequestInfo) -> Reply:
+async def evict_group(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle a GroupEviction: evict all its pods, or none."""
-    call.check_dry_run()
-    body = _check_group_eviction(read_object(context, call))
+    request_info.check_dry_run()
+    body = _check_group_eviction(read_object(context, request_info))
     pods = body["pods"]
     eviction = _GroupEviction(body.get("reason", ""), body.get("message", ""))
     for name, uid in {pod["name"]: pod["uid"] for pod in pods}.items():
-        _evict_member(context, replace(call, kind=POD, name=name), uid, eviction)
+        _evict_member(context, replace(request_info, kind=POD, name=name), uid, eviction)
     for group in body.get("groups") or []:
-        _mark_group(context, call, group, eviction)
-    if eviction.writes and not call.dry_run:
+        _mark_group(context, request_info, group, eviction)
+    if eviction.writes and not request_info.dry_run:
         await _commit_eviction(context, eviction)
     return success_reply(201)
 
@@ -178,18 +194,18 @@ def _check_group_eviction(body: Object) -> Object:
 
 
 def _evict_member(
-    context: ServerContext, call: RequestInfo, uid: str, eviction: _GroupEviction
+    context: ServerContext, request_info: RequestInfo, uid: str, eviction: _GroupEviction
 ) -> None:
     """Set the condition of one pod and begin its deletion."""
-    record = context.store.pending(POD.store_key(call.namespace, call.name))
+    record = context.store.pending(POD.store_key(request_info.namespace, request_info.name))
     pod = decode_record(record) if record else None
     if record is None or pod is None or pod["metadata"]["uid"] != uid:
         return
     if pod["metadata"].get("deletionTimestamp"):
         return
     old = decode_record(record)
-    _set_disruption_target(context, pod, eviction)
-    mark_deleted(context, call, pod, DeleteOptions())
+    _set_disruption_target(context, pod, reason=eviction.reason, message=eviction.message)
+    mark_deleted(context, request_info, pod, DeleteOptions())
     if is_deletable(POD, pod):
         eviction.removed_pods.append(old)
         eviction.allocation_changes.append((pod_allocation(old), NO_ALLOCATION))
@@ -198,14 +214,16 @@ def _evict_member(
         eviction.writes.append(StoreWrite(record.key, encoder(pod), record.revision))
 
 
-def _set_disruption_target(context: ServerContext, obj: Object, eviction: _GroupEviction) -> None:
+def _set_disruption_target(
+    context: ServerContext, obj: Object, *, reason: str, message: str
+) -> None:
     status = obj.setdefault("status", {})
     others = [c for c in status.get("conditions") or [] if c.get("type") != DISRUPTION_TARGET]
     condition = {
         "type": DISRUPTION_TARGET,
         "status": "True",
-        "reason": eviction.reason,
-        "message": eviction.message,
+        "reason": reason,
+        "message": message,
         "lastTransitionTime": context.now_timestamp(),
     }
     if generation := obj["metadata"].get("generation"):
@@ -214,15 +232,15 @@ def _set_disruption_target(context: ServerContext, obj: Object, eviction: _Group
 
 
 def _mark_group(
-    context: ServerContext, call: RequestInfo, group: Object, eviction: _GroupEviction
+    context: ServerContext, request_info: RequestInfo, group: Object, eviction: _GroupEviction
 ) -> None:
     kind: Kind | None = _GROUP_KINDS.get(group.get("kind", POD_GROUP.name))
     if kind is None:
         raise BadRequest(f"a group must be a {' or '.join(_GROUP_KINDS)}, not {group['kind']}")
-    record = context.store.pending(kind.store_key(call.namespace, group["name"]))
+    record = context.store.pending(kind.store_key(request_info.namespace, group["name"]))
     obj = decode_record(record) if record else None
     if record is not None and obj is not None and obj["metadata"]["uid"] == group["uid"]:
-        _set_disruption_target(context, obj, eviction)
+        _set_disruption_target(context, obj, reason=eviction.reason, message=eviction.message)
         eviction.writes.append(StoreWrite(record.key, encoder(obj), record.revision))
 
 

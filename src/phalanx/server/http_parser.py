@@ -1,13 +1,15 @@
 """An HTTP/1.1 parser for one connection: bytes in, complete requests out, within limits.
 
 httptools implements the grammar. This module counts what a client could use to exhaust the server:
-the request target, the headers, the body, and the bytes that httptools buffers. It authenticates a
-request when it is complete, does no I/O and reads no clock.
+the request target, the headers, the body, and the bytes that httptools buffers. A request is
+authenticated at the end of its headers: the body of a request that is refused is never kept. The
+parser does no I/O and reads no clock.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import httptools
@@ -19,9 +21,11 @@ from phalanx.api.errors import (
     HeadersTooLarge,
     ServerError,
     TooLarge,
+    TooManyRequests,
     UnsupportedMediaType,
 )
-from phalanx.api.wire import Request, UserInfo
+from phalanx.api.wire import ANONYMOUS, Request
+from phalanx.server.security.authentication import ClientCertificate
 from phalanx.server.security.request_guard import RequestGuard
 from phalanx.server.serialization import MAX_BODY_BYTES
 
@@ -29,11 +33,13 @@ LOG = logs.component("server")
 
 #: Headers that must not be repeated: it would be unclear which one counts.
 _SINGLE_VALUE_HEADERS = frozenset({"authorization", "content-type", "host"})
+#: Bytes that are reserved at once for a body of unknown length.
+_RESERVED_STEP = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """Limits of one connection: sizes in bytes and counts first, then times in seconds."""
+    """Limits of one connection, of all connections, and times in seconds."""
 
     target_bytes: int = 8 * 1024
     header_count: int = 100
@@ -46,7 +52,15 @@ class HttpLimits:
     #: Input that is discarded after a refusal, so that the client gets to read the reply.
     discarded_bytes: int = 64 * 1024 * 1024
 
+    #: Open connections, and those of them that wait for their first authenticated request.
+    connections: int = 4096
+    new_connections: int = 1024
+    #: Descriptors that connections leave to the store, the audit log and all other files.
+    reserved_descriptors: int = 128
+
     handshake_timeout: float = 10.0
+    #: How long a client may take before another one can displace it, when there is no room.
+    displacement_grace: float = 1.0
     #: From the first byte of a request to the end of its headers, and to its last byte.
     head_timeout: float = 10.0
     request_timeout: float = 30.0
@@ -73,6 +87,8 @@ class ParsedRequest(NamedTuple):
     #: How the client reads the reply.
     is_head: bool = False
     accepts_chunked: bool = True
+    #: Bytes that `RequestGuard.bodies` counts for the request until it is answered.
+    reserved_bytes: int = 0
 
 
 def new_truncated_request(error: ApiError) -> ParsedRequest:
@@ -85,13 +101,17 @@ class HttpParser:
 
     def __init__(self, guard: RequestGuard, limits: HttpLimits) -> None:
         self._guard, self._limits = guard, limits
-        #: The user of the client certificate, and the user of the last request.
-        self.peer: UserInfo | ApiError | None = None
-        self._user: UserInfo | None = None
+        #: The client certificate of the connection, or the error in it.
+        self.peer: ClientCertificate | ApiError | None = None
+        #: Whether a request was authenticated; then the connection counts for the user of the last.
+        self.is_authenticated = False
+        self._user = ANONYMOUS
+        self._refusal: ApiError | None = None
         self._grammar = httptools.HttpRequestParser(self)
         self._parsed: list[ParsedRequest] = []
         # Bytes fed since the last callback: httptools may have buffered them.
         self._unparsed_bytes = 0
+        self._body, self._reserved_bytes = bytearray(), 0
         #: Whether a request has begun, and whether its headers are complete.
         self.is_in_request = self.is_in_body = False
         #: Whether the client waits for "100 Continue" before it sends the body.
@@ -102,9 +122,12 @@ class HttpParser:
         self._unparsed_bytes += len(data)
         try:
             self._grammar.feed_data(data)
+            if self.is_in_request:
+                self._check_fields()
             if self._unparsed_bytes > self._limits.buffered_bytes:
                 raise self._headers_too_large()
         except (httptools.HttpParserError, ApiError) as error:
+            self._release_body()
             self._add_parsed(new_truncated_request(_parse_error(error)))
         requests, self._parsed = self._parsed, []
         return requests
@@ -113,9 +136,9 @@ class HttpParser:
 
     def on_message_begin(self) -> None:
         """Called by httptools: a request begins."""
-        self._target, self._body = b"", bytearray()
-        self._headers: dict[str, str] = {}
-        self._header_count = self._header_bytes = self._unparsed_bytes = 0
+        self._target, self._refusal = b"", None
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._unparsed_bytes = 0
         self.is_in_body = self.expects_continue = False
         self.is_in_request = True
 
@@ -128,27 +151,36 @@ class HttpParser:
             )
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by httptools with a header, or with a trailer, which is counted and ignored."""
-        limits, key = self._limits, name.decode("latin-1").lower()
-        self._header_count += 1
-        self._header_bytes += len(name) + len(value)
-        if self._header_count > limits.header_count or self._header_bytes > limits.header_bytes:
-            raise self._headers_too_large()
-        if self.is_in_body:
-            return
-        if key in self._headers:
-            if key in _SINGLE_VALUE_HEADERS:
-                raise BadRequest(f"the request has more than one {key} header")
-            value = b"%b, %b" % (self._headers[key].encode("latin-1"), value)
-        self._headers[key] = value.decode("latin-1")
+        """Called by httptools with a header, or with a trailer, which is counted and ignored.
+
+        The limits are checked at the end of the headers, of the trailers, and of each `feed`.
+        """
+        self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Called by httptools: refuse what can be refused without the body."""
-        version, headers = self._grammar.get_http_version(), self._headers
+        version = self._grammar.get_http_version()
+        self._check_fields()
+        self._headers = headers = _read_headers(self._fields)
         self.is_in_body, self._is_http_1_0 = True, version == "1.0"
+        self._method = self._grammar.get_method().decode("ascii")
         self._check_head(version)
-        if "content-length" in headers and int(headers["content-length"]) > self._limits.body_bytes:
+        length = int(headers["content-length"]) if "content-length" in headers else 0
+        has_body = length > 0 or "transfer-encoding" in headers
+        try:
+            self._authenticate()
+            if has_body and self._guard.check_level is not None:
+                self._guard.check_level(self._build_request(b""))
+        except ApiError as error:
+            # Without a body the next request can follow; a body would have to be read.
+            if has_body:
+                raise
+            self._refusal = error.with_traceback(None)
+            return
+        if length > self._limits.body_bytes:
             raise self._too_large()
+        if length:
+            self._reserve(length)
         if "expect" in headers and not self._is_http_1_0:
             self.expects_continue = headers["expect"].lower() == "100-continue"
 
@@ -156,28 +188,45 @@ class HttpParser:
         """Called by httptools with a piece of the body."""
         self._unparsed_bytes = 0
         self._body += body
-        if len(self._body) > self._limits.body_bytes:
-            raise self._too_large()
+        if len(self._body) > self._reserved_bytes:
+            missing = len(self._body) - self._reserved_bytes
+            allowed = self._limits.body_bytes - self._reserved_bytes
+            if missing > allowed:
+                raise self._too_large()
+            self._reserve(min(max(missing, _RESERVED_STEP), allowed))
 
     def on_message_complete(self) -> None:
         """Called by httptools: the request is complete."""
         self.is_in_request = self.expects_continue = False
-        method = self._grammar.get_method().decode("ascii")
+        if len(self._fields) > len(self._headers):
+            self._check_fields()
         is_last = self._is_http_1_0 or not self._grammar.should_keep_alive()
+        # A connection beyond the limit of its user is not counted: it must end.
+        is_refused = isinstance(self._refusal, TooManyRequests)
         self._add_parsed(
             ParsedRequest(
-                self._build_request(method),
-                is_last=is_last,
-                is_head=method == "HEAD",
+                self._refusal or self._build_request(bytes(self._body)),
+                is_last=is_last or is_refused,
+                is_head=self._method == "HEAD",
                 accepts_chunked=not self._is_http_1_0,
+                reserved_bytes=self._reserved_bytes,
             )
         )
-        self._body.clear()
+        if self._reserved_bytes:
+            self._body, self._reserved_bytes = bytearray(), 0
 
     def _add_parsed(self, parsed: ParsedRequest) -> None:
         """Add a request, unless it follows the last one of the connection."""
         if not self._parsed or not self._parsed[-1].is_last:
             self._parsed.append(parsed)
+        else:
+            self.release(parsed)
+
+    def _check_fields(self) -> None:
+        limits, fields = self._limits, self._fields
+        too_many = len(fields) > limits.header_count
+        if too_many or sum(map(len, chain.from_iterable(fields))) > limits.header_bytes:
+            raise self._headers_too_large()
 
     def _check_head(self, version: str) -> None:
         headers = self._headers
@@ -193,24 +242,47 @@ class HttpParser:
         if not self._target.startswith(b"/"):
             raise BadRequest("the request target must be a path")
 
-    def _build_request(self, method: str) -> Request | ApiError:
-        try:
-            user = self._guard.authenticate(self._headers, self.peer)
-            if user is not self._user:
-                # The connection counts for this user, and no longer for the previous one.
-                self._guard.add_connection(user)
-                self.release_user()
-                self._user = user
-        except ApiError as error:
-            return error
+    def _build_request(self, body: bytes) -> Request:
         path, _, query = self._target.decode("ascii").partition("?")
-        return Request(method, path, query, self._headers, bytes(self._body), user)
+        expires = self.peer.expires if isinstance(self.peer, ClientCertificate) else None
+        return Request(self._method, path, query, self._headers, body, self._user, expires=expires)
 
-    def release_user(self) -> None:
-        """Stop counting the connection for its user."""
-        if self._user is not None:
+    def _authenticate(self) -> None:
+        """Count the connection for the user of the request, and no longer for the previous one."""
+        user = self._guard.authenticate(self._headers, self.peer)
+        if self.is_authenticated and user == self._user:
+            return
+        self._guard.add_connection(user)
+        self._release_user()
+        self._user, self.is_authenticated = user, True
+
+    def _reserve(self, size: int) -> None:
+        self._guard.bodies.reserve(self._user, size)
+        self._reserved_bytes += size
+
+    def release(self, parsed: ParsedRequest) -> None:
+        """Release the memory of a request that was answered or is dropped."""
+        if parsed.reserved_bytes and isinstance(parsed.request, Request):
+            self._guard.bodies.release(parsed.request.user, parsed.reserved_bytes)
+
+    def _release_body(self) -> None:
+        if self._reserved_bytes:
+            self._guard.bodies.release(self._user, self._reserved_bytes)
+        self._body, self._reserved_bytes = bytearray(), 0
+
+    def _release_user(self) -> None:
+        if self.is_authenticated:
             self._guard.remove_connection(self._user)
-        self._user = None
+        self.is_authenticated = False
+
+    def close(self) -> None:
+        """Release what a connection that has ended holds. No byte may follow.
+
+        httptools refers to its callbacks: only without it the parser is freed at once.
+        """
+        self._release_body()
+        self._release_user()
+        del self._grammar
 
     def _headers_too_large(self) -> ApiError:
         count, size = self._limits.header_count, self._limits.header_bytes
@@ -220,11 +292,28 @@ class HttpParser:
         return TooLarge(f"Request entity too large: limit is {self._limits.body_bytes}")
 
 
+def _read_headers(fields: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers by their lower-case names; the values of a repeated header are joined."""
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in fields}
+    if len(headers) == len(fields):
+        return headers
+    headers.clear()
+    for field, value in fields:
+        name, text = field.decode("latin-1").lower(), value.decode("latin-1")
+        if name in headers:
+            if name in _SINGLE_VALUE_HEADERS:
+                raise BadRequest(f"the request has more than one {name} header")
+            text = f"{headers[name]}, {text}"
+        headers[name] = text
+    return headers
+
+
 def _parse_error(error: Exception) -> ApiError:
     """The error for a client whose bytes httptools or a limit refused."""
     cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else error
     if isinstance(cause, ApiError):
-        return cause
+        # A traceback would keep the bytes of the request until a garbage collection.
+        return cause.with_traceback(None)
     if isinstance(cause, httptools.HttpParserError):
         return BadRequest(f"not an HTTP/1.1 request: {cause}")
     LOG.error("request could not be parsed", exc_info=True)

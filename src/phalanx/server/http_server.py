@@ -1,344 +1,48 @@
-"""HTTP/1.1 on a listening socket: parsed requests to `Server.handle`, replies back as bytes.
+"""A listening socket: accepts clients, within limits, and serves each on an `HttpConnection`.
 
-`serve_http` listens and creates an `HttpConnection` per client. A connection answers one request
-at a time, in the order of arrival.
-
-    bytes ─▶ HttpParser ─▶ ParsedRequest ─▶ queue ─▶ handle ─▶ bytes
-
-A reply is one write. Long replies and streams are written no faster than the client reads. A
-request that cannot be parsed is answered in its turn and ends the connection. Every wait has a
-limit (`HttpLimits`): clients that send slowly, do not read or stay idle are disconnected.
+A client cannot shut out the others by opening connections. The listener leaves descriptors to the
+store, the audit log and all other files. When the limit of connections is reached, it disconnects
+the client that has kept the server waiting longest, and accepts the next client.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import heapq
 import ipaddress
+import resource
 import socket
 import ssl
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from functools import lru_cache
-from http import HTTPStatus
-from typing import cast
+from collections.abc import AsyncIterator, Iterable
 
 from phalanx import logs
-from phalanx.api.errors import ApiError, RequestTimeout, ServerError, Timeout
-from phalanx.api.wire import Handler, Reply, Request, StreamReply
-from phalanx.server.app import INTERNAL_ERROR, error_reply
-from phalanx.server.http_parser import HttpLimits, HttpParser, ParsedRequest, new_truncated_request
+from phalanx.api.wire import Handler
+from phalanx.clock import Clock
+from phalanx.server.http_connection import HttpConnection
+from phalanx.server.http_parser import HttpLimits
 from phalanx.server.security.authentication import RequestAuthenticator
-from phalanx.server.security.request_guard import RefusalHandler, RequestGuard
+from phalanx.server.security.request_guard import LevelCheck, RefusalHandler, RequestGuard
 
 LOG = logs.component("server")
 
-#: Bytes that may be buffered before the writer waits, and the size of one write.
-_HIGH_WATER, _MAX_WRITE = 256 * 1024, 128 * 1024
-#: Headers of every reply that does not set them itself.
-_DEFAULT_HEADERS = (("cache-control", "no-cache, private"), ("x-content-type-options", "nosniff"))
-#: Control characters could end a header early: they are replaced.
-_CONTROL_CHARACTERS = dict.fromkeys([*range(32), *range(127, 160)], "\N{REPLACEMENT CHARACTER}")
-_STATUS_LINES = {
-    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
-}
-_CHUNKED_HEADER = b"transfer-encoding: chunked\r\n"
-
-
-class _WriteTimeoutError(Exception):
-    """The client does not read what it is sent."""
-
-
-class HttpConnection(asyncio.Protocol):
-    """One client connection; `closed` completes when it has ended and its handler too."""
-
-    def __init__(
-        self,
-        handle: Handler,
-        guard: RequestGuard,
-        connections: set[HttpConnection],
-        limits: HttpLimits,
-    ) -> None:
-        self._handle, self._connections, self._limits = handle, connections, limits
-        self._guard = guard
-        self._loop = asyncio.get_running_loop()
-        self._parser = HttpParser(guard, limits)
-        self._pending: deque[ParsedRequest] = deque()
-        self._handler_task: asyncio.Task[None] | None = None
-        self._is_streaming = self._is_disconnected = False
-        # Further input is discarded; it may be the rest of a request that was refused.
-        self._ignores_input = self._is_truncated = False
-        self._discarded_bytes = 0
-        # When the current handler started, and whether it was cancelled by a timeout.
-        self._request_started: float | None = None
-        self._has_timed_out = False
-        self._writable = asyncio.Event()
-        self._writable.set()
-        # When the server began to wait for the client, if no handler runs.
-        self._idle_since = self._loop.time()
-        self.closed: asyncio.Future[None] = self._loop.create_future()
-
-    # ---- called by the event loop ----
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the event loop: a client has connected."""
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(_HIGH_WATER)
-        self._parser.peer = self._guard.peer_user(transport.get_extra_info("peercert"))
-        self._connections.add(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the event loop: end a watch, but let a write handler finish."""
-        self._is_disconnected = True
-        self._pending.clear()
-        self._writable.set()
-        if self._handler_task is None:
-            self._finish()
-        elif self._is_streaming:
-            self._handler_task.cancel()
-
-    def data_received(self, data: bytes) -> None:
-        """Called by the event loop with bytes from the client."""
-        if self._ignores_input:
-            self._discarded_bytes += len(data)
-            if self._discarded_bytes > self._limits.discarded_bytes:
-                self._transport.abort()
-            return
-        was_in_request = self._parser.is_in_request
-        requests = self._parser.feed(data)
-        for parsed in requests:
-            self._enqueue(parsed)
-        if self._parser.is_in_request and (requests or not was_in_request):
-            self._idle_since = self._loop.time()
-        self._send_continue()
-
-    def pause_writing(self) -> None:
-        """Called by the event loop: the client reads too slowly."""
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        """Called by the event loop: the client has caught up."""
-        self._writable.set()
-
-    def _finish(self) -> None:
-        self._connections.discard(self)
-        self._parser.release_user()
-        self.closed.set_result(None)
-
-    # ---- replies ----
-
-    def _enqueue(self, parsed: ParsedRequest) -> None:
-        """Handle a request now or in its turn; pause reading while too many wait."""
-        self._ignores_input, self._is_truncated = parsed.is_last, parsed.is_cut
-        self._pending.append(parsed)
-        if self._handler_task is None:
-            self._handler_task = self._loop.create_task(self._handle_pending())
-        elif len(self._pending) == self._limits.pending_requests:
-            self._transport.pause_reading()
-
-    async def _handle_pending(self) -> None:
-        """Handle the waiting requests in order, then wait for more or close."""
-        try:
-            while self._pending:
-                parsed = self._pending.popleft()
-                if len(self._pending) == self._limits.pending_requests - 1:
-                    self._transport.resume_reading()
-                await self._respond(parsed)
-        except (Exception, asyncio.CancelledError) as error:
-            self._abort_on_error(error)
-        finally:
-            self._handler_task = None
-            self._on_idle()
-
-    def _abort_on_error(self, error: BaseException) -> None:
-        """Abort the connection, so that a partial reply does not look complete."""
-        self._transport.abort()
-        if isinstance(error, _WriteTimeoutError):
-            LOG.warning("connection closed: client does not read", peer=self._peer())
-        elif isinstance(error, Exception):
-            LOG.error("reply aborted", exc_info=True, peer=self._peer())
-
-    def _on_idle(self) -> None:
-        self._idle_since = self._loop.time()
-        if self._is_disconnected:
-            self._finish()
-        elif not self._ignores_input:
-            self._send_continue()
-        elif not self._is_truncated:
-            self._close()
-
-    def _send_continue(self) -> None:
-        """Ask for the body of a request with `Expect: 100-continue` when it is its turn."""
-        if self._parser.expects_continue and self._handler_task is None:
-            self._parser.expects_continue = False
-            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    async def _respond(self, parsed: ParsedRequest) -> None:
-        reply = await self._handle_request(parsed.request)
-        if isinstance(reply, Reply):
-            await self._write_reply(reply, parsed)
-            return
-        async with contextlib.aclosing(reply.chunks):
-            self._is_streaming = True
-            await self._write_stream(reply, parsed)
-            self._is_streaming = False
-
-    async def _handle_request(self, request: Request | ApiError) -> Reply | StreamReply:
-        if isinstance(request, ApiError):
-            if request.code == 429:
-                LOG.debug("request refused", peer=self._peer(), reason=request.message)
-            return error_reply(request)
-        self._request_started = self._loop.time()
-        try:
-            return await self._handle(request)
-        except asyncio.CancelledError:
-            if not self._has_timed_out:
-                raise
-            self._has_timed_out = False
-            return error_reply(Timeout("the request was not completed in time"))
-        except Exception:
-            LOG.error("request failed", exc_info=True, method=request.method, path=request.path)
-            return error_reply(ServerError(INTERNAL_ERROR))
-        finally:
-            self._request_started = None
-
-    async def _write_reply(self, reply: Reply, parsed: ParsedRequest) -> None:
-        body, is_last = reply.body, self._ignores_input and not self._pending
-        head = _response_head(reply, is_last=is_last)
-        head = b"%bcontent-length: %d\r\n\r\n" % (head, len(body))
-        if parsed.is_head:
-            self._write(head)
-        elif len(body) <= _MAX_WRITE:
-            self._write(head + body)
-        else:
-            self._write(head)
-            for piece in _split_writes(body):
-                self._write(piece)
-                await self._wait_writable()
-        await self._wait_writable()
-
-    async def _write_stream(self, stream: StreamReply, parsed: ParsedRequest) -> None:
-        """Write chunks as they come, no faster than the client reads.
-
-        A stream is the last reply on its connection. Input is still read, to notice that the client
-        disconnects, but no request is queued behind the stream.
-        """
-        self._ignores_input = True
-        self._pending.clear()
-        self._transport.resume_reading()
-        framing = _CHUNKED_HEADER if parsed.accepts_chunked else b""
-        self._write(b"%b%b\r\n" % (_response_head(stream, is_last=True), framing))
-        if parsed.is_head or self._is_disconnected:
-            return
-        async for chunk in stream.chunks:
-            for piece in _split_writes(chunk):
-                framed = b"%x\r\n%b\r\n" % (len(piece), piece) if parsed.accepts_chunked else piece
-                self._write(framed)
-                await self._wait_writable()
-        if parsed.accepts_chunked:
-            self._write(b"0\r\n\r\n")
-
-    def _peer(self) -> str:
-        address = self._transport.get_extra_info("peername")
-        return f"{address[0]}:{address[1]}" if address else ""
-
-    def _write(self, data: bytes) -> None:
-        if not self._transport.is_closing():
-            self._transport.write(data)
-
-    async def _wait_writable(self) -> None:
-        """Wait until the client has read most of the buffered bytes."""
-        if self._writable.is_set():
-            return
-        try:
-            async with asyncio.timeout(self._limits.write_timeout):
-                await self._writable.wait()
-        except TimeoutError:
-            raise _WriteTimeoutError from None
-
-    # ---- called by the listener ----
-
-    def check_timeouts(self, now: float) -> None:
-        """Called periodically by the listener: enforce the time limits."""
-        started, handler = self._request_started, self._handler_task
-        if handler is None:
-            limit, on_timeout = self._current_timeout()
-            if now - self._idle_since > limit:
-                on_timeout()
-        elif (
-            started is not None
-            and now - started > self._limits.handler_timeout
-            and not self._has_timed_out
-        ):
-            # The client reads 504 and cannot know if the write happened.
-            self._has_timed_out = True
-            handler.cancel()
-
-    def _current_timeout(self) -> tuple[float, Callable[[], None]]:
-        """The time limit of the current state, in seconds, and the action when it is over."""
-        if self._transport.is_closing():
-            return self._limits.close_timeout, self._transport.abort
-        if self._ignores_input:
-            return self._limits.close_timeout, self._close
-        if self._parser.is_in_request:
-            limits = self._limits
-            head = min(limits.head_timeout, limits.request_timeout)
-            return limits.request_timeout if self._parser.is_in_body else head, self._time_out
-        return self._limits.idle_timeout, self._close
-
-    def _time_out(self) -> None:
-        self._enqueue(new_truncated_request(RequestTimeout("the request took too long to arrive")))
-
-    def _close(self) -> None:
-        self._ignores_input = True
-        self._idle_since = self._loop.time()
-        if not self._transport.is_closing():
-            self._transport.close()
-
-    def stop(self) -> None:
-        """Close the connection, after the reply that is being computed."""
-        self._ignores_input, self._is_truncated = True, False
-        self._pending.clear()
-        if self._handler_task is None or self._is_streaming:
-            self.abort()
-
-    def abort(self) -> None:
-        """Close the connection at once and cancel its handler."""
-        if self._handler_task is not None:
-            self._handler_task.cancel()
-        self._transport.abort()
-
-
-def _split_writes(data: bytes) -> Iterator[bytes]:
-    """Split bytes into pieces of at most `_MAX_WRITE`; empty input gives no piece."""
-    return (data[at : at + _MAX_WRITE] for at in range(0, len(data), _MAX_WRITE))
-
-
-def _response_head(reply: Reply | StreamReply, *, is_last: bool) -> bytes:
-    """The status line and the headers, except for those that delimit the body."""
-    if reply.headers:
-        return _compose_head(reply.code, reply.content_type, headers=reply.headers, is_last=is_last)
-    return _default_response_head(reply.code, reply.content_type, is_last)
-
-
-@lru_cache(maxsize=256)
-def _default_response_head(code: int, content_type: str, is_last: bool) -> bytes:
-    return _compose_head(code, content_type, headers=(), is_last=is_last)
-
-
-def _compose_head(
-    code: int, content_type: str, *, headers: tuple[tuple[str, str], ...], is_last: bool
-) -> bytes:
-    names = {name for name, _ in headers}
-    defaults = (row for row in _DEFAULT_HEADERS if row[0] not in names)
-    rows = [("content-type", content_type), *defaults, *headers]
-    if is_last:
-        rows.append(("connection", "close"))
-    fields = "".join(f"{name}: {value.translate(_CONTROL_CHARACTERS)}\r\n" for name, value in rows)
-    return (_STATUS_LINES[code] + fields).encode("utf-8", "replace")
-
-
 _BACKLOG = 1024
+#: Descriptors that the process may use, if the system allows that many.
+_MAX_DESCRIPTORS = 16 * 1024
+#: Without descriptors or memory for another client: the errors, and seconds until the next attempt.
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_RETRY_SECONDS = 0.1
+#: The part of all connections that is displaced at once, and seconds between two log lines.
+_DISPLACED_PART, _LOG_INTERVAL = 1 / 64, 60.0
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit of open files to the hard limit, but not beyond what is sensible."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
@@ -354,6 +58,180 @@ def bind_socket(host: str, port: int) -> socket.socket:
     return sock
 
 
+class HttpListener:
+    """Accepts clients and knows their connections."""
+
+    def __init__(
+        self,
+        handle: Handler,
+        guard: RequestGuard,
+        sock: socket.socket,
+        tls: ssl.SSLContext | None,
+        limits: HttpLimits,
+    ) -> None:
+        self._handle, self._guard, self._limits = handle, guard, limits
+        self._sock, self._tls = sock, tls
+        self._loop = asyncio.get_running_loop()
+        self._max_connections = _connection_limit(limits)
+        self._connections: set[HttpConnection] = set()
+        # Connections without an authenticated request, in the order of acceptance.
+        self._new: dict[HttpConnection, None] = {}
+        self._changed = asyncio.Event()
+        self._last_logged = float("-inf")
+
+    async def accept_clients(self) -> None:
+        """Accept clients one at a time, so that a flood of them does not delay requests."""
+        while True:
+            try:
+                client, _ = self._sock.accept()
+            except BlockingIOError:
+                await self._wait_for_client()
+                continue
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    self._log("client not accepted", error.strerror or "")
+                    self._displace(1)
+                    await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            try:
+                await self._wait_for_room()
+                self._add(client)
+            except asyncio.CancelledError:
+                client.close()
+                raise
+            # The next client is accepted in the next iteration of the event loop.
+            del client
+            await asyncio.sleep(0)
+
+    async def _wait_for_client(self) -> None:
+        connected = asyncio.Event()
+        self._loop.add_reader(self._sock, connected.set)
+        try:
+            await connected.wait()
+        finally:
+            self._loop.remove_reader(self._sock)
+
+    def _add(self, client: socket.socket) -> None:
+        connection = HttpConnection(self._handle, self._guard, self._limits, self)
+        self._connections.add(connection)
+        self._new[connection] = None
+        opening = self._loop.create_task(self._open(client, connection))
+
+        def close_unopened(task: asyncio.Task[None]) -> None:
+            # A task that is cancelled before its first step does not run its own cleanup.
+            if task.cancelled():
+                client.close()
+                connection.finish()
+
+        opening.add_done_callback(close_unopened)
+        connection.opening = opening
+
+    async def _open(self, client: socket.socket, connection: HttpConnection) -> None:
+        """Complete the TLS handshake; from then on the connection is called by the event loop."""
+        tls, limits = self._tls, self._limits
+        try:
+            client.setblocking(False)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(
+                lambda: connection,
+                client,
+                ssl=tls,
+                ssl_handshake_timeout=limits.handshake_timeout if tls else None,
+                ssl_shutdown_timeout=limits.close_timeout if tls else None,
+            )
+        except (OSError, asyncio.CancelledError):
+            client.close()
+            connection.finish()
+        finally:
+            connection.opening = None
+
+    # ---- limits ----
+
+    async def _wait_for_room(self) -> None:
+        """Wait until one more client is within the limits; displace others if need be.
+
+        A client that completes its handshake and sends its request without delay is not displaced.
+        """
+        limits = self._limits
+        while True:
+            if len(self._new) >= limits.new_connections:
+                oldest = next(iter(self._new))
+                delay = self._displace_after_grace([(oldest.accepted, oldest)])
+            elif len(self._connections) >= self._max_connections:
+                delay = self._displace(int(self._max_connections * _DISPLACED_PART) or 1)
+            else:
+                return
+            self._log("connection limit reached", "clients that keep the server waiting are closed")
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._changed.wait()
+
+    def _displace(self, count: int) -> float:
+        """Disconnect the clients that have kept the server waiting longest.
+
+        Return seconds until the next one can be displaced.
+        """
+        waiting = (
+            (since, one) for one in self._connections if (since := one.waiting_since) is not None
+        )
+        return self._displace_after_grace(heapq.nsmallest(count, waiting, key=lambda row: row[0]))
+
+    def _displace_after_grace(self, rows: list[tuple[float, HttpConnection]]) -> float:
+        ends = self._loop.time() - self._limits.displacement_grace
+        for since, connection in rows:
+            if since > ends:
+                return since - ends
+            connection.abort()
+        return self._limits.displacement_grace
+
+    def _log(self, message: str, reason: str) -> None:
+        """Log a warning, but not for each client of a flood."""
+        now = self._loop.time()
+        if now - self._last_logged >= _LOG_INTERVAL:
+            self._last_logged = now
+            LOG.warning(message, reason=reason, connections=len(self._connections))
+
+    # ---- called by the connections ----
+
+    def on_authenticated(self, connection: HttpConnection) -> None:
+        """Called at the first authenticated request of a connection."""
+        self._new.pop(connection, None)
+        self._changed.set()
+
+    def on_closed(self, connection: HttpConnection) -> None:
+        """Called when a connection has ended."""
+        self._connections.discard(connection)
+        self._new.pop(connection, None)
+        self._changed.set()
+
+    # ---- called by `serve_http` ----
+
+    async def check_timeouts(self) -> None:
+        """Enforce the time limits of all connections."""
+        while True:
+            await asyncio.sleep(self._limits.check_interval)
+            now = self._loop.time()
+            for connection in tuple(self._connections):
+                connection.check_timeouts(now)
+
+    async def stop(self) -> None:
+        """Let replies that are being computed be written, then close all connections."""
+        for close in (HttpConnection.stop, HttpConnection.abort):
+            for connection in tuple(self._connections):
+                close(connection)
+            if closing := [connection.closed for connection in self._connections]:
+                await asyncio.wait(closing, timeout=self._limits.stop_timeout)
+
+
+def _connection_limit(limits: HttpLimits) -> int:
+    """The number of connections that leaves the reserved descriptors; at least half of all."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return limits.connections
+    return min(limits.connections, max(soft - limits.reserved_descriptors, soft // 2))
+
+
 @contextlib.asynccontextmanager
 async def serve_http(
     handle: Handler,
@@ -364,31 +242,32 @@ async def serve_http(
     *,
     hosts: Iterable[str] | None = None,
     on_refused: RefusalHandler | None = None,
+    check_level: LevelCheck | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[None]:
     """Serve on a socket while the context lasts.
 
     Requests whose Host header is not one of `hosts` are refused; None allows every host.
     `on_refused` is called for each request that authentication or the Host check refuses.
+    `check_level` is called for each request with a body, before the body is read.
+    Client certificates expire by `clock`, by default that of the machine.
     """
-    limits, guard = limits or HttpLimits(), RequestGuard(authenticator, hosts, on_refused)
     _check_tls(sock, tls)
-    connections: set[HttpConnection] = set()
-    server = await asyncio.get_running_loop().create_server(
-        lambda: HttpConnection(handle, guard, connections, limits),
-        sock=sock,
-        backlog=_BACKLOG,
-        ssl=tls,
-        ssl_handshake_timeout=limits.handshake_timeout if tls else None,
-        ssl_shutdown_timeout=limits.close_timeout if tls else None,
-    )
-    timeouts = asyncio.create_task(_check_timeouts(connections, limits.check_interval))
+    guard = RequestGuard(authenticator, hosts, on_refused, check_level=check_level, clock=clock)
+    listener = HttpListener(handle, guard, sock, tls=tls, limits=limits or HttpLimits())
+    sock.setblocking(False)
+    sock.listen(_BACKLOG)
+    accepting = asyncio.create_task(listener.accept_clients())
+    timeouts = asyncio.create_task(listener.check_timeouts())
     host, port = sock.getsockname()[:2]
     LOG.info("listener started", address=f"{host}:{port}", tls=tls is not None)
     try:
         yield
     finally:
-        server.close()
-        await _stop_connections(connections, limits.stop_timeout)
+        accepting.cancel()
+        await asyncio.wait([accepting])
+        sock.close()
+        await listener.stop()
         timeouts.cancel()
         await asyncio.wait([timeouts])
         LOG.info("listener stopped", address=f"{host}:{port}")
@@ -405,20 +284,3 @@ def _check_tls(sock: socket.socket, tls: ssl.SSLContext | None) -> None:
         raise TlsRequiredError(
             f"without TLS the server listens on loopback addresses only, not on {host}"
         )
-
-
-async def _check_timeouts(connections: set[HttpConnection], seconds: float) -> None:
-    while True:
-        await asyncio.sleep(seconds)
-        now = asyncio.get_running_loop().time()
-        for connection in tuple(connections):
-            connection.check_timeouts(now)
-
-
-async def _stop_connections(connections: set[HttpConnection], seconds: float) -> None:
-    """Let replies that are being computed be written, then close all connections."""
-    for close in (HttpConnection.stop, HttpConnection.abort):
-        for connection in tuple(connections):
-            close(connection)
-        if connections:
-            await asyncio.wait([connection.closed for connection in connections], timeout=seconds)

@@ -17,6 +17,8 @@ from phalanx.api.resources import Amounts
 
 #: Bytes that are kept per run of a container, and in total.
 MAX_RUN_LOG_BYTES, MAX_TOTAL_LOG_BYTES = 1024 * 1024, 64 * 1024 * 1024
+#: Bytes that a line needs beside its text; a container can print millions of empty lines.
+_LINE_OVERHEAD = 96
 
 
 class LogLine(NamedTuple):
@@ -46,12 +48,12 @@ class _RunLog:
         """Append lines and drop the oldest; return the change of the size in bytes."""
         before = self.size
         for part in text.splitlines(keepends=True):
-            line = part[-MAX_RUN_LOG_BYTES:]
+            line = part[-(MAX_RUN_LOG_BYTES - _LINE_OVERHEAD) :]
             self.lines.append(LogLine(self._count, time, line))
             self._count += 1
-            self.size += len(line)
+            self.size += len(line) + _LINE_OVERHEAD
         while self.size > MAX_RUN_LOG_BYTES:
-            self.size -= len(self.lines.popleft().text)
+            self.size -= len(self.lines.popleft().text) + _LINE_OVERHEAD
         return self.size - before
 
 

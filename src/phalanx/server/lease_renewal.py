@@ -27,15 +27,15 @@ from phalanx.store.kv import StoreWrite
 MAX_LEASES = 1_000
 
 
-async def renew_leases(context: ServerContext, call: RequestInfo) -> Reply:
+async def renew_leases(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle a LeaseRenewal."""
-    call.check_dry_run()
+    request_info.check_dry_run()
     with context.meter.stage("parse"):
-        body = read_object(context, call)
+        body = read_object(context, request_info)
     holders = _read_holders(body)
     writes: list[StoreWrite] = []
     refused: list[Object] = []
-    lease_call = replace(call, kind=LEASE)
+    lease_call = replace(request_info, kind=LEASE)
     for name, holder in holders.items():
         match _renewal_write(
             context, lease_call, name, holder=holder, renew_time=body["renewTime"]
@@ -44,12 +44,12 @@ async def renew_leases(context: ServerContext, call: RequestInfo) -> Reply:
                 writes.append(write)
             case dict(refusal):
                 refused.append(refusal)
-    if not call.dry_run:
+    if not request_info.dry_run:
         with context.meter.stage("commit"):
             await context.store.commit(writes)
     body["status"] = {"refused": refused} if refused else {}
     header = object_header(LEASE_RENEWAL.name, LEASE_RENEWAL.api_version)
-    return Reply(201, header + orjson.dumps(body)[1:], headers=call.warning_headers())
+    return Reply(201, header + orjson.dumps(body)[1:], headers=request_info.warning_headers())
 
 
 def _read_holders(body: Object) -> Mapping[str, str]:
@@ -64,10 +64,10 @@ def _read_holders(body: Object) -> Mapping[str, str]:
 
 
 def _renewal_write(
-    context: ServerContext, call: RequestInfo, name: str, *, holder: str, renew_time: str
+    context: ServerContext, request_info: RequestInfo, name: str, *, holder: str, renew_time: str
 ) -> StoreWrite | Object | None:
     """The write that renews a lease, the refusal, or None if it has this renewTime already."""
-    record = context.store.pending(LEASE.store_key(call.namespace, name))
+    record = context.store.pending(LEASE.store_key(request_info.namespace, name))
     if record is None:
         return _refusal(name, "NotFound", f'{LEASE.resource} "{name}" not found')
     old, new = decode_record(record), decode_record(record)
@@ -77,7 +77,7 @@ def _renewal_write(
     if spec.get("renewTime") == renew_time:
         return None
     spec["renewTime"] = renew_time
-    record_field_ownership(context, call, old, new)
+    record_field_ownership(context, request_info, old, new)
     return StoreWrite(record.key, encoder(new), record.revision)
 
 

@@ -16,10 +16,10 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from phalanx.api.kinds import LIMIT_RANGE, PERSISTENT_VOLUME_CLAIM, POD, Kind
-from phalanx.api.quantity import exact_value
+from phalanx.api.quota_usage import Usage, format_milli, pod_requests_and_limits
+from phalanx.api.resources import exact_value
 from phalanx.api.wire import Object
 from phalanx.server.objects import decode_record, forbidden_error
-from phalanx.server.resource_quotas import Usage, format_milli, pod_requests_and_limits
 from phalanx.store.kv import StoreReader
 
 LIMIT_RANGER_ANNOTATION = "kubernetes.io/limit-ranger"

@@ -11,7 +11,7 @@ PartialObjectMetadata, which kubectl and the garbage collector ask for, decode e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -29,7 +29,8 @@ from phalanx.api.errors import (
     join_causes,
 )
 from phalanx.api.kinds import Kind
-from phalanx.api.printing.columns import DEFAULT_COLUMNS, PRINTER_COLUMNS, Column
+from phalanx.api.printing.cells import Column
+from phalanx.api.printing.columns import DEFAULT_COLUMNS, PRINTER_COLUMNS
 from phalanx.api.wire import Object, Reply
 from phalanx.store.kv import KeyValue, ValueEncoder
 
@@ -112,7 +113,7 @@ EventRenderer = Callable[[str, bytes], bytes]
 _INCLUDE = ("", "Metadata", "Object", "None")
 
 
-@cache
+@lru_cache(maxsize=1024)
 def plain_renderer(kind: Kind) -> EventRenderer:
     """Renders events with whole objects. One function per kind, so that bytes are shared."""
 

@@ -14,9 +14,16 @@ from dataclasses import dataclass
 import msgspec
 import orjson
 
-from phalanx.api.annotations import NODE_TYPE_ANNOTATION, PROCESS_NODE_TYPE, SIMULATED_NODE_TYPE
-from phalanx.api.errors import BadRequest, Conflict, Invalid, join_causes
-from phalanx.api.field_errors import forbidden, invalid
+from phalanx.api.core import NODE_TYPE_ANNOTATION, PROCESS_NODE_TYPE, SIMULATED_NODE_TYPE
+from phalanx.api.errors import (
+    ApiError,
+    BadRequest,
+    Conflict,
+    Invalid,
+    forbidden,
+    invalid,
+    join_causes,
+)
 from phalanx.api.kinds import NODE
 from phalanx.api.meta import micro_timestamp, parse_timestamp
 from phalanx.api.wire import JSON, Object, Reply, StreamReply
@@ -54,38 +61,38 @@ class PodLogOptions:
         return b"".join(micro_timestamp(at).encode() + b" " + text for _, at, text in lines)
 
 
-def read_log_options(call: RequestInfo, now: float) -> PodLogOptions:
+def read_log_options(request_info: RequestInfo, now: float) -> PodLogOptions:
     """Parse the options of a request. Raises Invalid."""
-    numbers = {option: call.int_option(option) for option in _MINIMUMS}
-    _check_numbers(call, numbers)
+    numbers = {option: request_info.int_option(option) for option in _MINIMUMS}
+    _check_numbers(request_info, numbers)
     age = numbers["sinceSeconds"]
     return PodLogOptions(
-        previous=_is_on(call, "previous"),
-        follow=_is_on(call, "follow"),
-        timestamps=_is_on(call, "timestamps"),
+        previous=_is_on(request_info, "previous"),
+        follow=_is_on(request_info, "follow"),
+        timestamps=_is_on(request_info, "timestamps"),
         tail=numbers["tailLines"],
         limit=numbers["limitBytes"],
-        since=_since_time(call) if age is None else now - age,
+        since=_since_time(request_info) if age is None else now - age,
     )
 
 
-def _check_numbers(call: RequestInfo, numbers: dict[str, int | None]) -> None:
+def _check_numbers(request_info: RequestInfo, numbers: dict[str, int | None]) -> None:
     causes = [
         invalid(option, value, f"must be greater than or equal to {_MINIMUMS[option]}")
         for option, value in numbers.items()
         if value is not None and value < _MINIMUMS[option]
     ]
-    if numbers["sinceSeconds"] is not None and call.query.get("sinceTime"):
+    if numbers["sinceSeconds"] is not None and request_info.query.get("sinceTime"):
         causes.append(
             forbidden("", "at most one of `sinceTime` or `sinceSeconds` may be specified")
         )
     if causes:
-        text = f'PodLogOptions "{call.name}" is invalid: {join_causes(causes)}'
-        raise Invalid(text, kind="PodLogOptions", name=call.name, causes=causes)
+        text = f'PodLogOptions "{request_info.name}" is invalid: {join_causes(causes)}'
+        raise Invalid(text, kind="PodLogOptions", name=request_info.name, causes=causes)
 
 
-def _since_time(call: RequestInfo) -> float:
-    text = call.query.get("sinceTime", "")
+def _since_time(request_info: RequestInfo) -> float:
+    text = request_info.query.get("sinceTime", "")
     try:
         return parse_timestamp(text) if text else 0.0
     except ValueError:
@@ -94,8 +101,8 @@ def _since_time(call: RequestInfo) -> float:
         ) from None
 
 
-def _is_on(call: RequestInfo, option: str) -> bool:
-    return call.query.get(option, "").lower() not in _FALSE_VALUES
+def _is_on(request_info: RequestInfo, option: str) -> bool:
+    return request_info.query.get(option, "").lower() not in _FALSE_VALUES
 
 
 _TEXT = "text/plain; charset=utf-8"
@@ -112,53 +119,55 @@ class _LogUpload(msgspec.Struct, frozen=True):
     restart: int = 0
 
 
-async def read_log(context: ServerContext, call: RequestInfo) -> Reply | StreamReply:
+async def read_log(context: ServerContext, request_info: RequestInfo) -> Reply | StreamReply:
     """Handle GET of `pods/log`."""
-    pod = _get_pod(context, call)
-    name, options = _read_request(context, call, pod)
+    pod = _get_pod(context, request_info)
+    name, options = _read_request(context, request_info, pod)
     if options.follow and not options.previous:
-        return StreamReply(200, _follow_log(context, call, name, options), _TEXT)
+        return StreamReply(200, _follow_log(context, request_info, name, options), _TEXT)
     lines = options.select_lines(_container_lines(context, pod, name, previous=options.previous))
     return Reply(200, options.format_lines(lines)[: options.limit], _TEXT)
 
 
-async def append_log(context: ServerContext, call: RequestInfo) -> Reply:
+async def append_log(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle POST of `pods/log`: append output of a container on a process node."""
-    pod = _get_pod(context, call)
+    pod = _get_pod(context, request_info)
     try:
-        upload = msgspec.convert(load_body(call.request, (JSON,)), _LogUpload)
+        upload = msgspec.convert(load_body(request_info.request, (JSON,)), _LogUpload)
     except msgspec.ValidationError as error:
         raise BadRequest(f"invalid container output: {error}") from None
     if upload.uid != pod["metadata"]["uid"]:
-        raise Conflict(f'pod "{call.name}" does not have uid {upload.uid}')
-    _check_container(call, pod, upload.container)
+        raise Conflict(f'pod "{request_info.name}" does not have uid {upload.uid}')
+    _check_container(request_info, pod, upload.container)
     if _pod_node_type(context, pod) != PROCESS_NODE_TYPE:
-        raise BadRequest(f'pod "{call.name}" is not on a process node')
+        raise BadRequest(f'pod "{request_info.name}" is not on a process node')
     run = ContainerRun(upload.uid, upload.container, upload.restart)
     context.container_logs.append(run, context.clock.now(), upload.text.encode(errors="replace"))
     return Reply(201, orjson.dumps({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
 
 
 async def _follow_log(
-    context: ServerContext, call: RequestInfo, name: str, options: PodLogOptions
+    context: ServerContext, request_info: RequestInfo, name: str, options: PodLogOptions
 ) -> AsyncGenerator[bytes, None]:
-    """The lines so far, then new ones, until the container has terminated."""
+    """The lines so far, then new ones, until the container has terminated or access ends."""
     seen, left = -1, options.limit
-    while (record := context.store.get(call.key)) is not None:
-        pod = decode_record(record)
-        lines = list(_container_lines(context, pod, name))
-        if seen < 0:
-            new = options.select_lines(lines)
-        else:
-            new = [line for line in lines if line.number >= seen]
-        seen = lines[-1].number + 1 if lines else 0
-        if text := options.format_lines(new)[:left]:
-            left = None if left is None else left - len(text)
-            yield text
-        # The pod was read before the lines: if it had terminated, all its lines are sent.
-        if left == 0 or "running" not in (_container_status(pod, name).get("state") or {}):
-            return
-        await asyncio.sleep(_FOLLOW_INTERVAL)
+    refusals: list[ApiError] = []
+    with context.access.streams.track(request_info, "get", refusals.append):
+        while not refusals and (record := context.store.get(request_info.key)) is not None:
+            pod = decode_record(record)
+            lines = list(_container_lines(context, pod, name))
+            if seen < 0:
+                new = options.select_lines(lines)
+            else:
+                new = [line for line in lines if line.number >= seen]
+            seen = lines[-1].number + 1 if lines else 0
+            if text := options.format_lines(new)[:left]:
+                left = None if left is None else left - len(text)
+                yield text
+            # The pod was read before the lines: if it had terminated, all its lines are sent.
+            if left == 0 or "running" not in (_container_status(pod, name).get("state") or {}):
+                return
+            await asyncio.sleep(_FOLLOW_INTERVAL)
 
 
 def _container_lines(
@@ -194,10 +203,10 @@ def _simulate_lines(pod: Object, name: str, status: Object) -> Iterator[LogLine]
         yield LogLine(len(texts), parse_timestamp(terminated["finishedAt"]), text.encode())
 
 
-def _get_pod(context: ServerContext, call: RequestInfo) -> Object:
-    record = context.store.get(call.key)
+def _get_pod(context: ServerContext, request_info: RequestInfo) -> Object:
+    record = context.store.get(request_info.key)
     if record is None:
-        raise not_found_error(call.kind, call.name)
+        raise not_found_error(request_info.kind, request_info.name)
     return decode_record(record)
 
 
@@ -212,17 +221,19 @@ def _pod_node_type(context: ServerContext, pod: Object) -> str:
 
 
 def _read_request(
-    context: ServerContext, call: RequestInfo, pod: Object
+    context: ServerContext, request_info: RequestInfo, pod: Object
 ) -> tuple[str, PodLogOptions]:
     """The requested container and options; raises BadRequest if it has no log."""
-    options = read_log_options(call, context.clock.now())
-    name = _select_container(call, pod)
+    options = read_log_options(request_info, context.clock.now())
+    name = _select_container(request_info, pod)
     status = _container_status(pod, name)
     restarts = status.get("restartCount", 0)
     if not status or ("waiting" in status.get("state", {}) and not restarts):
-        raise BadRequest(f'container "{name}" in pod "{call.name}" is waiting to start')
+        raise BadRequest(f'container "{name}" in pod "{request_info.name}" is waiting to start')
     if options.previous and not restarts:
-        raise BadRequest(f'previous terminated container "{name}" in pod "{call.name}" not found')
+        raise BadRequest(
+            f'previous terminated container "{name}" in pod "{request_info.name}" not found'
+        )
     return name, options
 
 
@@ -238,18 +249,19 @@ def _container_status(pod: Object, name: str) -> Object:
     return next((one for statuses in lists for one in statuses if one.get("name") == name), {})
 
 
-def _select_container(call: RequestInfo, pod: Object) -> str:
+def _select_container(request_info: RequestInfo, pod: Object) -> str:
     """The container that the query names, or the only one of the pod."""
     names = [c["name"] for c in pod["spec"].get("containers") or ()]
-    name = call.query.get("container") or (names[0] if len(names) == 1 else "")
+    name = request_info.query.get("container") or (names[0] if len(names) == 1 else "")
     if not name:
         raise BadRequest(
-            f"a container name must be specified for pod {call.name}, choose one of: {names}"
+            f"a container name must be specified for pod {request_info.name}, "
+            f"choose one of: {names}"
         )
-    _check_container(call, pod, name)
+    _check_container(request_info, pod, name)
     return name
 
 
-def _check_container(call: RequestInfo, pod: Object, name: str) -> None:
+def _check_container(request_info: RequestInfo, pod: Object, name: str) -> None:
     if not any(one["name"] == name for one in _containers(pod)):
-        raise BadRequest(f"container {name} is not valid for pod {call.name}")
+        raise BadRequest(f"container {name} is not valid for pod {request_info.name}")

@@ -12,14 +12,14 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import msgspec
 import orjson
 
 from phalanx.api.custom_resources.custom_kinds import CustomKind
-from phalanx.api.errors import BadRequest, Cause, Expired, Timeout, TooLarge
-from phalanx.api.field_errors import forbidden, unsupported
+from phalanx.api.errors import BadRequest, Cause, Expired, Timeout, TooLarge, forbidden, unsupported
 from phalanx.api.wire import Object, Reply, StreamReply
 from phalanx.server import watches
 from phalanx.server.context import ServerContext
@@ -79,11 +79,13 @@ class ListPager:
     """The pages of one list request."""
 
     def __init__(
-        self, context: ServerContext, call: RequestInfo, selection: SelectionPredicate
+        self, context: ServerContext, request_info: RequestInfo, selection: SelectionPredicate
     ) -> None:
         self._context, self._selection = context, selection
-        self._limit = max(call.int_option("limit") or 0, 0)
-        selectors = (call.query.get(name, "") for name in ("labelSelector", "fieldSelector"))
+        self._limit = max(request_info.int_option("limit") or 0, 0)
+        selectors = (
+            request_info.query.get(name, "") for name in ("labelSelector", "fieldSelector")
+        )
         self._token_purpose = "\0".join(("list", selection.prefix, *selectors))
 
     def first_page(self, revision: int) -> ListPage:
@@ -159,53 +161,57 @@ WATCH_TIMEOUT_RANGE = (1800.0, 3600.0)
 MAX_LIST_BYTES, _SMALL_LIST_LENGTH = 512 << 20, 350
 
 
-async def get_object(context: ServerContext, call: RequestInfo) -> Reply:
+async def get_object(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle GET of one object."""
-    accepted = negotiate(call.request)
-    await _wait_for_revision(context, _parse_revision(call))
-    record = context.store.get(call.key)
+    accepted = negotiate(request_info.request)
+    await _wait_for_revision(context, _parse_revision(request_info))
+    record = context.store.get(request_info.key)
     if record is None:
-        raise not_found_error(call.kind, call.name)
-    return encode_reply(Reply(200, _serialize_object(context, call, accepted, record)), accepted)
-
-
-def _serialize_object(
-    context: ServerContext, call: RequestInfo, accepted: MediaTypeOptions, record: KeyValue
-) -> bytes:
-    if accepted.form == "Table":
-        include = check_include_object(call.query.get("includeObject", ""))
-        meta = {"resourceVersion": str(record.revision)}
-        return render_table(
-            call.kind, [record.value], meta, include=include, now=context.clock.now()
-        )
-    if accepted.form == "PartialObjectMetadata":
-        return orjson.dumps(metadata_only(record.value))
-    return serialize_stored(call.kind, record.value)
-
-
-async def list_or_watch(context: ServerContext, call: RequestInfo) -> Reply | StreamReply:
-    """Handle GET of a collection: a list, or a watch if the query asks for it."""
-    return (
-        await watch_objects(context, call) if call.is_watch else await list_objects(context, call)
+        raise not_found_error(request_info.kind, request_info.name)
+    return encode_reply(
+        Reply(200, _serialize_object(context, request_info, accepted, record)), accepted
     )
 
 
-async def list_objects(context: ServerContext, call: RequestInfo) -> Reply:
+def _serialize_object(
+    context: ServerContext, request_info: RequestInfo, accepted: MediaTypeOptions, record: KeyValue
+) -> bytes:
+    if accepted.form == "Table":
+        include = check_include_object(request_info.query.get("includeObject", ""))
+        meta = {"resourceVersion": str(record.revision)}
+        return render_table(
+            request_info.kind, [record.value], meta, include=include, now=context.clock.now()
+        )
+    if accepted.form == "PartialObjectMetadata":
+        return orjson.dumps(metadata_only(record.value))
+    return serialize_stored(request_info.kind, record.value)
+
+
+async def list_or_watch(context: ServerContext, request_info: RequestInfo) -> Reply | StreamReply:
+    """Handle GET of a collection: a list, or a watch if the query asks for it."""
+    return (
+        await watch_objects(context, request_info)
+        if request_info.is_watch
+        else await list_objects(context, request_info)
+    )
+
+
+async def list_objects(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle a list: the selected objects, whole or by pages, at one revision."""
-    accepted, selection = negotiate(call.request), call.selection_predicate()
-    _check_list_options(call)
-    page = await _list_page(context, call, selection)
+    accepted, selection = negotiate(request_info.request), request_info.selection_predicate()
+    _check_list_options(request_info)
+    page = await _list_page(context, request_info, selection)
     values = [record.value for record in page.records]
     _check_size(values)
     if accepted.form == "Table":
-        include = check_include_object(call.query.get("includeObject", ""))
+        include = check_include_object(request_info.query.get("includeObject", ""))
         now = context.clock.now()
-        body = render_table(call.kind, values, page.meta(), include=include, now=now)
+        body = render_table(request_info.kind, values, page.meta(), include=include, now=now)
     elif accepted.form == "PartialObjectMetadataList":
         body = metadata_list(values, page.meta())
     else:
         body = serialize_list(
-            call.kind, page.meta(), (convert_stored(call.kind, v) for v in values)
+            request_info.kind, page.meta(), (convert_stored(request_info.kind, v) for v in values)
         )
     return encode_reply(Reply(200, body), accepted)
 
@@ -219,20 +225,20 @@ def _check_size(values: Sequence[bytes]) -> None:
 
 
 async def _list_page(
-    context: ServerContext, call: RequestInfo, selection: SelectionPredicate
+    context: ServerContext, request_info: RequestInfo, selection: SelectionPredicate
 ) -> ListPage:
-    pager, revision = ListPager(context, call, selection), _parse_revision(call)
-    if token := call.query.get("continue", ""):
+    pager, revision = ListPager(context, request_info, selection), _parse_revision(request_info)
+    if token := request_info.query.get("continue", ""):
         return pager.next_page(token)
     await _wait_for_revision(context, revision)
-    is_exact = call.query.get("resourceVersionMatch", "") == "Exact" and revision
+    is_exact = request_info.query.get("resourceVersionMatch", "") == "Exact" and revision
     return pager.first_page(revision if is_exact else context.store.revision)
 
 
-def _parse_revision(call: RequestInfo) -> int:
+def _parse_revision(request_info: RequestInfo) -> int:
     """The requested resourceVersion; 0 means any."""
-    text = call.query.get("resourceVersion", "")
-    if text not in ("", "0") and call.query.get("continue"):
+    text = request_info.query.get("resourceVersion", "")
+    if text not in ("", "0") and request_info.query.get("continue"):
         raise BadRequest("specifying resource version is not allowed when using continue")
     if not re.fullmatch(r"\d{0,18}", text):
         detail = f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}"'
@@ -265,29 +271,38 @@ async def _wait_for_revision(context: ServerContext, revision: int) -> None:
         unsubscribe()
 
 
-async def watch_objects(context: ServerContext, call: RequestInfo) -> StreamReply:
+async def watch_objects(context: ServerContext, request_info: RequestInfo) -> StreamReply:
     """Handle a watch: a stream of changes of a selection."""
-    accepted, selection = negotiate(call.request), call.selection_predicate()
-    _check_watch_options(call)
-    requested, timeout = _parse_revision(call), call.int_option("timeoutSeconds")
+    accepted, selection = negotiate(request_info.request), request_info.selection_predicate()
+    _check_watch_options(request_info)
+    requested, timeout = _parse_revision(request_info), request_info.int_option("timeoutSeconds")
     await _wait_for_revision(context, requested)
-    if isinstance(call.kind, CustomKind) and 0 < requested < call.kind.created_revision:
-        return StreamReply(200, _stream_expired(requested, call.kind.created_revision))
-    render = _event_renderer(context, call, accepted)
+    if (
+        isinstance(request_info.kind, CustomKind)
+        and 0 < requested < request_info.kind.created_revision
+    ):
+        return StreamReply(200, _stream_expired(requested, request_info.kind.created_revision))
+    render = _event_renderer(context, request_info, accepted)
     initial = b""
     since = requested or context.store.revision
     # By request, or by default if the watch has no revision to start at.
-    send_initial = call.query.get("sendInitialEvents")
+    send_initial = request_info.query.get("sendInitialEvents")
     if send_initial == "true" or (not requested and send_initial != "false"):
         since = context.store.revision
         records = context.store.range(selection.prefix)
         initial = b"".join(watches.initial_events(selection, records, render))
         if send_initial == "true":
-            initial += watches.bookmark_event(call.kind, since, ends_initial=True)
+            initial += watches.bookmark_event(request_info.kind, since, ends_initial=True)
     seconds = float(timeout) if timeout else context.random.between(*WATCH_TIMEOUT_RANGE)
-    bookmarks = call.query.get("allowWatchBookmarks") in ("true", "1")
+    bookmarks = request_info.query.get("allowWatchBookmarks") in ("true", "1")
     options = watches.WatchOptions(
-        call.kind, selection, render, since=since, seconds=seconds, bookmarks=bookmarks
+        request_info.kind,
+        selection,
+        render,
+        since=since,
+        seconds=seconds,
+        track=partial(context.access.streams.track, request_info, "watch"),
+        bookmarks=bookmarks,
     )
     return StreamReply(200, watches.watch_stream(context.watch_broadcaster, options, initial))
 
@@ -298,26 +313,29 @@ async def _stream_expired(requested: int, since: int) -> AsyncGenerator[bytes, N
 
 
 def _event_renderer(
-    context: ServerContext, call: RequestInfo, accepted: MediaTypeOptions
+    context: ServerContext, request_info: RequestInfo, accepted: MediaTypeOptions
 ) -> EventRenderer:
     if accepted.form == "Table":
-        include = check_include_object(call.query.get("includeObject", ""))
-        return table_renderer(call.kind, include, context.clock.now)
+        include = check_include_object(request_info.query.get("includeObject", ""))
+        return table_renderer(request_info.kind, include, context.clock.now)
     if accepted.form.startswith("PartialObjectMetadata"):
         return metadata_event
-    return plain_renderer(call.kind)
+    return plain_renderer(request_info.kind)
 
 
-def _check_list_options(call: RequestInfo) -> None:
-    match, version = call.query.get("resourceVersionMatch", ""), call.query.get("resourceVersion")
+def _check_list_options(request_info: RequestInfo) -> None:
+    match, version = (
+        request_info.query.get("resourceVersionMatch", ""),
+        request_info.query.get("resourceVersion"),
+    )
     causes: list[Cause] = []
-    if "sendInitialEvents" in call.query:
+    if "sendInitialEvents" in request_info.query:
         detail = "sendInitialEvents is forbidden for list"
         causes.append(forbidden("sendInitialEvents", detail))
     if match and not version:
         detail = "resourceVersionMatch is forbidden unless resourceVersion is provided"
         causes.append(forbidden("resourceVersionMatch", detail))
-    elif match and call.query.get("continue"):
+    elif match and request_info.query.get("continue"):
         detail = "resourceVersionMatch is forbidden when continue is provided"
         causes.append(forbidden("resourceVersionMatch", detail))
     if match not in ("", "Exact", "NotOlderThan"):
@@ -329,8 +347,11 @@ def _check_list_options(call: RequestInfo) -> None:
         raise invalid_options("ListOptions", causes)
 
 
-def _check_watch_options(call: RequestInfo) -> None:
-    match, initial = call.query.get("resourceVersionMatch"), call.query.get("sendInitialEvents")
+def _check_watch_options(request_info: RequestInfo) -> None:
+    match, initial = (
+        request_info.query.get("resourceVersionMatch"),
+        request_info.query.get("sendInitialEvents"),
+    )
     causes: list[Cause] = []
     if initial is not None and match != "NotOlderThan":
         detail = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"

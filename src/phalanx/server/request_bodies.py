@@ -1,22 +1,27 @@
-"""Request bodies: from bytes to an object that conforms to the schema of its kind, or a 4xx.
+"""Request bodies: from bytes to the object to store, or a 4xx.
 
-bytes ─▶ load (JSON, YAML, protobuf) ─▶ resolve field aliases ─▶ conform to the schema
+    bytes ─▶ load (JSON, YAML, protobuf) ─▶ resolve field aliases ─▶ normalize by the schema
+          ─▶ restore the fields that the write may not change
+
+A write to `status` takes the status from the request and everything else from the stored object. A
+write to the main resource ignores the status and the metadata that the server manages.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from phalanx.api.conform import Malformed
 from phalanx.api.conversion.alias_resolution import ResolvedRequest, resolve_aliases
 from phalanx.api.conversion.hub import to_hub, validate_in_version
-from phalanx.api.errors import BadRequest
-from phalanx.api.kinds import Kind
+from phalanx.api.errors import BadRequest, TooLarge
+from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, NAMESPACE, Kind
+from phalanx.api.normalization import Malformed
 from phalanx.api.protobuf import message_name
 from phalanx.api.wire import JSON, Object
 from phalanx.server.context import ServerContext
@@ -24,61 +29,74 @@ from phalanx.server.objects import raise_if_invalid
 from phalanx.server.request_info import RequestInfo
 from phalanx.server.serialization import OBJECT_MEDIA_TYPES, PROTOBUF, load_body, media_type
 
+#: The fields and items that the parts of an object may have: each takes its time to check.
+MAX_OBJECT_VALUES, MAX_METADATA_VALUES, MAX_MANAGED_VALUES = 25_000, 50_000, 60_000
+#: The length of a field's name: it is part of the path of each error below it. No smaller object
+#: is visited for it.
+MAX_NAME_LENGTH, _MAX_UNVISITED_BYTES = 4096, 16 * 1024
 _MAX_WARNINGS = 50
+#: A body of this size may take long to read: other requests run before the object is written.
+_LARGE_BODY_BYTES = 64 * 1024
 _JSON_TYPES = {list: "array", str: "string", bool: "bool", type(None): "null"}
 #: The end of a key in JSON, in the usual form and with spaces.
 _KEY_END, _SPACED_KEY_END = b'":', re.compile(rb'"\s+:')
 
 
-def read_object(context: ServerContext, call: RequestInfo) -> Object:
-    """The object of a create or update, conforming and of the right kind."""
-    obj = _load_body(call)
+def read_object(context: ServerContext, request_info: RequestInfo) -> Object:
+    """The object of a create or update, normalized and of the right kind."""
+    obj = _load_body(request_info)
     if not isinstance(obj, dict):
         found = _JSON_TYPES.get(type(obj), "number")
         raise BadRequest(
-            _unrecognized_message(call.kind, f"cannot unmarshal {found} into an object")
+            _unrecognized_message(request_info.kind, f"cannot unmarshal {found} into an object")
         )
-    check_kind(call.kind, obj)
-    duplicates = _find_duplicate_keys(call, obj)
+    check_kind(request_info.kind, obj)
+    duplicates = _find_duplicate_keys(request_info, obj)
     for key in ("apiVersion", "kind"):
         obj.pop(key, None)
-    rename_fields(call, JSON, obj)
-    conform_object(context, call, obj, duplicates)
+    rename_fields(request_info, JSON, obj)
+    if "list" in request_info.kind.verbs:
+        check_value_count(request_info.kind, obj)
+    normalize_object(context, request_info, obj, duplicates)
     return obj
 
 
-def rename_fields(call: RequestInfo, content_type: str, body: Any) -> ResolvedRequest:
+def rename_fields(request_info: RequestInfo, content_type: str, body: Any) -> ResolvedRequest:
     """Replace field aliases in a body or patch by the stored names, with a warning for each."""
-    if call.kind.is_custom:
+    if request_info.kind.is_custom:
         return ResolvedRequest(body)
-    resolved = resolve_aliases(call.kind.schema, content_type, body, call.namespace)
+    resolved = resolve_aliases(request_info.kind.schema, content_type, body, request_info.namespace)
     if resolved is None:
         return ResolvedRequest(body)
-    raise_if_invalid(call.kind, call.name or _body_name(body), resolved.causes)
-    call.warnings.extend(resolved.warnings)
+    raise_if_invalid(request_info.kind, request_info.name or _body_name(body), resolved.causes)
+    request_info.warnings.extend(resolved.warnings)
     return resolved
 
 
 def convert_to_stored(
-    call: RequestInfo, obj: Object, convert: Callable[[Kind, Object], Object] = to_hub
+    request_info: RequestInfo, obj: Object, convert: Callable[[Kind, Object], Object] = to_hub
 ) -> Object:
-    """Convert a conforming object to the stored version; check rules of its own version."""
-    raise_if_invalid(call.kind, call.name or _body_name(obj), validate_in_version(call.kind, obj))
-    return convert(call.kind, obj)
+    """Convert a normalized object to the stored version; check rules of its own version."""
+    raise_if_invalid(
+        request_info.kind,
+        request_info.name or _body_name(obj),
+        validate_in_version(request_info.kind, obj),
+    )
+    return convert(request_info.kind, obj)
 
 
-def conform_object(
+def normalize_object(
     context: ServerContext,
-    call: RequestInfo,
+    request_info: RequestInfo,
     obj: Object,
     duplicates: Sequence[str] = (),
     *,
     strict: bool = False,
 ) -> None:
     """Prune and check an object in place; warn of or refuse unknown and duplicate fields."""
-    kind, mode = call.kind, "Strict" if strict else call.field_validation()
+    kind, mode = request_info.kind, "Strict" if strict else request_info.field_validation()
     try:
-        report = context.registry.strategy(kind).conform(obj)
+        report = context.registry.strategy(kind).normalize(obj)
     except Malformed as error:
         raise BadRequest(_cannot_handle_message(kind, str(error))) from error
     found = [f'unknown field "{path}"' for path in report.unknown_fields]
@@ -86,7 +104,52 @@ def conform_object(
     if found and mode == "Strict":
         raise BadRequest(_cannot_handle_message(kind, f"strict decoding error: {', '.join(found)}"))
     if mode == "Warn":
-        call.warnings.extend(found[:_MAX_WARNINGS])
+        request_info.warnings.extend(found[:_MAX_WARNINGS])
+
+
+def check_value_count(kind: Kind, obj: Object) -> None:
+    """Refuse an object to store with too many fields, items or levels: every step visits them all.
+
+    Only administrators write CustomResourceDefinitions, and real ones are large: the limit of a
+    body is enough for them.
+    """
+    try:
+        text = orjson.dumps(obj)
+    except orjson.JSONEncodeError as error:
+        # A JSON patch can add a value with many levels below another one.
+        raise BadRequest(f"{kind.name} cannot be stored: exceeded max depth") from error
+    if kind == CUSTOM_RESOURCE_DEFINITION:
+        return
+    values = text.count(b",") + text.count(b"{") + text.count(b"[")
+    if values <= MAX_OBJECT_VALUES and len(text) <= _MAX_UNVISITED_BYTES:
+        # No object has more fields and items than that: most are not visited.
+        return
+    parts = dict(obj)
+    if isinstance(meta := parts.pop("metadata", None), dict):
+        meta = dict(meta)
+        _limit_values(meta.pop("managedFields", None), MAX_MANAGED_VALUES, "managedFields")
+        _limit_values(meta, MAX_METADATA_VALUES, "metadata", MAX_NAME_LENGTH)
+    _limit_values(parts, MAX_OBJECT_VALUES, "an object", MAX_NAME_LENGTH)
+
+
+def _limit_values(value: Any, limit: int, name: str, max_name: int | None = None) -> None:
+    count, containers = 0, [value] if isinstance(value, (dict, list)) else []
+    while containers:
+        container = containers.pop()
+        count += len(container)
+        if count > limit:
+            raise TooLarge(f"Request entity too large: {name} may have {limit} fields and items")
+        values = container.values() if isinstance(container, dict) else container
+        if max_name and values is not container and max(map(len, container), default=0) > max_name:
+            detail = f"the name of a field may have {max_name} characters"
+            raise TooLarge(f"Request entity too large: {detail}")
+        containers += [inner for inner in values if isinstance(inner, (dict, list))]
+
+
+async def yield_if_large(request_info: RequestInfo) -> None:
+    """Let other requests run after a large body is read, before the handler reads any state."""
+    if len(request_info.request.body) > _LARGE_BODY_BYTES:
+        await asyncio.sleep(0)
 
 
 def check_kind(kind: Kind, obj: Object) -> None:
@@ -108,24 +171,24 @@ def _body_name(obj: Any) -> str:
     return str(meta.get("name") or "") if isinstance(meta, dict) else ""
 
 
-def _load_body(call: RequestInfo) -> Any:
+def _load_body(request_info: RequestInfo) -> Any:
     accepted: tuple[str, ...] = OBJECT_MEDIA_TYPES
-    if not message_name(call.kind.api_version, call.kind.name):
+    if not message_name(request_info.kind.api_version, request_info.kind.name):
         # Some kinds have no protobuf message.
         accepted = tuple(form for form in OBJECT_MEDIA_TYPES if form != PROTOBUF)
     try:
-        return load_body(call.request, accepted)
+        return load_body(request_info.request, accepted)
     except BadRequest as error:
-        raw = call.request.body if isinstance(call.request.body, bytes) else b""
+        raw = request_info.request.body if isinstance(request_info.request.body, bytes) else b""
         excerpt = raw[:30].decode(errors="replace") + " ..." if raw else "<empty>"
         detail = f"{error.message} ({excerpt})"
-        raise BadRequest(_unrecognized_message(call.kind, detail)) from error
+        raise BadRequest(_unrecognized_message(request_info.kind, detail)) from error
 
 
-def _find_duplicate_keys(call: RequestInfo, obj: Object) -> list[str]:
+def _find_duplicate_keys(request_info: RequestInfo, obj: Object) -> list[str]:
     """The duplicate keys of a JSON body; encoding the parsed object again shows if any exist."""
-    raw = call.request.body
-    if not isinstance(raw, bytes) or media_type(call.request) != JSON:
+    raw = request_info.request.body
+    if not isinstance(raw, bytes) or media_type(request_info.request) != JSON:
         return []
     has_same_keys = raw.count(_KEY_END) == orjson.dumps(obj).count(_KEY_END)
     if has_same_keys and not _SPACED_KEY_END.search(raw):
@@ -157,3 +220,93 @@ def _unrecognized_message(kind: Kind, detail: str) -> str:
 
 def _cannot_handle_message(kind: Kind, detail: str) -> str:
     return f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}: {detail}'
+
+
+# ---- fields that a write may change --------------------------------------------------------------
+
+#: (stored object, new object): undoes in the new object what it may not change.
+SubresourceUpdate = Callable[[Object, Object], None]
+
+#: Metadata that the server sets, whatever a client sends.
+SERVER_MANAGED_METADATA = (
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "selfLink",
+    "resourceVersion",
+)
+#: Metadata that no client can change after creation.
+_IMMUTABLE_METADATA = ("name", "namespace", *SERVER_MANAGED_METADATA)
+
+
+def restore_immutable_fields(kind: Kind, subresource: str, old: Object, new: Object) -> None:
+    """Undo in `new` the changes that a write to this (sub)resource may not make."""
+    if subresource:
+        metadata = new["metadata"]
+        SUBRESOURCE_UPDATES[subresource](old, new)
+        if subresource != "status" or not kind.status_updates_metadata:
+            return
+        new["metadata"] = metadata
+    for key in _IMMUTABLE_METADATA:
+        _copy_field(key, old["metadata"], new["metadata"])
+    if "status" in kind.subresources and not subresource:
+        _copy_field("status", old, new)
+    if kind is NAMESPACE:
+        _copy_field("spec", old, new)
+
+
+def _update_only(field: str) -> SubresourceUpdate:
+    """An update that may change one top-level field only."""
+
+    def update(old: Object, new: Object) -> None:
+        for key in {**old, **new}:
+            if key != field:
+                _copy_field(key, old, new)
+
+    return update
+
+
+def _update_resources(old: Object, new: Object) -> None:
+    """The `resize` subresource: resources of containers and of the pod."""
+    spec = dict(old["spec"])
+    for field in ("containers", "initContainers"):
+        if field in spec:
+            requested = new.get("spec", {}).get(field) or []
+            resources = {c.get("name"): c.get("resources") for c in requested}
+            spec[field] = [
+                {**c, "resources": resources.get(c["name"], c.get("resources")) or {}}
+                for c in spec[field]
+            ]
+    if "resources" in new.get("spec", {}):
+        spec["resources"] = new["spec"]["resources"]
+    _replace_spec(old, new, spec)
+
+
+def _update_ephemeral_containers(old: Object, new: Object) -> None:
+    """Add ephemeral containers; existing ones cannot change."""
+    existing = {c.get("name"): c for c in old["spec"].get("ephemeralContainers") or []}
+    requested = new.get("spec", {}).get("ephemeralContainers") or []
+    containers = [*existing.values(), *(c for c in requested if c.get("name") not in existing)]
+    _replace_spec(old, new, {**old["spec"], "ephemeralContainers": containers})
+
+
+def _replace_spec(old: Object, new: Object, spec: Object) -> None:
+    new.clear()
+    new.update({**old, "metadata": dict(old["metadata"]), "spec": spec})
+
+
+def _copy_field(key: str, source: Object, target: Object) -> None:
+    if key in source:
+        target[key] = source[key]
+    else:
+        target.pop(key, None)
+
+
+SUBRESOURCE_UPDATES: Mapping[str, SubresourceUpdate] = {
+    "status": _update_only("status"),
+    "finalize": _update_only("spec"),
+    "resize": _update_resources,
+    "ephemeralcontainers": _update_ephemeral_containers,
+}

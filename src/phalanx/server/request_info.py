@@ -14,8 +14,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from phalanx.api.conversion.hub import hub_kind
-from phalanx.api.errors import BadRequest, Cause, Invalid, join_causes
-from phalanx.api.field_errors import unsupported
+from phalanx.api.errors import BadRequest, Cause, Invalid, join_causes, unsupported
 from phalanx.api.kinds import METADATA_SELECTORS, Kind
 from phalanx.api.selectors import (
     BadSelector,

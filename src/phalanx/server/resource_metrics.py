@@ -1,6 +1,6 @@
 """Resource metrics for `kubectl top`: PodMetrics and NodeMetrics, computed on request.
 
-A pod on a simulated node uses what its annotation says (`api.annotations`), else its requests. A
+A pod on a simulated node uses what its annotation says (`api.resources`), else its requests. A
 pod on a process node uses what its kubelet reported last. A node uses the sum of its pods. There
 are no metrics for pods that do not run and for nodes that Phalanx does not run. Nothing is stored.
 """
@@ -13,20 +13,19 @@ from functools import cache, partial
 import msgspec
 import orjson
 
-from phalanx.api.annotations import (
-    MEASURED_RESOURCES,
-    NODE_TYPE_ANNOTATION,
-    PROCESS_NODE_TYPE,
-    SIMULATED_NODE_TYPE,
-    BadUsage,
-    parse_usage_annotation,
-)
-from phalanx.api.core import Node, Pod
+from phalanx.api.core import NODE_TYPE_ANNOTATION, PROCESS_NODE_TYPE, SIMULATED_NODE_TYPE, Node, Pod
 from phalanx.api.errors import BadRequest, Conflict, MethodNotAllowed
 from phalanx.api.kinds import NODE, POD, Kind
 from phalanx.api.meta import ObjectMeta, timestamp
-from phalanx.api.quantity import canonical_quantity
-from phalanx.api.resources import Amounts, sum_amounts, to_amounts
+from phalanx.api.resources import (
+    MEASURED_RESOURCES,
+    Amounts,
+    BadUsage,
+    canonical_quantity,
+    parse_usage_annotation,
+    sum_amounts,
+    to_amounts,
+)
 from phalanx.api.wire import Object, Reply
 from phalanx.server.context import ServerContext
 from phalanx.server.kubelet_reports import UsageSample
@@ -66,20 +65,20 @@ class _PodUsageReport(msgspec.Struct, frozen=True):
     window: str = _SIMULATED_WINDOW
 
 
-async def pod_metrics(context: ServerContext, call: RequestInfo) -> Reply:
+async def pod_metrics(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle GET of PodMetrics: one pod or a list."""
     node_type = cache(partial(_node_type, context))
     metrics = []
-    for record in _find_records(context, call, POD):
+    for record in _find_records(context, request_info, POD):
         pod = _decode_pod(record.value)
         if sample := _pod_usage(context, pod, node_type(pod.spec.node_name)):
             metrics.append(_pod_metrics_object(pod.metadata, sample))
-    return _metrics_reply(context, call, metrics)
+    return _metrics_reply(context, request_info, metrics)
 
 
-async def node_metrics(context: ServerContext, call: RequestInfo) -> Reply:
+async def node_metrics(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle GET of NodeMetrics: one node or a list."""
-    records = _find_records(context, call, NODE)
+    records = _find_records(context, request_info, NODE)
     nodes = [_decode_node(record.value).metadata for record in records]
     types = {meta.name: meta.annotations.get(NODE_TYPE_ANNOTATION, "") for meta in nodes}
     used: dict[str, list[Amounts]] = {name: [] for name, node_type in types.items() if node_type}
@@ -92,18 +91,18 @@ async def node_metrics(context: ServerContext, call: RequestInfo) -> Reply:
     metrics = [
         _node_metrics_object(meta, used[meta.name], now) for meta in nodes if meta.name in used
     ]
-    return _metrics_reply(context, call, metrics)
+    return _metrics_reply(context, request_info, metrics)
 
 
-async def report_pod_metrics(context: ServerContext, call: RequestInfo) -> Reply:
+async def report_pod_metrics(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle POST of PodMetrics: keep the usage that the kubelet of a process node measured."""
-    call.check_dry_run()
+    request_info.check_dry_run()
     try:
-        report = msgspec.convert(read_object(context, call), _PodUsageReport)
+        report = msgspec.convert(read_object(context, request_info), _PodUsageReport)
     except msgspec.ValidationError as error:
         raise BadRequest(f"invalid PodMetrics: {error}") from None
     name, uid = report.metadata.name, report.metadata.uid
-    record = context.store.get(POD.store_key(call.namespace, name))
+    record = context.store.get(POD.store_key(request_info.namespace, name))
     if record is None:
         raise not_found_error(POD, name)
     pod = _decode_pod(record.value)
@@ -112,18 +111,20 @@ async def report_pod_metrics(context: ServerContext, call: RequestInfo) -> Reply
     if _node_type(context, pod.spec.node_name) != PROCESS_NODE_TYPE:
         raise BadRequest(f'pod "{name}" is not on a process node')
     used = {container.name: to_amounts(container.usage) for container in report.containers}
-    if not call.dry_run:
+    if not request_info.dry_run:
         context.usage_samples.add(uid, UsageSample(context.clock.now(), report.window, used))
     return success_reply(201)
 
 
-def _find_records(context: ServerContext, call: RequestInfo, kind: Kind) -> Iterable[KeyValue]:
+def _find_records(
+    context: ServerContext, request_info: RequestInfo, kind: Kind
+) -> Iterable[KeyValue]:
     """The stored pods or nodes that the request is about."""
-    if call.is_watch:
+    if request_info.is_watch:
         raise MethodNotAllowed
-    if not call.name:
-        return context.store.range(kind.store_prefix(call.namespace))
-    record = context.store.get(kind.store_key(call.namespace, call.name))
+    if not request_info.name:
+        return context.store.range(kind.store_prefix(request_info.namespace))
+    record = context.store.get(kind.store_key(request_info.namespace, request_info.name))
     return [record] if record else []
 
 
@@ -200,19 +201,21 @@ def _format_usage(used: Mapping[str, int]) -> Object:
     }
 
 
-def _metrics_reply(context: ServerContext, call: RequestInfo, metrics: Iterable[Object]) -> Reply:
+def _metrics_reply(
+    context: ServerContext, request_info: RequestInfo, metrics: Iterable[Object]
+) -> Reply:
     """One object or the selected list, in the requested representation."""
-    accepted, selection = negotiate(call.request), call.selection_predicate()
+    accepted, selection = negotiate(request_info.request), request_info.selection_predicate()
     selected = [obj for obj in metrics if selection.matches(obj)]
-    if call.name and not selected:
-        raise not_found_error(call.kind, call.name)
+    if request_info.name and not selected:
+        raise not_found_error(request_info.kind, request_info.name)
     meta = {"resourceVersion": str(context.store.revision)}
     if accepted.form == "Table":
-        include = check_include_object(call.query.get("includeObject", ""))
+        include = check_include_object(request_info.query.get("includeObject", ""))
         values, now = map(orjson.dumps, selected), context.clock.now()
-        body = render_table(call.kind, values, meta, include=include, now=now)
-    elif call.name:
-        body = serialize_object(call.kind, selected[0])
+        body = render_table(request_info.kind, values, meta, include=include, now=now)
+    elif request_info.name:
+        body = serialize_object(request_info.kind, selected[0])
     else:
-        body = serialize_list(call.kind, meta, map(orjson.dumps, selected))
+        body = serialize_list(request_info.kind, meta, map(orjson.dumps, selected))
     return encode_reply(Reply(200, body), accepted)

@@ -5,242 +5,48 @@ changes, finishes or removes an object, by compare-and-swap against uncommitted 
 exact at every revision, and two objects never use the same part of a quota. A quota that is created
 or gets a new resource counts all existing objects once.
 
-    POST pod ─▶ object_usage ─▶ within every quota that covers it? ─▶ pod and quotas in one commit
-                                              └─▶ 403: exceeded quota
+    POST pod ─▶ usage_in_quota ─▶ within every quota that covers it? ─▶ pod and quotas in one commit
+                                                └─▶ 403: exceeded quota
 
-Usage is in thousandths, by the resource names that quotas use:
-
-    pod that requests 500m CPU   count/pods 1000, pods 1000, cpu 500, requests.cpu 500
-    the same pod, finished       count/pods 1000
-    config map                   count/configmaps 1000, configmaps 1000
-
-A quota with scopes covers the objects that match all of them; without scopes, every object. A
-hidden record per namespace lists its quotas, so that a namespace without quotas costs one read.
+What an object uses, and which quotas cover it, is in `api/quota_usage.py`. A hidden record per
+namespace lists its quotas, so that a namespace without quotas costs one read.
 Existing objects are never removed: a quota that is set below its usage only refuses more.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
 import orjson
-from msgspec.structs import replace
 
 from phalanx.api.conversion.hub import is_stored
-from phalanx.api.core import TERMINAL_PHASES, Container, Pod, ResourceRequirements
-from phalanx.api.defaults.pod import qos_class
-from phalanx.api.kinds import EVENT, PERSISTENT_VOLUME_CLAIM, POD, RESOURCE_QUOTA, Kind
-from phalanx.api.quantity import canonical_quantity, integer_value, milli_value
-from phalanx.api.resources import Amounts, pod_requests, to_amounts
+from phalanx.api.core import TERMINAL_PHASES
+from phalanx.api.kinds import EVENT, POD, RESOURCE_QUOTA, Kind
+from phalanx.api.quota_usage import (
+    Usage,
+    counts_for,
+    describe_excess,
+    format_milli,
+    has_usage_evaluator,
+    matches_scope,
+    quota_covers,
+    quota_scopes,
+    usage_in_quota,
+)
+from phalanx.api.resources import milli_value
 from phalanx.api.wire import Object
 from phalanx.server.context import ServerContext
 from phalanx.server.objects import decode_record, encoder, forbidden_error
 from phalanx.store.kv import KeyValue, Store, StoreWrite
 
-#: Resource name -> thousandths.
-Usage = dict[str, int]
-
-MILLI_PER_UNIT = 1000
 #: Store prefix of the hidden records that list the quotas of a namespace.
 QUOTA_INDEX_PREFIX = "/phalanx.dev/quotas/"
-_STORAGE_CLASS_SUFFIX = "storageclass.storage.k8s.io"
-
-
-class _UsageEvaluator(NamedTuple):
-    """Computes the usage of the objects of one kind, beyond their number."""
-
-    names: re.Pattern[str]
-    evaluate: Callable[[Object], Usage]
-
-
-def object_usage(kind: Kind, obj: Object) -> Usage:
-    """The usage of one object."""
-    evaluator = _EVALUATORS.get(kind.resource)
-    usage = evaluator.evaluate(obj) if evaluator else {kind.resource: MILLI_PER_UNIT}
-    return {f"count/{kind.resource}": MILLI_PER_UNIT, **usage}
-
-
-def has_usage_evaluator(kind: Kind) -> bool:
-    """Whether the usage of an object of this kind depends on its content."""
-    return kind.resource in _EVALUATORS
-
-
-def counts_for(kind: Kind, name: str) -> bool:
-    """Whether objects of a kind can use a resource."""
-    if name in (kind.resource, f"count/{kind.resource}"):
-        return True
-    evaluator = _EVALUATORS.get(kind.resource)
-    return bool(evaluator and evaluator.names.fullmatch(name))
-
-
-def pod_requests_and_limits(pod: Object) -> tuple[Usage, Usage]:
-    """The total requests and limits of a pod without overhead; zeros are left out."""
-    decoded = msgspec.convert(pod, Pod)
-    decoded = replace(decoded, spec=replace(decoded.spec, overhead={}))
-    limits = pod_requests(_limits_as_requests(decoded))
-    return _to_milli(pod_requests(decoded)), _to_milli(limits)
-
-
-def format_milli(amount: int, like: str) -> str:
-    """Thousandths as a quantity in the format of another: `1536Mi` for `4Gi`, `2k` for `4`."""
-    whole, rest = divmod(amount, MILLI_PER_UNIT)
-    if rest or not like.endswith("i"):
-        return canonical_quantity(f"{amount}m")
-    return str(whole) if whole % 1024 else canonical_quantity(f"{whole // 1024}Ki")
-
-
-def _to_milli(units: Amounts) -> Usage:
-    """All amounts in thousandths, as CPU already is; without the resource `pods`."""
-    return {
-        name: count if name == "cpu" else count * MILLI_PER_UNIT
-        for name, count in units.items()
-        if name != "pods"
-    }
-
-
-def _limits_as_requests(pod: Pod) -> Pod:
-    """The pod with its limits as requests: both add up in the same way."""
-    spec = pod.spec
-    changed = replace(
-        spec,
-        containers=tuple(map(_container_limits_as_requests, spec.containers)),
-        init_containers=tuple(map(_container_limits_as_requests, spec.init_containers)),
-        resources=ResourceRequirements(requests=spec.resources.limits) if spec.resources else None,
-    )
-    return replace(pod, spec=changed)
-
-
-def _container_limits_as_requests(container: Container) -> Container:
-    return replace(container, resources=ResourceRequirements(requests=container.resources.limits))
-
-
-def _pod_usage(pod: Object) -> Usage:
-    """A finished pod uses nothing but `count/pods`."""
-    if pod.get("status", {}).get("phase") in TERMINAL_PHASES:
-        return {}
-    requests, limits = pod_requests_and_limits(pod)
-    overhead = _to_milli(to_amounts(pod["spec"].get("overhead") or {}))
-    used = {"pods": MILLI_PER_UNIT}
-    for name in {**requests, **overhead}:
-        request = requests.get(name, 0) + overhead.get(name, 0)
-        used[name] = used[f"requests.{name}"] = request
-    for name, limit in limits.items():
-        used[f"limits.{name}"] = limit + overhead.get(name, 0)
-    return used
-
-
-def _claim_usage(claim: Object) -> Usage:
-    """A claim counts in total and once more for its storage class."""
-    spec = claim["spec"]
-    storage = spec.get("resources", {}).get("requests", {}).get("storage", "0")
-    used = {
-        "persistentvolumeclaims": MILLI_PER_UNIT,
-        "requests.storage": integer_value(storage) * MILLI_PER_UNIT,
-    }
-    if storage_class := spec.get("storageClassName"):
-        used |= {f"{storage_class}.{_STORAGE_CLASS_SUFFIX}/{name}": n for name, n in used.items()}
-    return used
-
-
-def _service_usage(service: Object) -> Usage:
-    """Each port of a NodePort or LoadBalancer service uses a node port, unless disabled."""
-    spec = service["spec"]
-    ports = spec.get("ports") or []
-    is_load_balancer = spec.get("type") == "LoadBalancer"
-    has_node_ports = is_load_balancer or spec.get("type") == "NodePort"
-    if is_load_balancer and spec.get("allocateLoadBalancerNodePorts") is False:
-        ports = [port for port in ports if port.get("nodePort")]
-    return {
-        "services": MILLI_PER_UNIT,
-        "services.nodeports": len(ports) * MILLI_PER_UNIT if has_node_ports else 0,
-        "services.loadbalancers": MILLI_PER_UNIT if is_load_balancer else 0,
-    }
-
-
-_EVALUATORS: Mapping[str, _UsageEvaluator] = {
-    "pods": _UsageEvaluator(
-        re.compile(
-            r"cpu|memory|ephemeral-storage|hugepages-.+|limits\..+|requests\.(?!storage$).+"
-            r"|(?!count/).+/.+"
-        ),
-        _pod_usage,
-    ),
-    "persistentvolumeclaims": _UsageEvaluator(
-        re.compile(rf"requests\.storage|.*\.{re.escape(_STORAGE_CLASS_SUFFIX)}/.*"), _claim_usage
-    ),
-    "services": _UsageEvaluator(re.compile(r"services\..*"), _service_usage),
-}
-
-
-# ---- scopes --------------------------------------------------------------------------------------
-
-#: The value of a scope in the spec of an object: whether it matches, or the name of a class.
-_ScopeValue = str | bool
-
-_AFFINITIES = ("podAffinity", "podAntiAffinity")
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
-
-
-def quota_covers(quota: Object, kind: Kind, obj: Object) -> bool:
-    """Whether an object matches all scopes of a quota."""
-    spec, scopes = obj.get("spec") or {}, quota["spec"].get("scopes") or ()
-    selector = quota["spec"].get("scopeSelector") or {}
-    requirements = [{"scopeName": name, "operator": "Exists"} for name in scopes]
-    for requirement in (*requirements, *(selector.get("matchExpressions") or ())):
-        find_value = _SCOPES.get((kind, requirement["scopeName"]))
-        matches = _OPERATORS[requirement["operator"]]
-        # A scope that the kind does not have never matches.
-        if find_value is None:
-            return False
-        if not matches(find_value(spec), requirement.get("values") or ()):
-            return False
-    return True
-
-
-_OPERATORS: Mapping[str, Callable[[_ScopeValue, Sequence[str]], bool]] = {
-    "Exists": lambda found, values: bool(found),
-    "DoesNotExist": lambda found, values: not found,
-    "In": lambda found, values: found in values,
-    "NotIn": lambda found, values: found not in values,
-}
-
-
-def _has_deadline(spec: Object) -> bool:
-    return int(spec.get("activeDeadlineSeconds", -1)) >= 0
-
-
-def _is_best_effort(spec: Object) -> bool:
-    return qos_class(spec) == "BestEffort"
-
-
-def _has_cross_namespace_affinity(spec: Object) -> bool:
-    return any(
-        term.get("namespaces") or term.get("namespaceSelector") is not None
-        for term in _affinity_terms(spec.get("affinity") or {})
-    )
-
-
-def _affinity_terms(affinity: Object) -> Iterator[Object]:
-    for field in _AFFINITIES:
-        terms = affinity.get(field) or {}
-        yield from terms.get(_REQUIRED) or ()
-        yield from (weighted["podAffinityTerm"] for weighted in terms.get(_PREFERRED) or ())
-
-
-_SCOPES: Mapping[tuple[Kind, str], Callable[[Object], _ScopeValue]] = {
-    (POD, "Terminating"): _has_deadline,
-    (POD, "NotTerminating"): lambda spec: not _has_deadline(spec),
-    (POD, "BestEffort"): _is_best_effort,
-    (POD, "NotBestEffort"): lambda spec: not _is_best_effort(spec),
-    (POD, "PriorityClass"): lambda spec: str(spec.get("priorityClassName", "")),
-    (POD, "CrossNamespacePodAffinity"): _has_cross_namespace_affinity,
-    (PERSISTENT_VOLUME_CLAIM, "VolumeAttributesClass"): lambda spec: str(
-        spec.get("volumeAttributesClassName", "")
-    ),
+#: Pods that need a quota of their namespace if `limits_critical_pods` is set.
+CRITICAL_PODS_SCOPE: Object = {
+    "scopeName": "PriorityClass",
+    "operator": "In",
+    "values": ["system-node-critical", "system-cluster-critical"],
 }
 
 
@@ -290,6 +96,8 @@ def quota_writes(
     changes = [(quota, _usage_delta(quota.object, kind, old, new)) for quota in quotas]
     if kind is POD and old is None:
         _check_required_resources(obj, quotas)
+        if context.limits_critical_pods:
+            _check_critical_pod(obj, quotas)
     # An update of a pod is never refused: its usage changes only with its phase and its scopes.
     if old is None or kind is not POD:
         for quota, change in changes:
@@ -311,7 +119,7 @@ def recompute_status(context: ServerContext, old: Object | None, quota: Object) 
     for kind in charged.values():
         if any(counts_for(kind, name) for name in unknown):
             for obj in _objects_in_namespace(context.store, kind, quota):
-                share = _usage_in_quota(quota, kind, obj)
+                share = usage_in_quota(quota, kind, obj)
                 _add_usage(used, {name: share[name] for name in unknown if name in share})
     formatted = {name: format_milli(used[name], like) for name, like in hard.items()}
     quota["status"] = {"hard": dict(hard), "used": formatted} if hard else {}
@@ -408,20 +216,10 @@ def _objects_in_namespace(store: Store, kind: Kind, quota: Object) -> Iterator[O
 # ---- usage of a quota ----------------------------------------------------------------------------
 
 
-def _usage_in_quota(quota: Object, kind: Kind, obj: Object | None) -> Usage:
-    """The usage of an object that a quota limits."""
-    hard = quota["spec"].get("hard") or {}
-    if obj is None or not hard or not quota_covers(quota, kind, obj):
-        return {}
-    return {name: amount for name, amount in object_usage(kind, obj).items() if name in hard}
-
-
 def _usage_delta(quota: Object, kind: Kind, old: Object | None, new: Object | None) -> Usage:
     """The change of the usage of a quota, without zeros."""
-    change = _usage_in_quota(quota, kind, new)
-    _add_usage(
-        change, {name: -amount for name, amount in _usage_in_quota(quota, kind, old).items()}
-    )
+    change = usage_in_quota(quota, kind, new)
+    _add_usage(change, {name: -amount for name, amount in usage_in_quota(quota, kind, old).items()})
     return {name: amount for name, amount in change.items() if amount}
 
 
@@ -441,23 +239,8 @@ def _status_write(quota: _Quota, change: Usage) -> StoreWrite:
 
 
 def _check_quota(kind: Kind, obj: Object, quota: _Quota, change: Usage) -> None:
-    used, hard = quota.used, quota.hard
-    exceeded = sorted(
-        name
-        for name, more in change.items()
-        if more > 0 and milli_value(used[name]) + more > milli_value(hard[name])
-    )
-    if exceeded:
-        requested = {name: format_milli(change[name], hard[name]) for name in exceeded}
-        detail = (
-            f"exceeded quota: {quota.name}, requested: {_format_amounts(requested, exceeded)}, "
-            f"used: {_format_amounts(used, exceeded)}, limited: {_format_amounts(hard, exceeded)}"
-        )
+    if detail := describe_excess(quota.object, change):
         raise forbidden_error(kind, obj["metadata"]["name"], detail)
-
-
-def _format_amounts(amounts: Mapping[str, str], names: Sequence[str]) -> str:
-    return ",".join(f"{name}={amounts[name]}" for name in names)
 
 
 def _check_required_resources(pod: Object, quotas: Sequence[_Quota]) -> None:
@@ -473,6 +256,31 @@ def _check_required_resources(pod: Object, quotas: Sequence[_Quota]) -> None:
             required = "; ".join(f"{name} for: {','.join(c)}" for name, c in missing.items())
             detail = f"failed quota: {quota.name}: must specify {required}"
             raise forbidden_error(POD, pod["metadata"]["name"], detail)
+
+
+def _check_critical_pod(pod: Object, quotas: Sequence[_Quota]) -> None:
+    """A pod of a system priority class needs a quota with a scope that selects the class.
+
+    This is what Kubernetes does with `limitedResources` in the configuration of ResourceQuota: only
+    the scope counts, whether or not the quota covers the pod as a whole.
+    """
+    if not matches_scope(CRITICAL_PODS_SCOPE, POD, pod):
+        return
+    scopes = (scope for quota in quotas for scope in quota_scopes(quota.object))
+    name = CRITICAL_PODS_SCOPE["scopeName"]
+    if not any(one["scopeName"] == name and matches_scope(one, POD, pod) for one in scopes):
+        classes = " ".join(CRITICAL_PODS_SCOPE["values"])
+        detail = f"insufficient quota to match these scopes: [{{{name} In [{classes}]}}]"
+        raise forbidden_error(POD, pod["metadata"]["name"], detail)
+
+
+def critical_pods_quota() -> Object:
+    """The quota that allows pods of system priority classes in kube-system."""
+    selector = {"matchExpressions": [CRITICAL_PODS_SCOPE]}
+    return {
+        "metadata": {"name": "critical-pods", "namespace": "kube-system"},
+        "spec": {"hard": {"pods": "1G"}, "scopeSelector": selector},
+    }
 
 
 def _containers_without(pod: Object, name: str) -> list[str]:

@@ -110,19 +110,19 @@ COMPUTED_ENDPOINTS: Mapping[Kind, Endpoint] = {
 
 
 def resolve_route(context: ServerContext, request: Request) -> tuple[Route, RequestInfo] | None:
-    """The route and the call of a path about resources; None for other paths."""
+    """The route and the RequestInfo of a path about resources; None for other paths."""
     parts = _split_path(request.path)
     if parts is None:
         return None
     group, version, rest = parts
     if not context.registry.serves(group, version):
         return None
-    call = _build_request_info(context, request, group, version, rest)
-    route = _find_route(call)
-    if call.is_watch and route.endpoint is read_handlers.list_or_watch:
-        return Route("watch", read_handlers.watch_objects), call
-    call.check_timeout()
-    return route, call
+    request_info = _build_request_info(context, request, group, version, rest)
+    route = _find_route(request_info)
+    if request_info.is_watch and route.endpoint is read_handlers.list_or_watch:
+        return Route("watch", read_handlers.watch_objects), request_info
+    request_info.check_timeout()
+    return route, request_info
 
 
 def _split_path(path: str) -> tuple[str, str, list[str]] | None:
@@ -161,19 +161,19 @@ def _is_namespace_subresource(context: ServerContext, rest: list[str]) -> bool:
     return kind is not None and len(rest) == 3 and rest[2] in kind.subresources
 
 
-def _find_route(call: RequestInfo) -> Route:
-    method = call.request.method
-    scope = call.subresource or ("object" if call.name else "collection")
-    if scope == "collection" and method == "POST" and call.kind in CREATE_ONLY_ENDPOINTS:
-        return Route("create", CREATE_ONLY_ENDPOINTS[call.kind])
+def _find_route(request_info: RequestInfo) -> Route:
+    method = request_info.request.method
+    scope = request_info.subresource or ("object" if request_info.name else "collection")
+    if scope == "collection" and method == "POST" and request_info.kind in CREATE_ONLY_ENDPOINTS:
+        return Route("create", CREATE_ONLY_ENDPOINTS[request_info.kind])
     route = ROUTES.get((method, scope))
-    lacks_namespace = call.kind.namespaced and not call.namespace
+    lacks_namespace = request_info.kind.namespaced and not request_info.namespace
     if route is None or (lacks_namespace and route.verb != "list"):
         raise MethodNotAllowed
-    if not call.subresource and route.verb not in call.kind.verbs:
+    if not request_info.subresource and route.verb not in request_info.kind.verbs:
         raise MethodNotAllowed
-    if call.kind in COMPUTED_ENDPOINTS:
-        return Route(route.verb, COMPUTED_ENDPOINTS[call.kind])
-    if route.endpoint is write_handlers.patch and media_type(call.request) == APPLY_PATCH:
+    if request_info.kind in COMPUTED_ENDPOINTS:
+        return Route(route.verb, COMPUTED_ENDPOINTS[request_info.kind])
+    if route.endpoint is write_handlers.patch and media_type(request_info.request) == APPLY_PATCH:
         return Route("patch", server_side_apply.apply_configuration)
     return route

@@ -34,14 +34,19 @@ PROTOBUF = "application/vnd.kubernetes.protobuf"
 YAML = "application/yaml"
 #: Media types in which an object may be sent.
 OBJECT_MEDIA_TYPES = (JSON, YAML, PROTOBUF)
-#: Limits of a body: size and nesting.
+#: Limits of a body: its size, its nesting, and its fields and items. YAML takes longer to parse.
 MAX_BODY_BYTES = 3 * 1024 * 1024
+MAX_YAML_BYTES = 256 * 1024
 MAX_DEPTH = 250
+MAX_BODY_VALUES = 200_000
+_MAX_YAML_NODES = 40_000
 _MAX_ALIASES = 100
 
 #: The separator of YAML documents.
 _DOCUMENT_SEPARATOR = re.compile(r"^---(?:[ \t].*)?$", re.MULTILINE)
-_JSON_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+#: A string in JSON. It never backtracks, and a string without end reaches to the end of the body:
+#: so the strings of a body are found in linear time.
+_JSON_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _DEPTH_STEPS = {byte: 1 if byte in b"[{" else -1 for byte in b"[]{}"}
 
@@ -53,16 +58,25 @@ def media_type(request: Request) -> str:
 
 
 def parse_manifests(text: str) -> Iterator[Object]:
-    """The objects of a file of manifests, parsed like a request body in YAML.
+    """The objects of a file of manifests, parsed like a request body in YAML of any size.
 
-    The items of a List are returned one by one. Raises an ApiError if a document is not an object.
+    The items of a List are returned one by one. Raises an ApiError if a document is not an object,
+    or has a key twice.
     """
+    line = 0
     for part in _DOCUMENT_SEPARATOR.split(text):
-        obj = load_body(Request("POST", "", headers={"content-type": YAML}, body=part.encode()))
-        if isinstance(obj, dict):
-            yield from obj.get("items") or () if obj.get("kind") == "List" else (obj,)
-        elif obj is not None:
-            raise BadRequest(f"a manifest must be an object, not {part.strip()[:40]!r}")
+        obj = _read_yaml(part.encode(), MAX_BODY_VALUES, first_line=line)
+        line += part.count("\n")
+        items = [] if obj is None else [obj]
+        if isinstance(obj, dict) and obj.get("kind") == "List":
+            items = obj.get("items") or []
+            if not isinstance(items, list):
+                raise BadRequest("the items of a List must be a list")
+        for item in items:
+            if not isinstance(item, dict):
+                shown = part.strip() if item is obj else orjson.dumps(item).decode()
+                raise BadRequest(f"a manifest must be an object, not {shown[:40]!r}")
+            yield item
 
 
 def load_body(request: Request, accepted: tuple[str, ...] = OBJECT_MEDIA_TYPES) -> Any:
@@ -83,8 +97,7 @@ def load_body(request: Request, accepted: tuple[str, ...] = OBJECT_MEDIA_TYPES) 
 def _read_json(raw: bytes) -> Any:
     if not raw:
         raise _json_error("unexpected end of JSON input")
-    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _json_depth(raw) > MAX_DEPTH:
-        raise _json_error("exceeded max depth")
+    _check_structure(raw)
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -95,10 +108,28 @@ def _json_error(detail: str) -> BadRequest:
     return BadRequest(f"couldn't get version/kind; json parse error: {detail}")
 
 
-def _json_depth(raw: bytes) -> int:
-    """The nesting depth of JSON, computed before a parser recurses into it."""
-    brackets = _JSON_STRINGS.sub(b"", raw).translate(None, _NO_BRACKETS)
-    return max(accumulate(_DEPTH_STEPS[byte] for byte in brackets), default=0)
+def _check_structure(raw: bytes) -> None:
+    """Refuse JSON with too many values or levels, before a parser builds them.
+
+    A value is a container, or follows a comma or the opening bracket of its container.
+    """
+    openings = raw.count(b"[") + raw.count(b"{")
+    if openings <= MAX_DEPTH and openings + raw.count(b",") <= MAX_BODY_VALUES:
+        return
+    # At most two strings per value, a key and itself; quotes within strings are escaped.
+    if raw.count(b'"') - raw.count(b'\\"') > 4 * MAX_BODY_VALUES:
+        raise _too_many_values()
+    structure = _JSON_STRINGS.sub(b"", raw)
+    # More brackets than these have too many values.
+    brackets = structure.translate(None, _NO_BRACKETS)[: 2 * MAX_BODY_VALUES]
+    if max(accumulate(_DEPTH_STEPS[byte] for byte in brackets), default=0) > MAX_DEPTH:
+        raise _json_error("exceeded max depth")
+    if structure.count(b"[") + structure.count(b"{") + structure.count(b",") > MAX_BODY_VALUES:
+        raise _too_many_values()
+
+
+def _too_many_values() -> TooLarge:
+    return TooLarge(f"Request entity too large: limit is {MAX_BODY_VALUES} fields and items")
 
 
 def _read_protobuf(raw: bytes) -> Any:
@@ -110,21 +141,94 @@ def _read_protobuf(raw: bytes) -> Any:
 
 def _read_configuration(raw: bytes) -> Any:
     """Server-side apply declares YAML, but most clients send JSON."""
-    return _read_json(raw) if raw.lstrip()[:1] == b"{" else _read_yaml(raw)
+    return _read_json(raw) if raw.lstrip()[:1] == b"{" else _read_limited_yaml(raw)
 
 
-class _YamlLoader(yaml.SafeLoader):
-    """A YAML loader that gives what Kubernetes reads: no dates, no base 60, few aliases."""
+class _YamlLoader(yaml.CSafeLoader):
+    """A YAML loader that gives what Kubernetes reads: no dates, no base 60, few aliases.
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """Limit the number of aliases: a few bytes of them can expand to gigabytes."""
-        if self.check_event(yaml.AliasEvent):
-            self.aliases = getattr(self, "aliases", 0) + 1
-            if self.aliases > _MAX_ALIASES:
+    libyaml parses; `resolve` is called for each node, so limits apply while it does. `read` builds
+    values from nodes; an alias gives the value of its anchor, not a copy. `first_line` is the line
+    of a file in which the text begins: then duplicate keys are errors.
+    """
+
+    def __init__(self, raw: bytes, max_nodes: int, first_line: int | None) -> None:
+        super().__init__(raw)
+        self._depth = self._nodes = self._aliases = 0
+        self._max_nodes, self._first_line = max_nodes, first_line
+        self._built: dict[int, Any] = {}
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        """The tag of a node; counts the nodes."""
+        self._count(1)
+        return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+
+    def _count(self, nodes: int) -> None:
+        self._nodes += nodes
+        if self._nodes > self._max_nodes:
+            raise yaml.YAMLError(f"more than {self._max_nodes} keys and values; send JSON instead")
+
+    def descend_resolver(self, parent: Any, index: Any) -> None:
+        """Limit the depth on the way down."""
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise yaml.YAMLError("exceeded max depth")
+
+    def ascend_resolver(self) -> None:
+        """Leave a node."""
+        self._depth -= 1
+
+    def read(self, node: Any) -> Any:
+        """The value of a node."""
+        if id(node) in self._built:
+            self._aliases += 1
+            if self._aliases > _MAX_ALIASES:
                 raise yaml.YAMLError("excessive aliasing")
-        return super().compose_node(parent, index)
+            return self._built[id(node)]
+        tag = node.tag.removeprefix("tag:yaml.org,2002:")
+        value: Any
+        if tag == "map" and isinstance(node, yaml.MappingNode):
+            value = self._built[id(node)] = {}
+            self._fill_mapping(value, node)
+        elif tag == "seq" and isinstance(node, yaml.SequenceNode):
+            value = self._built[id(node)] = []
+            value.extend(map(self.read, node.value))
+        elif tag in _SCALAR_TAGS and isinstance(node, yaml.ScalarNode):
+            value = self._built[id(node)] = _SCALAR_TAGS[tag](self, node)
+        else:
+            raise yaml.YAMLError(f"the tag {node.tag!r} cannot be used here")
+        return value
+
+    def _fill_mapping(self, mapping: dict[Any, Any], node: Any) -> None:
+        """Set the fields of a mapping: merged ones first, earlier ones before later ones."""
+        own: dict[Any, Any] = {}
+        merged: list[Any] = []
+        for key_node, value_node in node.value:
+            if key_node.tag != _MERGE_TAG:
+                key = self.read(key_node)
+                if key in own and self._first_line is not None:
+                    line = self._first_line + key_node.start_mark.line + 1
+                    raise yaml.YAMLError(f'line {line}: key "{key}" already set in map')
+                own[key] = self.read(value_node)
+                continue
+            value = self.read(value_node)
+            merged += value if isinstance(value, list) else [value]
+        for part in reversed(merged):
+            if not isinstance(part, dict):
+                raise yaml.YAMLError("map merge requires map or sequence of maps as the value")
+            self._count(len(part))
+            mapping.update(part)
+        mapping.update(own)
 
 
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+_SCALAR_TAGS: Mapping[str, Callable[[_YamlLoader, Any], Any]] = {
+    "str": lambda loader, node: node.value,
+    "null": lambda loader, node: None,
+    "bool": yaml.CSafeLoader.construct_yaml_bool,
+    "int": yaml.CSafeLoader.construct_yaml_int,
+    "float": yaml.CSafeLoader.construct_yaml_float,
+}
 _YamlLoader.yaml_implicit_resolvers = {}
 #: The types of plain scalars as Kubernetes reads them, unlike YAML 1.1 (no dates, no base 60).
 for _tag, _pattern, _first in (
@@ -139,28 +243,52 @@ for _tag, _pattern, _first in (
     _YamlLoader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first)
     )
-_YamlLoader.bool_values = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
+_YamlLoader.bool_values = {**yaml.CSafeLoader.bool_values, "y": True, "n": False}
 
 
-def _read_yaml(raw: bytes) -> Any:
+def _read_limited_yaml(raw: bytes) -> Any:
+    if len(raw) > MAX_YAML_BYTES:
+        raise TooLarge(
+            f"Request entity too large: limit is {MAX_YAML_BYTES} for YAML; send JSON instead"
+        )
+    return _read_yaml(raw, _MAX_YAML_NODES)
+
+
+def _read_yaml(raw: bytes, max_nodes: int, first_line: int | None = None) -> Any:
+    """The value of a YAML document. With the number of its first line a duplicate key is an error,
+    and an error has its line and column.
+
+    Without, the last value of a key counts, as in a request body.
+    """
+    loader = None
     try:
-        value = yaml.load(raw, Loader=_YamlLoader)
+        loader = _YamlLoader(raw, max_nodes, first_line)
+        node = loader.get_single_node()
+        value = None if node is None else loader.read(node)
         _check_expansion(value)
         # Through JSON and back: refuses values that JSON lacks, and turns aliases into copies.
         return orjson.loads(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
-    except (yaml.YAMLError, orjson.JSONEncodeError, RecursionError, ValueError) as error:
-        first_line = str(error).partition("\n")[0]
-        raise BadRequest(f"error converting YAML to JSON: yaml: {first_line}") from error
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        problem = str(error).partition("\n")[0]
+        mark = getattr(error, "problem_mark", None)
+        if first_line is not None and mark is not None:
+            place = f"line {first_line + mark.line + 1}, column {mark.column + 1}"
+            problem = f"{place}: {getattr(error, 'problem', problem)}"
+        raise BadRequest(f"error converting YAML to JSON: yaml: {problem}") from error
+    finally:
+        if loader:
+            loader.dispose()
 
 
 def _check_expansion(value: Any) -> None:
     """Refuse aliases that expand to more than a body may have, before expanding them."""
-    size, todo = 0, [value]
+    size, values, todo = 0, 0, [value]
     while todo:
         item = todo.pop()
         size += 2 + (len(item) if isinstance(item, str) else 0)
-        if size > MAX_BODY_BYTES:
-            raise BadRequest("error converting YAML to JSON: yaml: excessive aliasing")
+        values += 1
+        if size > MAX_BODY_BYTES or values > MAX_BODY_VALUES:
+            raise yaml.YAMLError("excessive aliasing")
         if isinstance(item, dict):
             todo.extend(item)
             todo.extend(item.values())
@@ -170,7 +298,7 @@ def _check_expansion(value: Any) -> None:
 
 _BODY_READERS: Mapping[str, Callable[[bytes], Any]] = {
     JSON: _read_json,
-    YAML: _read_yaml,
+    YAML: _read_limited_yaml,
     PROTOBUF: _read_protobuf,
     JSON_PATCH: _read_json,
     MERGE_PATCH: _read_json,
@@ -180,6 +308,13 @@ _BODY_READERS: Mapping[str, Callable[[bytes], Any]] = {
 
 
 _YAML_REPLY = "application/yaml"
+#: Replies up to this size are in block style; larger ones take too long to convert.
+_MAX_BLOCK_STYLE_BYTES = 32 * 1024
+#: Characters that JSON allows in strings and YAML does not, or folds as line breaks.
+_YAML_ESCAPES = tuple(
+    (chr(code).encode(), b"\\u%04x" % code)
+    for code in (*range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF, 0xFFFE, 0xFFFF)
+)
 _JSON_MEDIA_TYPES = ("*/*", "application/*", JSON)
 _TRANSFORMS = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
 
@@ -215,8 +350,16 @@ def _parse_accept(header: str) -> MediaTypeOptions:
 
 
 def encode_reply(reply: Reply, accepted: MediaTypeOptions) -> Reply:
-    """Encode a reply in the negotiated media type."""
+    """Encode a reply in the negotiated media type.
+
+    A large reply in YAML is in flow style: JSON is YAML, and nothing needs to be parsed.
+    """
     if accepted.media != _YAML_REPLY or reply.content_type != JSON:
         return reply
-    text = yaml.safe_dump(orjson.loads(reply.body), sort_keys=True)
-    return Reply(reply.code, text.encode(), _YAML_REPLY, reply.headers)
+    if len(reply.body) <= _MAX_BLOCK_STYLE_BYTES:
+        text = yaml.dump(orjson.loads(reply.body), Dumper=yaml.CSafeDumper).encode()
+    else:
+        text = reply.body + b"\n"
+        for character, escaped in _YAML_ESCAPES[: 1 if text.isascii() else None]:
+            text = text.replace(character, escaped)
+    return Reply(reply.code, text, _YAML_REPLY, reply.headers)

@@ -14,7 +14,8 @@ costs little memory and misses nothing, or gets 410 when the history was compact
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import orjson
@@ -81,6 +82,8 @@ class WatchBroadcaster:
             del index[value]
         if not index:
             del self._watchers[prefix][field]
+        if not self._watchers[prefix]:
+            del self._watchers[prefix]
 
     def end_watches(self, prefix: str) -> None:
         """End all watches of a kind that is no longer served."""
@@ -168,6 +171,7 @@ class Watcher:
         self._size = 0
         self._last_revision = options.since
         self._has_ended = False
+        self._refusal: ApiError | None = None
         # The pending wait, its deadline, and the timer that ends it.
         self._waiter: asyncio.Future[None] | None = None
         self._deadline = 0.0
@@ -192,6 +196,11 @@ class Watcher:
         self._has_ended = True
         self._wake()
 
+    def refuse(self, error: ApiError) -> None:
+        """End the watch with an error; no further change is sent."""
+        self._refusal = error
+        self._wake()
+
     def close(self) -> None:
         """Cancel the timer."""
         if self._timer:
@@ -203,9 +212,14 @@ class Watcher:
         return self._has_ended and not self._buffer and not self._is_behind
 
     async def next_chunk(self, seconds: float) -> bytes | None:
-        """The next events, or None if none came in that time. Raises Expired."""
+        """The next events, or None if none came in that time.
+
+        Raises Expired, or the error with which the watch was refused.
+        """
         if not self._has_data:
             await self._wait_for_data(seconds)
+        if self._refusal is not None:
+            raise self._refusal
         if self._is_behind:
             return self._catch_up()
         if self._has_data:
@@ -215,7 +229,8 @@ class Watcher:
 
     @property
     def _has_data(self) -> bool:
-        return bool(self._buffer) or self._is_behind or self._has_ended
+        is_over = self._has_ended or self._refusal is not None
+        return bool(self._buffer) or self._is_behind or is_over
 
     async def _wait_for_data(self, seconds: float) -> None:
         """Wait at most so long. One timer serves many waits: it may fire late, never early."""
@@ -256,7 +271,9 @@ class Watcher:
         try:
             changes = self._store.changes(self.cursor, self._prefix)
         except RevisionCompacted as error:
-            raise Expired(f"too old resource version: {self.cursor} ({error.floor})") from error
+            raise Expired(
+                f"too old resource version: {self.cursor} ({error.compacted_revision})"
+            ) from error
         rendered = RenderCache()
         events: list[bytes] = []
         size = 0
@@ -318,7 +335,8 @@ def initial_events(
 class WatchOptions:
     """What a client watches: from which revision, how rendered, for how long.
 
-    `kind` is the served kind; `selection` is about the stored kind.
+    `kind` is the served kind; `selection` is about the stored kind. `track` monitors the access of
+    the client while the watch is open: it gets the function that refuses the watch.
     """
 
     kind: Kind
@@ -326,13 +344,14 @@ class WatchOptions:
     render: EventRenderer
     since: int
     seconds: float
+    track: Callable[[Callable[[ApiError], None]], AbstractContextManager[None]]
     bookmarks: bool = False
 
 
 async def watch_stream(
     broadcaster: WatchBroadcaster, options: WatchOptions, first: bytes
 ) -> AsyncGenerator[bytes, None]:
-    """A watch as chunks: the initial events, then changes, until the time is over.
+    """A watch as chunks: the initial events, then changes, until time or access ends.
 
     The watcher is registered when the first chunk is requested, so that a stream that is never read
     leaves nothing behind. Changes of the meantime are read from the history.
@@ -341,18 +360,19 @@ async def watch_stream(
     end = loop.time() + options.seconds
     watcher = broadcaster.open(options)
     try:
-        if first:
-            yield first
-        while not watcher.is_finished and (left := end - loop.time()) > 0:
-            data = await watcher.next_chunk(min(left, BOOKMARK_INTERVAL))
-            if data is None and options.bookmarks:
-                data = bookmark_event(options.kind, watcher.cursor)
-            if data:
-                yield data
-            else:
-                # A long scan of the history must not block the event loop.
-                await asyncio.sleep(0)
-    except Expired as error:
+        with options.track(watcher.refuse):
+            if first:
+                yield first
+            while not watcher.is_finished and (left := end - loop.time()) > 0:
+                data = await watcher.next_chunk(min(left, BOOKMARK_INTERVAL))
+                if data is None and options.bookmarks:
+                    data = bookmark_event(options.kind, watcher.cursor)
+                if data:
+                    yield data
+                else:
+                    # A long scan of the history must not block the event loop.
+                    await asyncio.sleep(0)
+    except ApiError as error:
         yield error_event(error)
     finally:
         broadcaster.close(watcher)

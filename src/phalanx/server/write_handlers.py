@@ -1,6 +1,6 @@
 """Create, update and patch: the same handlers for every kind.
 
-    body ─▶ conform ─▶ admission: resolve ─▶ defaults ─▶ admission: mutate ─▶ validation rules
+    body ─▶ normalize ─▶ admission: resolve ─▶ defaults ─▶ admission: mutate ─▶ validation rules
          ─▶ admission: validate ─▶ admission: charge ─▶ one transaction ─▶ reply
 
 The handlers must not await anything between reading the old object and the commit: a write is
@@ -22,17 +22,18 @@ from phalanx.api.errors import (
     TooLarge,
     UnsupportedMediaType,
 )
+from phalanx.api.feature_gates import drop_disabled
 from phalanx.api.field_management.managed_fields import FieldManager, update_managed_fields
-from phalanx.api.gated_fields import drop_disabled
-from phalanx.api.kinds import NAMESPACE, POD, Kind
+from phalanx.api.kinds import NAMESPACE, POD, RESOURCE_CLAIM, Kind
 from phalanx.api.patch import PatchFailed, TooManyOperations, affected_fields, apply_patch
 from phalanx.api.validation.pod_template import drop_stale_workload_annotations
 from phalanx.api.validation.registry import check_gated_rules
 from phalanx.api.wire import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object, Reply
 from phalanx.server.admission import AdmissionRequest, Operation, run_phase
+from phalanx.server.binding import allocation_writes, pod_allocation
+from phalanx.server.claim_binding import device_writes
 from phalanx.server.context import ServerContext
 from phalanx.server.custom_resources import check_not_terminating, finish_definition_deletion
-from phalanx.server.node_allocations import allocation_writes, pod_allocation
 from phalanx.server.objects import (
     already_exists_error,
     conflict_error,
@@ -45,16 +46,19 @@ from phalanx.server.objects import (
     serialize_stored,
 )
 from phalanx.server.request_bodies import (
+    SERVER_MANAGED_METADATA,
     check_kind,
-    conform_object,
+    check_value_count,
     convert_to_stored,
+    normalize_object,
     read_object,
     rename_fields,
+    restore_immutable_fields,
+    yield_if_large,
 )
 from phalanx.server.request_info import RequestInfo, invalid_options
 from phalanx.server.security.write_restrictions import check_write_restrictions
 from phalanx.server.serialization import encode_reply, load_body, media_type, negotiate
-from phalanx.server.subresource_strategy import SERVER_MANAGED_METADATA, restore_immutable_fields
 from phalanx.store.kv import KeyValue, RevisionConflict, StoreWrite
 
 #: Returns the new object, given a copy of the stored one that it may change in place.
@@ -70,64 +74,73 @@ _PATCH_TYPES = (*_NATIVE_PATCH_TYPES, APPLY_PATCH)
 _CUSTOM_RESOURCE_PATCH_TYPES = (JSON_PATCH, MERGE_PATCH, APPLY_PATCH)
 
 
-async def create(context: ServerContext, call: RequestInfo) -> Reply:
+async def create(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle POST: create an object."""
-    accepted = negotiate(call.request)
-    call.check_dry_run()
-    cacheable = context.admission_cache.parse_request(call)
+    accepted = negotiate(request_info.request)
+    request_info.check_dry_run()
+    cacheable = context.admission_cache.parse_request(request_info)
     obj = None
     if cacheable:
         now = context.now_timestamp()
         obj = context.admission_cache.instantiate(cacheable, context.random, now)
     if obj is None:
         with context.meter.stage("parse"):
-            obj = read_object(context, call)
-        _check_name_and_namespace(call, obj)
-        obj = convert_to_stored(call, obj)
-        _admit_new(context, call, obj)
+            obj = read_object(context, request_info)
+        await yield_if_large(request_info)
+        _check_name_and_namespace(request_info, obj)
+        obj = convert_to_stored(request_info, obj)
+        _admit_new(context, request_info, obj)
         if cacheable:
-            context.admission_cache.remember(cacheable, call, obj)
-    return encode_reply(await _store_new(context, call, obj), accepted)
+            context.admission_cache.remember(cacheable, request_info, obj)
+    return encode_reply(await _store_new(context, request_info, obj), accepted)
 
 
 async def insert(
-    context: ServerContext, call: RequestInfo, obj: Object, *, has_managed_fields: bool = False
+    context: ServerContext,
+    request_info: RequestInfo,
+    obj: Object,
+    *,
+    has_managed_fields: bool = False,
 ) -> Reply:
-    """Admit, validate and store a new object that conforms to its schema.
+    """Admit, validate and store a new object that is normalized by its schema.
 
     `has_managed_fields` is set by server-side apply, which computes managedFields itself.
     """
-    _admit_new(context, call, obj, has_managed_fields=has_managed_fields)
-    return await _store_new(context, call, obj)
+    _admit_new(context, request_info, obj, has_managed_fields=has_managed_fields)
+    return await _store_new(context, request_info, obj)
 
 
 def _admit_new(
-    context: ServerContext, call: RequestInfo, obj: Object, *, has_managed_fields: bool = False
+    context: ServerContext,
+    request_info: RequestInfo,
+    obj: Object,
+    *,
+    has_managed_fields: bool = False,
 ) -> None:
     """Complete a new object in place, or refuse it."""
-    kind, meta = call.stored_kind, obj["metadata"]
+    kind, meta = request_info.stored_kind, obj["metadata"]
     if meta.get("resourceVersion"):
         raise BadRequest("resourceVersion should not be set on objects to be created")
     strategy = context.registry.strategy(kind)
-    check_not_terminating(context, call.kind)
-    _init_metadata(context, call, meta)
-    request = AdmissionRequest(context, call, obj)
+    check_not_terminating(context, request_info.kind)
+    _init_metadata(context, request_info, meta)
+    request = AdmissionRequest(context, request_info, obj)
     with context.meter.stage("admit"):
         run_phase("resolve", "CREATE", request)
         strategy.apply_defaults(obj)
-        _drop_disabled_fields(context, call, obj, None)
+        _drop_disabled_fields(context, request_info, obj, None)
         if not has_managed_fields:
-            record_field_ownership(context, call, None, obj)
+            record_field_ownership(context, request_info, None, obj)
         run_phase("mutate", "CREATE", request)
-        _drop_disabled_fields(context, call, obj, None)
+        _drop_disabled_fields(context, request_info, obj, None)
         strategy.prepare_for_create(obj, context.now_timestamp())
         _validate(request, "CREATE")
 
 
-async def _store_new(context: ServerContext, call: RequestInfo, obj: Object) -> Reply:
+async def _store_new(context: ServerContext, request_info: RequestInfo, obj: Object) -> Reply:
     """Store an admitted object, unless its name is taken or a quota refuses it."""
-    kind, meta = call.stored_kind, obj["metadata"]
-    key = kind.store_key(call.namespace, meta["name"])
+    kind, meta = request_info.stored_kind, obj["metadata"]
+    key = kind.store_key(request_info.namespace, meta["name"])
     if taken := context.store.pending(key):
         # The client may read the object next: it must be committed by then.
         await context.store.commit(())
@@ -138,60 +151,66 @@ async def _store_new(context: ServerContext, call: RequestInfo, obj: Object) -> 
             being_deleted=deleting,
             is_generated=bool(meta.get("generateName")),
         )
-    if call.dry_run:
-        _accounting_writes(context, call, "CREATE", old=None, new=obj)
-        return _reply(201, serialize_object(call.kind, obj), call)
-    record = await store_object(context, call, key, obj)
-    return _reply(201, serialize_stored(call.kind, record.value), call)
+    if request_info.dry_run:
+        _accounting_writes(context, request_info, "CREATE", old=None, new=obj)
+        return _reply(201, serialize_object(request_info.kind, obj), request_info)
+    record = await store_object(context, request_info, key, obj)
+    return _reply(201, serialize_stored(request_info.kind, record.value), request_info)
 
 
-async def update(context: ServerContext, call: RequestInfo) -> Reply:
+async def update(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle PUT: replace an object, or create it if its kind allows that."""
-    accepted = negotiate(call.request)
-    call.check_dry_run()
-    obj = read_object(context, call)
-    _check_name_and_namespace(call, obj)
-    if context.store.pending(call.key) is None and call.kind.create_on_update:
-        return encode_reply(await insert(context, call, convert_to_stored(call, obj)), accepted)
+    accepted = negotiate(request_info.request)
+    request_info.check_dry_run()
+    obj = read_object(context, request_info)
+    await yield_if_large(request_info)
+    _check_name_and_namespace(request_info, obj)
+    if context.store.pending(request_info.key) is None and request_info.kind.create_on_update:
+        return encode_reply(
+            await insert(context, request_info, convert_to_stored(request_info, obj)), accepted
+        )
 
     def replace_object(old: Object) -> Object:
-        return convert_to_stored(call, obj, partial(replacement_to_hub, old))
+        return convert_to_stored(request_info, obj, partial(replacement_to_hub, old))
 
-    return encode_reply(await modify(context, call, replace_object), accepted)
+    return encode_reply(await modify(context, request_info, replace_object), accepted)
 
 
-async def patch(context: ServerContext, call: RequestInfo) -> Reply:
+async def patch(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle PATCH, except for server-side apply."""
-    accepted = negotiate(call.request)
-    call.check_dry_run()
-    patch_type = media_type(call.request)
-    known = _CUSTOM_RESOURCE_PATCH_TYPES if call.kind.is_custom else _PATCH_TYPES
+    accepted = negotiate(request_info.request)
+    request_info.check_dry_run()
+    patch_type = media_type(request_info.request)
+    known = _CUSTOM_RESOURCE_PATCH_TYPES if request_info.kind.is_custom else _PATCH_TYPES
     if patch_type not in known:
         raise UnsupportedMediaType(
             "the body of the request was in an unknown format - accepted media types include: "
             + ", ".join(known)
         )
-    if "force" in call.query:
+    if "force" in request_info.query:
         raise _force_forbidden()
-    changes = rename_fields(call, patch_type, load_body(call.request, (patch_type,)))
+    changes = rename_fields(
+        request_info, patch_type, load_body(request_info.request, (patch_type,))
+    )
+    await yield_if_large(request_info)
 
     def patch_object(old: Object) -> Object:
-        return _patch_object(context, call, patch_type, old=old, changes=changes)
+        return _patch_object(context, request_info, patch_type, old=old, changes=changes)
 
-    return encode_reply(await modify(context, call, patch_object, is_patch=True), accepted)
+    return encode_reply(await modify(context, request_info, patch_object, is_patch=True), accepted)
 
 
 def _patch_object(
     context: ServerContext,
-    call: RequestInfo,
+    request_info: RequestInfo,
     patch_type: str,
     *,
     old: Object,
     changes: ResolvedRequest,
 ) -> Object:
-    served = from_hub(call.kind, old)
-    whole = {"apiVersion": call.kind.api_version, "kind": call.kind.name, **served}
-    schema = context.registry.strategy(call.kind).schema
+    served = from_hub(request_info.kind, old)
+    whole = {"apiVersion": request_info.kind.api_version, "kind": request_info.kind.name, **served}
+    schema = context.registry.strategy(request_info.kind).schema
     try:
         new = apply_patch(patch_type, schema, whole, changes.value)
     except TooManyOperations as error:
@@ -199,76 +218,82 @@ def _patch_object(
     except PatchFailed as error:
         raise Invalid("the server rejected our request due to an error in our request") from error
     annotate(new, changes.annotations)
-    check_kind(call.kind, new)
+    check_value_count(request_info.kind, new)
+    check_kind(request_info.kind, new)
     new.pop("apiVersion", None)
     new.pop("kind", None)
-    _conform_patched_fields(context, call, new, affected_fields(patch_type, new, changes.value))
-    _check_name_and_namespace(call, new)
-    return convert_to_stored(call, new, partial(replacement_to_hub, old))
+    _normalize_patched_fields(
+        context, request_info, new, affected_fields(patch_type, new, changes.value)
+    )
+    _check_name_and_namespace(request_info, new)
+    return convert_to_stored(request_info, new, partial(replacement_to_hub, old))
 
 
-def _conform_patched_fields(
-    context: ServerContext, call: RequestInfo, new: Object, fields: Collection[str]
+def _normalize_patched_fields(
+    context: ServerContext, request_info: RequestInfo, new: Object, fields: Collection[str]
 ) -> None:
     """Prune and check the top-level fields that a patch may have changed.
 
-    The other fields are stored and conform already, except in custom resources: their schema may
+    The other fields are stored and normalized already, except in custom resources: their schema may
     have changed since the object was stored.
     """
-    if call.kind.is_custom:
-        conform_object(context, call, new)
+    if request_info.kind.is_custom:
+        normalize_object(context, request_info, new)
         return
     part = {field: new.pop(field) for field in fields}
-    conform_object(context, call, part)
+    normalize_object(context, request_info, part)
     new.update(part)
 
 
 async def modify(
     context: ServerContext,
-    call: RequestInfo,
+    request_info: RequestInfo,
     mutate: Mutation,
     *,
     is_patch: bool = False,
     has_managed_fields: bool = False,
 ) -> Reply:
     """Replace the stored object by what `mutate` makes of it, if it passes all checks."""
-    kind, record = call.stored_kind, context.store.pending(call.key)
+    kind, record = request_info.stored_kind, context.store.pending(request_info.key)
     if record is None:
-        raise not_found_error(call.kind, call.name)
+        raise not_found_error(request_info.kind, request_info.name)
     old = decode_record(record)
     new = mutate(decode_record(record))
-    _check_preconditions(call, old, new, is_patch=is_patch)
-    restore_immutable_fields(kind, call.subresource, old, new)
-    request = AdmissionRequest(context, call, new, old)
+    _check_preconditions(request_info, old, new, is_patch=is_patch)
+    restore_immutable_fields(kind, request_info.subresource, old, new)
+    request = AdmissionRequest(context, request_info, new, old)
     run_phase("resolve", "UPDATE", request)
-    context.registry.strategy(kind).apply_defaults(new)
-    _drop_disabled_fields(context, call, new, old)
+    strategy = context.registry.strategy(kind)
+    strategy.apply_defaults(new)
+    strategy.prepare_for_update(new, old, context.now_timestamp())
+    _drop_disabled_fields(context, request_info, new, old)
     if not has_managed_fields:
-        record_field_ownership(context, call, old, new)
-    _bump_generation(call, old, new)
+        record_field_ownership(context, request_info, old, new)
+    _bump_generation(request_info, old, new)
     _validate(request, "UPDATE")
     if new == old:
         # An empty commit returns when all earlier writes are durable: the reply shows one of them.
         await context.store.commit(())
-        return _reply(200, serialize_stored(call.kind, record.value), call)
-    if call.dry_run:
-        _accounting_writes(context, call, "UPDATE", old=old, new=new)
-        return _reply(200, serialize_object(call.kind, new), call)
+        return _reply(200, serialize_stored(request_info.kind, record.value), request_info)
+    if request_info.dry_run:
+        _accounting_writes(context, request_info, "UPDATE", old=old, new=new)
+        return _reply(200, serialize_object(request_info.kind, new), request_info)
     if is_deletable(kind, new):
-        last = await remove_object(context, call, record, old=old, last=new)
+        last = await remove_object(context, request_info, record, old=old, last=new)
         await finish_definition_deletion(context, kind)
-        return _reply(200, serialize_object(call.kind, last), call)
-    written = await store_object(context, call, record.key, new, record=record, old=old)
-    return _reply(200, serialize_stored(call.kind, written.value), call)
+        return _reply(200, serialize_object(request_info.kind, last), request_info)
+    written = await store_object(context, request_info, record.key, new, record=record, old=old)
+    return _reply(200, serialize_stored(request_info.kind, written.value), request_info)
 
 
 def _drop_disabled_fields(
-    context: ServerContext, call: RequestInfo, new: Object, old: Object | None
+    context: ServerContext, request_info: RequestInfo, new: Object, old: Object | None
 ) -> None:
     """Drop fields of disabled features, whether the client, a default or admission set them."""
-    kind = call.stored_kind
+    kind = request_info.stored_kind
     if not kind.is_custom:
-        call.warnings.extend(drop_disabled(context.gates, kind.schema, new, old))
+        found = drop_disabled(context.gates, kind.schema, new, old)
+        request_info.warnings.extend(text for text in found if text not in request_info.warnings)
         drop_stale_workload_annotations(kind.schema, new)
 
 
@@ -278,19 +303,28 @@ def _validate(request: AdmissionRequest, operation: Operation) -> None:
     The rules check the stored version, some of them only for objects of one served version. Causes
     name the fields of the version that the client sent.
     """
-    context, call, new, old = request.context, request.call, request.object, request.old
-    kind = call.stored_kind
-    causes = list(context.registry.strategy(call.kind).validate(new, old, call.subresource))
+    context, request_info, new, old = (
+        request.context,
+        request.request_info,
+        request.object,
+        request.old,
+    )
+    kind = request_info.stored_kind
+    causes = list(
+        context.registry.strategy(request_info.kind).validate(new, old, request_info.subresource)
+    )
     causes += check_gated_rules(context.gates, kind, new, old)
-    raise_if_invalid(kind, new["metadata"].get("name", ""), causes_in_version(call.kind, causes))
+    raise_if_invalid(
+        kind, new["metadata"].get("name", ""), causes_in_version(request_info.kind, causes)
+    )
     run_phase("validate", operation, request)
-    check_write_restrictions(context, call, new, old)
-    call.warnings.extend(context.registry.strategy(kind).warnings(new, old))
+    check_write_restrictions(context, request_info, new, old)
+    request_info.warnings.extend(context.registry.strategy(kind).warnings(new, old))
 
 
 async def store_object(
     context: ServerContext,
-    call: RequestInfo,
+    request_info: RequestInfo,
     key: str,
     obj: Object,
     *,
@@ -304,19 +338,19 @@ async def store_object(
     """
     operation: Operation = "UPDATE" if record else "CREATE"
     writes = [StoreWrite(key, encoder(obj), record.revision if record else 0), *extra_writes]
-    writes += _accounting_writes(context, call, operation, old=old, new=obj)
+    writes += _accounting_writes(context, request_info, operation, old=old, new=obj)
     try:
         with context.meter.stage("commit"):
             change, *_ = await context.store.commit(writes)
     except RevisionConflict as error:
-        raise modified_error(call.stored_kind, obj["metadata"]["name"]) from error
+        raise modified_error(request_info.stored_kind, obj["metadata"]["name"]) from error
     assert change.after is not None
     return change.after
 
 
 async def remove_object(
     context: ServerContext,
-    call: RequestInfo,
+    request_info: RequestInfo,
     record: KeyValue,
     *,
     old: Object,
@@ -325,29 +359,31 @@ async def remove_object(
 ) -> Object:
     """Remove an object from the store; return `last`, its last state, with the final revision."""
     writes = [StoreWrite(record.key, None, record.revision), *extra_writes]
-    writes += _accounting_writes(context, call, "DELETE", old=old, new={})
+    writes += _accounting_writes(context, request_info, "DELETE", old=old, new={})
     try:
         change, *_ = await context.store.commit(writes)
     except RevisionConflict as error:
-        raise modified_error(call.stored_kind, last["metadata"]["name"]) from error
+        raise modified_error(request_info.stored_kind, last["metadata"]["name"]) from error
     last["metadata"]["resourceVersion"] = str(change.revision)
     return last
 
 
 def _accounting_writes(
     context: ServerContext,
-    call: RequestInfo,
+    request_info: RequestInfo,
     operation: Operation,
     *,
     old: Object | None,
     new: Object,
 ) -> list[StoreWrite]:
     """The writes that update quotas and node allocations; raises if a quota is exceeded."""
-    request = AdmissionRequest(context, call, new, old)
+    request = AdmissionRequest(context, request_info, new, old)
     run_phase("charge", operation, request)
-    if call.kind is POD:
+    if request_info.kind is POD:
         allocations = [(pod_allocation(old), pod_allocation(new))]
         return request.writes + allocation_writes(context.store, allocations)
+    if request_info.kind is RESOURCE_CLAIM:
+        return request.writes + device_writes(context.store, old, new)
     return request.writes
 
 
@@ -361,52 +397,58 @@ def is_deletable(kind: Kind, obj: Object) -> bool:
     return not meta.get("deletionGracePeriodSeconds")
 
 
-def _init_metadata(context: ServerContext, call: RequestInfo, meta: Object) -> None:
+def _init_metadata(context: ServerContext, request_info: RequestInfo, meta: Object) -> None:
     """Set the metadata that the server owns in a new object, whatever the client sent."""
     for key in SERVER_MANAGED_METADATA:
         meta.pop(key, None)
     if not meta.get("name") and (prefix := meta.get("generateName")):
-        meta["name"] = _generate_name(context, call, prefix)
-    if call.kind.namespaced:
-        meta["namespace"] = call.namespace
+        meta["name"] = _generate_name(context, request_info, prefix)
+    if request_info.kind.namespaced:
+        meta["namespace"] = request_info.namespace
     meta["uid"] = context.random.uid()
     meta["creationTimestamp"] = context.now_timestamp()
-    if call.kind.generation:
+    if request_info.kind.generation:
         meta["generation"] = 1
 
 
-def _generate_name(context: ServerContext, call: RequestInfo, prefix: str) -> str:
+def _generate_name(context: ServerContext, request_info: RequestInfo, prefix: str) -> str:
     for _ in range(_NAME_GENERATION_ATTEMPTS):
         name = prefix[:_MAX_GENERATE_NAME_LENGTH] + context.random.suffix(_GENERATED_SUFFIX_LENGTH)
-        if context.store.pending(call.kind.store_key(call.namespace, name)) is None:
+        if context.store.pending(request_info.kind.store_key(request_info.namespace, name)) is None:
             break
     return name
 
 
-def _check_name_and_namespace(call: RequestInfo, obj: Object) -> None:
+def _check_name_and_namespace(request_info: RequestInfo, obj: Object) -> None:
     """Refuse a body whose name or namespace differs from the request path."""
     meta = obj.setdefault("metadata", {})
-    if call.kind.namespaced and meta.get("namespace", call.namespace) != call.namespace:
+    if (
+        request_info.kind.namespaced
+        and meta.get("namespace", request_info.namespace) != request_info.namespace
+    ):
         raise BadRequest(
             "the namespace of the provided object does not match the namespace sent on the request"
         )
     name = meta.get("name", "")
-    if call.name and name != call.name:
+    if request_info.name and name != request_info.name:
         raise BadRequest(
-            f"the name of the object ({name}) does not match the name on the URL ({call.name})"
+            f"the name of the object ({name}) does not match the name on the URL "
+            f"({request_info.name})"
         )
 
 
-def _check_preconditions(call: RequestInfo, old: Object, new: Object, *, is_patch: bool) -> None:
+def _check_preconditions(
+    request_info: RequestInfo, old: Object, new: Object, *, is_patch: bool
+) -> None:
     """Check optimistic concurrency: uid and resourceVersion must be those of the stored object."""
-    kind, meta = call.kind, new["metadata"]
+    kind, meta = request_info.kind, new["metadata"]
     version = meta.get("resourceVersion", "")
     if not version and not kind.update_without_version and not is_patch:
         detail = "Invalid value: 0: must be specified for an update"
         cause = Cause("metadata.resourceVersion", "FieldValueInvalid", detail)
         raise Invalid(
-            f'{kind.resource} "{call.name}" is invalid: {cause}',
-            name=call.name,
+            f'{kind.resource} "{request_info.name}" is invalid: {cause}',
+            name=request_info.name,
             group=kind.group,
             kind=kind.plural,
             causes=[cause],
@@ -418,18 +460,20 @@ def _check_preconditions(call: RequestInfo, old: Object, new: Object, *, is_patc
             f"Precondition failed: UID in precondition: {meta['uid']}, "
             f"UID in object meta: {old['metadata']['uid']}"
         )
-        raise conflict_error(kind, call.name, detail)
+        raise conflict_error(kind, request_info.name, detail)
     if version and version != old["metadata"]["resourceVersion"]:
-        raise modified_error(kind, call.name)
+        raise modified_error(kind, request_info.name)
 
 
 def record_field_ownership(
-    context: ServerContext, call: RequestInfo, old: Object | None, new: Object
+    context: ServerContext, request_info: RequestInfo, old: Object | None, new: Object
 ) -> None:
     """Update managedFields: the writer owns the fields that it added or changed."""
-    kind, agent = call.stored_kind, call.request.headers.get("user-agent", "")
-    manager = call.query.get("fieldManager") or agent.partition("/")[0] or "unknown"
-    writer = FieldManager(manager[:_MAX_FIELD_MANAGER_LENGTH], kind.api_version, call.subresource)
+    kind, agent = request_info.stored_kind, request_info.request.headers.get("user-agent", "")
+    manager = request_info.query.get("fieldManager") or agent.partition("/")[0] or "unknown"
+    writer = FieldManager(
+        manager[:_MAX_FIELD_MANAGER_LENGTH], kind.api_version, request_info.subresource
+    )
     # The status of a new object is dropped when it has a status subresource: it has no owner.
     written = new
     if old is None and "status" in kind.subresources:
@@ -446,11 +490,14 @@ def record_field_ownership(
         new["metadata"].pop("managedFields", None)
 
 
-def _bump_generation(call: RequestInfo, old: Object, new: Object) -> None:
+def _bump_generation(request_info: RequestInfo, old: Object, new: Object) -> None:
     """Increase the generation if the spec changed; of custom resources, anything but metadata."""
-    kind, fields = call.stored_kind, ["spec"] if "spec" in old else []
+    kind = request_info.stored_kind
+    fields: Sequence[str] = kind.generation_fields
     if kind.is_custom:
-        fields = [key for key in {**old, **new} if key not in ("metadata", call.subresource)]
+        fields = [
+            key for key in {**old, **new} if key not in ("metadata", request_info.subresource)
+        ]
     if kind.generation and any(new.get(field) != old.get(field) for field in fields):
         new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
 
@@ -462,5 +509,5 @@ def _force_forbidden() -> ApiError:
     return invalid_options("PatchOptions", [cause])
 
 
-def _reply(code: int, body: bytes, call: RequestInfo) -> Reply:
-    return Reply(code, body, headers=call.warning_headers())
+def _reply(code: int, body: bytes, request_info: RequestInfo) -> Reply:
+    return Reply(code, body, headers=request_info.warning_headers())

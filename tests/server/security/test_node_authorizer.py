@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from phalanx.api.kinds import CONFIG_MAP, LEASE, NODE, POD, SECRET
-from phalanx.api.wire import UserInfo
+import pytest
+
+from phalanx.api.kinds import CONFIG_MAP, LEASE, NODE, POD, SECRET, SERVICE_ACCOUNT
+from phalanx.api.wire import Object, UserInfo
 from phalanx.server.security.users import authenticated_user, node_user
 from tests.builders import in_virtual_time, pod
 from tests.builders import node as machine
@@ -57,17 +59,62 @@ async def test_node_writes_only_its_own_object() -> None:
     ) == [201]
 
 
-@in_virtual_time
-async def test_node_may_not_set_restricted_labels_or_change_taints() -> None:
-    api = await start_with_two_nodes()
-    for change in (
+OWNER = {"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "1"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
         {"metadata": {"labels": {"node-restriction.kubernetes.io/x": "y"}}},
         {"metadata": {"labels": {"sub.node-restriction.kubernetes.io/x": "y"}}},
+        {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}},
+        {"metadata": {"labels": {"scheduler.k8s.io/x": "y"}}},
+        {"metadata": {"ownerReferences": [OWNER]}},
         {"spec": {"taints": None}},
-    ):
-        assert await response_codes(api, N1, ("PATCH", NODE.url_path("", "n1")), body=change) == [
-            403
-        ]
+    ],
+    ids=str,
+)
+@in_virtual_time
+async def test_node_may_not_change_reserved_labels_owners_or_taints(change: Object) -> None:
+    api = await start_with_two_nodes()
+    path = NODE.url_path("", "n1")
+    assert await response_codes(api, N1, ("PATCH", path), body=change) == [403]
+    shown = (await api.ask("GET", path)).body
+    assert "ownerReferences" not in shown["metadata"]
+    assert shown["spec"]["taints"]
+
+
+@pytest.mark.parametrize(
+    "label",
+    ["team", "example.com/x", "kubernetes.io/hostname", "node.kubernetes.io/x",
+     "x.kubelet.kubernetes.io/x", "topology.kubernetes.io/zone"],
+)  # fmt: skip
+@in_virtual_time
+async def test_node_may_change_labels_that_describe_it(label: str) -> None:
+    api = await start_with_two_nodes()
+    change = {"metadata": {"labels": {label: "y"}}}
+    path = NODE.url_path("", "n1")
+    assert await response_codes(api, N1, ("PATCH", path), body=change) == [200]
+
+
+@in_virtual_time
+async def test_node_cannot_drop_its_taints_by_deletion_and_registration() -> None:
+    api = await start_with_two_nodes()
+    taints = [{"key": "dedicated", "value": "team", "effect": "NoSchedule"}]
+    await api.ask("PATCH", NODE.url_path("", "n1"), {"spec": {"taints": taints}}, headers=MERGE)
+    for method, path in (("DELETE", NODE.url_path("", "n1")), ("DELETE", NODE.url_path())):
+        assert await response_codes(api, N1, (method, path)) == [403]
+    assert await response_codes(api, N1, ("POST", NODE.url_path()), body=machine("n1")) == [409]
+    replaced = {**machine("n1"), "spec": {}}
+    assert await response_codes(api, N1, ("PUT", NODE.url_path("", "n1")), body=replaced) == [403]
+    assert (await api.ask("GET", NODE.url_path("", "n1"))).body["spec"]["taints"] == taints
+    # An owner would let the garbage collector delete a node that has just registered.
+    owned = machine("n3")
+    owned["metadata"]["ownerReferences"] = [OWNER]
+    n3 = node_user("n3")
+    assert await response_codes(api, n3, ("POST", NODE.url_path()), body=owned) == [403]
+    assert await response_codes(api, n3, ("PUT", NODE.url_path("", "n3")), body=owned) == [404]
+    assert await response_codes(api, n3, ("POST", NODE.url_path()), body=machine("n3")) == [201]
 
 
 @in_virtual_time
@@ -146,6 +193,76 @@ async def test_node_reads_the_config_maps_and_secrets_of_its_pods() -> None:
     allowed = {place for place, code in found.items() if code == 200}
     assert allowed == {("ConfigMap", "used"), ("Secret", "used"), ("Secret", "shown")}
     assert await response_codes(api, N1, ("GET", SECRET.url_path("default"))) == [403]
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (
+            {"resourceClaimStatuses": [{"name": "c", "resourceClaimName": "of-others"}]},
+            "resource claim statuses",
+        ),
+        (
+            {
+                "extendedResourceClaimStatus": {
+                    "resourceClaimName": "of-others",
+                    "requestMappings": [
+                        {"containerName": "main", "resourceName": "a.b/c", "requestName": "r"}
+                    ],
+                }
+            },
+            "extended resource claim status",
+        ),
+    ],
+)
+@in_virtual_time
+async def test_node_cannot_choose_the_resource_claims_of_its_pods(
+    status: Object, message: str
+) -> None:
+    api = await start_with_two_nodes()
+    claims = [{"name": "c", "resourceClaimTemplateName": "t"}]
+    await api.create(POD, pod("claims", on="n1", spec={"resourceClaims": claims}))
+    path = POD.url_path("default", "claims", "status")
+    reply = await api.ask("PATCH", path, {"status": status}, user=N1, headers=MERGE)
+    assert (reply.code, reply.body["message"]) == (
+        403,
+        f'pods "claims" is forbidden: node "n1" cannot update {message}',
+    )
+    assert (await api.ask("PATCH", path, {"status": status}, headers=MERGE)).code == 200
+    assert (await api.ask("PATCH", path, STATUS, user=N1, headers=MERGE)).code == 200
+
+
+@in_virtual_time
+async def test_node_requests_tokens_bound_to_its_own_pods_only() -> None:
+    api = await start_with_two_nodes()
+    await api.create(SERVICE_ACCOUNT, {"metadata": {"name": "default", "namespace": "default"}})
+    path = SERVICE_ACCOUNT.url_path("default", "default", "token")
+    uids = {name: (await api.get(POD, name))["metadata"]["uid"] for name in ("mine", "other")}
+    reference = {"apiVersion": "v1", "kind": "Pod", "name": "mine", "uid": uids["mine"]}
+    unbound = "node requested token not bound to a pod"
+    mismatch = (
+        "the UID in the bound object reference (1) does not match the UID in record. "
+        "The object might have been deleted and then recreated"
+    )
+    for bound_object, reason in (
+        (None, unbound),
+        ({"apiVersion": "v1", "kind": "Secret", "name": "used"}, unbound),
+        ({**reference, "apiVersion": "v2"}, unbound),
+        ({**reference, "name": ""}, unbound),
+        ({**reference, "uid": ""}, "node requested token with a pod binding without a uid"),
+        ({**reference, "uid": "1"}, mismatch),
+        (
+            {**reference, "name": "other", "uid": uids["other"]},
+            "node requested token bound to a pod scheduled on a different node",
+        ),
+    ):
+        reply = await api.ask("POST", path, {"spec": {"boundObjectRef": bound_object}}, user=N1)
+        message = f'serviceaccounts "default" is forbidden: {reason}'
+        assert (reply.code, reply.body["message"]) == (403, message), bound_object
+    missing = {"spec": {"boundObjectRef": {**reference, "name": "missing"}}}
+    assert (await api.ask("POST", path, missing, user=N1)).code == 404
+    body = {"spec": {"boundObjectRef": reference}}
+    assert (await api.ask("POST", path, body, user=N1)).code == 201
 
 
 @in_virtual_time

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from phalanx.api.kinds import LEASE, NODE, POD
 from phalanx.api.wire import Reply, Request, StreamReply, UserInfo
 from phalanx.server.security.authorization import ADMIN
-from phalanx.server.security.priority_levels import PriorityLevels
+from phalanx.server.security.request_guard import PriorityLevels
 from phalanx.server.security.users import authenticated_user, service_account_user
 from phalanx.server.security.users import node_user as node_user
 from tests.builders import in_virtual_time, node, pod

@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.api.errors import ApiError, Forbidden, TooManyRequests, Unauthorized
 from phalanx.api.wire import ANONYMOUS, UserInfo
-from phalanx.server.security.authentication import Tokens
+from phalanx.server.security.authentication import ClientCertificate, Tokens
 from phalanx.server.security.authorization import ADMIN
 from phalanx.server.security.request_guard import MAX_USER_CONNECTIONS, RequestGuard
 from phalanx.server.security.users import authenticated_user
@@ -94,15 +94,20 @@ def test_rejection_is_reported_without_the_credential() -> None:
 
 
 def test_certificate_sets_the_user_but_does_not_excuse_an_invalid_token() -> None:
-    assert create_guard().authenticate({"host": "localhost"}, ANN) == ANN
-    assert (
-        create_guard().authenticate({"host": "localhost", "authorization": "Bearer secret"}, ANN)
-        == ANN
-    )
+    guard, peer = create_guard(), ClientCertificate(ANN, float("inf"))
+    assert guard.authenticate({"host": "localhost"}, peer) == ANN
+    assert guard.authenticate({"host": "localhost", "authorization": "Bearer secret"}, peer) == ANN
     with pytest.raises(Unauthorized):
-        create_guard().authenticate({"host": "localhost", "authorization": "Bearer wrong"}, ANN)
+        guard.authenticate({"host": "localhost", "authorization": "Bearer wrong"}, peer)
     with pytest.raises(Unauthorized):
-        create_guard().authenticate({"host": "localhost"}, Unauthorized())
+        guard.authenticate({"host": "localhost"}, Unauthorized())
+
+
+def test_expired_certificate_is_unauthorized_also_with_a_valid_token() -> None:
+    guard, peer = create_guard(), ClientCertificate(ANN, 0.0)
+    for headers in ({"host": "localhost"}, {"host": "localhost", "authorization": "Bearer secret"}):
+        with pytest.raises(Unauthorized):
+            guard.authenticate(headers, peer)
 
 
 def test_connections_per_user_are_limited() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from phalanx.api.wire import ANONYMOUS, Object, UserInfo
 from phalanx.server.security.authentication import (
     IssuedTokenFile,
     Tokens,
-    certificate_user,
+    read_client_certificate,
     token_digest,
 )
 from phalanx.server.security.authorization import ADMIN
@@ -60,6 +61,40 @@ def test_token_issued_or_revoked_by_another_process_takes_effect(
     assert other_process.revoke(issued.id)
     assert not other_process.revoke(issued.id)
     assert this_process.user(token, EPOCH + 1) is None
+
+
+def test_revoked_token_is_refused_after_the_wall_clock_was_set_back(tmp_path: Path) -> None:
+    this_process, other_process = (IssuedTokenFile(tmp_path / "tokens.json") for _ in range(2))
+    token = other_process.create(ANN, EPOCH)
+    assert this_process.user(token, EPOCH) == ANN
+    (issued,) = other_process.all()
+    other_process.revoke(issued.id)
+    assert this_process.user(token, EPOCH - 3600) is None
+
+
+def test_revoked_token_is_refused_within_a_second_if_the_file_looks_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time_passed = iter((0.0, 0.9, 1.0))
+    this_process = IssuedTokenFile(tmp_path / "tokens.json", lambda: next(time_passed))
+    other_process = IssuedTokenFile(this_process.path)
+    token = other_process.create(ANN, EPOCH)
+    unchanged = this_process.path.stat()
+    monkeypatch.setattr(os, "stat", lambda path, **options: unchanged)
+    assert this_process.user(token, EPOCH) == ANN
+    (issued,) = other_process.all()
+    other_process.revoke(issued.id)
+    assert [this_process.user(token, EPOCH) for _ in range(2)] == [ANN, None]
+
+
+def test_token_file_that_becomes_readable_for_others_is_no_longer_used(tmp_path: Path) -> None:
+    file = IssuedTokenFile(tmp_path / "tokens.json")
+    token = file.create(ANN, EPOCH)
+    assert file.user(token, EPOCH) == ANN
+    file.path.chmod(0o640)
+    assert file.user(token, EPOCH) is None
+    file.path.chmod(0o600)
+    assert file.user(token, EPOCH) == ANN
 
 
 def test_new_token_with_a_label_replaces_the_old_one(tmp_path: Path) -> None:
@@ -339,14 +374,16 @@ async def test_service_accounts_may_read_the_issuer_and_its_keys() -> None:
 
 
 def subject(*rows: tuple[str, str]) -> Object:
-    return {"subject": tuple(((key, value),) for key, value in rows)}
+    names = tuple(((key, value),) for key, value in rows)
+    return {"subject": names, "notAfter": "Jan 15 08:00:00 2027 GMT"}
 
 
 def test_certificate_subject_sets_user_and_groups() -> None:
     certificate = subject(
         ("organizationName", "a"), ("organizationName", "b"), ("commonName", "ann")
     )
-    assert certificate_user(certificate) == UserInfo("ann", ("a", "b", "system:authenticated"))
+    user = UserInfo("ann", ("a", "b", "system:authenticated"))
+    assert read_client_certificate(certificate) == (user, 1_800_000_000)
 
 
 @pytest.mark.parametrize(
@@ -355,4 +392,4 @@ def test_certificate_subject_sets_user_and_groups() -> None:
 )  # fmt: skip
 def test_certificate_without_one_common_name_is_unauthorized(certificate: Object) -> None:
     with pytest.raises(Unauthorized):
-        certificate_user(certificate)
+        read_client_certificate(certificate)

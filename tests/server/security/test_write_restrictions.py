@@ -11,13 +11,26 @@ from phalanx.api.kinds import (
     POD,
     ROLE,
     ROLE_BINDING,
+    SECRET,
+    Kind,
 )
-from phalanx.api.wire import Object
+from phalanx.api.wire import MERGE_PATCH, Object
 from phalanx.server.security.authorization import ADMIN
 from phalanx.server.security.users import authenticated_user
 from tests.builders import in_virtual_time, pod
 from tests.server.api import Api
-from tests.server.security.rbac_fixtures import JOE, PODS, binding, grant, make_role, role, user
+from tests.server.security.rbac_fixtures import (
+    JOE,
+    PODS,
+    binding,
+    grant,
+    is_allowed,
+    make_role,
+    role,
+    user,
+)
+
+MERGE = {"content-type": MERGE_PATCH}
 
 #: Every write of roles and bindings, but neither `bind` nor `escalate`.
 RBAC_WRITER = {
@@ -71,6 +84,68 @@ async def test_aggregation_rule_needs_all_permissions() -> None:
     manifest = role("r", aggregationRule=aggregation_rule)
     assert (await api.ask("POST", CLUSTER_ROLE.url_path(), manifest, user=JOE)).code == 403
     assert (await api.ask("POST", CLUSTER_ROLE.url_path(), manifest, user=ADMIN)).code == 201
+
+
+async def patch_metadata(api: Api, kind: Kind, name: str, metadata: Object) -> int:
+    """Return the code of a patch of metadata by Joe."""
+    path = kind.url_path("default" if kind.namespaced else "", name)
+    change = {"metadata": metadata}
+    return (await api.ask("PATCH", path, change, user=JOE, headers=MERGE)).code
+
+
+@in_virtual_time
+async def test_label_that_aggregates_a_role_needs_the_permissions_of_the_role() -> None:
+    api, viewer = await start_with_role_writer(), authenticated_user("viewer")
+    await grant(api, viewer, "view", "default")
+    secrets = f"{SECRET.url_path('default')}/s"
+    to_view = {"labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"}}
+    assert await patch_metadata(api, CLUSTER_ROLE, "cluster-admin", to_view) == 403
+    assert not await is_allowed(api, viewer, "DELETE", secrets)
+    assert await patch_metadata(api, CLUSTER_ROLE, "writer", to_view) == 200
+
+
+@pytest.mark.parametrize(
+    "kind", [ROLE, CLUSTER_ROLE, ROLE_BINDING, CLUSTER_ROLE_BINDING], ids=lambda kind: kind.name
+)
+@in_virtual_time
+async def test_update_without_the_granted_permissions_may_change_garbage_collection_fields_only(
+    kind: Kind,
+) -> None:
+    api = await start_with_role_writer()
+    namespace = "default" if kind.namespaced else ""
+    await make_role(api, "pods", PODS)
+    if kind in (ROLE_BINDING, CLUSTER_ROLE_BINDING):
+        await api.create(kind, binding("x", "pods", user("ann"), namespace=namespace))
+    else:
+        await api.create(kind, role("x", PODS, namespace=namespace))
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "o", "uid": "1"}
+    for change, code in (
+        ({"finalizers": ["example.com/hold"]}, 200),
+        ({"ownerReferences": [owner]}, 200),
+        ({"finalizers": None, "ownerReferences": None}, 200),
+        ({"labels": {"a": "b"}}, 403),
+        ({"annotations": {"a": "b"}}, 403),
+        ({"finalizers": ["example.com/hold"], "labels": {"a": "b"}}, 403),
+    ):
+        assert await patch_metadata(api, kind, "x", change) == code, change
+
+
+@in_virtual_time
+async def test_change_or_removal_of_an_aggregation_rule_needs_all_permissions() -> None:
+    api = await start_with_role_writer(PODS)
+    aggregation_rule = {"clusterRoleSelectors": [{"matchLabels": {"for": "all"}}]}
+    await api.create(CLUSTER_ROLE, role("all", PODS, aggregationRule=aggregation_rule))
+    path = CLUSTER_ROLE.url_path("", "all")
+    for change in (
+        {"aggregationRule": None},
+        {"aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"for": "some"}}]}},
+        {"metadata": {"labels": {"for": "all"}}},
+    ):
+        rejected = await api.ask("PATCH", path, change, user=JOE, headers=MERGE)
+        assert rejected.code == 403, change
+        assert rejected.body["message"].endswith(
+            '"all" is forbidden: must have cluster-admin privileges to use the aggregationRule'
+        )
 
 
 @pytest.mark.parametrize("namespace", ["default", ""])

@@ -6,7 +6,7 @@
     users.py                                        well-known users and groups
     authorization.py, rbac.py, bootstrap_policy.py  roles and bindings; what a node may do
     write_restrictions.py                 checks that need the object: escalation, node restriction
-    request_guard.py, priority_levels.py  Host and Origin checks; limits per kind of request
+    request_guard.py                      Host and Origin checks; limits per kind of request
     private_files.py, audit.py            files for their owner only; the audit log
 
 Roles and bindings are ordinary objects; `rbac` follows the store, so a change applies from its

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from pathlib import Path
 import orjson
 from msgspec.structs import replace
 
+from phalanx import logs
 from phalanx.api.errors import ApiError
 from phalanx.api.wire import ANONYMOUS, Object, Reply, Request, StreamReply, UserInfo
 from phalanx.clock import Clock
@@ -31,8 +31,6 @@ _log = logging.getLogger("phalanx.server")
 
 #: Seconds between flushes, and the capacity of the buffer in lines.
 _FLUSH_INTERVAL, _CAPACITY = 0.2, 100_000
-#: Size at which a file is rotated, and the number of rotated files that are kept.
-MAX_FILE_BYTES, MAX_ROTATED_FILES = 64 * 1024 * 1024, 4
 READ_VERBS = frozenset({"get", "list", "watch"})
 _DENIED_CODES = (401, 403)
 _OBJECT_NAME = re.compile(rb'"metadata":\{"name":"([^"\\]{1,253})"')
@@ -78,20 +76,20 @@ class AuditLog:
         self._lost_lines = 0
 
     def record_response(
-        self, audit_id: str, request: Request, actor: UserInfo, verb: str, call: RequestInfo | None,
-        reply: Reply | StreamReply,
+        self, audit_id: str, request: Request, actor: UserInfo, verb: str,
+        request_info: RequestInfo | None, reply: Reply | StreamReply,
     ) -> None:  # fmt: skip
         """Record a reply; `actor` is the authenticated user, also if it impersonates another."""
-        if reply.code not in _DENIED_CODES and (call is None or verb in READ_VERBS):
+        if reply.code not in _DENIED_CODES and (request_info is None or verb in READ_VERBS):
             return
         event = self._event(audit_id, request.user, reply.code)
         event["verb"] = verb
         if actor is not request.user:
             event["actor"] = actor.name
-        if call is None:
+        if request_info is None:
             event["path"] = request.path
         else:
-            _add_object_reference(event, call, reply)
+            _add_object_reference(event, request_info, reply)
         self._enqueue(event)
 
     def record_refusal(self, error: ApiError, headers: Mapping[str, str]) -> None:
@@ -146,17 +144,19 @@ def encode_line(event: Object) -> bytes:
     return orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z)
 
 
-def _add_object_reference(event: Object, call: RequestInfo, reply: Reply | StreamReply) -> None:
+def _add_object_reference(
+    event: Object, request_info: RequestInfo, reply: Reply | StreamReply
+) -> None:
     """Add the object of a request; a generated name is taken from the reply."""
-    kind, name = call.kind, call.name
+    kind, name = request_info.kind, request_info.name
     if not name and isinstance(reply, Reply) and reply.code == 201:
         found = _OBJECT_NAME.search(reply.body, 0, 512)
         name = found[1].decode() if found else ""
     event["group"], event["version"], event["resource"] = kind.group, kind.version, kind.plural
-    if call.subresource:
-        event["subresource"] = call.subresource
-    event["namespace"], event["name"] = call.namespace, name
-    if call.dry_run:
+    if request_info.subresource:
+        event["subresource"] = request_info.subresource
+    event["namespace"], event["name"] = request_info.namespace, name
+    if request_info.dry_run:
         event["dryRun"] = True
 
 
@@ -164,26 +164,17 @@ class AuditFile:
     """A private log file with rotation."""
 
     def __init__(
-        self, path: Path, *, max_bytes: int = MAX_FILE_BYTES, max_rotated: int = MAX_ROTATED_FILES
+        self,
+        path: Path,
+        *,
+        max_bytes: int = logs.MAX_FILE_BYTES,
+        max_rotated: int = logs.MAX_ROTATED_FILES,
     ) -> None:
         self._path, self._max_bytes, self._max_rotated = path, max_bytes, max_rotated
 
     def append(self, lines: Sequence[bytes]) -> None:
         """Append lines; rotate a full file first."""
         if self._path.exists() and self._path.stat().st_size >= self._max_bytes:
-            self._rotate()
-        with open(self._path, "ab", opener=_open_private) as file:
+            logs.rotate_files(self._path, self._max_rotated)
+        with open(self._path, "ab", opener=logs.open_private) as file:
             file.writelines(lines)
-
-    def _rotate(self) -> None:
-        for number in range(self._max_rotated, 0, -1):
-            older = self._rotated_path(number - 1)
-            if older.exists():
-                older.replace(self._rotated_path(number))
-
-    def _rotated_path(self, number: int) -> Path:
-        return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -8,7 +8,7 @@ without the reason; it never counts as anonymous.
 
 `Tokens` holds the tokens that a server is started with. An `IssuedTokenFile` in the data directory
 holds those that `phalanx token` issues while a server runs: new tokens are valid at once, revoked
-tokens are refused within a second. Only hashes are stored.
+tokens are refused within a second, whatever the clock shows. Only hashes are stored.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import hashlib
 import logging
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -42,8 +44,8 @@ _log = logging.getLogger("phalanx.server")
 TOKEN_FILE_NAME = "tokens.json"
 #: The prefix of our tokens, by which leaked ones are recognised.
 _TOKEN_PREFIX = "phalanx-"
-#: Seconds between checks whether the token file has changed.
-_RELOAD_SECONDS = 1.0
+#: Seconds after which the token file is read again even if its state has not changed.
+_REREAD_SECONDS = 1.0
 
 
 class Tokens:
@@ -92,19 +94,20 @@ class IssuedToken(msgspec.Struct, frozen=True):
 
 
 class IssuedTokenFile:
-    """The issued tokens, in a private file."""
+    """The issued tokens, in a private file. `monotonic` is a time that is never set back."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file_state: tuple[int, int] | None = None
-        self._last_check = float("-inf")
+    def __init__(self, path: Path, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.path, self._monotonic = path, monotonic
+        #: The state and the content of the file when it was last read, and when that was.
+        self._file_state: tuple[int, ...] = ()
+        self._content = b""
+        self._last_read = float("-inf")
         self._tokens_by_hash: dict[str, tuple[UserInfo, IssuedToken]] = {}
 
     def user(self, token: str, now: float) -> UserInfo | None:
         """Return the user of a token that has not expired, else None."""
         hashed = token_digest(token).hex()
-        if now - self._last_check >= _RELOAD_SECONDS or hashed not in self._tokens_by_hash:
-            self._reload(now)
+        self._refresh()
         user, issued = self._tokens_by_hash.get(hashed, (None, None))
         has_expired = issued is not None and issued.expires is not None and issued.expires <= now
         return None if has_expired else user
@@ -143,28 +146,42 @@ class IssuedTokenFile:
         if not self.path.exists():
             return []
         check_private(self.path)
-        return msgspec.json.decode(self.path.read_bytes(), type=list[IssuedToken])
+        return _decode_tokens(self.path.read_bytes())
 
     def _write(self, tokens: list[IssuedToken]) -> None:
         write_private(self.path, msgspec.json.format(msgspec.json.encode(tokens), indent=1))
-        self._last_check = float("-inf")
+        self._last_read = float("-inf")
 
-    def _reload(self, now: float) -> None:
-        """Read the file if it has changed."""
-        self._last_check = now
+    def _refresh(self) -> None:
+        """Read the file if it may have changed.
+
+        A changed state shows that at once. The content is compared once per second, because the
+        state can stay equal: clocks are set back, inodes are reused, timestamps are coarse.
+        """
+        now = self._monotonic()
+        state: tuple[int, ...] = ()
         try:
-            state = self.path.stat()
-            seen = (state.st_mtime_ns, state.st_ino)
-            if seen != self._file_state:
+            found = os.stat(self.path)
+            state = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+            if state == self._file_state and now - self._last_read < _REREAD_SECONDS:
+                return
+            check_private(self.path)
+            content = self.path.read_bytes()
+            if content != self._content:
+                tokens = _decode_tokens(content)
                 self._tokens_by_hash = {
-                    one.hash: (authenticated_user(one.user, one.groups), one) for one in self.all()
+                    one.hash: (authenticated_user(one.user, one.groups), one) for one in tokens
                 }
-                self._file_state = seen
+                self._content = content
         except FileNotFoundError:
-            self._tokens_by_hash, self._file_state = {}, None
+            self._forget_tokens()
         except (OSError, InsecurePermissionsError, msgspec.MsgspecError) as error:
             _log.error("%s cannot be used: %s", self.path.name, error)
-            self._tokens_by_hash, self._file_state = {}, None
+            self._forget_tokens()
+        self._file_state, self._last_read = state, now
+
+    def _forget_tokens(self) -> None:
+        self._tokens_by_hash, self._content = {}, b""
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -175,6 +192,9 @@ class IssuedTokenFile:
             yield
         finally:
             os.close(lock)
+
+
+_decode_tokens = msgspec.json.Decoder(list[IssuedToken]).decode
 
 
 def token_digest(token: str) -> bytes:
@@ -225,11 +245,19 @@ class Authenticator:
         return self.service_account_tokens.user(token, now, audiences)
 
 
-def certificate_user(certificate: Mapping[str, Any]) -> UserInfo:
-    """Return the user of a verified client certificate: CN is the name, each O a group."""
+class ClientCertificate(NamedTuple):
+    """The user of a verified client certificate, and when it expires (Unix time)."""
+
+    user: UserInfo
+    expires: float
+
+
+def read_client_certificate(certificate: Mapping[str, Any]) -> ClientCertificate:
+    """Read a certificate as `ssl` decodes it: CN is the name of the user, each O a group."""
     rows = [row for part in certificate.get("subject", ()) for row in part]
     names = [value for key, value in rows if key == "commonName"]
     groups = tuple(value for key, value in rows if key == "organizationName")
     if len(names) != 1 or not names[0]:
         raise Unauthorized
-    return authenticated_user(names[0], groups)
+    expires = ssl.cert_time_to_seconds(certificate["notAfter"])
+    return ClientCertificate(authenticated_user(names[0], groups), expires)

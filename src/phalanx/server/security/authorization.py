@@ -8,13 +8,17 @@ of a request are in `write_restrictions`.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 import orjson
 from msgspec.structs import replace
 
-from phalanx.api.errors import BadRequest, Forbidden
+from phalanx import logs
+from phalanx.api.errors import ApiError, BadRequest, Forbidden, ServerError, Unauthorized
 from phalanx.api.kinds import NAMESPACE, POD
 from phalanx.api.selectors import BadSelector, parse_field_selector
 from phalanx.api.wire import Object, Request, UserInfo
@@ -35,6 +39,7 @@ from phalanx.server.security.users import (
 )
 from phalanx.store.kv import Store
 
+LOG = logs.component("server")
 NODE_LEASE_NAMESPACE = "kube-node-lease"
 #: (store, node name, attributes) -> whether the request concerns the node's own objects.
 NodeCheck = Callable[[Store, str, AuthorizationAttributes], bool]
@@ -225,15 +230,19 @@ _USER_HEADER, _GROUP_HEADER, _UID_HEADER = (
 )
 _EXTRA_PREFIX = f"{_IMPERSONATE_PREFIX}extra-"
 _AUTHENTICATION_GROUP = "authentication.k8s.io"
+#: Seconds in which an open stream ends after its user has lost access.
+STREAM_CHECK_INTERVAL = 3.0
 
 
 class AccessControl:
     """Authorization by the roles in a store, and the known credentials."""
 
     def __init__(self, store: Store, clock: Clock, tokens: Tokens) -> None:
-        self._store = store
+        self._store, self._clock = store, clock
         self.authenticator = Authenticator(store, clock, tokens)
         self.rbac = RbacAuthorizer(store)
+        self.streams = StreamMonitor(self.check_again)
+        self.rbac.on_change = self.streams.schedule_check
         #: Signs values that clients send back, such as continue tokens.
         self.token_signer = tokens.signer.hmac_signer()
 
@@ -247,17 +256,17 @@ class AccessControl:
                 return True
         return self.rbac.allows(user, attributes)
 
-    def authorize(self, user: UserInfo, verb: str, call: RequestInfo) -> None:
+    def authorize(self, user: UserInfo, verb: str, request_info: RequestInfo) -> None:
         """Raise Forbidden for a resource request that the user may not make."""
         if MASTERS in user.groups:
             return
-        kind, part = call.kind, call.subresource
+        kind, part = request_info.kind, request_info.subresource
         resource = f"{kind.plural}/{part}" if part else kind.plural
         # A role in a namespace also covers the Namespace object itself.
-        namespace = call.name if kind is NAMESPACE else call.namespace
-        fields = call.query.get("fieldSelector", "")
+        namespace = request_info.name if kind is NAMESPACE else request_info.namespace
+        fields = request_info.query.get("fieldSelector", "")
         attributes = AuthorizationAttributes(
-            verb, kind.group, resource, namespace=namespace, name=call.name, fields=fields
+            verb, kind.group, resource, namespace=namespace, name=request_info.name, fields=fields
         )
         if not self.allows(user, attributes):
             raise _forbidden(user, attributes, kind.resource, kind.plural)
@@ -279,7 +288,85 @@ class AccessControl:
         for attributes in _impersonation_attributes(user, headers):
             if not self.allows(request.user, attributes):
                 raise _forbidden(request.user, attributes, attributes.resource, attributes.resource)
-        return replace(request, user=user)
+        return replace(request, user=user, actor=request.user)
+
+    def check_again(self, request_info: RequestInfo, verb: str) -> None:
+        """Raise Unauthorized or Forbidden if a request that was accepted would be refused now."""
+        request = request_info.request
+        if request.expires is not None and request.expires <= self._clock.now():
+            raise Unauthorized
+        if authorization := request.headers.get("authorization"):
+            self.authenticator.authenticate(authorization)
+        if request.actor is not None:
+            self.impersonate(replace(request, user=request.actor))
+        self.authorize(request.user, verb, request_info)
+
+
+class _OpenStream(NamedTuple):
+    """An open watch or log, and how to end it."""
+
+    request_info: RequestInfo
+    verb: str
+    refuse: Callable[[ApiError], None]
+
+
+class StreamMonitor:
+    """Ends open watches and logs whose user has lost access.
+
+    A credential may expire or be revoked at any time: streams with a token or a client certificate
+    are checked every few seconds. Other streams can lose access only by a change of roles, which
+    has all streams checked; between such changes they need no timer.
+    """
+
+    def __init__(self, check: Callable[[RequestInfo, str], None]) -> None:
+        self._check = check
+        self._streams: dict[int, _OpenStream] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @contextlib.contextmanager
+    def track(
+        self, request_info: RequestInfo, verb: str, refuse: Callable[[ApiError], None]
+    ) -> Iterator[None]:
+        """Monitor a stream; `refuse` is called with the reason if its user loses access."""
+        stream = _OpenStream(request_info, verb, refuse)
+        self._streams[id(stream)] = stream
+        if _has_credential(stream):
+            self.schedule_check()
+        try:
+            yield
+        finally:
+            self._streams.pop(id(stream), None)
+            if not self._streams and self._timer:
+                self._timer.cancel()
+                self._timer = None
+
+    def schedule_check(self) -> None:
+        """Check all streams within the interval."""
+        if self._streams and self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(STREAM_CHECK_INTERVAL, self._check_streams)
+
+    def _check_streams(self) -> None:
+        self._timer = None
+        for key, stream in list(self._streams.items()):
+            try:
+                self._check(stream.request_info, stream.verb)
+                continue
+            except ApiError as error:
+                refusal = error
+            except Exception:
+                # A bug must not keep this stream or any other open.
+                LOG.error("access check failed", exc_info=True)
+                refusal = ServerError("the access of this request cannot be checked")
+            del self._streams[key]
+            stream.refuse(refusal)
+        if any(map(_has_credential, self._streams.values())):
+            self.schedule_check()
+
+
+def _has_credential(stream: _OpenStream) -> bool:
+    request = stream.request_info.request
+    return "authorization" in request.headers or request.expires is not None
 
 
 def _impersonated_user(headers: dict[str, str]) -> UserInfo:

@@ -50,6 +50,7 @@ _PHALANX_GROUP, _JOB_SET_GROUP, _LEADER_WORKER_SET_GROUP = (
 )
 _AUTHENTICATION_GROUP, _AUTHORIZATION_GROUP = "authentication.k8s.io", "authorization.k8s.io"
 _METRICS_GROUP = "metrics.k8s.io"
+_APPS_GROUP, _STORAGE_GROUP = "apps", "storage.k8s.io"
 _AGGREGATION_LABEL_PREFIX = "rbac.authorization.k8s.io/aggregate-to-"
 #: Appended to the core group where events are written: they exist in both groups.
 _AND_EVENTS_GROUP = " events.k8s.io"
@@ -112,6 +113,7 @@ _USER_ROLES: Mapping[str, BootstrapRole] = {
             ),
             _allow(_WRITE_VERBS, _CORE_GROUP, "serviceaccounts services"),
             _allow("create", _CORE_GROUP, "pods/eviction serviceaccounts/token"),
+            _allow(_WRITE_VERBS, _APPS_GROUP, "statefulsets statefulsets/scale"),
             _allow(_WRITE_VERBS, _BATCH_GROUP, "cronjobs jobs"),
             _allow(_ALL_VERBS, _COORDINATION_GROUP, "leases"),
             _allow(_WRITE_VERBS, _POLICY_GROUP, "poddisruptionbudgets"),
@@ -143,6 +145,9 @@ _USER_ROLES: Mapping[str, BootstrapRole] = {
                 "resourcequotas resourcequotas/status services services/status",
             ),
             _allow(_READ_VERBS, "events.k8s.io", "events"),
+            _allow(_READ_VERBS, "discovery.k8s.io", "endpointslices"),
+            _allow(_READ_VERBS, _APPS_GROUP, "controllerrevisions statefulsets statefulsets/scale"),
+            _allow(_READ_VERBS, _APPS_GROUP, "statefulsets/status"),
             _allow(_READ_VERBS, _BATCH_GROUP, "cronjobs cronjobs/status jobs jobs/status"),
             _allow(_READ_VERBS, _POLICY_GROUP, "poddisruptionbudgets poddisruptionbudgets/status"),
             _allow(_READ_VERBS, _SCHEDULING_GROUP, "compositepodgroups compositepodgroups/status"),
@@ -195,6 +200,8 @@ _USER_ROLES: Mapping[str, BootstrapRole] = {
 #: Renews leases of many nodes in one request.
 _LEASE_RENEWER_ROLE = "system:phalanx:lease-renewer"
 #: Registers nodes; each node then has an identity of its own.
+#: Nodes publish their devices when they register.
+_SLICE_RULE = _allow("create", _RESOURCE_GROUP, "resourceslices")
 _NODE_REGISTRATION_RULE = _allow("create get patch", _CORE_GROUP, "nodes")
 
 _COMPONENT_ROLES: Mapping[str, BootstrapRole] = {
@@ -219,6 +226,7 @@ _COMPONENT_ROLES: Mapping[str, BootstrapRole] = {
             _allow("patch update", _CORE_GROUP, "pods/status"),
             _allow("create", _PHALANX_GROUP, "groupbindings groupevictions"),
             _allow(_READ_VERBS, _POLICY_GROUP, "poddisruptionbudgets"),
+            _allow(_READ_VERBS, _BATCH_GROUP, "jobs"),
             _allow(
                 _READ_VERBS,
                 _SCHEDULING_GROUP,
@@ -226,8 +234,17 @@ _COMPONENT_ROLES: Mapping[str, BootstrapRole] = {
             ),
             _allow("patch update", _SCHEDULING_GROUP, "compositepodgroups/status podgroups/status"),
             _allow("patch", _SCHEDULING_GROUP, "podgroups"),
-            _allow(_READ_VERBS, _RESOURCE_GROUP, "deviceclasses resourceclaims resourceslices"),
+            _allow(
+                _READ_VERBS,
+                _RESOURCE_GROUP,
+                "deviceclasses devicetaintrules resourceclaims resourceslices",
+            ),
             _allow("patch update", _RESOURCE_GROUP, "resourceclaims resourceclaims/status"),
+            _allow(
+                _READ_VERBS,
+                _STORAGE_GROUP,
+                "csidrivers csinodes csistoragecapacities storageclasses volumeattachments",
+            ),
             _allow("create", _AUTHENTICATION_GROUP, "tokenreviews"),
             _allow("create", _AUTHORIZATION_GROUP, "subjectaccessreviews"),
         )
@@ -251,9 +268,9 @@ _COMPONENT_ROLES: Mapping[str, BootstrapRole] = {
             _allow("create delete get patch update", _COORDINATION_GROUP, "leases"),
         )
     ),
-    "system:phalanx:simulated-nodes": BootstrapRole((_NODE_REGISTRATION_RULE,)),
+    "system:phalanx:simulated-nodes": BootstrapRole((_NODE_REGISTRATION_RULE, _SLICE_RULE)),
     "system:phalanx:process-nodes": BootstrapRole(
-        (_NODE_REGISTRATION_RULE, _allow("create", _METRICS_GROUP, "pods"))
+        (_NODE_REGISTRATION_RULE, _SLICE_RULE, _allow("create", _METRICS_GROUP, "pods"))
     ),
     _LEASE_RENEWER_ROLE: BootstrapRole((_allow("create", _PHALANX_GROUP, "leaserenewals"),)),
 }
@@ -289,6 +306,8 @@ CONTROLLER_RULES: Mapping[str, tuple[PolicyRule, ...]] = {
         _allow("get list patch update watch", _BATCH_GROUP, "jobs"),
         _allow("patch update", _BATCH_GROUP, "jobs/status jobs/finalizers"),
         _allow("create delete get list patch watch", _CORE_GROUP, "pods"),
+        _allow("patch", _CORE_GROUP, "pods/status"),
+        _allow(_READ_VERBS, _CORE_GROUP, "resourcequotas"),
         _allow(
             "create get list patch update watch delete", _SCHEDULING_GROUP, "podgroups workloads"
         ),
@@ -308,6 +327,25 @@ CONTROLLER_RULES: Mapping[str, tuple[PolicyRule, ...]] = {
         _allow(_READ_VERBS, _COORDINATION_GROUP, "leases"),
         _EVENT_RULE,
     ),
+    "ephemeral-volume-controller": (
+        _allow(_READ_VERBS, _CORE_GROUP, "pods"),
+        _allow("patch update", _CORE_GROUP, "pods/finalizers"),
+        _allow("create get list watch", _CORE_GROUP, "persistentvolumeclaims"),
+        _EVENT_RULE,
+    ),
+    "persistent-volume-binder": (
+        _allow(
+            "get list patch update watch", _CORE_GROUP, "persistentvolumeclaims persistentvolumes"
+        ),
+        _allow(
+            "patch update",
+            _CORE_GROUP,
+            "persistentvolumeclaims/status persistentvolumes/status",
+        ),
+        _allow(_READ_VERBS, _CORE_GROUP, "nodes pods"),
+        _allow(_READ_VERBS, _STORAGE_GROUP, "storageclasses"),
+        _EVENT_RULE,
+    ),
     "pod-garbage-collector": (
         _allow("delete get list watch", _CORE_GROUP, "pods"),
         _allow("get list", _CORE_GROUP, "nodes"),
@@ -316,6 +354,16 @@ CONTROLLER_RULES: Mapping[str, tuple[PolicyRule, ...]] = {
     "podgroup-protection-controller": (
         _allow("get list patch update watch", _SCHEDULING_GROUP, "podgroups"),
         _allow(_READ_VERBS, _CORE_GROUP, "pods"),
+    ),
+    "pv-protection-controller": (
+        _allow("get list patch update watch", _CORE_GROUP, "persistentvolumes"),
+        _EVENT_RULE,
+    ),
+    "pvc-protection-controller": (
+        _allow("get list patch update watch", _CORE_GROUP, "persistentvolumeclaims"),
+        _allow("patch update", _CORE_GROUP, "persistentvolumeclaims/status"),
+        _allow(_READ_VERBS, _CORE_GROUP, "pods"),
+        _EVENT_RULE,
     ),
     "replica-group-controller": (
         _allow(_READ_VERBS, _CORE_GROUP, "pods"),
@@ -334,8 +382,25 @@ CONTROLLER_RULES: Mapping[str, tuple[PolicyRule, ...]] = {
         _allow(_READ_VERBS, _RESOURCE_GROUP, "resourceclaimtemplates"),
         _EVENT_RULE,
     ),
+    "root-ca-cert-publisher": (_allow("create patch update", _CORE_GROUP, "configmaps"),),
     "service-account-controller": (
         _allow("create get list watch", _CORE_GROUP, "serviceaccounts"),
+    ),
+    "simulated-provisioner": (
+        _allow("get list patch update watch", _CORE_GROUP, "persistentvolumeclaims"),
+        _allow("create delete get list watch", _CORE_GROUP, "persistentvolumes"),
+        _allow(_READ_VERBS, _CORE_GROUP, "nodes"),
+        _allow("create get list watch", _STORAGE_GROUP, "storageclasses"),
+        _EVENT_RULE,
+    ),
+    "statefulset-controller": (
+        _allow(_READ_VERBS, _APPS_GROUP, "statefulsets"),
+        _allow("patch update", _APPS_GROUP, "statefulsets/status statefulsets/finalizers"),
+        _allow("create delete get list patch update watch", _APPS_GROUP, "controllerrevisions"),
+        _allow("create delete get list patch update watch", _CORE_GROUP, "pods"),
+        _allow("patch update", _CORE_GROUP, "pods/finalizers"),
+        _allow("create get list patch update watch", _CORE_GROUP, "persistentvolumeclaims"),
+        _EVENT_RULE,
     ),
     "taint-eviction-controller": (
         _allow("delete get list watch", _CORE_GROUP, "pods"),

@@ -10,7 +10,7 @@ rules never deny.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -167,6 +167,8 @@ class RbacAuthorizer:
         self._grants_by_subject: dict[str, dict[str, None]] = {}
         self._rules_cache: dict[tuple[UserInfo, str], tuple[PolicyRule, ...]] = {}
         self._decisions: dict[_DecisionKey, bool | None] = {}
+        #: Called after roles or bindings have changed.
+        self.on_change: Callable[[], None] | None = None
         for record in store.range(_RBAC_PREFIX):
             self._update(record.key, record)
         store.subscribe(self._on_commit)
@@ -195,6 +197,9 @@ class RbacAuthorizer:
         """Return all rules of a user in a namespace, or ("") cluster-wide."""
         found = self._rules_cache.get((user, namespace))
         if found is None:
+            # A rules review may name any namespace, and adds no decision.
+            if len(self._rules_cache) >= _MAX_CACHED_DECISIONS:
+                self._clear_cache()
             found = self._rules_cache[user, namespace] = self._collect_rules(user, namespace)
         return found
 
@@ -251,9 +256,11 @@ class RbacAuthorizer:
     # --------------------------------------------------------------------------------- updates
 
     def _on_commit(self, changes: Sequence[StoreChange]) -> None:
-        for change in changes:
-            if change.key.startswith(_RBAC_PREFIX):
-                self._update(change.key, change.after)
+        relevant = [change for change in changes if change.key.startswith(_RBAC_PREFIX)]
+        for change in relevant:
+            self._update(change.key, change.after)
+        if relevant and self.on_change is not None:
+            self.on_change()
 
     def _update(self, key: str, record: KeyValue | None) -> None:
         """Apply a change of a role or binding."""
@@ -276,7 +283,9 @@ class RbacAuthorizer:
     def _update_grant(self, key: str, namespace: str, obj: Object | None) -> None:
         if old := self._grants.pop(key, None):
             for subject in old.subjects:
-                self._grants_by_subject[subject].pop(key, None)
+                del self._grants_by_subject[subject][key]
+                if not self._grants_by_subject[subject]:
+                    del self._grants_by_subject[subject]
         if obj is not None:
             grant = _parse_binding(namespace, obj)
             self._grants[key] = grant

@@ -1,29 +1,53 @@
-"""Checks of every request before it is handled: Host, Origin, credential, connection limits.
+"""Checks of every request before it is handled: Host, Origin, credential, and limits.
 
-A web page in a local browser can send requests to this machine. It cannot choose the Host header,
-so DNS rebinding is detected, nor suppress the Origin header. `http_parser` calls the guard when a
-request is complete; the guard reads no body.
+`RequestGuard` checks Host, Origin and credential of every request, and limits connections. A web
+page in a local browser can send requests to this machine. It cannot choose the Host header, so DNS
+rebinding is detected, nor suppress the Origin header. `http_parser` calls the guard at the end of
+the headers, before it reads the body. `BodyMemory` limits the memory of all bodies.
+
+`PriorityLevels` limits concurrent requests, so that one tenant cannot block the others:
+
+    level     requests                                                  limit
+    exempt    of masters and of the cluster's own components            none
+    urgent    leases, bindings, requests of nodes except watches        200
+    reads     all other reads                                           200
+    writes    all other writes                                          100
+    watches   open watches of users that are not exempt                 1000, 100 per user
+
+A tenant that floods the server with pods does not block lease renewals and bindings. A request
+whose level is full gets 429 with Retry-After at once; nothing is queued.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
 from typing import Any
-from urllib.parse import urlsplit
 
 from phalanx.api.errors import ApiError, Forbidden, TooManyRequests, Unauthorized
-from phalanx.api.wire import UserInfo
-from phalanx.server.security.authentication import RequestAuthenticator, certificate_user
-from phalanx.server.security.users import MASTERS
+from phalanx.api.kinds import BINDING, GROUP_BINDING, LEASE, LEASE_RENEWAL
+from phalanx.api.wire import Request, StreamReply, UserInfo
+from phalanx.clock import Clock, WallClock
+from phalanx.server.request_info import RequestInfo
+from phalanx.server.security.authentication import (
+    ClientCertificate,
+    RequestAuthenticator,
+    read_client_certificate,
+)
+from phalanx.server.security.users import MASTERS, NODES
 
 #: Maximum number of connections per user; each watch takes one.
 MAX_USER_CONNECTIONS = 200
+_MIB = 1024 * 1024
 #: Size of the cache of accepted Host headers.
 _MAX_CACHED_HOSTS = 64
 #: Called with each refused request.
 RefusalHandler = Callable[[ApiError, Mapping[str, str]], None]
+#: Raises TooManyRequests for a request, known without its body, whose priority level is full.
+LevelCheck = Callable[[Request], None]
 
 
 class RequestGuard:
@@ -34,16 +58,20 @@ class RequestGuard:
         authenticator: RequestAuthenticator,
         hosts: Iterable[str] | None = None,
         on_refused: RefusalHandler | None = None,
+        check_level: LevelCheck | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._authenticator, self._on_refused = authenticator, on_refused
+        self._clock = clock or WallClock()
+        self.check_level, self.bodies = check_level, BodyMemory()
         self._allowed_hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
         self._accepted_hosts: set[str] = set()
         self._connections: Counter[str] = Counter()
 
     def authenticate(
-        self, headers: Mapping[str, str], peer: UserInfo | ApiError | None
+        self, headers: Mapping[str, str], peer: ClientCertificate | ApiError | None
     ) -> UserInfo:
-        """Return the user of a request; `peer` is the user of the client certificate, if any.
+        """Return the user of a request; `peer` is the client certificate of the connection, if any.
 
         Raises Forbidden for a foreign Host or Origin, Unauthorized for an invalid credential.
         """
@@ -55,7 +83,7 @@ class RequestGuard:
             raise
 
     def _check_request(
-        self, headers: Mapping[str, str], peer: UserInfo | ApiError | None
+        self, headers: Mapping[str, str], peer: ClientCertificate | ApiError | None
     ) -> UserInfo:
         host = headers.get("host", "")
         if self._allowed_hosts is not None and host not in self._accepted_hosts:
@@ -64,9 +92,11 @@ class RequestGuard:
             _check_origin(headers, host)
         if isinstance(peer, ApiError):
             raise peer
+        if self.has_expired(peer):
+            raise Unauthorized
         # A token must be valid even if the client certificate already identifies the user.
         user = self._authenticator.authenticate(headers.get("authorization", ""))
-        return peer or user
+        return peer.user if peer else user
 
     def _check_host(self, host: str) -> None:
         if host and not _is_allowed_host(_host_name(host), self._allowed_hosts or frozenset()):
@@ -74,14 +104,23 @@ class RequestGuard:
         if len(self._accepted_hosts) < _MAX_CACHED_HOSTS:
             self._accepted_hosts.add(host)
 
-    def peer_user(self, certificate: Mapping[str, Any] | None) -> UserInfo | ApiError | None:
-        """Return the user of a verified client certificate, or an error if it names none."""
+    def read_peer(
+        self, certificate: Mapping[str, Any] | None
+    ) -> ClientCertificate | ApiError | None:
+        """Read a verified client certificate; an error if it names no user."""
         if not certificate:
             return None
         try:
-            return certificate_user(certificate)
+            return read_client_certificate(certificate)
         except Unauthorized as error:
             return error
+
+    def has_expired(self, peer: ClientCertificate | ApiError | None) -> bool:
+        """Whether the certificate of a connection has expired; TLS checks that only at its start.
+
+        A resumed TLS session does not check it at all.
+        """
+        return isinstance(peer, ClientCertificate) and peer.expires <= self._clock.now()
 
     def add_connection(self, user: UserInfo) -> None:
         """Count a connection of a user. Raises TooManyRequests."""
@@ -98,6 +137,43 @@ class RequestGuard:
             self._connections[user.name] -= 1
             if not self._connections[user.name]:
                 del self._connections[user.name]
+
+
+class BodyMemory:
+    """The memory of request bodies, from the end of their headers until they are answered.
+
+    A user may hold a part of it, and all tenants together leave a rest to masters, components and
+    nodes, which have no limit but the total. A body that does not fit is refused at once: waiting
+    for memory that other unfinished bodies hold could last until they time out.
+    """
+
+    def __init__(
+        self, total: int = 64 * _MIB, per_user: int = 16 * _MIB, reserved: int = 16 * _MIB
+    ) -> None:
+        self._total, self._per_user, self._shared = total, per_user, total - reserved
+        #: Bytes in use, in total and by the name of the user.
+        self.used = 0
+        self._used_by: dict[str, int] = {}
+
+    def reserve(self, user: UserInfo, size: int) -> None:
+        """Count bytes of a body. Raises TooManyRequests."""
+        used = self._used_by.get(user.name, 0)
+        if self.used + size > self._shared or used + size > self._per_user:
+            if self.used + size > self._total:
+                raise _too_many("all request bodies together are too large")
+            if not is_exempt(user) and NODES not in user.groups:
+                raise _too_many("the request bodies of this user or of all users are too large")
+        self.used += size
+        self._used_by[user.name] = used + size
+
+    def release(self, user: UserInfo, size: int) -> None:
+        """Stop counting bytes of a body."""
+        self.used -= size
+        rest = self._used_by[user.name] - size
+        if rest:
+            self._used_by[user.name] = rest
+        else:
+            del self._used_by[user.name]
 
 
 def _host_name(host: str) -> str:
@@ -126,9 +202,102 @@ def _check_origin(headers: Mapping[str, str], host: str) -> None:
     """Raise Forbidden for a request of a page of another origin."""
     origin = headers.get("origin")
     if origin is not None:
-        if urlsplit(origin).netloc.lower() != host.lower() or not host:
+        # "null" and every other value without an authority is of another origin.
+        if origin.partition("://")[2].lower() != host.lower() or not host:
             raise Forbidden("forbidden: cross-origin requests are not allowed")
         return
     site, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
     if site in ("cross-site", "same-site") and mode != "navigate":
         raise Forbidden("forbidden: cross-origin requests are not allowed")
+
+
+# ---- priority levels -----------------------------------------------------------------------------
+
+_COMPONENT_PREFIXES = ("system:kube-", "system:phalanx:", "system:serviceaccount:kube-system:")
+_URGENT_KINDS = frozenset({BINDING, GROUP_BINDING, LEASE, LEASE_RENEWAL})
+_READ_VERBS = frozenset({"get", "list"})
+#: Seconds in the Retry-After header.
+_RETRY_AFTER_SECONDS = 1
+
+
+class PriorityLevel:
+    """A limit on concurrent requests; a context manager."""
+
+    __slots__ = ("busy", "limit", "name")
+
+    def __init__(self, name: str, limit: float) -> None:
+        self.name, self.limit, self.busy = name, limit, 0
+
+    def __enter__(self) -> None:
+        if self.busy >= self.limit:
+            raise _too_many(f"the server is handling {self.busy} {self.name}")
+        self.busy += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.busy -= 1
+
+
+class PriorityLevels:
+    """The priority levels of one server."""
+
+    def __init__(
+        self, *, urgent: int = 200, reads: int = 200, writes: int = 100, watches: int = 1000,
+        watches_per_user: int = 100,
+    ) -> None:  # fmt: skip
+        self._exempt = PriorityLevel("requests", float("inf"))
+        self._urgent = PriorityLevel("urgent requests", urgent)
+        self._reads, self._writes = PriorityLevel("reads", reads), PriorityLevel("writes", writes)
+        self._max_watches, self._max_user_watches = watches, watches_per_user
+        self._open_watches: Counter[str] = Counter()
+
+    def level_for(self, verb: str, request_info: RequestInfo) -> PriorityLevel:
+        """Return the priority level of a request. Raises TooManyRequests for one watch too many."""
+        user = request_info.request.user
+        if is_exempt(user):
+            return self._exempt
+        is_node = NODES in user.groups and verb != "watch"
+        if request_info.kind in _URGENT_KINDS or request_info.subresource == "binding" or is_node:
+            return self._urgent
+        if verb == "watch":
+            self._check_watch_limits(user)
+            return self._exempt
+        return self._reads if verb in _READ_VERBS else self._writes
+
+    def is_any_full(self) -> bool:
+        """Whether some request would be refused."""
+        return (
+            self._writes.busy >= self._writes.limit
+            or self._reads.busy >= self._reads.limit
+            or self._urgent.busy >= self._urgent.limit
+        )
+
+    def track_watch(self, user: UserInfo, stream: StreamReply) -> None:
+        """Count a watch until its stream is closed."""
+        if not is_exempt(user):
+            self._open_watches[user.name] += 1
+            weakref.finalize(stream.chunks, self._release_watch, user.name).atexit = False
+
+    def _release_watch(self, name: str) -> None:
+        self._open_watches[name] -= 1
+        if not self._open_watches[name]:
+            del self._open_watches[name]
+
+    def _check_watch_limits(self, user: UserInfo) -> None:
+        if self._open_watches[user.name] >= self._max_user_watches:
+            raise _too_many(f"there are already {self._max_user_watches} watches of this user")
+        if self._open_watches.total() >= self._max_watches:
+            raise _too_many(f"there are already {self._max_watches} watches")
+
+
+def is_exempt(user: UserInfo) -> bool:
+    """Whether a user has no limits."""
+    return MASTERS in user.groups or user.name.startswith(_COMPONENT_PREFIXES)
+
+
+def _too_many(why: str) -> TooManyRequests:
+    return TooManyRequests(
+        f"too many requests, please try again later: {why}", retry_after=_RETRY_AFTER_SECONDS
+    )

@@ -15,6 +15,7 @@ from phalanx.api.kinds import (
     CLUSTER_ROLE_BINDING,
     LEASE,
     NODE,
+    POD,
     RBAC_GROUP,
     ROLE,
     ROLE_BINDING,
@@ -30,92 +31,128 @@ from phalanx.server.security.users import MASTERS, node_name
 WriteCheck = Callable[[ServerContext, RequestInfo, Object, Object | None], None]
 
 _ALL_RULES = (PolicyRule((ALL,), (ALL,), (ALL,)), PolicyRule((ALL,), paths=(ALL,)))
-#: Labels that a node may not set on itself: they decide which pods run on it.
-_RESERVED_LABEL_PREFIX = "node-restriction.kubernetes.io/"
+#: The metadata that garbage collection changes, and managedFields, which records the change.
+_GC_FIELDS = frozenset({"ownerReferences", "finalizers", "managedFields"})
+#: Labels that a node may never set on itself: they decide which pods run on it. Of the labels of
+#: Kubernetes it may set those that describe a machine.
+_RESTRICTED_LABEL_DOMAIN = "node-restriction.kubernetes.io"
+_KUBERNETES_LABEL_DOMAINS = ("kubernetes.io", "k8s.io")
+_KUBELET_LABEL_DOMAINS = ("kubelet.kubernetes.io", "node.kubernetes.io")
+_KUBELET_LABELS = frozenset(
+    {
+        "kubernetes.io/hostname",
+        "kubernetes.io/os",
+        "kubernetes.io/arch",
+        "beta.kubernetes.io/os",
+        "beta.kubernetes.io/arch",
+        "beta.kubernetes.io/instance-type",
+        "topology.kubernetes.io/zone",
+        "topology.kubernetes.io/region",
+        "failure-domain.beta.kubernetes.io/zone",
+        "failure-domain.beta.kubernetes.io/region",
+    }
+)
+#: The fields of a pod's status that name ResourceClaims, as messages call them.
+_CLAIM_STATUSES = {
+    "resourceClaimStatuses": "resource claim statuses",
+    "extendedResourceClaimStatus": "extended resource claim status",
+}
 
 
 def check_write_restrictions(
-    context: ServerContext, call: RequestInfo, new: Object, old: Object | None
+    context: ServerContext, request_info: RequestInfo, new: Object, old: Object | None
 ) -> None:
     """Raise Forbidden for an object that the user may not write."""
-    user = call.request.user
+    user = request_info.request.user
     if MASTERS in user.groups:
         return
-    if old is None and call.request.method != "POST":
+    if old is None and request_info.request.method != "POST":
         # An update of an absent object creates it.
-        context.access.authorize(user, "create", call)
+        context.access.authorize(user, "create", request_info)
     if "ownerReferences" in new["metadata"]:
-        _check_owner_references(context, call, new, old)
-    for step in _KIND_CHECKS.get(call.stored_kind, ()):
-        step(context, call, new, old)
+        _check_owner_references(context, request_info, new, old)
+    for step in _KIND_CHECKS.get(request_info.stored_kind, ()):
+        step(context, request_info, new, old)
 
 
 # ------------------------------------------------------------------------------------- escalation
 
 
-def _check_role_escalation(
-    context: ServerContext, call: RequestInfo, new: Object, old: Object | None
-) -> None:
-    """Require that the user holds all rules of the role."""
-    parts = ("rules", "aggregationRule")
-    if old is not None and all(new.get(part) == old.get(part) for part in parts):
-        return
-    rules = [PolicyRule.from_object(rule) for rule in new.get("rules") or ()]
-    if new.get("aggregationRule"):
-        rules = [*rules, *_ALL_RULES]
-    _check_escalation(
-        context,
-        call,
-        new,
-        verb="escalate",
-        kind=call.stored_kind,
-        name=new["metadata"]["name"],
-        rules=rules,
+def _changes_only_gc_fields(new: Object, old: Object | None) -> bool:
+    """Whether an update changes only what garbage collection needs: owners and finalizers.
+
+    Only such an update of a role or binding grants nothing. A label does: it decides which
+    aggregated roles get the rules of a ClusterRole.
+    """
+    if old is None:
+        return False
+    kept, before = (
+        {key: value for key, value in obj["metadata"].items() if key not in _GC_FIELDS}
+        for obj in (new, old)
     )
+    return {**new, "metadata": kept} == {**old, "metadata": before}
+
+
+def _check_role_escalation(
+    context: ServerContext, request_info: RequestInfo, new: Object, old: Object | None
+) -> None:
+    """Require that the user holds all rules of the role, or all rights for an aggregated role."""
+    user, access, name = request_info.request.user, context.access, new["metadata"]["name"]
+    may_escalate = AuthorizationAttributes(
+        "escalate",
+        RBAC_GROUP,
+        request_info.stored_kind.plural,
+        namespace=request_info.namespace,
+        name=name,
+    )
+    if _changes_only_gc_fields(new, old) or access.allows(user, may_escalate):
+        return
+    _check_rules_are_held(
+        context,
+        request_info,
+        name,
+        [PolicyRule.from_object(rule) for rule in new.get("rules") or ()],
+    )
+    # Without its aggregation rule, a role would keep rules that it only aggregates.
+    is_aggregated = any(role.get("aggregationRule") for role in (new, old or {}))
+    if is_aggregated and uncovered_rules(
+        access.rbac.rules(user, request_info.namespace), _ALL_RULES
+    ):
+        raise forbidden_error(
+            request_info.kind, name, "must have cluster-admin privileges to use the aggregationRule"
+        )
 
 
 def _check_binding_escalation(
-    context: ServerContext, call: RequestInfo, new: Object, old: Object | None
+    context: ServerContext, request_info: RequestInfo, new: Object, old: Object | None
 ) -> None:
     """Require that the user holds all rules of the bound role."""
-    parts = ("roleRef", "subjects")
-    if old is not None and all(new.get(part) == old.get(part) for part in parts):
-        return
     kind = ROLE if new["roleRef"]["kind"] == ROLE.name else CLUSTER_ROLE
-    name = new["roleRef"]["name"]
-    rules = context.access.rbac.role_rules(call.namespace if kind is ROLE else "", name)
+    role = new["roleRef"]["name"]
     may_bind = AuthorizationAttributes(
-        "bind", RBAC_GROUP, kind.plural, namespace=call.namespace, name=name
+        "bind", RBAC_GROUP, kind.plural, namespace=request_info.namespace, name=role
     )
-    if rules is None and not context.access.allows(call.request.user, may_bind):
-        raise not_found_error(kind, name)
-    _check_escalation(context, call, new, verb="bind", kind=kind, name=name, rules=rules or ())
-
-
-def _check_escalation(
-    context: ServerContext,
-    call: RequestInfo,
-    new: Object,
-    *,
-    verb: str,
-    kind: Kind,
-    name: str,
-    rules: Sequence[PolicyRule],
-) -> None:
-    """Raise Forbidden unless the user may `verb` the role or holds all of its rules."""
-    user, access = call.request.user, context.access
-    attributes = AuthorizationAttributes(
-        verb, RBAC_GROUP, kind.plural, namespace=call.namespace, name=name
-    )
-    if access.allows(user, attributes):
+    if _changes_only_gc_fields(new, old) or context.access.allows(
+        request_info.request.user, may_bind
+    ):
         return
-    missing = uncovered_rules(access.rbac.rules(user, call.namespace), rules)
-    if missing:
+    rules = context.access.rbac.role_rules(request_info.namespace if kind is ROLE else "", role)
+    if rules is None:
+        raise not_found_error(kind, role)
+    _check_rules_are_held(context, request_info, new["metadata"]["name"], rules)
+
+
+def _check_rules_are_held(
+    context: ServerContext, request_info: RequestInfo, name: str, rules: Sequence[PolicyRule]
+) -> None:
+    """Raise Forbidden unless the user holds all rules that the object of a name grants."""
+    user = request_info.request.user
+    if missing := uncovered_rules(context.access.rbac.rules(user, request_info.namespace), rules):
         rows = "\n".join(map(str, missing))
         groups = " ".join(f'"{group}"' for group in user.groups)
         raise forbidden_error(
-            call.kind,
-            new["metadata"]["name"],
+            request_info.kind,
+            name,
             f'user "{user.name}" (groups=[{groups}]) is attempting to grant RBAC permissions '
             f"not currently held:\n{rows}",
         )
@@ -125,29 +162,29 @@ def _check_escalation(
 
 
 def _check_owner_references(
-    context: ServerContext, call: RequestInfo, new: Object, old: Object | None
+    context: ServerContext, request_info: RequestInfo, new: Object, old: Object | None
 ) -> None:
     """Require the right to set finalizers on owners whose deletion is blocked."""
     before = (old or {"metadata": {}})["metadata"].get("ownerReferences") or ()
     for owner in new["metadata"]["ownerReferences"]:
         if not owner.get("blockOwnerDeletion") or owner in before:
             continue
-        attributes = _finalizer_attributes(context, call, owner)
-        if attributes is None or not context.access.allows(call.request.user, attributes):
+        attributes = _finalizer_attributes(context, request_info, owner)
+        if attributes is None or not context.access.allows(request_info.request.user, attributes):
             raise forbidden_error(
-                call.kind, new["metadata"]["name"],
+                request_info.kind, new["metadata"]["name"],
                 "cannot set blockOwnerDeletion if an ownerReference refers to a resource you "
                 f"can't set finalizers on: {owner.get('kind')} {owner.get('name')}",
             )  # fmt: skip
 
 
 def _finalizer_attributes(
-    context: ServerContext, call: RequestInfo, owner: Object
+    context: ServerContext, request_info: RequestInfo, owner: Object
 ) -> AuthorizationAttributes | None:
     """Return the attributes of setting finalizers on an owner; None for an unknown kind."""
     for kind in context.registry.kinds:
         if kind.name == owner.get("kind") and kind.api_version == owner.get("apiVersion"):
-            namespace = call.namespace if kind.namespaced else ""
+            namespace = request_info.namespace if kind.namespaced else ""
             resource = f"{kind.plural}/finalizers"
             return AuthorizationAttributes(
                 "update", kind.group, resource, namespace=namespace, name=owner.get("name", "")
@@ -159,44 +196,80 @@ def _finalizer_attributes(
 
 
 def _check_node_restriction(
-    context: ServerContext, call: RequestInfo, new: Object, old: Object | None
+    context: ServerContext, request_info: RequestInfo, new: Object, old: Object | None
 ) -> None:
-    """Require that a node writes only its own Node, and no taints or reserved labels of it."""
-    node = node_name(call.request.user)
+    """Require that a node writes only its own Node, without its taints, owners and some labels.
+
+    With an owner that does not exist, the garbage collector would delete the Node, and the node
+    could register again without its taints.
+    """
+    node = node_name(request_info.request.user)
     if not node:
         return
-    _check_own_name(call, new, node)
-    labels, before = (_labels(one) for one in (new, old))
-    changed = [key for key in {**labels, **before} if labels.get(key) != before.get(key)]
-    forbidden_labels = sorted(
-        key for key in changed if _RESERVED_LABEL_PREFIX in key.partition("/")[0] + "/"
-    )
-    if forbidden_labels:
+    _check_own_name(request_info, new, node)
+    before = old or {"metadata": {}}
+    if old is not None and _taints(new) != _taints(old):
+        reason = f'node "{node}" is not allowed to modify taints'
+        raise forbidden_error(request_info.kind, node, reason)
+    if _owners(new) != _owners(before):
+        reason = f'node "{node}" is not allowed to modify ownerReferences'
+        raise forbidden_error(request_info.kind, node, reason)
+    labels, old_labels = (one["metadata"].get("labels") or {} for one in (new, before))
+    changed = {key for key in {**labels, **old_labels} if labels.get(key) != old_labels.get(key)}
+    if reserved := ", ".join(sorted(filter(_is_reserved_label, changed))):
         raise forbidden_error(
-            call.kind, node, f"is not allowed to modify labels: {', '.join(forbidden_labels)}"
+            request_info.kind, node, f"is not allowed to modify labels: {reserved}"
         )
-    if old is not None and new.get("spec", {}).get("taints") != old.get("spec", {}).get("taints"):
-        raise forbidden_error(call.kind, node, f'node "{node}" is not allowed to modify taints')
+
+
+def _check_pod_restriction(
+    context: ServerContext, request_info: RequestInfo, new: Object, old: Object | None
+) -> None:
+    """Require that a node does not change which ResourceClaims its pods use: it may read these."""
+    if not (node := node_name(request_info.request.user)):
+        return
+    status, before = (obj.get("status") or {} for obj in (new, old or {}))
+    for field, title in _CLAIM_STATUSES.items():
+        if (status.get(field) or None) != (before.get(field) or None):
+            reason = f'node "{node}" cannot update {title}'
+            raise forbidden_error(request_info.kind, new["metadata"]["name"], reason)
+
+
+def _taints(node: Object) -> Sequence[Object]:
+    return (node.get("spec") or {}).get("taints") or ()
+
+
+def _owners(node: Object) -> Sequence[Object]:
+    return node["metadata"].get("ownerReferences") or ()
+
+
+def _is_reserved_label(key: str) -> bool:
+    """Whether a node may not change this label of itself."""
+    prefix = f".{key.rpartition('/')[0]}"
+
+    def is_in(*domains: str) -> bool:
+        return any(prefix.endswith(f".{domain}") for domain in domains)
+
+    if is_in(_RESTRICTED_LABEL_DOMAIN):
+        return True
+    is_kubelet_label = key in _KUBELET_LABELS or is_in(*_KUBELET_LABEL_DOMAINS)
+    return is_in(*_KUBERNETES_LABEL_DOMAINS) and not is_kubelet_label
 
 
 def _check_lease_restriction(
-    context: ServerContext, call: RequestInfo, new: Object, old: Object | None
+    context: ServerContext, request_info: RequestInfo, new: Object, old: Object | None
 ) -> None:
     """Require that a node writes only the Lease of its own name."""
-    if node := node_name(call.request.user):
-        _check_own_name(call, new, node)
+    if node := node_name(request_info.request.user):
+        _check_own_name(request_info, new, node)
 
 
-def _check_own_name(call: RequestInfo, new: Object, node: str) -> None:
+def _check_own_name(request_info: RequestInfo, new: Object, node: str) -> None:
     name = new["metadata"]["name"]
     if name != node:
         raise forbidden_error(
-            call.kind, name, f'node "{node}" is not allowed to modify node "{name}"'
+            request_info.kind, name, f'node "{node}" is not allowed to modify node "{name}"'
         )
-
-
-def _labels(obj: Object | None) -> Mapping[str, str]:
-    return (obj or {"metadata": {}})["metadata"].get("labels") or {}
 
 
 _KIND_CHECKS: Mapping[Kind, tuple[WriteCheck, ...]] = {
@@ -205,5 +278,6 @@ _KIND_CHECKS: Mapping[Kind, tuple[WriteCheck, ...]] = {
     ROLE_BINDING: (_check_binding_escalation,),
     CLUSTER_ROLE_BINDING: (_check_binding_escalation,),
     NODE: (_check_node_restriction,),
+    POD: (_check_pod_restriction,),
     LEASE: (_check_lease_restriction,),
 }

@@ -1,0 +1,77 @@
+"""`/livez`, `/readyz` and `/healthz`: named checks, in the format of kube-apiserver.
+
+    GET /readyz                    ok, or 500 with the line of every check
+    GET /readyz?verbose            the line of every check
+    GET /readyz?exclude=scheduler  without a check
+    GET /readyz/scheduler          one check
+
+    [+]ping ok
+    [+]log ok
+    [-]scheduler failed: no scheduler is running
+    readyz check failed
+
+`/livez` and `/healthz` say that the process answers. `/readyz` includes what the process that runs
+the server has added: `phalanx up` its scheduler.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from urllib.parse import parse_qs
+
+from phalanx.api.wire import Reply, Request
+
+#: Returns why a check fails; "" if it passes.
+HealthCheck = Callable[[], str]
+
+#: Why the check of the scheduler fails.
+NO_SCHEDULER = "no scheduler is running"
+HEALTH_ENDPOINTS = ("livez", "readyz", "healthz")
+_READINESS = "readyz"
+_TEXT = "text/plain; charset=utf-8"
+
+
+class HealthChecks:
+    """The checks of one server; those that every server has pass if it answers at all."""
+
+    def __init__(self) -> None:
+        self._common: dict[str, HealthCheck] = {"ping": lambda: "", "log": lambda: ""}
+        self._readiness: dict[str, HealthCheck] = {}
+
+    def add_readiness_check(self, name: str, check: HealthCheck) -> None:
+        """Add a check to `/readyz`."""
+        self._readiness[name] = check
+
+    def serve(self, request: Request) -> Reply:
+        """Answer a request for an endpoint or for one check of it."""
+        endpoint, _, name = request.path.strip("/").partition("/")
+        checks = {**self._common, **(self._readiness if endpoint == _READINESS else {})}
+        if name:
+            return _serve_check(checks.get(name))
+        query = parse_qs(request.query, keep_blank_values=True)
+        excluded, is_failed, lines = set(query.get("exclude", ())), False, list[str]()
+        for check_name, check in checks.items():
+            if check_name in excluded:
+                lines.append(f"[+]{check_name} excluded: ok\n")
+            elif reason := check():
+                is_failed = True
+                lines.append(f"[-]{check_name} failed: {reason}\n")
+            else:
+                lines.append(f"[+]{check_name} ok\n")
+        if unknown := sorted(excluded.difference(checks)):
+            # The names are of the client: quoted, they cannot control a terminal.
+            names = ",".join(map(json.dumps, unknown))
+            lines.append(f"warn: some health checks cannot be excluded: no matches for {names}\n")
+        if not is_failed and "verbose" not in query:
+            return Reply(200, b"ok", _TEXT)
+        lines.append(f"{endpoint} check {'failed' if is_failed else 'passed'}\n")
+        return Reply(500 if is_failed else 200, "".join(lines).encode(), _TEXT)
+
+
+def _serve_check(check: HealthCheck | None) -> Reply:
+    if check is None:
+        return Reply(404, b"404 page not found\n", _TEXT)
+    if reason := check():
+        return Reply(500, f"internal server error: {reason}\n".encode(), _TEXT)
+    return Reply(200, b"ok", _TEXT)
