@@ -93,9 +93,22 @@ affinities = st.fixed_dictionaries(
         "ignorePreferredTermsOfExistingPods": st.booleans(),
     }
 )
+extended = st.lists(
+    st.fixed_dictionaries(
+        {
+            "name": st.sampled_from([name for name in RESOURCES if "/" in name]),
+            "weight": st.integers(0, 100),
+        }
+    ),
+    unique_by=lambda one: one["name"],
+)
 ARGUMENTS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "NodeResourcesFit": strategies.map(lambda strategy: {"scoringStrategy": strategy}),
     "NodeResourcesBalancedAllocation": balances,
+    "ExtendedResourcePacking": extended.map(lambda listed: {"resources": listed}),
+    "ExtendedResourceAvoidance": extended.map(
+        lambda listed: {"ignoredResources": [one["name"] for one in listed]}
+    ),
     "NodeAffinity": added,
     "PodTopologySpread": defaults,
     "InterPodAffinity": affinities,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from phalanx.api.core import DEFAULT_SCHEDULER, Pod
-from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, Key, Ref
+from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, Key, Ref, parse_timestamp
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects
-from phalanx.sim.group_tree_oracle import AnyPodGroup, GroupTreeOracle
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects
+from phalanx.sim.invariants import AnyPodGroup, GroupTreeOracle
 
 
 class GroupMembership:
@@ -68,9 +68,10 @@ class GroupMembership:
         """Whether a pod is being deleted or evicted."""
         return bool(pod.metadata.deletion_timestamp) or pod.metadata.uid in self.evicting
 
-    def leaving_uids(self) -> set[str]:
-        """Return the uids of the pods that terminate."""
-        return {pod.metadata.uid for pod in self.pods if pod.occupied_node and self.is_leaving(pod)}
+    def leaving_uids(self, now: float = 0.0) -> set[str]:
+        """Return the uids of the pods that terminate and are not overdue."""
+        leaving = [pod for pod in self.pods if pod.occupied_node and self.is_leaving(pod)]
+        return {pod.metadata.uid for pod in leaving if not _is_overdue(pod, now)}
 
     def live_members(self, key: Key) -> list[Pod]:
         """Return the live members of a PodGroup; none if its tree is invalid."""
@@ -90,6 +91,12 @@ class GroupMembership:
             for p in self.live_members(leaf.key)
             if p.occupied_node
         ]
+
+
+def _is_overdue(pod: Pod, now: float) -> bool:
+    """Whether a pod still exists half a minute after it should be gone."""
+    deleted = pod.metadata.deletion_timestamp
+    return bool(deleted) and parse_timestamp(deleted) + 30 <= now
 
 
 def is_alive(pod: Pod) -> bool:

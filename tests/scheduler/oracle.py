@@ -90,15 +90,27 @@ def scores(pod: Pod, names: list[str], cluster: OracleCluster) -> dict[str, int]
             n: balanced_allocation(pod, m, settings) for n, m in machines.items()
         },
         "ImageLocality": {n: image_locality(pod, m, cluster) for n, m in machines.items()},
+        "ExtendedResourcePacking": {n: packing(pod, m, settings) for n, m in machines.items()},
+        "ExtendedResourceAvoidance": {n: avoidance(pod, m, cluster) for n, m in machines.items()},
         "TaintToleration": taint_toleration(pod, machines),
         "NodeAffinity": node_affinity(pod, machines, settings),
         "PodTopologySpread": peers.spread_scores(pod, machines, cluster),
         "InterPodAffinity": peers.affinity_scores(pod, machines, cluster),
     }
+    weights = {plugin: weight_for(pod, plugin, settings) for plugin in by_plugin}
     return {
-        name: sum(settings.weight(plugin) * found[name] for plugin, found in by_plugin.items())
+        name: sum(weights[plugin] * found[name] for plugin, found in by_plugin.items())
         for name in names
     }
+
+
+def weight_for(pod: Pod, plugin: str, settings: OracleSettings) -> int:
+    """Return the weight of a score: of packed pods those of load count a 128th of the others."""
+    weight = settings.weight(plugin)
+    if not is_packed(pod, settings):
+        return 0 if plugin == "ExtendedResourcePacking" else weight
+    load = ("NodeResourcesFit", "NodeResourcesBalancedAllocation", "ImageLocality")
+    return weight if plugin in load else min(128 * weight, 1_000_000)
 
 
 def refusals(pod: Pod, node: OracleNode, cluster: OracleCluster) -> list[str]:
@@ -112,7 +124,8 @@ def refusals(pod: Pod, node: OracleNode, cluster: OracleCluster) -> list[str]:
         "PodTopologySpread": peers.spread_refusal,
         "InterPodAffinity": peers.affinity_refusal,
     }
-    enabled = [filters[name] for name in cluster.settings.filters()]
+    # Pods of the oracle have no claims.
+    enabled = [filters[name] for name in cluster.settings.filters() if name != "DynamicResources"]
     variants = [(node, cluster)]
     if node.without_nominated and cluster.without_nominated:
         variants.append((node.without_nominated, cluster.without_nominated))
@@ -286,6 +299,50 @@ def balance(node: OracleNode, names: list[str], more: dict[str, int]) -> int:
     mean = sum(shares) / len(shares)
     variance = sum((share - mean) * (share - mean) for share in shares) / len(shares)
     return int((1 - sqrt(variance)) * 100)
+
+
+def packed_resources(pod: Pod, settings: OracleSettings) -> dict[str, int]:
+    """Return the resources that a pod is packed by, with their weights."""
+    listed = settings.plugin_args("ExtendedResourcePacking").get("resources", [])
+    weights = {one["name"]: one.get("weight") or 1 for one in listed}
+    requested = [name for name in pod_requests(pod) if is_extended(name)]
+    return {name: weights.get(name, 1) for name in requested if name in (weights or requested)}
+
+
+def is_packed(pod: Pod, settings: OracleSettings) -> bool:
+    return settings.packs() and bool(packed_resources(pod, settings))
+
+
+def is_extended(name: str) -> bool:
+    return "/" in name and "kubernetes.io/" not in name
+
+
+def packing(pod: Pod, node: OracleNode, settings: OracleSettings) -> int:
+    """Score a node by the use that it would have of the packed resources."""
+    weights = packed_resources(pod, settings)
+    shares = {}
+    for name in weights:
+        capacity = node.allocatable.get(name, 0)
+        used = node.requested[name] + pod_requests(pod)[name]
+        if capacity:
+            shares[name] = min(used, capacity) * 100 // capacity
+    total = sum(weights[name] * share for name, share in shares.items())
+    return total // sum(weights[name] for name in shares) if shares else 0
+
+
+def avoidance(pod: Pod, node: OracleNode, cluster: OracleCluster) -> int:
+    return 0 if avoids(pod, node, cluster) else 90
+
+
+def avoids(pod: Pod, node: OracleNode, cluster: OracleCluster) -> bool:
+    """Whether a node has an extended resource that other nodes lack and the pod does not use."""
+    args = cluster.settings.plugin_args("ExtendedResourceAvoidance")
+    used = {*pod_requests(pod), *args.get("ignoredResources", [])}
+    return any(
+        is_extended(name) and amount > 0 and name not in used
+        for name, amount in node.allocatable.items()
+        if not all(one.allocatable.get(name, 0) > 0 for one in cluster.nodes.values())
+    )
 
 
 def image_locality(pod: Pod, node: OracleNode, cluster: OracleCluster) -> int:

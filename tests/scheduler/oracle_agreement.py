@@ -10,6 +10,7 @@ from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.policy import SchedulerPolicy
 from tests.scheduler import oracle
 from tests.scheduler.builders import key
+from tests.scheduler.mutual_affinity import MutualAffinity
 from tests.scheduler.oracle_cluster import OracleCluster
 from tests.scheduler.oracle_settings import OracleSettings
 from tests.scheduler.strategies import Situation
@@ -45,9 +46,14 @@ def assert_matches_oracle(
 def assert_bindings_allowed(
     bindings: Iterable[Binding], entity: Entity, cluster: OracleCluster
 ) -> None:
-    """Assert that the filters allow the bindings, one after the other."""
+    """Assert that the filters allow the bindings, one after the other.
+
+    Pods that require each other must have each other when all are bound.
+    """
     pods = {member.pod.metadata.uid: member.pod for member in entity.members}
+    affinity = MutualAffinity(pods.values(), cluster)
     for _, uid, node in bindings:
         machine = cluster.nodes[node]
-        assert oracle.refusals(pods[uid], machine, cluster) == []
+        assert affinity.refusals(pods[uid], machine) == []
         machine.add(pods.pop(uid))
+    assert affinity.unmet_pods() == []

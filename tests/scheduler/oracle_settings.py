@@ -7,11 +7,13 @@ from typing import Any
 
 FILTERS = [
     "NodeUnschedulable", "TaintToleration", "NodeAffinity", "NodePorts", "NodeResourcesFit",
-    "PodTopologySpread", "InterPodAffinity",
+    "PodTopologySpread", "InterPodAffinity", "DynamicResources",
 ]  # fmt: skip
 WEIGHTS = {
     "NodeResourcesFit": 1, "NodeResourcesBalancedAllocation": 1, "ImageLocality": 1,
     "TaintToleration": 3, "NodeAffinity": 2, "PodTopologySpread": 2, "InterPodAffinity": 2,
+    "DynamicResources": 2,
+    "ExtendedResourcePacking": 2, "ExtendedResourceAvoidance": 3,
 }  # fmt: skip
 CPU_AND_MEMORY: list[dict[str, Any]] = [
     {"name": "cpu", "weight": 1},
@@ -56,6 +58,13 @@ class OracleSettings:
         default = {"type": "LeastAllocated"}
         found: dict[str, Any] = self.plugin_args("NodeResourcesFit").get("scoringStrategy", default)
         return found
+
+    def packs(self) -> bool:
+        """Whether pods are packed by extended resources: NodeResourcesFit does not name any."""
+        names = self.strategy().get("resources") or CPU_AND_MEMORY
+        plain = [(one["name"], one.get("weight") or 1) for one in names]
+        is_default = plain == [("cpu", 1), ("memory", 1)]
+        return is_default and bool(self.weight("ExtendedResourcePacking"))
 
     def _names(self, point: str, what: str) -> list[str]:
         chosen = self.profile.get("plugins", {}).get(point, {}).get(what, [])

@@ -78,6 +78,13 @@ def near(draw: Random, app: str) -> dict[str, Any]:
     return {"affinity": Affinity(pod_affinity=PodAffinity(tuple(terms)))} if terms else {}
 
 
+def mutual(draw: Random, app: str) -> dict[str, Any]:
+    """Red requires green, green requires blue or red, and blue requires red."""
+    required = {"red": "green", "green": draw.choice(["blue", "red"]), "blue": "red"}[app]
+    terms = [PodAffinityTerm(draw.choice([HOST, RACK]), selector(required))]
+    return {"affinity": Affinity(pod_affinity=PodAffinity(tuple(terms * (draw.random() < 0.9))))}
+
+
 def spread(draw: Random, app: str) -> dict[str, Any]:
     selected = draw.choice([app, app, draw.choice(APPS)])
     constraint = TopologySpreadConstraint(
@@ -113,6 +120,7 @@ FAMILIES: Mapping[str, Trait] = {
     "places": places,
     "apart": apart,
     "near": near,
+    "mutual": mutual,
     "even": spread,
     "topology": plain,
     "mixture": mixture,

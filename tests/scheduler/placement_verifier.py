@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from random import Random
 
 from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Key
@@ -11,17 +12,44 @@ from phalanx.scheduler.decision import Binding
 from phalanx.scheduler.entity import Entity
 from tests.scheduler import oracle
 from tests.scheduler.group_membership import GroupMembership
+from tests.scheduler.mutual_affinity import MutualAffinity
 from tests.scheduler.oracle_cluster import OracleCluster, OracleNode
+
+#: How many other orders of bindings are tried.
+MAX_ORDERS = 64
 
 
 def placement_violations(
     entity: Entity, cluster: OracleCluster, bindings: Iterable[Binding]
 ) -> Iterator[str]:
-    """Find an order in which the filters allow every binding after the previous ones."""
+    """Find an order in which the filters allow every binding after the previous ones.
+
+    Spread constraints may end in a dead end, so several orders are tried.
+    """
+    placed = list(bindings)
+    violations = list(_violations_in_order(entity, copy_cluster(cluster), placed))
+    for seed in range(MAX_ORDERS if violations else 0):
+        Random(seed).shuffle(placed)
+        if not [*_violations_in_order(entity, copy_cluster(cluster), placed)]:
+            violations = []
+            break
+    yield from violations
     pods = {member.pod.metadata.uid: member.pod for member in entity.members}
-    remaining = list(bindings)
+    for one in placed if not violations else ():
+        cluster.nodes[one.node].add(pods[one.uid])
+
+
+def _violations_in_order(
+    entity: Entity, cluster: OracleCluster, bindings: Iterable[Binding]
+) -> Iterator[str]:
+    """Apply the first binding that the filters allow, and so on, until none is left."""
+    pods = {member.pod.metadata.uid: member.pod for member in entity.members}
+    affinity, remaining = MutualAffinity(pods.values(), cluster), list(bindings)
     while remaining:
-        reasons = {uid: _reasons(cluster, pods, uid, node=node) for _, uid, node in remaining}
+        reasons = {
+            uid: _reasons(cluster, pods, uid, node=node, affinity=affinity)
+            for _, uid, node in remaining
+        }
         allowed = next((one for one in remaining if not reasons[one.uid]), None)
         if allowed is None:
             key, uid, node = remaining[0]
@@ -29,13 +57,22 @@ def placement_violations(
             return
         cluster.nodes[allowed.node].add(pods[allowed.uid])
         remaining.remove(allowed)
+    for pod in affinity.unmet_pods():
+        yield f"{pod.metadata.key} is without a pod that it requires"
 
 
-def _reasons(cluster: OracleCluster, pods: Mapping[str, Pod], uid: str, *, node: str) -> list[str]:
+def _reasons(
+    cluster: OracleCluster,
+    pods: Mapping[str, Pod],
+    uid: str,
+    *,
+    node: str,
+    affinity: MutualAffinity,
+) -> list[str]:
     if uid not in pods:
         return ["not a pending member"]
     found = cluster.nodes.get(node)
-    return ["no such node"] if found is None else oracle.refusals(pods[uid], found, cluster)
+    return ["no such node"] if found is None else affinity.refusals(pods[uid], found)
 
 
 def quorum_violations(

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from phalanx.api.core import Node, Pod
 from phalanx.api.meta import ObjectMeta
-from phalanx.api.policy import (
+from phalanx.api.other_kinds import (
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
@@ -28,7 +28,7 @@ from tests.scheduler.builders import composite, entity, gang, node, pod
 #: The kinds of instances.
 FAMILIES = ("plain", "sizes", "budgets", "groups", "trees", "everything")
 #: The cost of a set of victims: two sets are compared in this order.
-Cost = tuple[int, int, int, int, int, tuple[int, ...]]
+Cost = tuple[int, int, int, int, int, int, tuple[int, ...]]
 PRIORITY = 100
 
 
@@ -46,6 +46,8 @@ class RunningPod:
     #: 0 without group, 1 in a group, 2 in a tree that is evicted as a unit.
     rank: int = 0
     has_budget: bool = False
+    #: The PodGroup of the pod.
+    group: str = ""
 
 
 @dataclass
@@ -58,6 +60,8 @@ class PreemptionInstance:
     allowed: int | None = None
     groups: list[Group] = field(default_factory=list)
     group_of: dict[str, str] = field(default_factory=dict)
+    #: The quorum of each gang.
+    quorums: dict[str, int] = field(default_factory=dict)
 
     def cache(self) -> SchedulerCache:
         """Build the cache of a scheduler."""
@@ -116,7 +120,16 @@ class PreemptionInstance:
         ranks = [max(one.rank for one in unit) for unit in units]
         highest = max((one.priority for one in pods), default=-1)
         first = min((one.start for one in pods), default=0)
-        return beyond, highest, ranks.count(2), ranks.count(1), len(pods), (-first,)
+        broken = sum(self.breaks(name, pods) for name in self.quorums)
+        return beyond, highest, broken, ranks.count(2), ranks.count(1), len(pods), (-first,)
+
+    def spare(self, name: str) -> int:
+        """Return how many members a gang can lose; negative if it lacks some already."""
+        return sum(one.group == name for one in self.running_pods) - self.quorums[name]
+
+    def breaks(self, name: str, gone: Iterable[RunningPod]) -> bool:
+        """Whether a gang has its quorum, and loses it with these pods."""
+        return 0 <= self.spare(name) < sum(one.group == name for one in gone)
 
     def fits(self, gone: Iterable[tuple[RunningPod, ...]]) -> bool:
         """Whether the gang fits once these units are gone."""
@@ -202,8 +215,15 @@ def _group_pods(found: PreemptionInstance, random: Random, *, trees: bool) -> No
         found.groups.append(composite("t", 1, priority=priority, disrupted_as_unit=modes[2]))
     for name, whole in zip("gh", modes, strict=False):
         parent = "t" if is_tree else ""
+        quorum = found.quorums[name] = random.randint(1, 3)
         found.groups.append(
-            gang(name, 1, priority=priority, disrupted_as_unit=whole and not is_tree, parent=parent)
+            gang(
+                name,
+                quorum,
+                priority=priority,
+                disrupted_as_unit=whole and not is_tree,
+                parent=parent,
+            )
         )
     for at, one in enumerate(found.running_pods):
         name = random.choice(["", "g", "h"])
@@ -214,4 +234,6 @@ def _group_pods(found: PreemptionInstance, random: Random, *, trees: bool) -> No
             "t" if is_tree and modes[2] else name if modes["gh".index(name)] and not is_tree else ""
         )
         rank = 2 if together == "t" else 1
-        found.running_pods[at] = _with_fields(one, priority=priority, rank=rank, unit=together)
+        found.running_pods[at] = _with_fields(
+            one, priority=priority, rank=rank, unit=together, group=name
+        )

@@ -7,12 +7,14 @@ oracle, pod by pod.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator
 
 from phalanx.api.core import Node, Pod
 from phalanx.scheduler.cluster.group_tree import group_ref
-from phalanx.scheduler.decision import Binding, Decision, Placed, Preempting, Waiting
+from phalanx.scheduler.decision import Binding, ClusterEvent, Decision, Placed, Preempting, Waiting
 from phalanx.scheduler.entity import Entity
+from tests.scheduler import oracle
 from tests.scheduler.group_membership import GroupMembership
 from tests.scheduler.oracle_cluster import OracleCluster
 from tests.scheduler.placement_verifier import (
@@ -26,6 +28,9 @@ OracleClusters = Callable[[Collection[str]], OracleCluster]
 #: Whether an entity would be placed without some pods; None if the oracle does not decide that.
 Fits = Callable[[Collection[str]], bool | None]
 EVICTION_PENDING = "waiting for pods that are leaving"
+OWN_VICTIMS_LEAVING = "not eligible due to a terminating pod on the nominated node"
+#: The reasons that depend on the pods of the node or of other nodes.
+_RESOLVABLE = re.compile("^Insufficient |^Too many pods|free ports|pods? (anti-)?affinity|spread")
 
 
 def preemption_violations(
@@ -36,7 +41,7 @@ def preemption_violations(
     clusters: OracleClusters,
 ) -> Iterator[str]:
     """Verify the victims and nominations of a decision."""
-    gone = membership.leaving_uids()
+    gone = membership.leaving_uids(entity.attempted_at)
     if isinstance(decision, Preempting):
         yield from _victim_violations(membership, entity, decision)
         victims = {victim.uid for victim in decision.victims}
@@ -45,6 +50,15 @@ def preemption_violations(
             membership, nodes, entity, nominated, clusters(gone | victims)
         )
         yield from _needless_victims(membership, entity, nominated, victims, clusters)
+    elif isinstance(decision, Waiting) and decision.starts_soon:
+        # Nominated by its reservation, which was planned before: pods have to end first, and other
+        # entities may have been nominated since.
+        yield from quorum_violations(membership, entity, decision.nominated)
+        yield from topology_violations(membership, nodes, entity, decision.nominated)
+    elif isinstance(decision, Waiting) and decision.preemption == OWN_VICTIMS_LEAVING:
+        if not _may_keep_nominations(membership, entity, decision.nominated):
+            yield "it waits for its victims, but none terminates on its nominated nodes"
+        yield from _kept_violations(membership, nodes, entity, decision.nominated, clusters)
     elif isinstance(decision, Waiting) and decision.nominated:
         if decision.preemption != EVICTION_PENDING:
             yield "it has nominations, but waits for no pod to terminate"
@@ -57,8 +71,18 @@ def missed_preemption_violations(
     membership: GroupMembership, entity: Entity, decision: Decision, fits: Fits
 ) -> Iterator[str]:
     """Verify that preemption happens exactly if it is needed and helps."""
-    terminating = membership.leaving_uids()
+    terminating = membership.leaving_uids(entity.attempted_at)
     if isinstance(decision, Placed) or not may_preempt(entity):
+        return
+    if isinstance(decision, Waiting) and (
+        decision.relaxation_delay is not None
+        or ClusterEvent.RESERVATION_CHANGED in decision.wakes_on
+        or decision.starts_soon
+        or decision.preemption == OWN_VICTIMS_LEAVING
+    ):
+        # A wider topology level will be allowed: no pod is evicted for a preference. Room that is
+        # reserved for other entities, or about to become free, is no reason for an eviction, and
+        # an entity evicts no further pods before its own victims are gone.
         return
     if terminating and fits(terminating):
         if isinstance(decision, Preempting):
@@ -120,6 +144,41 @@ def _nomination_violations(
     yield from topology_violations(membership, nodes, entity, nominated)
 
 
+def _may_keep_nominations(
+    membership: GroupMembership, entity: Entity, nominated: tuple[Binding, ...]
+) -> bool:
+    """Whether the members were nominated like this before, and a possible victim leaves there."""
+    pods = {pod.metadata.uid: pod for pod in membership.pods}
+    leaving = [pods[uid] for uid in membership.leaving_uids(entity.attempted_at)]
+    return all(pods[uid].status.nominated_node_name == node for _, uid, node in nominated) and any(
+        pod.occupied_node == one.node and membership.priority(pod) < entity.priority
+        for pod in leaving
+        for one in nominated
+    )
+
+
+def _kept_violations(
+    membership: GroupMembership,
+    nodes: list[Node],
+    entity: Entity,
+    nominated: tuple[Binding, ...],
+    clusters: OracleClusters,
+) -> Iterator[str]:
+    """Verify nominations that are kept although other pods have taken their room.
+
+    The entity evicts no other pod before its victims are gone. Each node must exist and reject its
+    pod for no reason but the pods that run there.
+    """
+    cluster = clusters(membership.leaving_uids(entity.attempted_at))
+    pods = {member.pod.metadata.uid: member.pod for member in entity.members}
+    for key, uid, node in nominated:
+        found = cluster.nodes.get(node)
+        reasons = ["no such node"] if found is None else oracle.refusals(pods[uid], found, cluster)
+        if unresolvable := [one for one in reasons if not _RESOLVABLE.search(one)]:
+            yield f"{key} may not be on {node}: {', '.join(unresolvable)}"
+    yield from topology_violations(membership, nodes, entity, nominated)
+
+
 def _needless_victims(
     membership: GroupMembership,
     entity: Entity,
@@ -130,7 +189,8 @@ def _needless_victims(
     """Find victims that could stay with all members on their nominated nodes."""
     if any(_has_peer_constraints(member.pod) for member in entity.members):
         return
-    gone, checked = membership.leaving_uids() | victims, set[str]()
+    gone = membership.leaving_uids(entity.attempted_at) | victims
+    checked = set[str]()
     for pod in membership.pods:
         if pod.metadata.uid in victims - checked:
             unit = {one.metadata.uid for one in membership.disruption_unit(pod)}

@@ -9,9 +9,10 @@ from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import PodGroup
 from phalanx.scheduler.cluster.cache import SchedulerCache
+from phalanx.scheduler.cluster.cluster_delta import ClusterDelta
 from phalanx.scheduler.cluster.group_tree import group_ref
 from phalanx.scheduler.cycle import decide
-from phalanx.scheduler.decision import ClusterEvent, Placed
+from phalanx.scheduler.decision import Placed
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.explain import describe_unready, explain
 from phalanx.scheduler.policy import DEFAULT_POLICY
@@ -70,10 +71,10 @@ class SchedulerLoop:
         self._wake_waiting(*self.cache.update_pod(one.metadata.key, one))
         self.queue.observe_pod(one, self.now)
 
-    def _wake_waiting(self, *events: ClusterEvent | None) -> None:
-        for event in events:
-            if event:
-                self.queue.wake(event, self.now)
+    def _wake_waiting(self, *changes: ClusterDelta | None) -> None:
+        for change in changes:
+            if change:
+                self.queue.wake(change, self.now)
 
     def _run(self) -> None:
         while entity := self.queue.pop(self.now):

@@ -59,7 +59,14 @@ LABELS = [
     {"disk": "ssd", "zone": "a"},
     {"zone": "a", "topology.kubernetes.io/zone": "a"},
 ]
-SELECTORS = [{}, {}, {"disk": "ssd"}, {"disk": "ssd", "zone": "a"}, {"zone": "nowhere"}]
+SELECTORS = [
+    {},
+    {},
+    {"disk": "ssd"},
+    {"disk": "ssd", "zone": "a"},
+    {"zone": "nowhere"},
+    {"kubernetes.io/hostname": "n1"},
+]
 REQUESTS: list[dict[str, str]] = [
     {},
     {"cpu": "500m"},
@@ -90,7 +97,10 @@ NEEDS = [
     NodeRequirement("cores", "Gt", ("8",)),
     NodeRequirement("cores", "Lt", ("16",)),
 ]
-NAMES = [NodeRequirement("metadata.name", "In", ("n1", "n2"))]
+NAMES = [
+    NodeRequirement("metadata.name", "In", ("n1", "n2")),
+    NodeRequirement("metadata.name", "In", ("n1",)),
+]
 KEYS = ["zone", "disk", "kubernetes.io/hostname"]
 SELECTIONS: list[dict[str, object] | None] = [
     None,

@@ -6,7 +6,7 @@ from math import sqrt
 
 import pytest
 
-from phalanx.scheduler.backoff import DEFAULT_BACKOFF, MAX_UNSCHEDULABLE_SECONDS, BackOff
+from phalanx.scheduler.policy import DEFAULT_BACKOFF, MAX_UNSCHEDULABLE_SECONDS, BackOff
 
 
 @pytest.mark.parametrize(

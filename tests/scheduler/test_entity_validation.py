@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 from msgspec.structs import replace
 
-from phalanx.api.core import Pod, PodResourceClaim
+from phalanx.api.core import Pod, PodVolume
 from phalanx.api.scheduling import PodGroup
 from phalanx.scheduler.decision import SCHEDULER_ERROR, UNSCHEDULABLE, ClusterEvent, Impossible
 from phalanx.scheduler.entity import GROUP_CHECKS, Entity, validate_entity
@@ -20,8 +20,8 @@ def rejection_of(one: Entity) -> Impossible:
     return found
 
 
-def with_resource_claim(one: Pod) -> Pod:
-    return replace(one, spec=replace(one.spec, resource_claims=(PodResourceClaim("c"),)))
+def with_volume_claim(one: Pod) -> Pod:
+    return replace(one, spec=replace(one.spec, volumes=(PodVolume("v", {"claimName": "c"}),)))
 
 
 def test_an_ordinary_group_is_not_rejected() -> None:
@@ -81,12 +81,12 @@ def test_members_with_a_node_must_agree_with_their_group() -> None:
     ("one", "message"),
     [
         (
-            alone(with_resource_claim(pod("a"))),
-            "pod uses resource claims, which are not supported yet",
+            alone(with_volume_claim(pod("a"))),
+            "pod uses volume claims, which are not supported yet",
         ),
         (
-            entity(gang("g", 1), [pod("a", "g"), with_resource_claim(pod("b", "g"))]),
-            "pod uses resource claims, which are not supported yet",
+            entity(gang("g", 1), [pod("a", "g"), with_volume_claim(pod("b", "g"))]),
+            "pod uses volume claims, which are not supported yet",
         ),
     ],
 )
@@ -97,7 +97,7 @@ def test_an_unsupported_feature_is_rejected_and_never_ignored(one: Entity, messa
 
 
 def test_only_entity_events_wake_an_impossible_entity() -> None:
-    found = rejection_of(alone(with_resource_claim(pod("a"))))
+    found = rejection_of(alone(with_volume_claim(pod("a"))))
     assert found.wakes_on == {
         ClusterEvent.GROUP_CHANGED,
         ClusterEvent.MEMBER_CHANGED,
@@ -114,7 +114,7 @@ MEMBER_FIELDS: list[MemberFields] = [
 def pod_with_fields(name: str, fields: MemberFields) -> Pod:
     scheduler, priority, policy, claims = fields
     one = pod(name, "g", scheduler=scheduler, priority=priority, preemption=policy)
-    return with_resource_claim(one) if claims else one
+    return with_volume_claim(one) if claims else one
 
 
 @pytest.mark.parametrize("own", [gang("g", 1), gang("g", 1, priority=5)])

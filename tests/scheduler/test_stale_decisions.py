@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from phalanx.api.scheduling import PodGroup
-from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES
 from phalanx.scheduler.decision import Placed
 from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.policy import DEFAULT_PROFILES
 from phalanx.scheduler.queue.decision_log import NodeObserved, PodGroupObserved, PodObserved
 from phalanx.scheduler.queue.queued_entity import QueueState
 from phalanx.scheduler.queue.scheduler_state import SchedulerState

@@ -23,7 +23,7 @@ from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Binding, Decision, Placed, Refusal, UnplacedPod, Waiting
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.policy import DEFAULT_POLICY
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects, load_state
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects, load_state
 from tests.scheduler.builders import alone, basic, entity, gang, key, node, nominated, pod
 from tests.scheduler.strategies import Situation, situations
 from tests.scheduler.verifier import Verifier

@@ -19,7 +19,7 @@ from phalanx.api.core import Node, Pod
 from phalanx.api.resources import node_allocatable, nonzero_requests, pod_requests, to_amount
 from phalanx.scheduler.decision import Decision, Impossible, Placed, UnplacedPod, Waiting
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 from tests.scheduler import oracle
 from tests.scheduler import preemption_verifier as evictions
 from tests.scheduler.group_membership import GroupMembership, entity_differences
@@ -93,6 +93,10 @@ class Verifier:
         """Verify that the decision equals placing one pod at a time, in the chosen domain."""
         if isinstance(decision, Placed):
             yield from _unaccounted_members(entity, decision)
+        if isinstance(decision, Waiting) and decision.held_by:
+            if self._fits(seen, membership, entity) is False and not entity.topology_key:
+                yield f"it is held by {decision.held_by}, but does not fit without that either"
+            return
         if entity.is_composite:
             if not isinstance(decision, Placed) and self._fits(seen, membership, entity):
                 yield "it is not placed, but group by group it would be"

@@ -8,6 +8,9 @@ victims of Preempting.
     validate_entity ─▶ place_entity (greedy, then search) ─▶ Placed
         Impossible                                       └─▶ preempt ─▶ Preempting, Waiting
 
+Room that reservations keep from the entity (`reservation/`) is not used: an entity that would fit
+only there is placed elsewhere, preempts, or waits.
+
 How a group is placed:
 - Members are tried one after the other, each on its best node. Members that have a node count.
 - When the quorum is out of reach the greedy attempt ends. Where members differ or constrain each
@@ -23,17 +26,29 @@ anti-affinity. Affinity and spread must hold with and without them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from phalanx.scheduler.cluster.hypothetical import with_changes
+from msgspec.structs import replace as but
+
+from phalanx.scheduler.cluster.hypothetical import nominated_pods, with_changes
+from phalanx.scheduler.cluster.pod_index import selections_of
 from phalanx.scheduler.cluster.snapshot import Snapshot
-from phalanx.scheduler.decision import Decision
+from phalanx.scheduler.decision import (
+    CAPACITY_EVENTS,
+    ClusterEvent,
+    Decision,
+    Placed,
+    Waiting,
+)
 from phalanx.scheduler.entity import Entity, EntityRejection, reject_entity, validate_entity
-from phalanx.scheduler.group_tree_placement import place_entity
-from phalanx.scheduler.placement.group_placement import PlacementContext
+from phalanx.scheduler.group_tree_placement import GroupTreePlacement, place_entity
+from phalanx.scheduler.placement.claim_placement import hold_nominated_devices, resolve_claims
+from phalanx.scheduler.placement.group_placement import GroupPlacement, PlacementContext
 from phalanx.scheduler.placement.topology_domains import seconds_until_relaxed
 from phalanx.scheduler.policy import SchedulerPolicy
-from phalanx.scheduler.preemption.evaluator import preempt
+from phalanx.scheduler.preemption.evaluator import NOT_ALLOWED, preempt
+from phalanx.scheduler.reservation.reservation import ReservationHolds
 from phalanx.scheduler.search.solver import (
     SolverAnswer,
     SolverFunction,
@@ -44,10 +59,19 @@ from phalanx.scheduler.search.solver import (
 
 
 def decide(
-    entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy, solver: SolverFunction = no_solver
+    entity: Entity,
+    snapshot: Snapshot,
+    policy: SchedulerPolicy,
+    solver: SolverFunction = no_solver,
+    *,
+    holds: ReservationHolds | None = None,
 ) -> Decision:
     """Decide about an entity: place all members that it needs, or none."""
-    cycle = run_cycle(entity, snapshot, policy)
+    return run_steps(run_cycle(entity, snapshot, policy, holds=holds), solver)
+
+
+def run_steps(cycle: Steps[Decision], solver: SolverFunction = no_solver) -> Decision:
+    """Run a cycle to its decision."""
     state = resume_cycle(cycle)
     while isinstance(state, SolverRequest):
         state = resume_cycle(cycle, solver(state.program))
@@ -72,7 +96,13 @@ def resume_cycle(
         answer = None
 
 
-def run_cycle(entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy) -> Steps[Decision]:
+def run_cycle(
+    entity: Entity,
+    snapshot: Snapshot,
+    policy: SchedulerPolicy,
+    *,
+    holds: ReservationHolds | None = None,
+) -> Steps[Decision]:
     """Decide in steps: yields now and then, so that the caller can do other work in between.
 
     A yielded SolverRequest must be answered by sending a SolverAnswer. The snapshot must not change
@@ -80,24 +110,117 @@ def run_cycle(entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy) -> St
     """
     if impossible := validate_entity(entity):
         return impossible
+    entity = resolve_claims(entity, snapshot)
+    yield from _count_peers(entity, snapshot)
     if snapshot.nominations:
         snapshot = _with_nominated_pods(entity, snapshot)
     context = PlacementContext(snapshot, policy)
     result = yield from place_entity(entity, context)
     if isinstance(result, EntityRejection):
         return reject_entity(entity, result)
+    if holds is not None:
+        return (yield from _decide_beside_reservations(entity, context, result, holds=holds))
     if result.is_feasible:
         return result.build_placed()
     waiting = replace(result.build_waiting(), relaxation_delay=seconds_until_relaxed(entity))
     return (yield from preempt(entity, context, waiting))
 
 
+def _decide_beside_reservations(
+    entity: Entity,
+    context: PlacementContext,
+    result: GroupPlacement | GroupTreePlacement,
+    *,
+    holds: ReservationHolds,
+) -> Steps[Decision]:
+    """Decide as without reservations, but use no room that they keep from the entity.
+
+    `result` is the placement without reservations. A refused entity whose own reservation is about
+    to become free is nominated for its nodes.
+    """
+    snapshot, held_by = context.snapshot, ""
+    if result.is_feasible:
+        result = yield from _avoid_reservations(entity, context, result, holds=holds)
+        placed = result.build_placed()
+        if not holds.conflicts(entity, placed.bindings, snapshot):
+            return placed
+    if holds:
+        context = but(context, snapshot=holds.apply(snapshot))
+    if result.is_feasible:
+        held = yield from place_entity(entity, context)
+        if isinstance(held, EntityRejection):
+            return reject_entity(entity, held)
+        if held.is_feasible:
+            return held.build_placed()
+        result, held_by = held, holds.describe()
+    waiting = replace(
+        result.build_waiting(), relaxation_delay=seconds_until_relaxed(entity), held_by=held_by
+    )
+    if held_by:
+        waiting = _wake_by_reservations(waiting)
+    decision = yield from preempt(entity, context, waiting)
+    if isinstance(decision, Waiting):
+        # The room of leaving pods and of victims may be kept too.
+        leaves_room = any(True for _ in snapshot.pod_index.terminating_pods())
+        if holds and (leaves_room or decision.preemption not in ("", NOT_ALLOWED)):
+            decision = _wake_by_reservations(decision)
+        if decision.nominated or not holds.nominated:
+            return decision
+        return replace(decision, nominated=holds.nominated, starts_soon=True)
+    waiting = _wake_by_reservations(waiting)
+    bindings = decision.bindings if isinstance(decision, Placed) else decision.waiting.nominated
+    victims = () if isinstance(decision, Placed) else [victim.pod for victim in decision.victims]
+    return waiting if holds.conflicts(entity, bindings, snapshot, victims) else decision
+
+
+def _wake_by_reservations(waiting: Waiting) -> Waiting:
+    """Let changes of reservations wake an entity that fits, or could preempt, without them.
+
+    An entity that does not fit without them either waits for room alone.
+    """
+    wakes_on = waiting.wakes_on | CAPACITY_EVENTS | {ClusterEvent.RESERVATION_CHANGED}
+    return replace(waiting, wakes_on=wakes_on)
+
+
+def _avoid_reservations(
+    entity: Entity,
+    context: PlacementContext,
+    result: GroupPlacement | GroupTreePlacement,
+    *,
+    holds: ReservationHolds,
+) -> Steps[GroupPlacement | GroupTreePlacement]:
+    """Return a placement of as many members that leaves the room of reservations behind them.
+
+    First on the nodes of the entity's own reservation, then anywhere else; or else `result`.
+    """
+    snapshot, avoided = context.snapshot, holds.with_avoided
+    if avoided is None or not avoided.conflicts(entity, result.build_placed().bindings, snapshot):
+        return result
+    context = but(context, allows_search=False)
+    others = [but(context, snapshot=avoided.apply(snapshot))]
+    if (rows := holds.own_rows(snapshot)) is not None:
+        others.insert(0, but(context, nodes=rows))
+    for other in others:
+        beside = yield from place_entity(entity, other)
+        if isinstance(beside, EntityRejection) or not beside.is_feasible:
+            continue
+        if len(beside.assignments) >= len(result.assignments):
+            return beside
+    return result
+
+
+def _count_peers(entity: Entity, snapshot: Snapshot) -> Iterator[int]:
+    """Count the pods that the members' constraints select, in steps: the filters need them all."""
+    shapes = {member.shape for member in entity.members if member.shape.has_peer_constraints}
+    for peers in dict.fromkeys(shape.peer_constraints for shape in shapes):
+        for selection in selections_of(peers):
+            yield from snapshot.pod_index.count_in_steps(selection)
+
+
 def _with_nominated_pods(entity: Entity, snapshot: Snapshot) -> Snapshot:
     """Add the nominated pods of the same or a higher priority, except the entity's own."""
-    own_pods = {member.pod.metadata.key for member in entity.members}
-    nominated = [
-        nomination
-        for key, nomination in snapshot.nominations.items()
-        if nomination.priority >= entity.priority and key not in own_pods
-    ]
-    return with_changes(snapshot, added=nominated, nominated=True)
+    nominated = nominated_pods(snapshot, entity.priority, entity.pod_keys)
+    forked = with_changes(snapshot, added=nominated, nominated=True)
+    if any(pod.claim_keys for pod in nominated):
+        hold_nominated_devices(forked, nominated)
+    return forked

@@ -19,6 +19,8 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from phalanx.api.meta import Key, Ref
+from phalanx.api.other_kinds import ClaimConsumer
+from phalanx.api.wire import Object
 
 
 class ClusterEvent(StrEnum):
@@ -35,6 +37,8 @@ class ClusterEvent(StrEnum):
     MEMBER_CHANGED = "a member came or changed"
     MEMBER_GONE = "a member went"
     SEARCH_ENDED = "a long search came to an end"
+    DEVICES_CHANGED = "devices were published, freed, or are selected otherwise"
+    RESERVATION_CHANGED = "a reservation changed or ended"
 
 
 #: Events that can add or free resources.
@@ -111,6 +115,22 @@ class PlacementChoice(NamedTuple):
     feasible: int
 
 
+class ClaimReservation(Struct, frozen=True):
+    """A claim that is reserved for a pod or PodGroup, and allocated unless it already is."""
+
+    claim: Key
+    uid: str
+    consumer: ClaimConsumer
+    #: The uid of the pod for whose binding it is written.
+    pod_uid: str
+    #: The allocation as the API has it; None if the claim has one.
+    allocation: Object | None = None
+    #: The spec of a claim that is created for extended resources of the pod, and which request
+    #: serves which resource of which container; None: the claim exists.
+    spec: Object | None = None
+    request_mappings: tuple[Object, ...] = ()
+
+
 class Placed(Struct, frozen=True):
     """Enough members have a node: bind them.
 
@@ -124,6 +144,8 @@ class Placed(Struct, frozen=True):
     parts: tuple[GroupOutcome, ...] = ()
     #: The placements that it was chosen from; None without topology constraint.
     choice: PlacementChoice | None = None
+    #: The claims of the pods.
+    claims: tuple[ClaimReservation, ...] = ()
 
     @property
     def lacks_quorum(self) -> bool:
@@ -161,6 +183,18 @@ class Waiting:
     parts: tuple[GroupOutcome, ...] = ()
     #: How many of the placements were tried.
     tried: int = 0
+    #: Seconds until a terminating pod that hangs no longer counts as leaving; None for none.
+    leaving_delay: float | None = None
+    #: The reservation that keeps the room that the entity would fit in; "" if none does.
+    held_by: str = ""
+    #: Whether the nominated nodes are those of its reservation, which are about to become free.
+    starts_soon: bool = False
+
+    @property
+    def retry_delay(self) -> float | None:
+        """Seconds until time alone may change the decision; None if it never does."""
+        delays = (self.relaxation_delay, self.leaving_delay)
+        return min((delay for delay in delays if delay is not None), default=None)
 
     @property
     def choice(self) -> PlacementChoice | None:
@@ -188,10 +222,15 @@ class Preempting:
 
     waiting: Waiting
     victims: tuple[Victim, ...]
-    #: How many groups are disrupted: whole groups and trees, and single pods of groups.
+    #: How many groups are disrupted: whole groups and trees, and single pods of groups; at least
+    #: those that fall below their quorum.
     disruptions: int = 0
     #: How many evictions exceed PodDisruptionBudgets.
     violations: int = 0
+    #: The PodGroups that fall below their quorum, and were not below it before.
+    broken_groups: tuple[Key, ...] = ()
+    #: Whether no other set of victims costs less; False if the search ended at its limit.
+    optimal: bool = True
 
     @property
     def choice(self) -> PlacementChoice | None:
@@ -219,9 +258,9 @@ class Preempting:
         return self.waiting.wakes_on
 
     @property
-    def relaxation_delay(self) -> float | None:
-        """Seconds until a wider topology level is allowed; None if none ever is."""
-        return self.waiting.relaxation_delay
+    def retry_delay(self) -> float | None:
+        """Seconds until time alone may change the decision; None if it never does."""
+        return self.waiting.retry_delay
 
     @property
     def lacks_quorum(self) -> bool:
@@ -242,6 +281,11 @@ class Impossible:
     #: The groups of a tree; empty for a PodGroup without parent.
     parts: tuple[GroupOutcome, ...] = ()
     relaxation_delay: float | None = None
+
+    @property
+    def retry_delay(self) -> float | None:
+        """Seconds until time alone may change the decision; None if it never does."""
+        return self.relaxation_delay
 
     @property
     def choice(self) -> PlacementChoice | None:
@@ -309,7 +353,20 @@ class SchedulingGated:
     gates: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class MissingClaims:
+    """These pods of the entity have claims that are not there yet, or are being deleted."""
+
+    pods: tuple[str, ...]
+    problem: str
+
+
 #: Why an entity is not tried.
 UnreadyReason = (
-    MissingGroup | MissingMembers | MissingGroups | IncompleteGroupTree | SchedulingGated
+    MissingGroup
+    | MissingMembers
+    | MissingGroups
+    | IncompleteGroupTree
+    | SchedulingGated
+    | MissingClaims
 )

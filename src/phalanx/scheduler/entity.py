@@ -12,13 +12,14 @@ reads the entity alone. The messages about unequal members are those of Kubernet
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from msgspec import Struct
 
 from phalanx.api.core import Pod, PodSpec
 from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, Key, Ref
+from phalanx.api.scheduling import PodGroup
 from phalanx.scheduler.cluster.group_tree import Group
 from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.decision import (
@@ -61,6 +62,13 @@ class Entity:
     children: tuple[Entity, ...] = ()
     #: For how many seconds the entity has been ready to be tried.
     waited_seconds: float = 0.0
+    #: When the attempt began, in seconds since the epoch: the time of the decision.
+    attempted_at: float = 0.0
+
+    @property
+    def pod_keys(self) -> frozenset[Key]:
+        """The pending pods."""
+        return frozenset(member.pod.metadata.key for member in self.members)
 
     @property
     def key(self) -> Key:
@@ -188,6 +196,7 @@ def _check_supported_features(entity: Entity, specs: list[PodSpec]) -> EntityRej
     return None
 
 
+EntityCheck = Callable[[Entity, list[PodSpec]], EntityRejection | None]
 #: `_is_consistent` must cover every check: checks run only for entities that are not consistent.
 POD_CHECKS = (_check_supported_features,)
 GROUP_CHECKS = (
@@ -196,6 +205,8 @@ GROUP_CHECKS = (
     _check_preemption_policies,
     _check_supported_features,
 )
+#: The checks of a group whose members may have different priorities.
+MEMBER_PRIORITY_CHECKS = (_check_scheduler_names, _check_supported_features)
 
 
 def validate_entity(entity: Entity) -> Impossible | None:
@@ -205,10 +216,18 @@ def validate_entity(entity: Entity) -> Impossible | None:
     specs = [member.pod.spec for member in entity.members] + [
         pod.spec for pod in entity.other_members
     ]
-    for check in GROUP_CHECKS if entity.group else POD_CHECKS:
+    for check in _select_checks(entity):
         if rejection := check(entity, specs):
             return reject_entity(entity, rejection)
     return None
+
+
+def _select_checks(entity: Entity) -> tuple[EntityCheck, ...]:
+    if entity.group is None:
+        return POD_CHECKS
+    if isinstance(entity.group, PodGroup) and entity.group.takes_member_priority:
+        return MEMBER_PRIORITY_CHECKS
+    return GROUP_CHECKS
 
 
 def _is_consistent(entity: Entity) -> bool:
@@ -228,6 +247,19 @@ def _is_consistent(entity: Entity) -> bool:
         parent_spec = entity.group.spec
         priority, policy = parent_spec.priority, parent_spec.preemption_policy or policy
     return pods.count((name, priority, policy, "")) == len(pods)
+
+
+def reject_after_error(entity: Entity, error: Exception) -> Impossible:
+    """Return the decision about an entity whose cycle raised: retried with back-off."""
+    return reject_entity(
+        entity,
+        EntityRejection(
+            SCHEDULER_ERROR,
+            f"the scheduler failed on this {entity.ref.kind} ({type(error).__name__}: {error}) and "
+            "retries with back-off; the traceback is in the log of the scheduler",
+            "report the traceback in the log of the scheduler as a bug",
+        ),
+    )
 
 
 def reject_entity(entity: Entity, rejection: EntityRejection) -> Impossible:

@@ -21,6 +21,7 @@ from phalanx.scheduler.decision import (
     GroupOutcome,
     Impossible,
     IncompleteGroupTree,
+    MissingClaims,
     MissingGroup,
     MissingGroups,
     MissingMembers,
@@ -142,10 +143,27 @@ def _explain_placed(decision: Placed) -> Explanation:
 
 def _explain_waiting(decision: Waiting) -> Explanation:
     message = _describe_waiting(decision)
+    if decision.held_by:
+        pods = tuple(
+            PodMessage(pod, uid, decision.reason, message=message) for pod, uid, _ in decision.pods
+        )
+        held = [part._replace(waiting=None) for part in decision.parts]
+        groups = tuple(_group_message(part, decision.reason, message) for part in held)
+        return Explanation(decision.reason, message, pods, groups=groups)
     # A group that waits for the whole tree gets the message of the tree, preemption included.
-    own_waiting = replace(decision, preemption="", nominated=(), relaxation_delay=None, parts=())
+    own_waiting = replace(
+        decision,
+        preemption="",
+        nominated=(),
+        relaxation_delay=None,
+        leaving_delay=None,
+        starts_soon=False,
+        parts=(),
+    )
     parts = [
-        part._replace(waiting=None) if part.waiting == own_waiting else part
+        part._replace(waiting=None)
+        if part.waiting and replace(part.waiting, wakes_on=decision.wakes_on) == own_waiting
+        else part
         for part in decision.parts
     ]
     groups = tuple(_group_message(part, decision.reason, message) for part in parts)
@@ -190,6 +208,8 @@ def describe_unready(unready: UnreadyReason) -> str:
             return message
         case SchedulingGated(pods, gates):
             return f"waiting for scheduling gates {', '.join(gates)} of {_join_names(pods)}"
+        case MissingClaims(pods, problem):
+            return f"waiting for the resource claims of {_join_names(pods)}: {problem}"
         case _:
             assert_never(unready)
 
@@ -220,6 +240,9 @@ def rank_cures(decision: Decision, verified: Iterable[VerifiedCure]) -> list[Cur
 
 
 def _describe_waiting(decision: Waiting) -> str:
+    if decision.held_by:
+        text = f"held by a reservation for {decision.held_by}"
+        return f"{text}, preemption: {decision.preemption}" if decision.preemption else text
     if decision.group is None:
         text = "".join(describe_refusal(pod.refusal) for pod in decision.pods if pod.refusal)
         return f"{text} preemption: {decision.preemption}" if decision.preemption else text

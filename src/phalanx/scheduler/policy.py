@@ -1,18 +1,35 @@
-"""The scheduling policy: the enabled filters, the weighted scores, and settings of a profile.
+"""Policies, profiles and back-off: the settings by which a scheduler places pods.
 
-A cycle reads a policy and never changes it. `configuration/` builds policies from files;
-`DEFAULT_POLICY` enables every in-tree plugin with its default weight.
+A `SchedulerPolicy` holds the enabled filters, the weighted scores and other settings of one
+profile. A cycle reads a policy and never changes it. `DEFAULT_POLICY` enables every in-tree plugin
+with its default weight.
+
+`Profiles` are the schedulers that one process runs, each with a name and a policy. A pod selects a
+profile by `spec.schedulerName`; pods of other names belong to other schedulers. All profiles share
+one queue and one `BackOff`: how long a rejected entity waits before its next attempt.
+`configuration/` builds profiles from files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass, field, replace
+from math import sqrt
+from typing import Any, NamedTuple, TypeVar
 
+from phalanx.api.core import DEFAULT_SCHEDULER
+from phalanx.api.feature_gates import (
+    GANG_SCHEDULING,
+    POD_GROUP_PREEMPTION_POLICY,
+    WORKLOAD_AWARE_PREEMPTION,
+    FeatureGates,
+)
 from phalanx.scheduler.cluster.peer_constraints import SYSTEM_DEFAULTS, SpreadDefaults
+from phalanx.scheduler.cluster.pod_shape import PodShape
+from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.plugins.load_scoring import CPU_AND_MEMORY, ResourceWeight
 from phalanx.scheduler.plugins.plugin import (
+    MAX_WEIGHT,
     Filter,
     LoadScore,
     NormalizedScore,
@@ -20,6 +37,17 @@ from phalanx.scheduler.plugins.plugin import (
     StaticScore,
 )
 from phalanx.scheduler.plugins.registry import CAPACITY_FILTER_NAMES, IN_TREE_PLUGINS
+from phalanx.scheduler.plugins.reservation import ReservationArgs
+
+_MAX_DOUBLINGS = 32
+#: Seconds until the next attempt where back-off is disabled and no event wakes the entity.
+MAX_UNSCHEDULABLE_SECONDS = 300.0
+
+#: The scores that only break ties between nodes for pods that are packed. At their default weights
+#: they differ by at most 250, so that PACKED_WEIGHT makes one per cent of the packed resource count
+#: more.
+TIE_BREAKING_SCORES = ("NodeResourcesFit", "NodeResourcesBalancedAllocation", "ImageLocality")
+PACKED_WEIGHT = 128
 
 _S = TypeVar("_S", LoadScore, StaticScore, NormalizedScore)
 
@@ -61,19 +89,50 @@ class SchedulerPolicy:
     #: Whether single pods, and groups, may preempt.
     pods_preempt: bool = True
     groups_preempt: bool = True
+    #: Which waiting entities get a reservation, and when.
+    reservation: ReservationArgs = field(default_factory=ReservationArgs)
     #: Whether `unmodelled_filters` names any; cycles read it often.
     has_unmodelled_filters: bool = field(init=False)
+    #: Whether the filters are those of the in-tree plugins, none of them with arguments.
+    has_default_filters: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        has_hard_defaults = any(spread.is_hard for spread in self.spread_defaults.spreads)
+        is_default = self.filters == _default_filters() and not has_hard_defaults
+        object.__setattr__(self, "has_default_filters", is_default)
         object.__setattr__(self, "has_unmodelled_filters", bool(self.unmodelled_filters))
 
     def allows_preemption(self, *, is_group: bool) -> bool:
         """Whether other pods may be evicted for a group, or for a single pod."""
         return self.groups_preempt if is_group else self.pods_preempt
 
-    def scores_of(self, kind: type[_S]) -> list[tuple[int, _S]]:
-        """The scores of one kind, with their weights."""
-        return [(one.weight, one.score) for one in self.scores if isinstance(one.score, kind)]
+    def packed_resources(self, shape: PodShape) -> tuple[ResourceWeight, ...]:
+        """The resources by which pods of a shape are packed; none for most pods.
+
+        Where the arguments of NodeResourcesFit name resources, these alone decide.
+        """
+        if self.packing_resources != CPU_AND_MEMORY:
+            return ()
+        packing = (one.score for one in self.scores if isinstance(one.score, LoadScore))
+        found = (one.packed_resources(shape) for one in packing if one.packed_resources)
+        return next(filter(None, found), ())
+
+    def scores_of(self, kind: type[_S], shape: PodShape) -> list[tuple[int, _S]]:
+        """The scores of one kind, with their weights for a shape.
+
+        Pods are packed by a weight that leaves room for their preferences: one GPU more or less in
+        use must not outweigh an affinity. So that it still outweighs all scores of load, those
+        count a 128th for packed pods: every other weight is multiplied instead.
+        """
+        is_packed, found = bool(self.packed_resources(shape)), []
+        for name, weight, score in self.scores:
+            is_packing = isinstance(score, LoadScore) and score.packed_resources is not None
+            if not isinstance(score, kind) or (is_packing and not is_packed):
+                continue
+            if is_packed and name not in TIE_BREAKING_SCORES:
+                weight = min(weight * PACKED_WEIGHT, MAX_WEIGHT)
+            found.append((weight, score))
+        return found
 
     @property
     def checks_capacity(self) -> bool:
@@ -91,3 +150,68 @@ class SchedulerPolicy:
 
 
 DEFAULT_POLICY = SchedulerPolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """Seconds after the first failure, doubled with each further failure up to a maximum.
+
+    The maximum grows with the square root of the number of pods. `max_seconds=0` disables back-off:
+    an unschedulable entity waits for an event, and one that failed to bind is tried at once.
+    """
+
+    initial_seconds: float = 1.0
+    max_seconds: float = 10.0
+
+    def delay_after(self, failures: int, pods: int) -> float:
+        """Return the seconds to wait after consecutive failures of an entity of so many pods."""
+        if not self.max_seconds:
+            return MAX_UNSCHEDULABLE_SECONDS
+        doublings = min(max(failures, 1) - 1, _MAX_DOUBLINGS)
+        return min(self.initial_seconds * (1 << doublings), self.max_seconds * sqrt(max(pods, 1)))
+
+
+DEFAULT_BACKOFF = BackOff()
+
+
+@dataclass(frozen=True, slots=True)
+class Profiles:
+    """The policies by scheduler name, and the settings that all of them share."""
+
+    policies: Mapping[str, SchedulerPolicy]
+    back_off: BackOff = DEFAULT_BACKOFF
+    #: Whether the members of a group are placed together; otherwise every pod is placed alone.
+    groups: bool = True
+    #: Whether a group's own preemptionPolicy counts; otherwise that of its pods does.
+    preemption_policies: bool = True
+    #: The configuration file that the profiles were read from; None without a file.
+    configuration: dict[str, Any] | None = None
+
+    def policy(self, entity: Entity) -> SchedulerPolicy:
+        """The policy for an entity. Members that name different schedulers are rejected later."""
+        return self.policies[entity.scheduler_name]
+
+    @property
+    def groups_preempt(self) -> bool:
+        """Whether any profile preempts for groups."""
+        return any(policy.groups_preempt for policy in self.policies.values())
+
+    @property
+    def without_group_preemption(self) -> Profiles:
+        """The same profiles, none of which preempts for groups."""
+        policies = {n: replace(p, groups_preempt=False) for n, p in self.policies.items()}
+        return replace(self, policies=policies)
+
+
+DEFAULT_PROFILES = Profiles({DEFAULT_SCHEDULER: DEFAULT_POLICY})
+
+
+def apply_feature_gates(gates: FeatureGates, profiles: Profiles = DEFAULT_PROFILES) -> Profiles:
+    """The profiles without the features that are disabled."""
+    if not gates.is_enabled(WORKLOAD_AWARE_PREEMPTION):
+        profiles = profiles.without_group_preemption
+    return replace(
+        profiles,
+        groups=gates.is_enabled(GANG_SCHEDULING),
+        preemption_policies=gates.is_enabled(POD_GROUP_PREEMPTION_POLICY),
+    )

@@ -12,10 +12,15 @@ from msgspec.structs import replace
 from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Key, pod_group_ref
 from phalanx.scheduler.cluster.cache import SchedulerCache
+from phalanx.scheduler.cluster.cluster_delta import ClusterDelta
 from phalanx.scheduler.cluster.snapshot import CPU, Snapshot
 from phalanx.scheduler.decision import Binding, ClusterEvent
 from tests.scheduler.builders import cluster, gang, key, node, pod
 from tests.scheduler.strategies import NODE_NAMES, nodes, pods
+
+
+def events(*changes: ClusterDelta | None) -> list[ClusterEvent]:
+    return [change.event for change in changes if change is not None]
 
 
 def used(cache: SchedulerCache, name: str) -> int:
@@ -32,11 +37,12 @@ def binding(one: Pod, on: str) -> Binding:
 
 def test_nodes_are_added_changed_and_removed() -> None:
     cache = SchedulerCache()
-    assert cache.update_node("a", node("a")) is ClusterEvent.NODE_ADDED
+    assert events(cache.update_node("a", node("a"))) == [ClusterEvent.NODE_ADDED]
     assert cache.snapshot().names == ["a"]
-    assert cache.update_node("a", node("a", cordoned=True)) is ClusterEvent.NODE_UPDATED
+    cordoned = cache.update_node("a", node("a", cordoned=True))
+    assert events(cordoned) == [ClusterEvent.NODE_UPDATED]
     assert cache.snapshot().cordoned.tolist() == [True]
-    assert cache.update_node("a", None) is ClusterEvent.POD_PLACED, (
+    assert events(cache.update_node("a", None)) == [ClusterEvent.POD_PLACED], (
         "affinity and spread no longer count its pods"
     )
     assert cache.snapshot().names == []
@@ -84,23 +90,25 @@ def test_a_new_resource_gets_a_column_in_every_row() -> None:
 
 def test_a_bound_pod_uses_resources_until_it_has_ended() -> None:
     cache = cluster([node("a")])
-    assert cache.update_pod(key("p"), pod("p", on="a", cpu="1")) == (ClusterEvent.POD_PLACED,)
+    assert events(*cache.update_pod(key("p"), pod("p", on="a", cpu="1"))) == [
+        ClusterEvent.POD_PLACED
+    ]
     assert used(cache, "a") == 1000
-    assert cache.update_pod(key("p"), pod("p", on="a", cpu="1", phase="Succeeded")) == (
-        ClusterEvent.POD_GONE,
-    )
+    assert events(*cache.update_pod(key("p"), pod("p", on="a", cpu="1", phase="Succeeded"))) == [
+        ClusterEvent.POD_GONE
+    ]
     assert used(cache, "a") == 0
 
 
 def test_a_terminating_pod_uses_resources_but_is_no_live_member() -> None:
     cache = cluster([node("a")], [pod("p", "g", on="a", cpu="1")])
     assert cache.snapshot().member_counts == {key("g"): 1}
-    assert cache.update_pod(key("p"), pod("p", "g", on="a", cpu="1", deleting=True)) == (
-        ClusterEvent.POD_PLACED,
-    )
+    assert events(*cache.update_pod(key("p"), pod("p", "g", on="a", cpu="1", deleting=True))) == [
+        ClusterEvent.POD_PLACED
+    ]
     assert used(cache, "a") == 1000
     assert cache.snapshot().member_counts == {}
-    assert cache.update_pod(key("p"), None) == (ClusterEvent.POD_GONE,)
+    assert events(*cache.update_pod(key("p"), None)) == [ClusterEvent.POD_GONE]
 
 
 def test_a_pod_on_an_unknown_node_counts_when_the_node_is_added() -> None:
@@ -125,7 +133,7 @@ def test_pods_outlive_their_node() -> None:
 def test_a_status_change_of_a_running_pod_changes_no_row() -> None:
     cache = cluster([node("a")], [pod("p", on="a", cpu="1")])
     snapshot = cache.snapshot()
-    assert cache.update_pod(key("p"), pod("p", on="a", cpu="1", phase="Running")) == ()
+    assert events(*cache.update_pod(key("p"), pod("p", on="a", cpu="1", phase="Running"))) == []
     assert cache.snapshot().changed_rows == snapshot.changed_rows == []
 
 
@@ -137,7 +145,9 @@ def test_a_resized_running_pod_uses_its_new_requests() -> None:
 
 def test_a_recreated_pod_replaces_the_deleted_one() -> None:
     cache = cluster([node("a"), node("b")], [pod("p", uid="1", on="a", cpu="1")])
-    assert cache.update_pod(key("p"), pod("p", uid="2", cpu="1")) == (ClusterEvent.POD_GONE,)
+    assert events(*cache.update_pod(key("p"), pod("p", uid="2", cpu="1"))) == [
+        ClusterEvent.POD_GONE
+    ]
     assert used(cache, "a") == 0
 
 
@@ -178,7 +188,7 @@ def test_forgetting_an_assumption_frees_its_resources() -> None:
     one = pod("p", "g", cpu="1")
     cache = cluster([node("a")], [one])
     cache.assume([binding(one, "a")])
-    assert cache.forget([binding(one, "a")]) == (ClusterEvent.POD_GONE,)
+    assert events(*cache.forget([binding(one, "a")])) == [ClusterEvent.POD_GONE]
     assert used(cache, "a") == 0
     assert cache.snapshot().member_counts == {}
     cache.assume([binding(one, "a")])
@@ -188,7 +198,7 @@ def test_forgetting_an_assumption_frees_its_resources() -> None:
 def test_a_bound_pod_is_not_forgotten() -> None:
     one = pod("p", on="a", cpu="1")
     cache = cluster([node("a")], [one])
-    assert cache.forget([binding(one, "a")]) == ()
+    assert events(*cache.forget([binding(one, "a")])) == []
     assert used(cache, "a") == 1000
 
 
@@ -204,7 +214,7 @@ def test_deleting_an_assumed_pod_frees_its_resources() -> None:
     one = pod("p", cpu="1")
     cache = cluster([node("a")], [one])
     cache.assume([binding(one, "a")])
-    assert cache.update_pod(key("p"), None) == (ClusterEvent.POD_GONE,)
+    assert events(*cache.update_pod(key("p"), None)) == [ClusterEvent.POD_GONE]
     assert used(cache, "a") == 0
 
 
@@ -384,11 +394,11 @@ def test_a_cache_after_many_events_equals_a_cache_of_the_final_objects(
 def test_binding_a_pod_elsewhere_frees_its_nominated_node() -> None:
     cache = cluster([node("a"), node("b")], [pod("p", cpu="1")])
     cache.nominate([Binding(key("p"), "uid-p", "a")])
-    assert ClusterEvent.POD_GONE in cache.nominate([Binding(key("p"), "uid-p", "b")])
-    assert ClusterEvent.POD_GONE not in cache.assume([Binding(key("p"), "uid-p", "b")])
+    assert ClusterEvent.POD_GONE in events(*cache.nominate([Binding(key("p"), "uid-p", "b")]))
+    assert ClusterEvent.POD_GONE not in events(*cache.assume([Binding(key("p"), "uid-p", "b")]))
     other = cluster([node("a"), node("b")], [pod("p", cpu="1")])
     other.nominate([Binding(key("p"), "uid-p", "a")])
-    assert ClusterEvent.POD_GONE in other.assume([Binding(key("p"), "uid-p", "b")])
+    assert ClusterEvent.POD_GONE in events(*other.assume([Binding(key("p"), "uid-p", "b")]))
 
 
 def test_events_of_all_pods_of_a_gang_are_returned() -> None:
@@ -396,17 +406,21 @@ def test_events_of_all_pods_of_a_gang_are_returned() -> None:
     cache = cluster([node("a"), node("b")], pair)
     cache.nominate([Binding(key("p"), "uid-p", "a")])
     placed = [Binding(key("p"), "uid-p", "b"), Binding(key("q"), "uid-q", "b")]
-    assert cache.assume(placed) == (ClusterEvent.POD_GONE, ClusterEvent.POD_PLACED)
+    assert events(*cache.assume(placed)) == [
+        ClusterEvent.POD_GONE,
+        ClusterEvent.POD_PLACED,
+        ClusterEvent.POD_PLACED,
+    ]
     cache.nominate([Binding(key("q"), "uid-q", "b")])
-    assert cache.forget(placed) == (ClusterEvent.POD_GONE,)
-    assert cache.forget(placed) == ()
+    assert events(*cache.forget(placed)) == [ClusterEvent.POD_GONE, ClusterEvent.POD_GONE]
+    assert events(*cache.forget(placed)) == []
 
 
 def test_a_victim_observed_to_terminate_causes_an_event() -> None:
     cache = cluster([node("a")], [pod("p", on="a", cpu="1")])
     cache.mark_evicting([(key("p"), "uid-p")])
     assert cache.evicting_pods() == [(key("p"), "uid-p")]
-    assert cache.update_pod(key("p"), pod("p", on="a", cpu="1", deleting=True)) == (
-        ClusterEvent.POD_PLACED,
-    )
+    assert events(*cache.update_pod(key("p"), pod("p", on="a", cpu="1", deleting=True))) == [
+        ClusterEvent.POD_PLACED
+    ]
     assert cache.evicting_pods() == []

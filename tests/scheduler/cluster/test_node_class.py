@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from phalanx.api.core import ContainerPort
-from phalanx.scheduler.cluster import node_class as node_class_module
-from phalanx.scheduler.cluster.node_class import NodeClassPool
+from phalanx.scheduler.cluster import snapshot as snapshot_module
 from phalanx.scheduler.cluster.pod_shape import HostPort, RequestVector, shape_of
-from phalanx.scheduler.cluster.snapshot import CPU, MEMORY, PODS
+from phalanx.scheduler.cluster.snapshot import CPU, MEMORY, PODS, NodeClassPool
 from phalanx.scheduler.placement import node_scores as node_scores_module
 from phalanx.scheduler.placement.node_scores import NODE_SCORES, node_scores_of
 from phalanx.scheduler.placement.placement_simulation import PlacementSimulation
@@ -79,7 +78,7 @@ def test_bounded_memos_do_not_change_placements(
         return [simulation.place(one) for one in members]
 
     before = place_all()
-    monkeypatch.setattr(node_class_module, "_LIMIT", 2)
+    monkeypatch.setattr(snapshot_module, "_POOL_LIMIT", 2)
     monkeypatch.setattr(node_scores_module, "_NODE_CLASSES_LIMIT", 2)
     NODE_SCORES.of(snapshot).clear()
     assert place_all() == before

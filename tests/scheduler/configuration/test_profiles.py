@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from phalanx.api.feature_gates import DEFAULT_GATES as GATES
 from phalanx.api.feature_gates import resolve_gates
-from phalanx.scheduler.backoff import MAX_UNSCHEDULABLE_SECONDS, BackOff
-from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES, apply_feature_gates
+from phalanx.scheduler.cluster.cluster_delta import ClusterDelta
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import ClusterEvent, Impossible, Placed, Waiting
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.placement.node_scores import NODE_SCORES
+from phalanx.scheduler.policy import (
+    DEFAULT_PROFILES,
+    MAX_UNSCHEDULABLE_SECONDS,
+    BackOff,
+    apply_feature_gates,
+)
 from phalanx.scheduler.queue.scheduling_queue import SchedulingQueue
 from tests.scheduler.builders import cluster, entity, gang, key, node, pod
 from tests.scheduler.configurations import load_configuration
@@ -105,7 +110,7 @@ def test_without_back_off_a_refused_pod_waits_for_an_event() -> None:
     one.observe_pod(pod("p"), 0.0)
     pop_and_refuse(one, 0.0)
     assert one.pop(0.0) is None
-    one.wake(ClusterEvent.NODE_ADDED, 1.0)
+    one.wake(ClusterDelta(ClusterEvent.NODE_ADDED), 1.0)
     pop_and_refuse(one, 1.0)
     assert one.next_backoff_end() == 1.0 + MAX_UNSCHEDULABLE_SECONDS
 

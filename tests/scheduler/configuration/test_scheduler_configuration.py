@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.scheduler.backoff import BackOff
 from phalanx.scheduler.cluster.peer_constraints import SYSTEM_DEFAULTS
-from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES
 from phalanx.scheduler.configuration.scheduler_configuration import parse_configuration
-from phalanx.scheduler.policy import DEFAULT_POLICY, SchedulerPolicy
+from phalanx.scheduler.policy import DEFAULT_POLICY, DEFAULT_PROFILES, BackOff, SchedulerPolicy
 from tests.scheduler.configurations import (
     Profile,
     configuration_file,
@@ -70,7 +68,7 @@ def test_every_profile_is_a_scheduler() -> None:
     off = {"score": {"disabled": [{"name": "*"}]}}
     found = load_configuration({"schedulerName": "a"}, {"schedulerName": "b", "plugins": off})
     assert [(name, len(weights(one))) for name, one in found.profiles.policies.items()] == [
-        ("a", 7),
+        ("a", 10),
         ("b", 0),
     ]
 
@@ -114,7 +112,7 @@ def test_leader_election_and_client_connection_are_kept() -> None:
 
 
 def test_plugins_that_are_not_implemented_may_be_named() -> None:
-    volumes = [{"name": name} for name in ("VolumeBinding", "DynamicResources", "VolumeZone")]
+    volumes = [{"name": name} for name in ("VolumeBinding", "NodeVolumeLimits", "VolumeZone")]
     for points in ({"multiPoint": {"disabled": volumes}}, {"filter": {"enabled": volumes}}):
         found = load_configuration({"plugins": points})
         (one,) = found.profiles.policies.values()
@@ -214,7 +212,8 @@ SCORES = ", ".join(
     for name in (
         "TaintToleration", "NodeAffinity", "NodeResourcesFit", "VolumeBinding",
         "PodTopologySpread", "InterPodAffinity", "DynamicResources",
-        "NodeResourcesBalancedAllocation", "ImageLocality",
+        "NodeResourcesBalancedAllocation", "ImageLocality", "ExtendedResourcePacking",
+        "ExtendedResourceAvoidance",
     )
 )  # fmt: skip
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from phalanx.scheduler.configuration.strict_decoding import decode_strictly, drop_nulls
+from phalanx.scheduler.configuration.scheduler_configuration import decode_strictly, drop_nulls
 from phalanx.scheduler.plugins.arguments import Int32
 
 

@@ -10,7 +10,6 @@ from phalanx.api.core import Node, Pod, Taint
 from phalanx.api.meta import Ref, composite_pod_group_ref, pod_group_ref, pod_ref
 from phalanx.api.scheduling import TOPOLOGY_ANNOTATION
 from phalanx.scheduler.cluster.group_tree import Group
-from phalanx.scheduler.configuration.profiles import Profiles
 from phalanx.scheduler.diagnosis.diagnosis import (
     EMPTY,
     FITS,
@@ -20,8 +19,8 @@ from phalanx.scheduler.diagnosis.diagnosis import (
     diagnose,
 )
 from phalanx.scheduler.explain import CureKind
-from phalanx.scheduler.policy import DEFAULT_POLICY, SchedulerPolicy
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects
+from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles, SchedulerPolicy
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 from tests.scheduler.builders import composite, gang, key, node, pod
 
 

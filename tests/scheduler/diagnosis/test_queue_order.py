@@ -15,7 +15,7 @@ from phalanx.scheduler.diagnosis.queue_order import (
     in_namespace,
     list_workloads,
 )
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 from tests.builders import gang, pod, pod_group
 
 EARLY, LATE = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"

@@ -20,7 +20,7 @@ from phalanx.scheduler.diagnosis.what_if import (
     with_nodes,
     without_node,
 )
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 from tests.builders import gang, node, pod
 
 EARLY, LATE = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from phalanx.api.core import Toleration
-from phalanx.scheduler.cluster import node_class as node_class_module
+from phalanx.scheduler.cluster import snapshot as snapshot_module
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Refusal
 from phalanx.scheduler.placement import node_scores as node_scores_module
@@ -124,7 +124,7 @@ def test_sort_stride_and_memo_limits_do_not_change_decisions(
     usual = decide(situation.entity, situation.cache().snapshot(), DEFAULT_POLICY)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_scores_module, "_STRIDE", 1)
-        patch.setattr(node_class_module, "_LIMIT", 2)
+        patch.setattr(snapshot_module, "_POOL_LIMIT", 2)
         patch.setattr(node_scores_module, "_NODE_CLASSES_LIMIT", 2)
         assert decide(situation.entity, situation.cache().snapshot(), DEFAULT_POLICY) == usual
 

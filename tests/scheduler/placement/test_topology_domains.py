@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as replace_fields
 
 from phalanx.api.core import Node, Pod
+from phalanx.api.resources import pod_requests
 from phalanx.api.scheduling import PodGroup, SchedulingConstraints, TopologyConstraint
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import (
@@ -182,26 +183,40 @@ def test_a_basic_group_is_placed_in_the_rack_that_holds_most_members() -> None:
 def place_with_oracle(situation: Situation, key: str) -> tuple[dict[str, str], int]:
     """Try every placement with the oracle; return the best feasible one and their number."""
     values = sorted({n.metadata.labels[key] for n in situation.nodes if key in n.metadata.labels})
-    offers: list[tuple[str, dict[str, str], int]] = []
+    offers: list[tuple[str, dict[str, str], set[str], int, OracleCluster]] = []
     for value in values:
         oracle_cluster = situation.oracle_cluster()
         inside = {n: m for n, m in oracle_cluster.nodes.items() if m.labels.get(key) == value}
         answer = oracle.place(situation.entity, oracle_cluster, 0, inside)
         if answer.bindings:
-            offers.append((value, answer.bindings, _utilization(OracleCluster(inside))))
-    most = max((len(bindings) for _, bindings, _ in offers), default=0)
-    ranked = sorted(offers, key=lambda o: (-(len(o[1]) * 100 // most + o[2]), o[0]))
+            pods = {m.pod.metadata.name: m.pod for m in situation.entity.members}
+            placed = [(pods[name], inside[where]) for name, where in answer.bindings.items()]
+            avoided = sum(oracle.avoids(one, where, oracle_cluster) for one, where in placed)
+            packed = {name for one, _ in placed for name in pod_requests(one) if "/" in name}
+            offers.append((value, answer.bindings, packed, avoided, OracleCluster(inside)))
+    most = max((len(offer[1]) for offer in offers), default=0)
+
+    def score(offer: tuple[str, dict[str, str], set[str], int, OracleCluster]) -> int:
+        _, bindings, packed, avoided, domain = offer
+        members = len(bindings) * 100 // most * 100
+        return members + _utilization(domain, packed) - 20_000 * avoided // len(bindings)
+
+    ranked = sorted(offers, key=lambda offer: (-score(offer), offer[0]))
     return (ranked[0][1] if ranked else {}), len(values)
 
 
-def _utilization(cluster: OracleCluster) -> int:
-    shares = []
-    for name in ("cpu", "memory"):
+def _utilization(cluster: OracleCluster, packed: set[str]) -> int:
+    """In hundredths of a per cent; CPU and memory are cut to per cents."""
+    shares, unit = [], 1 if packed else 100
+    for name in packed or ("cpu", "memory"):
         allocatable = sum(node.allocatable.get(name, 0) for node in cluster.nodes.values())
-        requested = sum(node.nonzero_requested[name] for node in cluster.nodes.values())
+        requested = sum(
+            (node.requested if packed else node.nonzero_requested)[name]
+            for node in cluster.nodes.values()
+        )
         if allocatable:
-            shares.append(min(requested, allocatable) * 100 // allocatable)
-    return sum(shares) // len(shares) if shares else 0
+            shares.append(min(requested, allocatable) * (10_000 // unit) // allocatable)
+    return sum(shares) // len(shares) * unit if shares else 0
 
 
 @given(situations(), st.sampled_from(["zone", "disk"]))

@@ -21,14 +21,19 @@ from tests.scheduler.oracle_settings import OracleSettings
 from tests.scheduler.strategies import Situation, situations
 
 FIT, BALANCE = "NodeResourcesFit", "NodeResourcesBalancedAllocation"
-ORACLE_SCORES = {FIT: oracle.allocation, BALANCE: oracle.balanced_allocation}
+PACKING = "ExtendedResourcePacking"
+ORACLE_SCORES = {
+    FIT: oracle.allocation,
+    BALANCE: oracle.balanced_allocation,
+    PACKING: oracle.packing,
+}
 
 
 @st.composite
 def resource_profiles(draw: st.DrawFn) -> Profile:
     """A profile with arguments for the scores that depend on load."""
     return {
-        "pluginConfig": [{"name": name, "args": draw(ARGUMENTS[name])} for name in (FIT, BALANCE)]
+        "pluginConfig": [{"name": name, "args": draw(ARGUMENTS[name])} for name in ORACLE_SCORES]
     }
 
 

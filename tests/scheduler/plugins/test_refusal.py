@@ -20,9 +20,9 @@ from phalanx.api.selectors import LabelRequirement
 from phalanx.scheduler.cluster.node_constraints import NodeSelectorTerm, tolerates
 from phalanx.scheduler.cluster.pod_shape import shape_of
 from phalanx.scheduler.decision import ClusterEvent, Refusal
+from phalanx.scheduler.plugins.filtering import build_refusal, run_filter
 from phalanx.scheduler.plugins.node_affinity import node_affinity_filter
 from phalanx.scheduler.plugins.plugin_context import initial_context
-from phalanx.scheduler.plugins.refusal import build_refusal, run_filter
 from phalanx.scheduler.policy import DEFAULT_POLICY
 from tests.scheduler import oracle
 from tests.scheduler.builders import cluster, node, pod

@@ -7,24 +7,33 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace as altered
 
-from phalanx.api.core import ContainerPort, Node, Pod
+from phalanx.api.core import (
+    Affinity,
+    ContainerPort,
+    Node,
+    Pod,
+    PodAffinity,
+    PodAffinityTerm,
+)
 from phalanx.api.meta import ObjectMeta, pod_group_ref
-from phalanx.api.policy import (
+from phalanx.api.other_kinds import (
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
 )
 from phalanx.scheduler.cluster.cache import SchedulerCache
-from phalanx.scheduler.cluster.group_tree import Group
+from phalanx.scheduler.cluster.group_tree import Group, group_ref
+from phalanx.scheduler.cluster.pod_index import PodIndex
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Binding, Decision, Placed, Preempting, Waiting
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.group_tree_placement import PlacementResult, place_entity
 from phalanx.scheduler.placement.group_placement import PlacementContext
 from phalanx.scheduler.policy import DEFAULT_POLICY, SchedulerPolicy
-from phalanx.scheduler.preemption import evaluator as preemption
+from phalanx.scheduler.preemption import plan_search, victim_search
 from phalanx.scheduler.preemption.evaluator import NOT_ALLOWED, NOT_HELPFUL, VICTIMS_TERMINATING
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects, load_state
+from phalanx.scheduler.preemption.victim_search import assignments_hold
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects, load_state
 from phalanx.scheduler.search.solver import Steps
 from tests.scheduler.builders import (
     alone,
@@ -429,7 +438,7 @@ def test_subsets_that_free_too_little_are_not_evaluated(monkeypatch: pytest.Monk
         tried.append(len(one.members))
         return (yield from place_entity(one, context))
 
-    monkeypatch.setattr(preemption, "place_entity", counting)
+    monkeypatch.setattr(plan_search, "place_entity", counting)
     names = "abcdefgh"
     cache = build_cache(
         [node(name, cpu="1") for name in names], [low_priority_pod(f"x{n}", n) for n in names]
@@ -438,3 +447,59 @@ def test_subsets_that_free_too_little_are_not_evaluated(monkeypatch: pytest.Monk
     assert len(victim_names(decision)) == 6
     # The 218 subsets of up to 5 of 8 pods cannot free enough for 6.
     assert len(tried) < 20
+
+
+def test_refused_entity_reads_no_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [node(name, cpu="1") for name in "ab"]
+    pods = [low_priority_pod("x", "a", "g", priority=100), low_priority_pod("y", "b", priority=200)]
+    cache = build_cache(nodes, pods, [gang("g", 1, priority=100)])
+    snapshot = cache.snapshot()
+
+    def forbidden(index: PodIndex) -> None:
+        raise AssertionError("all pods are read")
+
+    monkeypatch.setattr(PodIndex, "assigned_pods", forbidden)
+    decision = decide(high_priority_pod(), snapshot, DEFAULT_POLICY)
+    assert isinstance(decision, Waiting)
+    assert decision.preemption == ""
+
+
+def test_group_of_a_lower_root_priority_is_found_by_the_index() -> None:
+    root, leaf = composite("t", 1, priority=1), gang("g", 1, priority=200, parent="t")
+    pods = [low_priority_pod("m", "a", "g", priority=200)]
+    cache = build_cache([node("a", cpu="1")], pods, [root, leaf])
+    assert victim_names(decide_for(cache, high_priority_pod())) == ["m"]
+    cache.update_group(group_ref(root), composite("t", 1, priority=300))
+    assert isinstance(decide_for(cache, high_priority_pod()), Waiting)
+
+
+def near_database(name: str, **labels: str) -> Entity:
+    term = PodAffinityTerm(label_selector={"matchLabels": {"app": "db"}}, topology_key="host")
+    near = PodAffinity(required_during_scheduling_ignored_during_execution=(term,))
+    wanted = pod(name, cpu="2", priority=100, labels=labels, affinity=Affinity(pod_affinity=near))
+    return alone(wanted)
+
+
+def cluster_with_databases(nodes: int) -> SchedulerCache:
+    """Each node has a pod of 3 CPU; one in seven has a database of 1 CPU beside it."""
+    pods = [low_priority_pod(f"x{i}", f"n{i}", cpu="3") for i in range(nodes)]
+    pods += [with_labels(low_priority_pod(f"db{i}", f"n{i}"), app="db") for i in range(3, nodes, 7)]
+    return build_cache([node(f"n{i}", {"host": f"n{i}"}, cpu="4") for i in range(nodes)], pods)
+
+
+@pytest.mark.parametrize("labels", [{"app": "web"}, {"app": "db"}])
+def test_pods_that_a_pod_must_be_near_to_stay(
+    labels: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def counting(*arguments: object) -> bool:
+        asked.append(1)
+        return assignments_hold(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(victim_search, "assignments_hold", counting)
+    decision = decide_for(cluster_with_databases(200), near_database("vip", **labels))
+    (victim,) = victim_names(decision)
+    assert victim.startswith("x")
+    assert (int(victim[1:]) - 3) % 7 == 0
+    assert len(asked) <= 4 * victim_search.MAX_FILTER_QUESTIONS

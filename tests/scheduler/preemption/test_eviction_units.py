@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from phalanx.api.core import Node, Pod
-from phalanx.api.policy import PodDisruptionBudget
+from phalanx.api.other_kinds import PodDisruptionBudget
 from phalanx.scheduler.cluster.group_tree import Group
 from phalanx.scheduler.decision import Preempting, Waiting
 from tests.scheduler.builders import gang, node

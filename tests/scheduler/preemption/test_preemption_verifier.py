@@ -14,8 +14,9 @@ from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Binding, Decision, Placed, Preempting, Victim, Waiting
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.policy import DEFAULT_POLICY
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects, load_state
-from phalanx.sim.group_tree_oracle import GroupTreeOracle
+from phalanx.scheduler.preemption.evaluator import OWN_VICTIMS_TERMINATING
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects, load_state
+from phalanx.sim.invariants import GroupTreeOracle
 from tests.scheduler.builders import alone, composite, entity, gang, key, node, pod, tree
 from tests.scheduler.preemption_instances import FAMILIES, build_instance
 from tests.scheduler.verifier import Verifier
@@ -126,6 +127,22 @@ def test_nomination_without_terminating_pods_is_reported() -> None:
     assert "it has nominations, but waits for no pod to terminate" in str(
         objections(cluster(polite), alone(polite), promising)
     )
+
+
+@pytest.mark.parametrize(("cordoned", "is_allowed"), [(False, True), (True, False)])
+def test_nomination_is_kept_without_room_but_not_on_a_cordoned_node(
+    cordoned: bool, is_allowed: bool
+) -> None:
+    vip = altered(VIP, status=altered(VIP.status, nominated_node_name="a"))
+    leaving = pod("leaving", on="a", cpu="1", priority=1, deleting=True)
+    taken = pod("taken", on="a", cpu="2", priority=500, phase="Running")
+    seen = ClusterObjects([node("a", cpu="2", cordoned=cordoned)], [], [leaving, taken, vip])
+    waiting = decide_for(seen, alone(vip))
+    assert isinstance(waiting, Waiting)
+    nominated = (Binding(key("vip"), "uid-vip", "a"),)
+    kept = replace(waiting, preemption=OWN_VICTIMS_TERMINATING, nominated=nominated)
+    expected = "default/vip: default/vip may not be on a: node(s) were unschedulable"
+    assert objections(seen, alone(vip), kept) == ([] if is_allowed else [expected])
 
 
 # ---- trees ---------------------------------------------------------------------------------------

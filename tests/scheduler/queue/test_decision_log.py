@@ -6,13 +6,19 @@ import msgspec
 import pytest
 from msgspec import json
 
+from phalanx.api.batch import JobRunTime
 from phalanx.api.meta import Key, ObjectMeta, Ref, composite_pod_group_ref, pod_group_ref, pod_ref
-from phalanx.api.policy import PodDisruptionBudget, PodDisruptionBudgetSpec
+from phalanx.api.other_kinds import (
+    ClaimConsumer,
+    PodDisruptionBudget,
+    PodDisruptionBudgetSpec,
+)
 from phalanx.scheduler.decision import (
     CAPACITY_EVENTS,
     ENTITY_EVENTS,
     PEER_EVENTS,
     Binding,
+    ClaimReservation,
     ClusterEvent,
     Decision,
     GroupOutcome,
@@ -30,10 +36,13 @@ from phalanx.scheduler.queue.decision_log import (
     CompositePodGroupObserved,
     DecisionLogRecord,
     DecisionMade,
+    DeviceClassObserved,
+    DeviceTaintRuleObserved,
     DisruptionBudgetObserved,
     EntityPopped,
     EntityRestored,
     EvictionsCancelled,
+    JobObserved,
     LogStarted,
     NamespaceObserved,
     NodeObserved,
@@ -42,6 +51,9 @@ from phalanx.scheduler.queue.decision_log import (
     PodsAssumed,
     PodsNominated,
     RecordEncoder,
+    ReservationsPlanned,
+    ResourceClaimObserved,
+    ResourceSliceObserved,
     SearchFinished,
     ServiceObserved,
     SolverAnswered,
@@ -58,8 +70,14 @@ from phalanx.scheduler.queue.queued_entity import (
     decode_ref,
     encode_ref,
 )
+from phalanx.scheduler.reservation.reservation import (
+    KeptAmount,
+    Reservation,
+    ReservationOrder,
+)
 from phalanx.scheduler.search.solver import Solved, SolverGaveUp, SolverPending, Unsolvable
 from tests.scheduler.builders import alone, composite, entity, gang, key, node, pod
+from tests.scheduler.device_builders import claim, device_class, gpus, resource_slice, taint_rule
 
 REFUSED = UnplacedPod(
     key("a"), "uid-a", Refusal(3, (("Insufficient cpu", 3),), ("add one",), CAPACITY_EVENTS)
@@ -118,8 +136,38 @@ RECORDS: list[DecisionLogRecord] = [
             ObjectMeta(name="b"), PodDisruptionBudgetSpec({"matchLabels": {"a": "b"}})
         ),
     ),
+    JobObserved(1.0, key("j"), JobRunTime("uid-j", 60, 0.5, expected_run_time=30.0)),
+    JobObserved(1.0, key("gone"), None),
+    ReservationsPlanned(
+        1.0,
+        (
+            Reservation(
+                ReservationOrder(-5, 0.5, pod_group_ref(key("g"))),
+                None,
+                (Binding(key("a"), "uid-a", "n"),),
+                (KeptAmount("n", "cpu", 500),),
+                reserved_at=1.0,
+                progress_at=1.0,
+                missing=0.5,
+                waits_for=("job/j",),
+                groups=(key("g"),),
+                domains=(("r1", 1),),
+            ),
+        ),
+        ((pod_group_ref(key("t")), 0.75),),
+    ),
     PodObserved(1.0, key("a"), pod("a", "g", cpu="1")),
+    ResourceSliceObserved(1.0, "slice-n", resource_slice("n", gpus(2))),
+    DeviceClassObserved(1.0, "gpu", device_class()),
+    DeviceTaintRuleObserved(1.0, "off", taint_rule("off", taint={"key": "x", "effect": "None"})),
+    ResourceClaimObserved(1.0, key("one"), claim("one")),
+    ResourceClaimObserved(1.0, key("gone"), None),
     PodsAssumed(1.0, BINDINGS),
+    PodsAssumed(
+        1.0,
+        BINDINGS,
+        (ClaimReservation(key("one"), "uid", ClaimConsumer("pods", "a", "uid-a"), "uid-a"),),
+    ),
     EntityRestored(1.0, MEMORY),
     EntityPopped(
         2.0, entity_version(entity(gang("g", 1), [pod("a", "g")], [pod("b", "g", on="n")]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from phalanx.scheduler.cluster.cluster_delta import ClusterDelta
 from phalanx.scheduler.decision import (
     ENTITY_EVENTS,
     SCHEDULER_ERROR,
@@ -39,10 +40,10 @@ def test_only_awaited_events_wake_a_refused_entity() -> None:
     queue = queue_with(pod("p"))
     one = pop(queue)
     queue.done(one, refusal(one), 0.0)
-    queue.wake(ClusterEvent.POD_GONE, 0.1)
+    queue.wake(ClusterDelta(ClusterEvent.POD_GONE), 0.1)
     assert queue.pop(0.1) is None
-    queue.wake(ClusterEvent.NODE_ADDED, 0.2)
-    queue.wake(ClusterEvent.NODE_ADDED, 0.2)
+    queue.wake(ClusterDelta(ClusterEvent.NODE_ADDED), 0.2)
+    queue.wake(ClusterDelta(ClusterEvent.NODE_ADDED), 0.2)
     assert names(queue.pop(0.2)) == ["p"]
     assert (queue.pop(0.2), queue.next_backoff_end()) == (None, None)
 
@@ -50,7 +51,7 @@ def test_only_awaited_events_wake_a_refused_entity() -> None:
 def test_awaited_event_during_the_cycle_is_remembered() -> None:
     queue = queue_with(pod("p"))
     one = pop(queue)
-    queue.wake(ClusterEvent.NODE_ADDED, 0.1)
+    queue.wake(ClusterDelta(ClusterEvent.NODE_ADDED), 0.1)
     queue.done(one, refusal(one), 0.2)
     assert names(queue.pop(0.2)) == ["p"]
 
@@ -155,7 +156,7 @@ def test_pod_is_queued_after_a_back_off_if_its_binding_fails(group: str) -> None
     queue.done(one, success(one), 0.0)
     queue.return_unbound(bindings(one), 1.0)
     queue.return_unbound(bindings(one), 1.0)
-    queue.wake(ClusterEvent.NODE_ADDED, 1.0)
+    queue.wake(ClusterDelta(ClusterEvent.NODE_ADDED), 1.0)
     assert (queue.pop(1.0), queue.next_backoff_end()) == (None, 2.0)
     assert names(queue.pop(2.0)) == ["p"]
 
@@ -203,7 +204,7 @@ def test_group_backs_off_after_its_cycle_if_bindings_fail_meanwhile(placed: bool
     flying = pop(queue)
     queue.return_unbound([Binding(key("a"), "uid-a", "n")], 0.0)
     # The failed binding seems to free resources that were never used.
-    queue.wake(ClusterEvent.NODE_ADDED, 0.0)
+    queue.wake(ClusterDelta(ClusterEvent.NODE_ADDED), 0.0)
     queue.done(flying, success(flying) if placed else refusal(flying), 0.0)
     assert (state(queue, "g"), queue.pop(0.0)) == (QueueState.BACKING_OFF, None)
     assert "a" in names(queue.pop(99.0))

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from phalanx.api.core import Pod
 from phalanx.api.meta import Key, pod_group_ref
+from phalanx.scheduler.cluster.cluster_delta import ClusterDelta
 from phalanx.scheduler.decision import Binding, ClusterEvent, Placed, UnplacedPod, Waiting
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.queue.queued_entity import QueueState
@@ -104,7 +105,7 @@ class QueueModel(RuleBasedStateMachine):
     def pass_time(self, seconds: float, event: ClusterEvent | None) -> None:
         self.now += seconds
         if event:
-            self.queue.wake(event, self.now)
+            self.queue.wake(ClusterDelta(event), self.now)
 
     # ---- steps of the scheduler ------------------------------------------------------------------
 

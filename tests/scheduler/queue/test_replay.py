@@ -16,15 +16,17 @@ from phalanx.api.feature_gates import resolve_gates
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
 from phalanx.controllers.scheduling import exact_solver as exact
-from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES, Profiles, apply_feature_gates
+from phalanx.scheduler.cluster.pod_shape import PodShape
+from phalanx.scheduler.cluster.snapshot import Snapshot
 from phalanx.scheduler.configuration.scheduler_configuration import SchedulerConfiguration
 from phalanx.scheduler.configuration.scheduler_configuration import (
     parse_configuration as read_configuration,
 )
 from phalanx.scheduler.cycle import resume_cycle
 from phalanx.scheduler.decision import Binding, Decision, Placed, Preempting, Waiting
-from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.entity import Entity, reject_after_error
 from phalanx.scheduler.plugins.plugin import Plugin, StaticScore
+from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles, apply_feature_gates
 from phalanx.scheduler.queue.decision_log import (
     FORMAT,
     CompositePodGroupObserved,
@@ -212,6 +214,29 @@ def test_other_format_is_rejected() -> None:
     (fault,) = replay_records([LogStarted(0.0, FORMAT + 1, "later", ())])
     assert isinstance(fault, RecordFault)
     assert f"format {FORMAT + 1}" in fault.reason
+
+
+def test_a_cycle_that_raised_is_replayed_as_the_same_failure() -> None:
+    def fail(snapshot: Snapshot, shape: PodShape) -> None:
+        raise ZeroDivisionError("planted")
+
+    plugin = Plugin("Failing", score=StaticScore(fail))
+    found = read_configuration({
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "profiles": [{"plugins": {"score": {"enabled": [{"name": "Failing"}]}}}],
+    }, [plugin])  # fmt: skip
+    assert isinstance(found, SchedulerConfiguration)
+    scheduler = RecordedScheduler(found.profiles)
+    scheduler.observe(node("a"), node("b"), pod("new", cpu="1"))
+    entity = scheduler.state.pop(1.0)
+    assert entity is not None
+    failed = reject_after_error(entity, ZeroDivisionError("planted"))
+    scheduler.state.commit(entity, failed, 1.0)
+    (decision,) = replay(encode_records(scheduler.records), [plugin])
+    assert isinstance(decision, ReplayedDecision)
+    assert decision.replayed == failed
+    assert not decision.differs
 
 
 def test_log_of_a_scheduler_with_a_plugin_is_replayed_with_the_plugin() -> None:

@@ -8,12 +8,12 @@ from msgspec.structs import replace
 from phalanx.api.core import Pod
 from phalanx.api.meta import Key, pod_group_ref
 from phalanx.api.scheduling import MEMBERS_TO_RUN_ANNOTATION, TOPOLOGY_ANNOTATION
+from phalanx.scheduler.cluster.cluster_delta import ClusterDelta
 from phalanx.scheduler.decision import ClusterEvent, MissingGroup, MissingMembers, SchedulingGated
-from phalanx.scheduler.queue.queued_entity import QueueState
+from phalanx.scheduler.queue.queued_entity import QueueState, QueueTrigger
 from phalanx.scheduler.queue.scheduling_queue import (
     TRANSITIONS,
     IllegalTransition,
-    QueueTrigger,
     SchedulingQueue,
 )
 from tests.scheduler.builders import basic, gang, key, pod
@@ -241,7 +241,7 @@ def test_refused_entity_queues_behind_later_arrivals() -> None:
     one = pop(queue)
     queue.observe_pod(pod("second"), 1.0)
     queue.done(one, refusal(one), 2.0)
-    queue.wake(ClusterEvent.NODE_ADDED, 3.0)
+    queue.wake(ClusterDelta(ClusterEvent.NODE_ADDED), 3.0)
     assert [names(queue.pop(3.0)), names(queue.pop(3.0))] == [["second"], ["first"]]
 
 

@@ -8,13 +8,13 @@ from msgspec.structs import replace
 
 from phalanx.api.core import Affinity, Pod, PodAffinity, PodAffinityTerm, Taint, Toleration
 from phalanx.api.scheduling import TOPOLOGY_ANNOTATION
-from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES, Profiles
 from phalanx.scheduler.configuration.scheduler_configuration import (
     SchedulerConfiguration,
     parse_configuration,
 )
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Placed, Preempting
+from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
 from phalanx.scheduler.queue.decision_log import NamespaceObserved, PodObserved, ServiceObserved
 from phalanx.scheduler.queue.scheduler_state import SchedulerState
 from tests.scheduler.builders import basic, composite, gang, key, node, pod

@@ -121,6 +121,11 @@ def test_search_agrees_with_brute_force(family: str) -> None:
         compare_with_brute_force(family, seed)
 
 
+@pytest.mark.parametrize(("family", "seed"), [("near", 325), ("even", 177), ("mixture", 25)])
+def test_small_groups_without_a_valid_order_are_enumerated(family: str, seed: int) -> None:
+    compare_with_brute_force(family, seed)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("family", FAMILIES)
 def test_search_agrees_with_brute_force_on_thousands_of_instances(family: str) -> None:
@@ -276,8 +281,11 @@ def test_unknown_filter_leaves_the_decision_undecided() -> None:
     assert outcome == SearchUndecided("the exact search does not support filter Odd")
 
 
-def test_solver_is_not_asked_about_too_large_problems(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phalanx.scheduler.search.placement_search.MAX_COLUMNS", 1)
+@pytest.mark.parametrize("limit", [1, 3])
+def test_solver_is_not_asked_about_too_large_problems(
+    monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    monkeypatch.setattr("phalanx.scheduler.search.placement_search.MAX_COLUMNS", limit)
     decision = decide_gang(
         [*sized_pods(**INFEASIBLE), *sized_pods(e=2)], hosts(9, 9), ScriptedSolver()
     )

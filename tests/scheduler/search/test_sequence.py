@@ -69,10 +69,12 @@ def test_member_with_affinity_needs_its_target_in_the_domain() -> None:
     )
 
 
-def test_mutual_affinity_has_no_valid_sequence() -> None:
+def test_members_with_mutual_affinity_are_placed_together_or_not_at_all() -> None:
     one = problem([*app_pods("a", 1, "b"), *app_pods("b", 1, "a")])
+    together = [KindAssignment(0, 0), KindAssignment(1, 0)]
+    assert isinstance(find_valid_sequence(one, together), list)
     assert (
-        find_valid_sequence(one, [KindAssignment(0, 0), KindAssignment(1, 0)])
+        find_valid_sequence(one, [KindAssignment(0, 0), KindAssignment(1, 1)])
         is SequenceFailure.IMPOSSIBLE
     )
 

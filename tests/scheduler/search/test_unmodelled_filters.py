@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from phalanx.api.core import ContainerPort, Pod
-from phalanx.scheduler.cluster.node_class import NodeClass
 from phalanx.scheduler.cluster.pod_shape import PodShape, RequestVector
-from phalanx.scheduler.cluster.snapshot import PODS
+from phalanx.scheduler.cluster.snapshot import PODS, NodeClass
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import (
     UNDECIDED,

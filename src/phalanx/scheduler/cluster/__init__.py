@@ -4,10 +4,14 @@ A cycle reads one snapshot from start to end; only the cache writes to it, betwe
 Modules, each importing only those below it (`node_constraints` names `Snapshot` as a type):
 
     cache.py               SchedulerCache: observed objects and assumed bindings, makes snapshots
+    device_cache.py        DeviceCache: observed claims and devices, assumed allocations
+    pod_state.py           PodState: what the cache knows about one pod
+    cluster_delta.py      ClusterDelta: what a change of nodes or pods adds for waiting entities
     hypothetical.py        snapshots without some pods, or with some more
-    snapshot.py            Snapshot: nodes as arrays, one row each
+    snapshot.py            Snapshot: nodes as arrays, one row each; NodeClass: one row as integers
+    moved_rows.py          PreviousRows: where the rows are after nodes were added or removed
+    node_index.py          indexes of nodes by name, label and image
     pod_index.py           PodIndex: which pods run where, counted by selector
-    node_class.py          NodeClass: resources and ports of equal nodes as plain integers
     group_tree.py          GroupTrees: PodGroups below CompositePodGroups
     pod_shape.py           PodShape: all that filters and scores read of a pod
     node_constraints.py    what a pod requires or prefers of nodes

@@ -8,8 +8,8 @@ the moment it is assumed:
        ^------forget------'
 
 Changes are collected and reach the snapshot only when the next one is requested, so that a cycle
-can be suspended while events arrive. Then only changed rows are rewritten, unless nodes were added
-or removed. The cache never calls the API and decides nothing.
+can be suspended while events arrive. Then only changed rows are rewritten; if nodes were added or
+removed, rows are moved. The cache never calls the API and decides nothing.
 """
 
 from __future__ import annotations
@@ -19,20 +19,32 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from phalanx.api.core import Node, Pod
-from phalanx.api.meta import Key, Ref
-from phalanx.api.policy import PodDisruptionBudget
+from phalanx.api.meta import Key, Ref, pod_group_ref
+from phalanx.api.other_kinds import PodDisruptionBudget
 from phalanx.api.resources import node_allocatable
-from phalanx.scheduler.cluster.group_tree import Group
-from phalanx.scheduler.cluster.node_class import clamp_row
+from phalanx.scheduler.cluster.cluster_delta import ClusterDelta, NodeRoom, RoomUser
+from phalanx.scheduler.cluster.device_cache import DeviceCache
+from phalanx.scheduler.cluster.group_tree import Group, eviction_fields, root_priority
 from phalanx.scheduler.cluster.peer_constraints import Labels
 from phalanx.scheduler.cluster.pod_index import AssignedPod, PodIndex
-from phalanx.scheduler.cluster.pod_shape import UNSATISFIABLE_AMOUNT, HostPorts, PodShape, shape_of
-from phalanx.scheduler.cluster.snapshot import CPU, FIRST_COLUMNS, MEMORY, Snapshot
+from phalanx.scheduler.cluster.pod_shape import UNSATISFIABLE_AMOUNT, HostPorts, PodShape
+from phalanx.scheduler.cluster.pod_state import PodState, build_pod_state
+from phalanx.scheduler.cluster.snapshot import (
+    CPU,
+    FIRST_COLUMNS,
+    MEMORY,
+    NodeLoads,
+    Snapshot,
+    clamp_row,
+)
 from phalanx.scheduler.decision import Binding, ClusterEvent
+
+#: A snapshot is built anew if more than one in so many of its nodes were added, removed or
+#: changed, or more than a maximum; otherwise its rows are moved.
+_REBUILD_SHARE, _MAX_MOVED_NODES = 4, 1024
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -55,55 +67,11 @@ class _NodeInfo:
         """The host ports in use."""
         return tuple(port for ports in self.ports_by_pod.values() for port in ports)
 
-
-class _PodState(Struct, frozen=True):
-    """A pod that has not ended. `node` is "" while the pod is pending."""
-
-    key: Key
-    uid: str
-    node: str
-    shape: PodShape
-    labels: Labels
-    #: The PodGroup that the pod names.
-    group: Key | None
-    priority: int
-    start_time: str
-    terminating: bool
-    assumed: bool = False
-    #: The nominated node, and whether the API does not show the nomination yet.
-    nominated_node: str = ""
-    is_nomination_unreported: bool = False
-    #: Whether the pod is a victim whose eviction the API does not show yet.
-    evicting: bool = False
-
     @property
-    def live_group(self) -> Key | None:
-        """The PodGroup that counts the pod as a live member."""
-        return None if self.terminating or self.evicting else self.group
-
-    def with_node(self, node: str) -> _PodState:
-        """Assume the pod on a node, or ("") make it pending again."""
-        return replace(self, node=node, assumed=bool(node))
-
-    @property
-    def nomination(self) -> AssignedPod | None:
-        """The pod as if it ran on its nominated node; None if it has a node or no nomination."""
-        is_nominated = bool(self.nominated_node) and not self.node
-        return self.as_assigned(self.nominated_node) if is_nominated else None
-
-    def as_assigned(self, node: str) -> AssignedPod:
-        """Describe the pod as one that runs on a node."""
-        return AssignedPod(
-            self.key,
-            self.uid,
-            node,
-            labels=self.labels,
-            shape=self.shape,
-            terminating=self.terminating or self.evicting,
-            group=self.group,
-            priority=self.priority,
-            start_time=self.start_time,
-        )
+    def loads(self) -> NodeLoads:
+        """The row of the node in a snapshot."""
+        ports = self.used_ports if self.ports_by_pod else ()
+        return self.allocatable, self.requested, self.nonzero_requested, ports
 
 
 class SchedulerCache:
@@ -112,13 +80,22 @@ class SchedulerCache:
     def __init__(self) -> None:
         self._columns = {name: i for i, name in enumerate(FIRST_COLUMNS)}
         self._nodes: dict[str, _NodeInfo] = {}
-        self._pod_states: dict[Key, _PodState] = {}
+        self._pod_states: dict[Key, PodState] = {}
         self._groups: dict[Ref, Group] = {}
         self._member_counts: dict[Key, int] = {}
+        #: The pods that each node is nominated for.
+        self._nominated: dict[str, dict[Key, AssignedPod]] = {}
         self._services: dict[Key, Labels] = {}
         self._pod_index = PodIndex()
         self._snapshot = Snapshot((), self._columns)
+        #: Claims and devices; the snapshot has the state of it.
+        self.devices = DeviceCache()
+        self._snapshot.devices = self.devices.state
+        #: How often what a cycle reads has changed. Groups without placed pods do not count.
+        self.version = 0
         self._needs_rebuild = False
+        #: Nodes that were added or removed and are not in the snapshot yet.
+        self._moved_nodes: dict[str, None] = {}
         #: Changes of pods that are not in the snapshot yet,
         self._changed_loads: dict[str, None] = {}
         self._changed_members: dict[Key, None] = {}
@@ -137,47 +114,49 @@ class SchedulerCache:
         self._changed_namespaces: dict[str, Labels | None] = {}
         self._changed_services: dict[str, None] = {}
         self._rare_changes = (
-            self._changed_nodes,
             self._changed_groups,
+            self._changed_nodes,
             self._changed_budgets,
             self._changed_namespaces,
             self._changed_services,
         )
 
-    def update_node(self, name: str, node: Node | None) -> ClusterEvent | None:
-        """Add, replace or (None) remove a node. Returns the event that this causes."""
+    def update_node(self, name: str, node: Node | None) -> ClusterDelta | None:
+        """Add, replace or (None) remove a node. Returns the change for pending entities."""
         info = self._nodes.get(name)
         old = info.node if info else None
         if node is None:
             self._remove_node(name, info)
             # Affinity and spread no longer count the pods of the node.
-            return ClusterEvent.POD_PLACED if old else None
+            return ClusterDelta(ClusterEvent.POD_PLACED) if old else None
         if old is not None and _is_equivalent_node(old, node):
             return None
-        info = self._node_info(name)
+        before, info = self._room(name), self._node_info(name)
         info.node, info.allocatable = node, self._resource_row(node_allocatable(node))
         if old is None:
-            self._needs_rebuild = True
-            return ClusterEvent.NODE_ADDED
+            self._moved_nodes[name] = None
+            return ClusterDelta(ClusterEvent.NODE_ADDED, after=self._room(name))
         self._changed_nodes[name] = node
-        return ClusterEvent.NODE_UPDATED
+        return ClusterDelta(ClusterEvent.NODE_UPDATED, before, self._room(name))
 
-    def update_pod(self, key: Key, pod: Pod | None) -> tuple[ClusterEvent, ...]:
-        """Add, replace or (None) remove a pod. Returns the events that this causes."""
+    def update_pod(self, key: Key, pod: Pod | None) -> tuple[ClusterDelta, ...]:
+        """Add, replace or (None) remove a pod. Returns the changes for pending entities."""
         old = self._pod_states.get(key)
-        new = None if pod is None or pod.is_terminal else _build_pod_state(pod, old)
+        new = None if pod is None or pod.is_terminal else build_pod_state(pod, old)
+        if old is not None and self.devices.has_assumed and (new is None or not new.assumed):
+            self.devices.drop_pod(old.uid, is_gone=new is None)
         return self._replace_pod(key, old, new)
 
-    def nominate(self, bindings: Iterable[Binding]) -> tuple[ClusterEvent, ...]:
+    def nominate(self, bindings: Iterable[Binding]) -> list[ClusterDelta]:
         """Nominate nodes ("": none) for pending pods that wait until victims have terminated."""
-        events: tuple[ClusterEvent, ...] = ()
+        changes: list[ClusterDelta] = []
         for key, uid, node in bindings:
             state = self._pod_states.get(key)
             if state and state.uid == uid and state.nominated_node != node:
-                events += self._replace_pod(
+                changes += self._replace_pod(
                     key, state, replace(state, nominated_node=node, is_nomination_unreported=True)
                 )
-        return events
+        return changes
 
     def mark_evicting(self, pods: Iterable[tuple[Key, str]], *, evicting: bool = True) -> None:
         """Count pods, by key and uid, as terminating, or (their eviction failed) not any more.
@@ -190,45 +169,60 @@ class SchedulerCache:
             if state and state.uid == uid:
                 self._replace_pod(key, state, replace(state, evicting=evicting))
 
-    def update_namespace(self, name: str, labels: Labels | None) -> ClusterEvent | None:
-        """Set or (None) remove the labels of a namespace. Returns the event that this causes."""
+    def update_namespace(self, name: str, labels: Labels | None) -> ClusterDelta:
+        """Set or (None) remove the labels of a namespace, by which pods are selected."""
         self._changed_namespaces[name] = labels
-        return ClusterEvent.POD_PLACED
+        return ClusterDelta(ClusterEvent.POD_PLACED)
 
     def update_service(self, key: Key, selector: Labels | None) -> None:
         """Set or (None) remove the selector of a Service, by which default spreads select pods."""
         _set_or_remove(self._services, key, selector)
         self._changed_services[key.namespace] = None
 
-    def update_group(self, ref: Ref, group: Group | None) -> None:
-        """Add, replace or (None) remove a PodGroup or CompositePodGroup."""
+    def update_group(self, ref: Ref, group: Group | None) -> ClusterDelta | None:
+        """Add, replace or (None) remove a PodGroup or CompositePodGroup.
+
+        Returns a change if the eviction of pods that have a node depends on it.
+        """
+        old = self._groups.get(ref)
         _set_or_remove(self._groups, ref, group)
         self._changed_groups[ref] = None
+        subtree = self._snapshot.group_trees.subtree(ref)
+        is_affected = eviction_fields(old) != eviction_fields(group) and any(
+            one.key in self._member_counts for one in subtree
+        )
+        self.version += is_affected
+        return ClusterDelta(ClusterEvent.POD_GONE) if is_affected else None
 
     def update_budget(self, key: Key, budget: PodDisruptionBudget | None) -> None:
         """Add, replace or (None) remove a PodDisruptionBudget."""
         self._changed_budgets[key] = budget
 
-    def assume(self, bindings: Iterable[Binding]) -> tuple[ClusterEvent, ...]:
+    def assume(self, bindings: Iterable[Binding]) -> list[ClusterDelta]:
         """Count pods on nodes before the API shows their bindings.
 
         Pods that are gone or have a node already are skipped.
         """
-        events: tuple[ClusterEvent, ...] = ()
+        changes: list[ClusterDelta] = []
         for key, uid, node in bindings:
             state = self._pod_states.get(key)
             if state and state.uid == uid and not state.node:
-                events = _merge_events(events, self._replace_pod(key, state, state.with_node(node)))
-        return events
+                changes += self._replace_pod(key, state, state.with_node(node))
+        return changes
 
-    def forget(self, bindings: Iterable[Binding]) -> tuple[ClusterEvent, ...]:
-        """Take back assumed bindings that failed. Returns the events that this causes."""
-        events: tuple[ClusterEvent, ...] = ()
+    def forget(self, bindings: Iterable[Binding]) -> list[ClusterDelta]:
+        """Take back assumed bindings that failed. Returns the changes for pending entities."""
+        changes: list[ClusterDelta] = []
         for key, uid, node in bindings:
             state = self._pod_states.get(key)
             if state and state.assumed and (state.uid, state.node) == (uid, node):
-                events = _merge_events(events, self._replace_pod(key, state, state.with_node("")))
-        return events
+                changes += self._replace_pod(key, state, state.with_node(""))
+        return changes
+
+    def has_node(self, name: str) -> bool:
+        """Whether a node exists."""
+        info = self._nodes.get(name)
+        return info is not None and info.node is not None
 
     def count_placed_members(self, group: Key) -> int:
         """Count the live members of a PodGroup that have a node, bound or assumed."""
@@ -269,12 +263,17 @@ class SchedulerCache:
 
     def snapshot(self) -> Snapshot:
         """Return the current snapshot. There is only one: each call brings it up to date."""
-        if self._needs_rebuild:
-            self._rebuild()
+        is_moved = self._needs_rebuild or bool(self._moved_nodes)
+        if is_moved or any(self._pod_changes) or any(self._rare_changes[1:]):
+            self.version += 1
+        if is_moved:
+            self._move_nodes()
         if any(self._rare_changes):
             self._apply_rare_changes()
         if any(self._pod_changes):
             self._apply_pod_changes()
+        if any(self.devices.changes):
+            self.devices.apply_changes()
         return self._snapshot
 
     def check(self) -> list[str]:
@@ -282,22 +281,33 @@ class SchedulerCache:
 
         Brings the snapshot up to date, so it must not be called during a cycle.
         """
-        return [*self._check_nodes(), *self._check_pods(), *self._check_snapshot()]
+        return [
+            *self._check_nodes(),
+            *self._check_pods(),
+            *self._check_snapshot(),
+            *self.devices.check(),
+        ]
 
     def _remove_node(self, name: str, node: _NodeInfo | None) -> None:
         if node and node.node:
             node.node, node.allocatable = None, [0] * len(self._columns)
-            self._needs_rebuild = True
+            self._moved_nodes[name] = None
             self._changed_nodes.pop(name, None)
             self._drop_if_empty(name, node)
 
     def _replace_pod(
-        self, key: Key, old: _PodState | None, new: _PodState | None
-    ) -> tuple[ClusterEvent, ...]:
-        """Replace one version of a pod with another and return the events that this causes."""
+        self, key: Key, old: PodState | None, new: PodState | None
+    ) -> tuple[ClusterDelta, ...]:
+        """Replace one version of a pod with another; return the changes for pending entities."""
         moved = not (old and new and old.node == new.node and old.shape == new.shape)
         before = old.as_assigned(old.node) if old and old.node else None
         after = new.as_assigned(new.node) if new and new.node else None
+        old_nomination = old.nomination if old else None
+        new_nomination = new.nomination if new else None
+        assigned, left = after or new_nomination, before if moved else None
+        if old_nomination and (assigned is None or assigned.node != old_nomination.node):
+            left = old_nomination
+        room = self._room(left.node) if left else None
         if old and before:
             self._count_member(old.live_group, -1)
             if moved:
@@ -307,20 +317,55 @@ class SchedulerCache:
             if moved:
                 self._add_to_node(key, new)
         _set_or_remove(self._pod_states, key, new)
-        old_nomination = old.nomination if old else None
-        new_nomination = new.nomination if new else None
         is_changed = before != after
         if is_changed:
             self._changed_pods[key] = after
         if old_nomination != new_nomination:
-            self._changed_nominations[key] = new_nomination
-        assigned = after or new_nomination
-        is_released = old_nomination and (assigned is None or assigned.node != old_nomination.node)
-        gone = (ClusterEvent.POD_GONE,) if (moved and before) or is_released else ()
-        is_changed = is_changed or bool(old and new and old.terminating != new.terminating)
-        return (*gone, ClusterEvent.POD_PLACED) if after and is_changed else gone
+            self._change_nomination(key, old_nomination, new_nomination)
+        changes: tuple[ClusterDelta, ...] = ()
+        if left:
+            room_after = self._room(left.node)
+            changes = (ClusterDelta(ClusterEvent.POD_GONE, room, room_after, pods=(left,)),)
+        if after and (is_changed or (old and new and old.terminating != new.terminating)):
+            versions = (before, after) if before else (after,)
+            changes += (ClusterDelta(ClusterEvent.POD_PLACED, pods=versions),)
+        return changes
 
-    def _add_to_node(self, key: Key, state: _PodState) -> None:
+    def _change_nomination(
+        self, key: Key, old: AssignedPod | None, new: AssignedPod | None
+    ) -> None:
+        self._changed_nominations[key] = new
+        if old:
+            _set_or_remove(self._nominated[old.node], key, None)
+            _set_or_remove(self._nominated, old.node, self._nominated[old.node])
+        if new:
+            self._nominated.setdefault(new.node, {})[key] = new
+
+    def _room(self, name: str) -> NodeRoom | None:
+        """Describe a node and its pods as they are now; None if there is no such node."""
+        info = self._nodes.get(name)
+        if info is None or info.node is None:
+            return None
+        states = (self._pod_states[key] for key in info.pods)
+        users = [
+            RoomUser(
+                state.shape,
+                root_priority(
+                    self._groups,
+                    pod_group_ref(state.group) if state.group else None,
+                    state.priority,
+                ),
+                is_leaving=state.terminating or state.evicting,
+            )
+            for state in states
+        ]
+        users += [
+            RoomUser(pod.shape, pod.priority, is_nominated=True)
+            for pod in self._nominated.get(name, {}).values()
+        ]
+        return NodeRoom(info.node, self._columns, tuple(info.allocatable), tuple(users))
+
+    def _add_to_node(self, key: Key, state: PodState) -> None:
         info = self._node_info(state.node)
         info.pods[key] = state.shape
         if state.shape.ports:
@@ -328,7 +373,7 @@ class SchedulerCache:
         self._add_requests(info, state.shape, +1)
         self._changed_loads[state.node] = None
 
-    def _remove_from_node(self, key: Key, state: _PodState) -> None:
+    def _remove_from_node(self, key: Key, state: PodState) -> None:
         info = self._nodes[state.node]
         del info.pods[key]
         info.ports_by_pod.pop(key, None)
@@ -378,30 +423,40 @@ class SchedulerCache:
             info.allocatable.append(0)
             info.requested.append(0)
 
+    def _move_nodes(self) -> None:
+        """Bring added and removed nodes into the snapshot: into its rows if they are few."""
+        changed = {*self._moved_nodes, *self._changed_nodes}
+        limit = min(len(self._snapshot) // _REBUILD_SHARE, _MAX_MOVED_NODES)
+        if self._needs_rebuild or len(changed) > limit:
+            self._rebuild()
+        else:
+            infos = {name: self._nodes.get(name) for name in sorted(changed)}
+            self._snapshot = new = self._snapshot.with_nodes(
+                {n: (i.node, i.loads) if i and i.node else None for n, i in infos.items()}
+            )
+            pods = [key for info in infos.values() if info for key in info.pods]
+            assert new.previous is not None
+            rows = new.previous.rows
+            self._pod_index.move_nodes(new.index, rows, [*pods, *self._changed_pods])
+        self._moved_nodes.clear()
+        self._changed_nodes.clear()
+
     def _rebuild(self) -> None:
         old = self._snapshot
         nodes, loads = [], []
         for _, info in sorted(self._nodes.items(), key=lambda item: item[0]):
             if info.node:
                 nodes.append(info.node)
-                loads.append(
-                    (
-                        info.allocatable,
-                        info.requested,
-                        info.nonzero_requested,
-                        info.used_ports if info.ports_by_pod else (),
-                    )
-                )
+                loads.append(info.loads)
         self._snapshot = new = Snapshot(nodes, self._columns, loads)
         new.member_counts, new.group_trees, new.nominations = (
             old.member_counts,
             old.group_trees,
             old.nominations,
         )
-        new.budgets, new.pod_index = old.budgets, self._pod_index
+        new.budgets, new.pod_index, new.devices = old.budgets, self._pod_index, old.devices
         self._pod_index.set_node_index(new.index)
         self._needs_rebuild = False
-        self._changed_nodes.clear()
         self._changed_loads.clear()
 
     def _apply_rare_changes(self) -> None:
@@ -491,31 +546,6 @@ class SchedulerCache:
         yield from snapshot.pod_index.check()
 
 
-def _build_pod_state(pod: Pod, old: _PodState | None) -> _PodState:
-    """Combine the observed version of a live pod with what the API does not show yet."""
-    meta, nominated_node = pod.metadata, pod.status.nominated_node_name
-    state = _PodState(
-        meta.key,
-        meta.uid,
-        pod.occupied_node,
-        shape=shape_of(pod),
-        labels=meta.labels,
-        group=pod.group,
-        priority=pod.spec.priority,
-        start_time=pod.status.start_time or "",
-        terminating=bool(meta.deletion_timestamp),
-        nominated_node=nominated_node,
-    )
-    if old is None or old.uid != state.uid:
-        return state
-    if old.is_nomination_unreported and old.nominated_node != nominated_node:
-        state = replace(state, nominated_node=old.nominated_node, is_nomination_unreported=True)
-    evicting = old.evicting and not state.terminating
-    if not state.node and old.assumed:
-        return replace(state, node=old.node, assumed=True, evicting=evicting)
-    return replace(state, evicting=evicting) if evicting else state
-
-
 def _is_equivalent_node(node: Node, other: Node) -> bool:
     """Whether two versions are equal in all that filters and scores read, as after a heartbeat."""
     return (
@@ -524,13 +554,6 @@ def _is_equivalent_node(node: Node, other: Node) -> bool:
         and node.status.allocatable == other.status.allocatable
         and node.status.images == other.status.images
     )
-
-
-def _merge_events(
-    events: tuple[ClusterEvent, ...], more: tuple[ClusterEvent, ...]
-) -> tuple[ClusterEvent, ...]:
-    """Merge the events of several pods; mostly those of all members of a gang are the same."""
-    return events if events == more else tuple(dict.fromkeys(events + more))
 
 
 def _set_or_remove(values: dict[_K, _V], key: _K, value: _V | None) -> None:

@@ -25,7 +25,7 @@ from phalanx.api.meta import (
     composite_pod_group_ref,
     pod_group_ref,
 )
-from phalanx.api.scheduling import CompositePodGroup, PodGroup
+from phalanx.api.scheduling import TOPOLOGY_ANNOTATION, CompositePodGroup, PodGroup
 
 Group = PodGroup | CompositePodGroup
 
@@ -48,10 +48,17 @@ class GroupTrees:
     def __init__(self) -> None:
         self._groups: dict[Ref, Group] = {}
         self._children: dict[Ref, dict[Ref, None]] = {}
+        self._priority_counts: dict[int, int] = {}
 
     def update(self, ref: Ref, group: Group | None) -> None:
         """Add, replace or (None) remove a group."""
         old = self._groups.pop(ref, None)
+        for one, change in ((old, -1), (group, +1)):
+            if one is not None:
+                priority, counts = one.spec.priority, self._priority_counts
+                counts[priority] = counts.get(priority, 0) + change
+                if not counts[priority]:
+                    del counts[priority]
         if old is not None and (parent := parent_ref(old)):
             self._children[parent].pop(ref)
             if not self._children[parent]:
@@ -65,6 +72,10 @@ class GroupTrees:
     def groups(self) -> Mapping[Ref, Group]:
         """All groups."""
         return self._groups
+
+    def lowest_priority(self) -> int | None:
+        """Return the lowest priority of all groups; None if there is no group."""
+        return min(self._priority_counts, default=None)
 
     def get(self, ref: Ref) -> Group | None:
         """Return a group; None if there is no such group."""
@@ -149,3 +160,32 @@ def parent_ref(group: Group) -> Ref | None:
     """Refer to the parent of a group; None for a root."""
     parent = group.spec.parent_composite_pod_group_name
     return composite_pod_group_ref(Key(group.metadata.namespace, parent)) if parent else None
+
+
+def root_priority(groups: Mapping[Ref, Group], ref: Ref | None, default: int) -> int:
+    """Return the priority of the root above a group; the default if there is no such group."""
+    priority = default
+    for _ in range(MAX_DEPTH + 1):
+        group = groups.get(ref) if ref else None
+        if group is None:
+            break
+        priority, ref = group.spec.priority, parent_ref(group)
+    return priority
+
+
+def eviction_fields(group: Group | None) -> tuple[object, ...]:
+    """The fields of a group that decide which of its pods are evicted, and for which entities."""
+    return (group.spec.priority, group.spec.disruption_mode, parent_ref(group)) if group else ()
+
+
+def is_same_group(group: Group | None, other: Group | None) -> bool:
+    """Whether two versions are of one group (same uid) and equal for scheduling."""
+    if group is None or other is None:
+        return group is other
+    return _scheduling_fields(group) == _scheduling_fields(other)
+
+
+def _scheduling_fields(group: Group) -> tuple[object, ...]:
+    """The fields of a group that a cycle reads."""
+    meta = group.metadata
+    return meta.uid, group.spec, group.quorum, meta.annotations.get(TOPOLOGY_ANNOTATION, "")

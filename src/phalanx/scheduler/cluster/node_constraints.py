@@ -7,13 +7,21 @@ Constraints know nothing of load or of other pods.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from phalanx.api.core import NodeAffinity, NodeRequirement, NodeTerm, Pod, Taint, Toleration
+from phalanx.api.core import (
+    NodeAffinity,
+    NodeRequirement,
+    NodeSelector,
+    NodeTerm,
+    Pod,
+    Taint,
+    Toleration,
+)
 from phalanx.api.selectors import LabelRequirement
 
 if TYPE_CHECKING:
@@ -22,6 +30,8 @@ if TYPE_CHECKING:
 #: Taint effects that reject a new pod; the third one, PreferNoSchedule, is a preference.
 HARD_EFFECTS = ("NoSchedule", "NoExecute")
 SOFT_EFFECT = "PreferNoSchedule"
+#: The taint that a pod must tolerate to run on a cordoned node.
+UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 _OPERATORS = {
     "In": "in",
@@ -41,6 +51,14 @@ class NodeSelectorTerm(NamedTuple):
 
     label_requirements: tuple[LabelRequirement, ...]
     name_requirements: tuple[LabelRequirement, ...] = ()
+
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether one node meets all requirements."""
+        return (
+            bool(self.label_requirements or self.name_requirements)
+            and all(requirement.matches(labels) for requirement in self.label_requirements)
+            and all(one.matches({one.key: name}) for one in self.name_requirements)
+        )
 
 
 class NodeConstraints(NamedTuple):
@@ -65,6 +83,30 @@ class NodeConstraints(NamedTuple):
             mask &= nodes_matching_any(snapshot, self.required_terms)
         return mask
 
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether the node selector and the node affinity allow one node."""
+        if any(labels.get(key) != value for key, value in self.node_selector):
+            return False
+        terms = self.required_terms
+        return terms is None or any(term.matches(name, labels) for term in terms)
+
+    def only_node(self, snapshot: Snapshot) -> int | None:
+        """Return the row of the only node that may match, found without a look at the others.
+
+        None if several may match, or none: then all nodes are looked at. The pods of a DaemonSet
+        name their node in a required term; other pods select a host by its label.
+        """
+        if self.required_terms is not None:
+            names = [
+                next((one.values for one in term.name_requirements if one.operator == "in"), None)
+                for term in self.required_terms
+            ]
+            known = {name for values in names if values is not None for name in values}
+            if None not in names and len(known) == 1:
+                return snapshot.index.get(known.pop())
+        rows = (snapshot.node_with_label(key, value) for key, value in self.node_selector)
+        return next((row for row in rows if row is not None), None)
+
     def tolerates(self, taint: Taint) -> bool:
         """Whether some toleration covers a taint."""
         return any(tolerates(toleration, taint) for toleration in self.tolerations)
@@ -73,19 +115,23 @@ class NodeConstraints(NamedTuple):
         """Return the taints that reject the pod."""
         return [t for t in taints if t.effect in HARD_EFFECTS and not self.tolerates(t)]
 
-    def count_untolerated_soft_taints(self, taints: tuple[Taint, ...]) -> int:
-        """Count the PreferNoSchedule taints that no toleration covers."""
-        soft = [t for t in self.tolerations if t.effect in ("", SOFT_EFFECT)]
-        return sum(
-            taint.effect == SOFT_EFFECT
-            and not any(tolerates(toleration, taint) for toleration in soft)
-            for taint in taints
-        )
+    def count_untolerated_soft_taints(self, taint_sets: Iterable[tuple[Taint, ...]]) -> list[int]:
+        """Count in each set the PreferNoSchedule taints that no toleration covers."""
+        covered = _covered_taints(self.tolerations)
+        return [
+            sum(taint.effect == SOFT_EFFECT and not _is_covered(taint, covered) for taint in taints)
+            for taints in taint_sets
+        ]
 
     def tolerated_nodes(self, snapshot: Snapshot) -> BoolArray:
         """Return the nodes whose taints do not reject the pod."""
+        covered = _covered_taints(self.tolerations)
         rejects = np.array(
-            [bool(self.untolerated_taints(taints)) for taints in snapshot.taints], bool
+            [
+                any(t.effect in HARD_EFFECTS and not _is_covered(t, covered) for t in taints)
+                for taints in snapshot.taints
+            ],
+            bool,
         )
         return ~rejects[snapshot.taint_class] if len(rejects) else np.ones(len(snapshot), bool)
 
@@ -109,7 +155,12 @@ def node_constraints_of(pod: Pod) -> NodeConstraints:
 def required_terms_of(affinity: NodeAffinity | None) -> tuple[NodeSelectorTerm, ...] | None:
     """Return the required terms of a node affinity; None: every node."""
     required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
-    return tuple(map(_selector_term, required.node_selector_terms)) if required else None
+    return terms_of(required) if required else None
+
+
+def terms_of(selector: NodeSelector) -> tuple[NodeSelectorTerm, ...]:
+    """Return the terms of a node selector, of which one must match."""
+    return tuple(map(_selector_term, selector.node_selector_terms))
 
 
 def preferred_terms_of(affinity: NodeAffinity | None) -> tuple[tuple[int, NodeSelectorTerm], ...]:
@@ -132,8 +183,15 @@ def nodes_matching_term(snapshot: Snapshot, term: NodeSelectorTerm) -> BoolArray
     for requirement in term.label_requirements:
         mask &= snapshot.nodes_matching(requirement)
     for requirement in term.name_requirements:
-        matches = [requirement.matches({requirement.key: name}) for name in snapshot.names]
-        mask &= np.array(matches, bool)
+        mask &= _nodes_named(snapshot, requirement)
+    return mask
+
+
+def _nodes_named(snapshot: Snapshot, requirement: LabelRequirement) -> BoolArray:
+    """Return the nodes whose names meet a requirement, which is `in` or `notin`."""
+    is_match = requirement.operator == "in"
+    mask = np.full(len(snapshot), not is_match)
+    mask[[snapshot.index[name] for name in requirement.values if name in snapshot.index]] = is_match
     return mask
 
 
@@ -144,6 +202,23 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
     if toleration.operator == "Exists":
         return toleration.key in ("", taint.key)
     return toleration.key == taint.key and toleration.value == taint.value
+
+
+def _covered_taints(tolerations: Iterable[Toleration]) -> set[tuple[str, str | None, str]]:
+    """Return tolerations as key, value (None: any) and effect ("": any), to look taints up."""
+    return {
+        (one.key, None if one.operator == "Exists" else one.value, one.effect)
+        for one in tolerations
+    }
+
+
+def _is_covered(taint: Taint, covered: set[tuple[str, str | None, str]]) -> bool:
+    """Whether a toleration covers a taint; `tolerates` for thousands of tolerations."""
+    return any(
+        (key, value, effect) in covered
+        for key, value in ((taint.key, taint.value), (taint.key, None), ("", None))
+        for effect in (taint.effect, "")
+    )
 
 
 def _selector_term(term: NodeTerm) -> NodeSelectorTerm:

@@ -139,6 +139,11 @@ class PeerConstraints(NamedTuple):
         return bool(self.affinity or self.anti_affinity or self.preferred or self.spreads)
 
     @property
+    def count_of_terms(self) -> int:
+        """The number of constraints."""
+        return sum(map(len, self))
+
+    @property
     def selectors(self) -> Iterator[PodSelector]:
         """Every selector of the constraints."""
         yield from (term.selector for term in (*self.affinity, *self.anti_affinity))

@@ -11,7 +11,7 @@ writes here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -27,10 +27,12 @@ from phalanx.scheduler.cluster.peer_constraints import (
     PodSelector,
 )
 from phalanx.scheduler.cluster.pod_shape import PodShape
+from phalanx.scheduler.devices.state import AssignedClaim
 
 IntArray = NDArray[np.int64]
 
 _COUNTS_LIMIT = 256
+_COMPARISONS_PER_STEP = 20_000
 
 
 class AssignedPod(Struct, frozen=True, order=True):
@@ -47,6 +49,14 @@ class AssignedPod(Struct, frozen=True, order=True):
     priority: int = 0
     #: `status.startTime`; "" if the pod has not started.
     start_time: str = ""
+    #: Until when a terminating pod counts as leaving: a pod that hangs frees nothing.
+    leaves_by: float = 0.0
+    #: Whether the pod terminates because a scheduler preempted it.
+    preempted: bool = False
+    #: The allocations that the placement gives its claims, if the API does not show them.
+    claims: tuple[AssignedClaim, ...] = ()
+    #: The claims that it names.
+    claim_keys: tuple[Key, ...] = ()
 
     @property
     def namespace(self) -> str:
@@ -70,6 +80,18 @@ class PodSelection(NamedTuple):
         if self.excludes_terminating and pod.terminating:
             return False
         return all(s.matches(pod.namespace, pod.labels, namespaces) for s in self.selectors)
+
+
+def selections_of(constraints: PeerConstraints) -> Iterator[PodSelection]:
+    """Iterate over the selections that the filters and scores of a pod count."""
+    if constraints.affinity:
+        yield PodSelection(tuple(term.selector for term in constraints.affinity))
+    terms = (*constraints.anti_affinity, *(term for _, term in constraints.preferred))
+    yield from (PodSelection((term.selector,)) for term in terms)
+    yield from (
+        PodSelection((spread.selector,), excludes_terminating=True)
+        for spread in constraints.spreads
+    )
 
 
 class ExistingPodTerm(NamedTuple):
@@ -101,6 +123,9 @@ class PodIndex:
         self.services: dict[str, tuple[Labels, ...]] = {}
         self.existing_terms: dict[ExistingPodTerm, dict[str, int]] = {}
         self._assigned_pods: dict[Key, AssignedPod] = {}
+        #: The terminating pods, and the number of other pods by priority and PodGroup.
+        self._terminating_pods: dict[Key, AssignedPod] = {}
+        self._evictable_pods: dict[int, dict[Key | None, int]] = {}
         self._pod_counts: dict[PodSelection, IntArray] = {}
         self._index: Mapping[str, int] = {}
 
@@ -108,6 +133,20 @@ class PodIndex:
         """Set the row of each node, after nodes were added or removed."""
         self._index = index
         self._pod_counts.clear()
+
+    def move_nodes(self, index: Mapping[str, int], rows: IntArray, pods: Iterable[Key]) -> None:
+        """Set the row of each node, and move the counts, after few nodes were added or removed.
+
+        `rows` holds the former row of each node, -1 for a new one; `pods` are those that may be on
+        a new node.
+        """
+        self._index, is_new = index, rows < 0
+        assigned = filter(None, map(self._assigned_pods.get, dict.fromkeys(pods)))
+        on_new_nodes = [pod for pod in assigned if pod.node in index and is_new[index[pod.node]]]
+        for selection, counts in self._pod_counts.items():
+            moved = self._pod_counts[selection] = np.where(is_new, 0, counts[rows])
+            for pod in on_new_nodes:
+                moved[index[pod.node]] += selection.contains(pod, self.namespaces)
 
     def update_namespace(self, name: str, labels: Labels | None) -> None:
         """Set or (None) remove the labels of a namespace, which namespace selectors read."""
@@ -126,8 +165,25 @@ class PodIndex:
             return
         if old is not None:
             self._add_to_counts(old, -1)
+            self._count_evictable(old, -1)
         if new is not None:
             self._add_to_counts(new, +1)
+            self._count_evictable(new, +1)
+
+    def _count_evictable(self, pod: AssignedPod, change: int) -> None:
+        """Index a pod for preemption, so that a refused entity scans no pods."""
+        if pod.terminating:
+            if change > 0:
+                self._terminating_pods[pod.key] = pod
+            else:
+                self._terminating_pods.pop(pod.key, None)
+            return
+        groups = self._evictable_pods.setdefault(pod.priority, {})
+        count = groups[pod.group] = groups.get(pod.group, 0) + change
+        if not count:
+            del groups[pod.group]
+            if not groups:
+                del self._evictable_pods[pod.priority]
 
     @property
     def without_nominated(self) -> PodIndex:
@@ -137,6 +193,22 @@ class PodIndex:
     def assigned_pods(self) -> Iterable[AssignedPod]:
         """Return all pods on nodes."""
         return self._assigned_pods.values()
+
+    def terminating_pods(self) -> Iterable[AssignedPod]:
+        """Return the pods on nodes that terminate."""
+        return self._terminating_pods.values()
+
+    def lowest_priority(self) -> int | None:
+        """Return the lowest priority of the pods on nodes that do not terminate."""
+        return min(self._evictable_pods, default=None)
+
+    def groups_with_pods(self) -> Iterable[Key]:
+        """Return the PodGroups that have pods on nodes which do not terminate."""
+        return dict.fromkeys(g for groups in self._evictable_pods.values() for g in groups if g)
+
+    def assigned_pod(self, key: Key) -> AssignedPod | None:
+        """Return a pod on a node, bound or assumed; None if it has none."""
+        return self._assigned_pods.get(key)
 
     def node_of(self, key: Key) -> str:
         """Return the node of a pod, bound or assumed; "" for none."""
@@ -148,18 +220,37 @@ class PodIndex:
         counts = self._pod_counts.pop(selection, None)
         if counts is None:
             counts = self._count_from_scratch(selection)
+        self._keep_counts(selection, counts)
+        return counts
+
+    def count_in_steps(self, selection: PodSelection) -> Iterator[int]:
+        """Count a selection for `count_per_node`; yields after some comparisons, and at the end."""
+        if selection in self._pod_counts:
+            return
+        pods_per_step = max(_COMPARISONS_PER_STEP // max(len(selection.selectors), 1), 1)
+        contains, nodes = self._matcher(selection), list[str]()
+        for number, pod in enumerate(self._assigned_pods.values(), 1):
+            if contains(pod):
+                nodes.append(pod.node)
+            if number % pods_per_step == 0:
+                yield number
+        self._keep_counts(selection, self._count_nodes(nodes))
+        yield len(self._assigned_pods)
+
+    def count_term_holders(self, terms: Iterable[ExistingPodTerm]) -> IntArray:
+        """Count the pods on each node that hold some terms, once for each of the terms."""
+        counts = np.zeros(len(self._index), np.int64)
+        for term in terms:
+            for node, count in self.existing_terms.get(term, {}).items():
+                if node in self._index:
+                    counts[self._index[node]] += count
+        return counts
+
+    def _keep_counts(self, selection: PodSelection, counts: IntArray) -> None:
+        """Keep counts up to date from now on; discard the least recently used ones."""
         self._pod_counts[selection] = counts
         if len(self._pod_counts) > _COUNTS_LIMIT:
             del self._pod_counts[next(iter(self._pod_counts))]
-        return counts
-
-    def count_term_holders(self, term: ExistingPodTerm) -> IntArray:
-        """Count the pods on each node that hold a term."""
-        counts = np.zeros(len(self._index), np.int64)
-        for node, count in self.existing_terms.get(term, {}).items():
-            if node in self._index:
-                counts[self._index[node]] = count
-        return counts
 
     def _add_to_counts(self, pod: AssignedPod, change: int) -> None:
         if pod.shape.peer_constraints is not NO_PEER_CONSTRAINTS:
@@ -180,11 +271,29 @@ class PodIndex:
             del self.existing_terms[term]
 
     def _count_from_scratch(self, selection: PodSelection) -> IntArray:
-        counts = np.zeros(len(self._index), np.int64)
-        for pod in self._assigned_pods.values():
-            if pod.node in self._index and selection.contains(pod, self.namespaces):
-                counts[self._index[pod.node]] += 1
-        return counts
+        contains = self._matcher(selection)
+        return self._count_nodes(pod.node for pod in self._assigned_pods.values() if contains(pod))
+
+    def _count_nodes(self, names: Iterable[str]) -> IntArray:
+        rows = [self._index[name] for name in names if name in self._index]
+        return np.bincount(np.array(rows, np.intp), minlength=len(self._index)).astype(np.int64)
+
+    def _matcher(self, selection: PodSelection) -> Callable[[AssignedPod], bool]:
+        """Return `selection.contains` for many pods: those with equal labels are compared once."""
+        selectors, namespaces = selection.selectors, self.namespaces
+        keys = tuple(dict.fromkeys(key for one in selectors for key in one.label_keys))
+        known: dict[tuple[str | None, ...], bool] = {}
+
+        def contains(pod: AssignedPod) -> bool:
+            if selection.excludes_terminating and pod.terminating:
+                return False
+            values = (pod.key.namespace, *map(pod.labels.get, keys))
+            found = known.get(values)
+            if found is None:
+                found = known[values] = selection.contains(pod, namespaces)
+            return found
+
+        return contains
 
     def check(self) -> Iterator[str]:
         """Iterate over messages about counts that are wrong; none in a consistent index."""
@@ -198,3 +307,11 @@ class PodIndex:
                 nodes[pod.node] = nodes.get(pod.node, 0) + 1
         if terms != self.existing_terms:
             yield "the terms that pods hold differ from the indexed terms"
+        fresh = PodIndex()
+        for pod in self._assigned_pods.values():
+            fresh._count_evictable(pod, +1)
+        if (fresh._evictable_pods, fresh._terminating_pods) != (
+            self._evictable_pods,
+            self._terminating_pods,
+        ):
+            yield "the terminating pods, priorities or groups differ from the pods"

@@ -21,8 +21,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from phalanx.api.core import Pod, PodSpec
-from phalanx.api.quantity import canonical_quantity
-from phalanx.api.resources import nonzero_requests, pod_requests
+from phalanx.api.resources import canonical_quantity, nonzero_requests, requests_of_node
 from phalanx.scheduler.cluster.node_constraints import (
     NO_NODE_CONSTRAINTS,
     NodeConstraints,
@@ -33,6 +32,7 @@ from phalanx.scheduler.cluster.peer_constraints import (
     PeerConstraints,
     peer_constraints_of,
 )
+from phalanx.scheduler.devices.state import NO_DEMAND, ClaimDemand
 
 #: An amount that no node has: 64Pi of memory. A hundred times as much still fits the arrays, which
 #: scores need.
@@ -58,7 +58,6 @@ UNSUPPORTED_FEATURES = (
         lambda spec: any(v.persistent_volume_claim or v.ephemeral for v in spec.volumes),
         "volume claims",
     ),
-    UnsupportedFeature(lambda spec: bool(spec.resource_claims), "resource claims"),
 )
 
 
@@ -107,6 +106,10 @@ class PodShape(msgspec.Struct, frozen=True, cache_hash=True):
     ports: HostPorts = ()
     #: The unsupported feature that the pod uses; "" for none.
     unsupported: str = ""
+    #: Whether the pod names resource claims.
+    has_claims: bool = False
+    #: What its claims require; set for one cycle by `placement/claim_placement.py`.
+    claims: ClaimDemand = NO_DEMAND
     #: Whether there are any peer constraints.
     has_peer_constraints: bool = False
 
@@ -144,9 +147,13 @@ def shape_of(pod: Pod) -> PodShape:
         spec.volumes,
         spec.resource_claims,
     )
+    if pod.status.container_statuses and (resized := pod.resized_containers):
+        fields += ([(one.name, one.allocated_resources, one.resources) for one in resized],)
     if spec.affinity or spec.topology_spread_constraints:
         # Selectors of other pods may refer to the namespace and labels of this one.
         fields += (pod.metadata.namespace, sorted(pod.metadata.labels.items()))
+    if pod.status.extended_resource_claim_status is not None:
+        fields += (pod.status.extended_resource_claim_status,)
     text = _encode(fields)
     shape = _memo.get(text)
     if shape is None:
@@ -187,11 +194,12 @@ def _build_shape(pod: Pod) -> PodShape:
     nonzero = nonzero_requests(pod)
     return PodShape(
         requests=tuple(
-            sorted((name, _cap_amount(count)) for name, count in pod_requests(pod).items())
+            sorted((name, _cap_amount(count)) for name, count in requests_of_node(pod).items())
         ),
         nonzero_requests=(_cap_amount(nonzero["cpu"]), _cap_amount(nonzero["memory"])),
         node_constraints=node_constraints_of(pod),
         peer_constraints=peer_constraints_of(pod),
         ports=_host_ports(pod),
         unsupported=find_unsupported_feature(pod.spec),
+        has_claims=bool(pod.spec.resource_claims),
     )

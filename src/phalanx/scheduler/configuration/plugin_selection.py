@@ -29,9 +29,11 @@ from phalanx.scheduler.plugins.plugin import (
     MAX_WEIGHT,
     POD_GROUP_POST_FILTER,
     POST_FILTER,
+    RESERVE,
     SCORE,
 )
 from phalanx.scheduler.plugins.registry import PluginRegistry
+from phalanx.scheduler.plugins.reservation import NO_RESERVATIONS, RESERVATION
 from phalanx.scheduler.policy import SchedulerPolicy, WeightedScore
 
 WILDCARD = "*"
@@ -150,6 +152,8 @@ def build_policy(registry: PluginRegistry, plugins: Plugins) -> SchedulerPolicy:
     fields: dict[str, Any] = {}
     for plugin in registry:
         fields.update(plugin.policy_fields or {})
+    if RESERVATION.name not in enabled_plugins(registry, plugins, plugins.reserve, point=RESERVE):
+        fields["reservation"] = NO_RESERVATIONS
     post_filter, group_post_filter = plugins.post_filter, plugins.pod_group_post_filter
     return SchedulerPolicy(
         filters=filters,

@@ -12,20 +12,24 @@
 file is invalid; it never raises and never applies a part of a file. Fields that are accepted and
 have no effect are noted. Reads no files (`cli/scheduler_configuration.py` does) and loads no
 plugins: out-of-tree plugins are passed in.
+
+Decoding is strict: an unknown field or a value of another type becomes a cause at its path; a null
+counts as absent. Whether values make sense is checked by rules afterwards.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from phalanx.api.core import DEFAULT_SCHEDULER
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import Causes, invalid, prefix_causes, required
+from phalanx.api.errors import Cause, Causes, invalid, prefix_causes, required
 from phalanx.api.formats import FORMATS
 from phalanx.api.validation.checks import (
     CREATED,
@@ -41,24 +45,37 @@ from phalanx.api.validation.checks import (
     struct,
     unique_field,
 )
-from phalanx.scheduler.backoff import DEFAULT_BACKOFF, BackOff
 from phalanx.scheduler.configuration.plugin_selection import (
     Plugins,
     PluginSet,
     build_policy,
     plugins_rules,
 )
-from phalanx.scheduler.configuration.profiles import Profiles
-from phalanx.scheduler.configuration.strict_decoding import decode_strictly, drop_nulls
-from phalanx.scheduler.plugins.arguments import Int32, not_supported
+from phalanx.scheduler.plugins.arguments import Int32, not_supported, unknown_field
 from phalanx.scheduler.plugins.plugin import Plugin, PluginSupport
 from phalanx.scheduler.plugins.registry import PluginRegistry, build_registry
-from phalanx.scheduler.policy import SchedulerPolicy
+from phalanx.scheduler.policy import DEFAULT_BACKOFF, BackOff, Profiles, SchedulerPolicy
 
 API_VERSION = "kubescheduler.config.k8s.io/v1"
 KIND = "KubeSchedulerConfiguration"
 _ALL_NODES = "has no effect: all nodes are always considered"
 _ONE_THREAD = "has no effect: every decision evaluates all nodes at once"
+
+_MSGSPEC_ERROR = re.compile(
+    r"(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$\.?(?P<path>.*)`)?", re.DOTALL
+)
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
+_TYPE_NAMES = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "bool": "a boolean",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
+
+T = TypeVar("T")
 
 
 # ---- fields --------------------------------------------------------------------------------------
@@ -292,3 +309,40 @@ def _notes(file: _ConfigurationFile, registry: PluginRegistry) -> Iterator[str]:
         for plugin in registry:
             if plugin.support is PluginSupport.ALWAYS_ON and plugin.name in disabled:
                 yield f"profiles[{at}].plugins: {plugin.name} is always on"
+
+
+# ---- decoding ------------------------------------------------------------------------------------
+
+
+def decode_strictly(found: object, expected: type[T]) -> T | list[Cause]:
+    """Convert a value to a type, or return the first cause why that fails."""
+    try:
+        return msgspec.convert(found, expected)
+    except msgspec.ValidationError as error:
+        return [_to_cause(str(error))]
+
+
+def drop_nulls(found: Any) -> Any:
+    """Remove fields that are null, and replace characters that are not valid Unicode."""
+    if isinstance(found, dict):
+        return {key: drop_nulls(value) for key, value in found.items() if value is not None}
+    if isinstance(found, list):
+        return [drop_nulls(item) for item in found]
+    return found.encode(errors="replace").decode() if isinstance(found, str) else found
+
+
+def _to_cause(error: str) -> Cause:
+    parts = _MSGSPEC_ERROR.fullmatch(error)
+    assert parts is not None
+    what, path = parts["what"], parts["path"] or ""
+    if parts["key"]:
+        return Cause(path, "FieldValueTypeInvalid", "every key must be a string")
+    if unknown := _UNKNOWN.fullmatch(what):
+        return unknown_field(f"{path}.{unknown[1]}".removeprefix("."))
+    text = re.sub(r"`(.*?)`", _type_name, what)
+    return Cause(path, "FieldValueTypeInvalid", text[0].lower() + text[1:])
+
+
+def _type_name(names: re.Match[str]) -> str:
+    name = names[1].removesuffix(" | null")
+    return _TYPE_NAMES.get(name, name)

@@ -14,6 +14,7 @@ copied. Terminating pods and pods of DaemonSets, which would return at once, are
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,7 @@ from msgspec.structs import replace as but
 from phalanx.api.core import Node, NodeSpec, NodeStatus, Pod, Taint
 from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, Key, pod_group_ref
 from phalanx.api.resources import node_allocatable
+from phalanx.scheduler.cluster.device_cache import DeviceCache
 from phalanx.scheduler.cluster.group_tree import GroupTreeProblem
 from phalanx.scheduler.cluster.pod_shape import format_amount, shape_of
 from phalanx.scheduler.cluster.snapshot import Snapshot
@@ -50,30 +52,39 @@ class NodeShape(NamedTuple):
     allocatable: tuple[tuple[str, int], ...]
     labels: tuple[tuple[str, str], ...]
     taints: tuple[Taint, ...]
+    #: How many devices of its own it has, by driver.
+    devices: tuple[tuple[str, int], ...] = ()
 
     def __str__(self) -> str:
-        return ", ".join(
+        amounts = [
             format_amount(name, n)
             for name, n in self.allocatable
             if n and name not in _UNREPORTED_RESOURCES
-        )
+        ]
+        return ", ".join([*amounts, *(f"{driver} {n}" for driver, n in self.devices)])
 
 
-def node_shape(node: Node) -> NodeShape:
+def node_shape(node: Node, devices: DeviceCache | None = None) -> NodeShape:
     """Return the shape of a node."""
+    counts: Counter[str] = Counter()
+    for one in devices.local_slices(node.metadata.name) if devices else ():
+        counts[one.spec.driver] += len(one.spec.devices)
     labels = {k: v for k, v in node.metadata.labels.items() if k != HOSTNAME}
     return NodeShape(
         tuple(sorted(node_allocatable(node).items())),
         tuple(sorted(labels.items())),
         _permanent_taints(node),
+        tuple(sorted(counts.items())),
     )
 
 
-def group_by_shape(nodes: Iterable[Node]) -> dict[NodeShape, list[Node]]:
+def group_by_shape(
+    nodes: Iterable[Node], devices: DeviceCache | None = None
+) -> dict[NodeShape, list[Node]]:
     """Group nodes by shape, each group in the order of names."""
     found: dict[NodeShape, list[Node]] = {}
     for node in sorted(nodes, key=lambda node: node.metadata.name):
-        found.setdefault(node_shape(node), []).append(node)
+        found.setdefault(node_shape(node, devices), []).append(node)
     return found
 
 
@@ -82,15 +93,16 @@ def suggest_more_nodes(experiment: Experiment) -> Iterator[VerifiedCure]:
 
     Of shapes with the same description only the one that takes the fewest is suggested.
     """
-    templates = {
-        shape: nodes[0] for shape, nodes in group_by_shape(experiment.known.nodes.values()).items()
-    }
+    known = experiment.known
+    by_shape = group_by_shape(known.nodes.values(), known.cache.devices)
+    templates = {shape: nodes[0] for shape, nodes in by_shape.items()}
     found: dict[str, VerifiedCure] = {}
     shapes_tried = 0
 
     def suffices(template: Node, count: int) -> bool:
         nodes = _copy_nodes(experiment, template, count)
-        return experiment.is_placed_after(ClusterChange(nodes=nodes))
+        like = {node.metadata.name: template.metadata.name for node in nodes}
+        return experiment.is_placed_after(ClusterChange(nodes=nodes, devices_like=like))
 
     for least, shape in _candidate_shapes(experiment, templates):
         template, previous = templates[shape], found.get(str(shape))
@@ -140,7 +152,9 @@ def _candidate_shapes(
         for s, node in templates.items()
     }
     new = {shape: _copy_nodes(experiment, template, 1)[0] for shape, template in templates.items()}
-    with experiment.apply_change(ClusterChange(nodes=tuple(new.values()))) as snapshot:
+    like = {node.metadata.name: templates[s].metadata.name for s, node in new.items()}
+    change = ClusterChange(nodes=tuple(new.values()), devices_like=like)
+    with experiment.apply_change(change) as snapshot:
         each = CapacityEstimate(experiment.entity, snapshot, experiment.policy).capacity_per_node
         holds = {s: int(each[snapshot.index[node.metadata.name]]) for s, node in new.items()}
     guesses = [(max(-(-missing[s] // n), 1), s) for s, n in holds.items() if n]
@@ -185,7 +199,8 @@ def _describe_nodes(experiment: Experiment, count: int, template: Node) -> str:
     value = template.metadata.labels.get(key)
     location = f" in {key.rpartition('/')[2]} {value}" if value else ""
     noun = f"{count} node{'s' if count > 1 else ''}"
-    return f"add {noun} like {name}{location} ({node_shape(template)})"
+    shape = node_shape(template, experiment.known.cache.devices)
+    return f"add {noun} like {name}{location} ({shape})"
 
 
 #: How many workloads are tried; of more, only those that may free enough resources.

@@ -17,18 +17,18 @@ Nothing is placed, evicted or written.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from phalanx.api.core import Pod
-from phalanx.api.meta import POD_KIND, Key, Ref, pod_group_ref, pod_ref
-from phalanx.scheduler.cluster.group_tree import GroupTreeProblem, GroupTrees, group_ref
+from phalanx.api.meta import POD_KIND, Key, Ref, find_condition, pod_group_ref, pod_ref
+from phalanx.api.scheduling import FINISHED_ANNOTATION, PREEMPTED, PodGroup
+from phalanx.scheduler.cluster.group_tree import Group, GroupTreeProblem, GroupTrees, group_ref
 from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot
-from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES, Profiles
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Decision, Impossible, Placed, Waiting
 from phalanx.scheduler.diagnosis.cures import VerifiedCures, find_cures
@@ -46,8 +46,8 @@ from phalanx.scheduler.placement.capacity_estimate import count_needed, distinct
 from phalanx.scheduler.placement.topology_domains import node_capacities
 from phalanx.scheduler.plugins.plugin import FilterDependency
 from phalanx.scheduler.plugins.plugin_context import initial_context
-from phalanx.scheduler.policy import SchedulerPolicy
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects, load_state
+from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles, SchedulerPolicy
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects, load_state
 from phalanx.scheduler.search.solver import SolverFunction, no_solver
 
 #: How many rows are reported for each shape of member, and how many shapes.
@@ -191,13 +191,14 @@ PLACED = "Placed"
 FITS = "Fits"
 NOT_READY = "NotReady"
 EMPTY = "Empty"
+FINISHED = "Finished"
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """Why a pod or group is pending, and what would let it be placed."""
 
-    #: PLACED, FITS, NOT_READY, EMPTY, or the reason of the decision such as `Unschedulable`.
+    #: PLACED, FITS, NOT_READY, EMPTY, FINISHED, or a reason of the decision (`Unschedulable`).
     state: str
     message: str
     #: How many of its pods have a node, and how many wait for one.
@@ -210,16 +211,28 @@ class Diagnosis:
     #: The message for each group of that tree.
     groups: tuple[GroupMessage, ...] = ()
     evidence: CapacityEvidence | None = None
+    #: Which entity has preempted it, and when; "" if none did since it was last placed.
+    preempted: str = ""
     #: How many decisions were made to find cures, and whether the limit ended the search.
     decisions: int = 0
     is_cut_short: bool = False
+
+
+def describe_preemption(groups: Iterable[Group]) -> str:
+    """Say which entity has preempted the first of some groups that wait for that, and when."""
+    for group in groups:
+        condition = find_condition(group.status.conditions, PREEMPTED)
+        if condition is not None and condition.status == "True":
+            text = condition.message[:1].lower() + condition.message[1:]
+            return f"{text} at {condition.last_transition_time}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
 class NotAttempted:
     """No cycle runs for the subject: it is placed, has no pods, or is not ready."""
 
-    #: PLACED, EMPTY or NOT_READY.
+    #: PLACED, EMPTY, FINISHED or NOT_READY.
     state: str
     message: str
     bound: int
@@ -257,8 +270,16 @@ def prepare_attempt(
     state = load_state(cluster, profiles)
     group_trees = state.cache.snapshot().group_trees
     pods = tuple(pod for pod in cluster.pods if _belongs_to(pod, subject, group_trees))
-    bound = sum(bool(pod.occupied_node) for pod in pods)
-    pending = len(pods) - bound
+    pending = sum(not pod.occupied_node for pod in pods)
+    # Terminating members of an entity that waits do not count towards its quorum.
+    bound = sum(
+        bool(pod.occupied_node and not (pending and pod.metadata.deletion_timestamp))
+        for pod in pods
+    )
+    group = group_trees.get(subject) if subject.kind != POD_KIND else None
+    if isinstance(group, PodGroup) and group.is_finished:
+        message = f"its Job has ended: {group.metadata.annotations[FINISHED_ANNOTATION]}"
+        return NotAttempted(FINISHED, message, bound=bound, pending=0)
     root = subject if subject.kind == POD_KIND else group_trees.root(subject)
     if isinstance(root, GroupTreeProblem):
         return NotAttempted(NOT_READY, root.message, bound=bound, pending=pending)
@@ -290,7 +311,11 @@ def _belongs_to(pod: Pod, subject: Ref, group_trees: GroupTrees) -> bool:
         return False
     if subject.kind == POD_KIND or pod.group is None:
         return subject == pod_ref(pod.metadata.key)
-    group = pod_group_ref(pod.group)
+    return _is_within(pod_group_ref(pod.group), subject, group_trees)
+
+
+def _is_within(group: Ref, subject: Ref, group_trees: GroupTrees) -> bool:
+    """Whether a group is the subject, or below it."""
     return group == subject or subject in map(group_ref, group_trees.ancestry(group))
 
 
@@ -303,9 +328,19 @@ def diagnose(
 ) -> Diagnosis:
     """Explain why a pod, a group or a tree of groups has no node, and what would give it one."""
     attempt = prepare_attempt(subject, cluster, profiles, solver=solver, now=now)
+    members = GroupTrees()
+    for group in cluster.groups:
+        members.update(group_ref(group), group)
+    preempted = describe_preemption(
+        group for group in cluster.groups if _is_within(group_ref(group), subject, members)
+    )
     if isinstance(attempt, NotAttempted):
         return Diagnosis(
-            attempt.state, attempt.message, bound=attempt.bound, pending=attempt.pending
+            attempt.state,
+            attempt.message,
+            bound=attempt.bound,
+            pending=attempt.pending,
+            preempted=preempted if attempt.pending else "",
         )
     entity, decision = attempt.entity, attempt.decide()
     explanation = explain(decision)
@@ -337,6 +372,7 @@ def diagnose(
         tree=entity.key if entity.is_composite and entity.ref != subject else None,
         groups=explanation.groups,
         evidence=evidence,
+        preempted=preempted,
         decisions=cures.decisions,
         is_cut_short=cures.is_cut_short,
     )

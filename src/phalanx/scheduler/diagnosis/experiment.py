@@ -13,9 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+from msgspec.structs import replace as but
 
 from phalanx.api.core import Node, Pod
+from phalanx.api.dynamic_resources import ResourceSlice
 from phalanx.api.meta import Key
 from phalanx.scheduler.cluster.cache import SchedulerCache
 from phalanx.scheduler.cluster.snapshot import Snapshot
@@ -44,6 +47,8 @@ class ClusterChange:
     nodes: tuple[Node, ...] = ()
     #: Pods that have ended.
     ended_pods: tuple[Key, ...] = ()
+    #: New nodes, and the nodes whose devices they have.
+    devices_like: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +99,23 @@ class Experiment:
             cache.update_node(node.metadata.name, node)
         for key in change.ended_pods:
             cache.update_pod(key, None)
+        slices = [
+            _copy_slice(one, new)
+            for new, like in change.devices_like.items()
+            for one in cache.devices.local_slices(like)
+        ]
+        for one in slices:
+            cache.devices.update_object(ResourceSlice, one.metadata.name, one)
+        ended = {pods[key].metadata.uid for key in change.ended_pods}
+        snapshot = cache.snapshot()
+        devices = snapshot.devices
+        snapshot.devices = devices.fork(ended) if ended and devices.claims else devices
         try:
-            yield cache.snapshot()
+            yield snapshot
         finally:
+            snapshot.devices = devices
+            for one in slices:
+                cache.devices.update_object(ResourceSlice, one.metadata.name, None)
             for node in change.nodes:
                 cache.update_node(node.metadata.name, nodes.get(node.metadata.name))
             for key in change.ended_pods:
@@ -109,6 +128,13 @@ class Experiment:
             return NO_SOLVER_ANSWER
         self._solver_calls_left -= 1
         return self._solver(program)
+
+
+def _copy_slice(one: ResourceSlice, node: str) -> ResourceSlice:
+    """Return the slice of a new node with the same devices."""
+    pool = but(one.spec.pool, name=f"{node}/{one.spec.pool.name}")
+    name = f"{node}/{one.metadata.name}"
+    return ResourceSlice(but(one.metadata, name=name), but(one.spec, node_name=node, pool=pool))
 
 
 def find_smallest(

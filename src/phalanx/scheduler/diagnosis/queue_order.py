@@ -8,7 +8,7 @@ then longer wait. Reasons are read from the conditions that the scheduler wrote.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from phalanx.api.core import Pod
@@ -24,14 +24,16 @@ from phalanx.api.meta import (
 )
 from phalanx.api.scheduling import (
     COMPOSITE_INITIALLY_SCHEDULED,
+    FINISHED_ANNOTATION,
     POD_GROUP_INITIALLY_SCHEDULED,
     CompositePodGroup,
+    PodGroup,
 )
 from phalanx.scheduler.cluster.group_tree import Group, GroupTreeProblem, GroupTrees, group_ref
-from phalanx.scheduler.diagnosis.diagnosis import NOT_READY
+from phalanx.scheduler.diagnosis.diagnosis import NOT_READY, describe_preemption
 from phalanx.scheduler.explain import describe_unready
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects, creation_time, load_state
 from phalanx.scheduler.queue.queued_entity import QueuedEntityInfo
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects, creation_time, load_state
 
 #: The reason of a workload that no scheduler has attempted yet.
 NOT_TRIED_YET = "NotTriedYet"
@@ -71,6 +73,8 @@ class WorkloadRow:
     failed: int
     #: The controller that owns it, such as `Job/train`; "" for none.
     owner: str = ""
+    #: Which entity has preempted it, and when; "" if none did since it was last placed.
+    preempted: str = ""
 
     @property
     def members(self) -> int:
@@ -109,14 +113,19 @@ def list_workloads(cluster: ClusterObjects, *, include_all: bool = False) -> lis
     """
     group_trees = _build_group_tree(cluster.groups)
     pods_by_entity = _pods_by_entity(cluster.pods, group_trees)
-    queued = load_state(cluster).queue.list_entities()
+    # A Job that has ended may still have pods without a node, which are being deleted.
+    queued = [
+        info
+        for info in load_state(cluster).queue.list_entities()
+        if not _is_finished(group_trees.get(info.ref) if info.is_group else None)
+    ]
     waiting = {info.ref for info in queued}
     settled = [
         _build_settled_row(ref, pods, group_trees)
         for ref, pods in pods_by_entity.items()
         if ref not in waiting
         and (ref.kind != POD_KIND or include_all)
-        and (pods.placed or pods.ended)
+        and (pods.placed or pods.ended or pods.pending)
     ]
     ended = [row for row in settled if row.state is WorkloadState.ENDED and include_all]
     running = [row for row in settled if row.state is WorkloadState.RUNNING]
@@ -166,11 +175,13 @@ def pods_with_entities(cluster: ClusterObjects) -> list[tuple[Ref, Pod]]:
 
 def _build_settled_row(ref: Ref, pods: _EntityPods, group_tree: GroupTrees) -> WorkloadRow:
     group = group_tree.get(ref)
-    condition, any_pod = _find_scheduled_condition(group), (pods.placed or pods.ended)[0]
+    any_pod = (pods.placed or pods.ended or pods.pending)[0]
+    condition = _find_scheduled_condition(group)
     since = creation_time(group.metadata if group else any_pod.metadata)
     if condition is not None and condition.status == "True" and condition.last_transition_time:
         since = parse_timestamp(condition.last_transition_time)
-    state = WorkloadState.RUNNING if pods.placed else WorkloadState.ENDED
+    is_over = _is_finished(group) or not pods.placed
+    state = WorkloadState.ENDED if is_over else WorkloadState.RUNNING
     return _build_row(ref, state, position=0, since=since, pods=pods, group=group)
 
 
@@ -183,14 +194,20 @@ def _waiting_rows(
     for info in infos:
         state = WorkloadState.HELD if info.unready else WorkloadState.WAITING
         position += state is WorkloadState.WAITING
+        pods = pods_by_entity[info.ref]
+        # Terminating members do not count towards the quorum of the next attempt.
+        live = replace(pods, placed=[p for p in pods.placed if not p.metadata.deletion_timestamp])
+        names = dict.fromkeys(pod_group_ref(pod.group) for pod in pods.pending if pod.group)
+        groups = (group_tree.get(name) for name in names)
         yield _build_row(
             info.ref,
             state,
             position=position if state is WorkloadState.WAITING else 0,
             since=info.timestamp,
-            pods=pods_by_entity[info.ref],
+            pods=live,
             group=group_tree.get(info.ref),
             info=info,
+            preempted=describe_preemption(group for group in groups if group),
         )
 
 
@@ -203,8 +220,9 @@ def _build_row(
     pods: _EntityPods,
     group: Group | None,
     info: QueuedEntityInfo | None = None,
+    preempted: str = "",
 ) -> WorkloadRow:
-    reason, message = _waiting_reason(info, pods, group) if info else ("", "")
+    reason, message = _waiting_reason(info, pods, group) if info else _end_reason(group)
     any_pod = (pods.pending or pods.placed or pods.ended)[0]
     return WorkloadRow(
         ref,
@@ -223,6 +241,7 @@ def _build_row(
         started=sum(pod.status.phase == "Running" for pod in pods.placed),
         failed=sum(pod.status.phase == "Failed" for pod in pods.ended),
         owner=owner_of(group or any_pod),
+        preempted=preempted,
     )
 
 
@@ -242,6 +261,16 @@ def _waiting_reason(
     if condition is None:
         return NOT_TRIED_YET, "no scheduler has attempted it yet"
     return condition.reason, condition.message
+
+
+def _is_finished(group: Group | None) -> bool:
+    return isinstance(group, PodGroup) and group.is_finished
+
+
+def _end_reason(group: Group | None) -> tuple[str, str]:
+    """How the Job of a group ended: a reason and a message; empty while it goes on."""
+    end = group.metadata.annotations.get(FINISHED_ANNOTATION, "") if group else ""
+    return end.partition(":")[0], f"its Job has ended: {end}" if end else ""
 
 
 def _find_scheduled_condition(group: Group | None) -> Condition | None:

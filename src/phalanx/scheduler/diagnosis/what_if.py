@@ -25,7 +25,6 @@ from phalanx.api.core import Node, NodeSpec, NodeStatus, Pod, PodStatus, Taint
 from phalanx.api.meta import Key, ObjectMeta, Ref
 from phalanx.api.scheduling import MEMBERS_TO_RUN_ANNOTATION, CompositePodGroup, PodGroup
 from phalanx.scheduler.cluster.group_tree import Group, GroupTrees
-from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES, Profiles
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import (
     Binding,
@@ -39,6 +38,7 @@ from phalanx.scheduler.decision import (
 )
 from phalanx.scheduler.diagnosis.cures import HOSTNAME, group_by_shape, node_shape
 from phalanx.scheduler.diagnosis.diagnosis import NOT_READY
+from phalanx.scheduler.diagnosis.expected_starts import ExpectedStart, expected_starts
 from phalanx.scheduler.diagnosis.experiment import (
     ClusterChange,
     Experiment,
@@ -48,7 +48,8 @@ from phalanx.scheduler.diagnosis.experiment import (
 from phalanx.scheduler.diagnosis.queue_order import entity_of_pod
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.explain import describe_refusal, describe_unready, explain
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects, creation_time, load_state
+from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects, creation_time, load_state
 from phalanx.scheduler.search.solver import SolverFunction, no_solver
 
 FITS, NEVER, PREEMPTS = "Fits", "NeverFits", "Preempts"
@@ -88,6 +89,8 @@ class Forecast:
     is_cut_short: bool = False
     #: Why nodes refuse members, each sentence once.
     details: tuple[str, ...] = ()
+    #: When it is expected to start, if it waits and the start was planned.
+    expected: ExpectedStart | None = None
 
 
 class AttemptedEntity(NamedTuple):
@@ -104,7 +107,16 @@ def forecast(
     """Forecast each subject, in the given order."""
     simulation = _QueueSimulation(cluster, profiles, solver=solver, now=now)
     simulation.run(subjects)
-    return [simulation.forecast_for(subject) for subject in subjects]
+    found = [simulation.forecast_for(subject) for subject in subjects]
+    if not any(one.verdict is ForecastVerdict.WAITS for one in found):
+        return found
+    starts = expected_starts(cluster, profiles, now)
+    return [
+        replace(one, expected=starts.get(one.subject))
+        if one.verdict is ForecastVerdict.WAITS
+        else one
+        for one in found
+    ]
 
 
 class _QueueSimulation:

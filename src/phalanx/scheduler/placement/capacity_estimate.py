@@ -14,6 +14,7 @@ import numpy as np
 from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot
 from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.placement.claim_placement import resolve_claims
 from phalanx.scheduler.placement.group_placement import count_scheduled
 from phalanx.scheduler.placement.node_scores import node_scores_of
 from phalanx.scheduler.placement.topology_domains import node_capacities
@@ -45,6 +46,7 @@ class CapacityEstimate:
 
     def __init__(self, entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy) -> None:
         self._snapshot = snapshot
+        entity = resolve_claims(entity, snapshot)
         self._checks_capacity = policy.checks_capacity
         self._members = Counter(member.shape for member in entity.members)
         self.needed = count_needed(entity, snapshot)

@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 import numpy as np
 from msgspec import Struct
 
+from phalanx.api.scheduling import PodGroup
 from phalanx.scheduler.cluster.pod_index import AssignedPod
 from phalanx.scheduler.cluster.snapshot import IntArray, Placement, Snapshot
 from phalanx.scheduler.decision import (
@@ -20,6 +21,7 @@ from phalanx.scheduler.decision import (
     UNDECIDED,
     UNSCHEDULABLE,
     Binding,
+    ClaimReservation,
     ClusterEvent,
     Placed,
     PlacementChoice,
@@ -29,21 +31,15 @@ from phalanx.scheduler.decision import (
     new_binding,
 )
 from phalanx.scheduler.entity import Entity, Member
-from phalanx.scheduler.placement.placement_simulation import (
-    LazyRefusal,
-    PlacementSimulation,
-    known_refusal,
-)
-from phalanx.scheduler.placement.topology_domains import (
-    PlacementCandidate,
-    choose_best_candidate,
-    domain_capacities_of,
-    predict_best_placement,
-)
+from phalanx.scheduler.placement.claim_placement import reserve_claims
+from phalanx.scheduler.placement.node_ranking import LazyRefusal, known_refusal
+from phalanx.scheduler.placement.placement_simulation import PlacementSimulation
+from phalanx.scheduler.placement.topology_domains import PlacementCandidate
+from phalanx.scheduler.plugins.claim_assignments import AssignedClaims
 from phalanx.scheduler.policy import SchedulerPolicy
 
-#: How many pods are tried between two yields.
-YIELD_INTERVAL = 256
+#: How many pods are tried between two yields: all nodes are compared for each pod with peers.
+YIELD_INTERVAL, YIELD_INTERVAL_WITH_PEERS = 256, 16
 #: A placement without nodes, for groups that have no placement to choose.
 EMPTY_PLACEMENT = Placement("", np.array([], np.int64))
 
@@ -63,6 +59,8 @@ class Assignment(Struct, frozen=True):
 
     member: Member
     node: int
+    #: The devices of its claims.
+    claims: AssignedClaims = ()
 
 
 class GroupPlacement:
@@ -72,6 +70,8 @@ class GroupPlacement:
     placement_count: int | None = None
     #: How many of them were tried, and how many were feasible.
     tried_count = feasible_count = 0
+    #: Those in which the quorum may fit; the search need not look at the others.
+    possible_placements: Sequence[Placement] = ()
     #: Why it is undecided whether a placement exists; "" if there is none.
     undecided = ""
     #: Whether a search that is still running will decide it.
@@ -81,11 +81,12 @@ class GroupPlacement:
         self, entity: Entity, context: PlacementContext, placement: Placement | None = None
     ) -> None:
         self.entity, self.placement = entity, placement
-        self._names = context.snapshot.names
+        self._names, self._devices = context.snapshot.names, context.snapshot.devices
         self._nodes = placement.nodes if placement else context.nodes
         self._simulation = PlacementSimulation(
             context.snapshot, context.policy, entity.members, nodes=self._nodes
         )
+        self._has_claims = self._simulation.has_claims
         self.assignments: list[Assignment] = []
         #: The members without a node, and why.
         self._refused: list[tuple[Member, LazyRefusal]] = []
@@ -95,6 +96,12 @@ class GroupPlacement:
         #: The members beyond the quorum that wait until siblings have their minimum.
         self._deferred: list[Member] = []
         self._is_full = False
+
+    @property
+    def yield_interval(self) -> int:
+        """How many pods are tried between two yields."""
+        has_peers = self._simulation.has_peer_constraints
+        return YIELD_INTERVAL_WITH_PEERS if has_peers else YIELD_INTERVAL
 
     @property
     def meets_quorum(self) -> bool:
@@ -116,7 +123,10 @@ class GroupPlacement:
         """What the placement of this attempt holds."""
         assert self.placement is not None
         return PlacementCandidate(
-            self.placement, self.scheduled, [one.member.shape for one in self.assignments]
+            self.placement,
+            self.scheduled,
+            [one.member.shape for one in self.assignments],
+            nodes=[one.node for one in self.assignments],
         )
 
     @property
@@ -136,7 +146,11 @@ class GroupPlacement:
             if self.cannot_meet_quorum:
                 return
             nodes = simulation.place_alike(run)
-            self.assignments += map(Assignment, run, nodes)
+            if simulation.has_claims:
+                claims = map(simulation.claims_of, run)
+                self.assignments += map(Assignment, run, nodes, claims)
+            else:
+                self.assignments += map(Assignment, run, nodes)
             self.scheduled += len(nodes)
             self._remaining -= len(nodes)
             for member in run[len(nodes) :]:
@@ -193,6 +207,13 @@ class GroupPlacement:
         self._refused = [(member, known_refusal(refusal)) for member, refusal in refused]
         self.scheduled = self._already_scheduled + len(self.assignments)
 
+    def adopt_minimum(self, assignments: Iterable[Assignment], placement: Placement | None) -> None:
+        """Take over what the search of a tree found; `place_deferred` places the others later."""
+        self.adopt_solution(assignments, (), placement)
+        placed = {assignment.member.pod.metadata.uid for assignment in self.assignments}
+        self._deferred = [m for m in self.members if m.pod.metadata.uid not in placed]
+        self._is_full = not self._deferred
+
     @property
     def has_deferred(self) -> bool:
         """Whether members wait for `place_deferred`."""
@@ -215,7 +236,24 @@ class GroupPlacement:
     def build_placed(self) -> Placed:
         """Build the decision of a feasible attempt."""
         leftovers = tuple(self.unplaced_pods) if self._refused else ()
-        return Placed(self.entity.group_key, self.bindings, leftovers, choice=self.choice)
+        return Placed(
+            self.entity.group_key,
+            self.bindings,
+            leftovers,
+            choice=self.choice,
+            claims=self.claim_reservations,
+        )
+
+    @property
+    def claim_reservations(self) -> tuple[ClaimReservation, ...]:
+        """The allocations and reservations of the members' claims."""
+        if not self._has_claims:
+            return ()
+        group = self.entity.group if isinstance(self.entity.group, PodGroup) else None
+        with_claims = [one for one in self.assignments if one.member.shape.has_claims]
+        return reserve_claims(
+            [(one.member, one.claims) for one in with_claims], group, self._devices
+        )
 
     def build_waiting(self) -> Waiting:
         """Build the decision of a failed attempt."""
@@ -265,49 +303,15 @@ class GroupPlacement:
 
 
 def place_members(attempt: GroupPlacement) -> Generator[int, None, GroupPlacement]:
-    """Place all members, as long as the quorum is in reach; yields every YIELD_INTERVAL pods."""
-    members = attempt.members
-    attempt.place(members[:YIELD_INTERVAL])
-    for begin in range(YIELD_INTERVAL, len(members) + 1, YIELD_INTERVAL):
+    """Place all members, as long as the quorum is in reach; yields after some pods."""
+    members, interval = attempt.members, attempt.yield_interval
+    attempt.place(members[:interval])
+    for begin in range(interval, len(members) + 1, interval):
         yield begin
         if attempt.cannot_meet_quorum:
             break
-        attempt.place(members[begin : begin + YIELD_INTERVAL])
+        attempt.place(members[begin : begin + interval])
     return attempt
-
-
-def place_in_best_domain(
-    entity: Entity, context: PlacementContext, placements: Sequence[Placement], key: str
-) -> Generator[int, None, GroupPlacement]:
-    """Place all members in the best feasible placement, or else where most of them fit."""
-    attempts = []
-    for placement in _candidate_placements(entity, context, placements, key=key):
-        attempt = yield from place_members(GroupPlacement(entity, context, placement))
-        attempts.append(attempt)
-    feasible = [attempt for attempt in attempts if attempt.is_feasible]
-    if not attempts:
-        return GroupPlacement(entity, context, EMPTY_PLACEMENT)
-    chosen = max(feasible or attempts, key=lambda attempt: attempt.scheduled)
-    if len(feasible) > 1:
-        best = choose_best_candidate(
-            [attempt.candidate for attempt in feasible], context.snapshot, context.policy
-        )
-        chosen = next(one for one in feasible if one.placement is best.placement)
-    chosen.tried_count, chosen.feasible_count = len(attempts), len(feasible)
-    return chosen
-
-
-def _candidate_placements(
-    entity: Entity, context: PlacementContext, placements: Sequence[Placement], *, key: str
-) -> Sequence[Placement]:
-    """Return the placements to try: for equal members only the one that will be chosen."""
-    shape, snapshot, policy = entity.members[0].shape, context.snapshot, context.policy
-    simulation = PlacementSimulation(snapshot, policy, entity.members)
-    is_predictable = simulation.depends_on_load_only(entity.members[0])
-    if not is_predictable or len(placements) < 2 or any(m.shape != shape for m in entity.members):
-        return placements
-    capacities = domain_capacities_of(snapshot, policy, shape, placements=placements, key=key)
-    return [predict_best_placement(entity, capacities, count_scheduled(entity, snapshot))]
 
 
 def placement_choice(placements: int | None, tried: int, feasible: int) -> PlacementChoice | None:
@@ -350,6 +354,7 @@ def to_assigned_pods(assignments: Iterable[Assignment], names: Sequence[str]) ->
             shape=assignment.member.shape,
             group=pod.group,
             priority=pod.spec.priority,
+            claims=assignment.claims,
         )
         for assignment in assignments
         for pod in (assignment.member.pod,)

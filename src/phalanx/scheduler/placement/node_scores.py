@@ -19,17 +19,25 @@ class.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import numpy as np
 
-from phalanx.scheduler.cluster.node_class import NodeClass, NodeTable
+from phalanx.scheduler.cluster.moved_rows import PreviousRows
 from phalanx.scheduler.cluster.pod_shape import PodShape
-from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot, SnapshotCache
+from phalanx.scheduler.cluster.snapshot import (
+    IntArray,
+    NodeClass,
+    NodeTable,
+    Snapshot,
+    SnapshotCache,
+)
 from phalanx.scheduler.decision import Refusal
-from phalanx.scheduler.plugins.load_scoring import MANY_NODES, ONE_NODE, columns_of
+from phalanx.scheduler.plugins.filtering import build_refusal, run_filter
+from phalanx.scheduler.plugins.load_scoring import MANY_NODES, ONE_NODE, columns_of, no_score
 from phalanx.scheduler.plugins.plugin import (
     FilterDependency,
     LoadScore,
@@ -37,12 +45,11 @@ from phalanx.scheduler.plugins.plugin import (
     StaticScore,
 )
 from phalanx.scheduler.plugins.plugin_context import PluginContext, initial_context
-from phalanx.scheduler.plugins.refusal import build_refusal, run_filter
 from phalanx.scheduler.policy import SchedulerPolicy
 
 #: Keys from NO_NODE on are those of rejected nodes, behind all others. REJECTED_KEY is what a
 #: rejection adds to a key: no score outweighs it.
-NO_NODE, REJECTED_KEY = 1 << 60, 1 << 61
+NO_NODE, REJECTED_KEY = 1 << 60, 3 << 60
 
 #: How many keys are sorted at first; each further time the number doubles.
 _STRIDE = 256
@@ -122,25 +129,110 @@ class NodeClassMemo(dict[NodeClass, _V]):
         return found
 
 
-class NodeScores:
-    """Mask, scores and order of the nodes of one snapshot for one shape and policy."""
+class ShapeScores(ABC):
+    """What filters and scores say about the node classes of one snapshot, for one shape."""
 
     __slots__ = (
-        "_base_keys",
         "_class_keys",
         "_load_filters",
         "_load_scorers",
-        "_position",
         "_refusal",
-        "_static_scores",
         "after_placement",
-        "allowed_nodes",
-        "epoch",
-        "normalized_scores",
         "policy",
         "request",
         "shape",
         "snapshot",
+    )
+
+    def __init__(self, snapshot: Snapshot, policy: SchedulerPolicy, shape: PodShape) -> None:
+        self.snapshot, self.policy, self.shape = snapshot, policy, shape
+        self._refusal: Refusal | None = None
+
+    def _build_scorers(self) -> None:
+        """Select the filters and scores that depend on the load of a node."""
+        snapshot, policy, shape = self.snapshot, self.policy, self.shape
+        self.request = shape.request_vector(snapshot.columns)
+        self._load_filters = tuple(
+            filter_.admits_node_class
+            for filter_ in policy.filters.values()
+            if filter_.admits_node_class and filter_.applies_to(shape)
+        )
+        self._load_scorers = tuple(
+            (weight, scorer)
+            for weight, score in policy.scores_of(LoadScore, shape)
+            if (scorer := score.build_scorer(shape, snapshot.columns)) is not no_score
+        )
+        #: The score of each node class, as the part of a key that does not depend on the node.
+        self._class_keys = NodeClassMemo(self._compute_class_key)
+        #: The class that a node class becomes when a pod of this shape is placed, and how much the
+        #: key grows.
+        self.after_placement = NodeClassMemo(self._compute_after_placement)
+
+    @abstractmethod
+    def key_of(self, i: int, node_class: NodeClass) -> int:
+        """Compute the key of a node of some class."""
+
+    def refusal(self) -> Refusal:
+        """Say why no node takes a pod of this shape, leaving other pods' constraints out."""
+        if self._refusal is None:
+            self._refusal = build_refusal(
+                self.policy.filters, initial_context(self.snapshot, self.shape)
+            )
+        return self._refusal
+
+    def _compute_class_key(self, node_class: NodeClass) -> int:
+        for admits in self._load_filters:
+            if not admits(self.request, node_class):
+                return REJECTED_KEY
+        total: int = 0
+        for weight, score in self._load_scorers:
+            total += weight * score(node_class, ONE_NODE)
+        return -total << SCORE_SHIFT
+
+    def _compute_after_placement(self, node_class: NodeClass) -> tuple[NodeClass, int]:
+        after = self.snapshot.node_class_pool.after_adding(node_class, self.request)
+        return after, self._class_keys[after] - self._class_keys[node_class]
+
+
+class PinnedNodeScores(ShapeScores):
+    """The scores of a shape that one node alone may take, as pods of a DaemonSet have.
+
+    Asks the filters about that node only, so that a decision takes as long with one node as with
+    thousands. Not cached: every such pod has a shape of its own.
+    """
+
+    __slots__ = ("_base_key", "_row", "sorted_keys")
+
+    def __init__(
+        self, snapshot: Snapshot, policy: SchedulerPolicy, shape: PodShape, row: int
+    ) -> None:
+        super().__init__(snapshot, policy, shape)
+        self._build_scorers()
+        context = initial_context(snapshot.select_node(row), shape)
+        is_rejected = any(
+            bool(run_filter(filter_, context)[0])
+            for filter_ in policy.filters.values()
+            if filter_.depends_on is FilterDependency.NODES
+        )
+        self._row, self._base_key = row, REJECTED_KEY if is_rejected else row
+        key = self.key_of(row, snapshot.node_class(row))
+        self.sorted_keys = SortedKeys(np.array([key]))
+
+    def key_of(self, i: int, node_class: NodeClass) -> int:
+        """Compute the key of a node of some class."""
+        return self._class_keys[node_class] + (self._base_key if i == self._row else REJECTED_KEY)
+
+
+class NodeScores(ShapeScores):
+    """Mask, scores and order of the nodes of one snapshot for one shape and policy."""
+
+    __slots__ = (
+        "_base_keys",
+        "_position",
+        "_static_scores",
+        "allowed_nodes",
+        "epoch",
+        "normalized_scores",
         "sorted_keys",
     )
 
@@ -152,11 +244,11 @@ class NodeScores:
         base: NodeScores | None = None,
     ) -> None:
         """`base` has the scores of the same nodes with other loads, if there are any."""
-        self.snapshot, self.policy, self.shape = snapshot, policy, shape
-        self._refusal: Refusal | None = None
+        super().__init__(snapshot, policy, shape)
         self.epoch, self._position = snapshot.epoch, len(snapshot.changed_rows)
         context = initial_context(snapshot, shape)
         if base is None:
+            self._build_scorers()
             self._filter_and_score(context)
         else:
             self._inherit_from(base)
@@ -164,24 +256,9 @@ class NodeScores:
 
     def _filter_and_score(self, context: PluginContext) -> None:
         """Run the filters and scores that do not depend on the load of nodes."""
-        snapshot, policy, shape = self.snapshot, self.policy, self.shape
-        self.request = shape.request_vector(snapshot.columns)
-        self._load_filters = tuple(
-            filter_.admits_node_class
-            for filter_ in policy.filters.values()
-            if filter_.admits_node_class and filter_.applies_to(shape)
-        )
-        self._load_scorers = tuple(
-            (weight, score.build_scorer(shape, snapshot.columns))
-            for weight, score in policy.scores_of(LoadScore)
-        )
-        #: The score of each node class, as the part of a key that does not depend on the node.
-        self._class_keys = NodeClassMemo(self._compute_class_key)
-        #: The class that a node class becomes when a pod of this shape is placed, and how much the
-        #: key grows.
-        self.after_placement = NodeClassMemo(self._compute_after_placement)
+        policy = self.policy
         self.normalized_scores = applicable_normalized_scores(policy, context)
-        self.allowed_nodes = np.ones(len(snapshot), bool)
+        self.allowed_nodes = np.ones(len(self.snapshot), bool)
         for filter_ in policy.filters.values():
             if filter_.depends_on is FilterDependency.NODES:
                 self.allowed_nodes &= ~run_filter(filter_, context)
@@ -220,13 +297,24 @@ class NodeScores:
         by_row, class_keys, base_keys = snapshot.node_classes, self._class_keys, self._base_keys
         self.sorted_keys.update([(i, class_keys[by_row[i]] + base_keys[i]) for i in changed])
 
-    def refusal(self) -> Refusal:
-        """Say why no node takes a pod of this shape, leaving other pods' constraints out."""
-        if self._refusal is None:
-            self._refusal = build_refusal(
-                self.policy.filters, initial_context(self.snapshot, self.shape)
-            )
-        return self._refusal
+    def move_to(self, snapshot: Snapshot, rows: IntArray, new_rows: Iterable[int]) -> None:
+        """Follow a snapshot to the one in which few nodes were added or removed.
+
+        What depends on nodes alone is computed anew, which is fast. The load of the nodes that stay
+        is known from their keys.
+        """
+        self.update()
+        keys, base_keys = self.keys[rows], np.asarray(self._base_keys)[rows]
+        self.snapshot, self._refusal = snapshot, None
+        self.epoch, self._position = snapshot.epoch, 0
+        self._filter_and_score(initial_context(snapshot, self.shape))
+        moved = np.where(
+            keys < NO_NODE, keys - base_keys + np.asarray(self._base_keys), REJECTED_KEY
+        )
+        for i in new_rows:
+            moved[i] = self.key_of(i, snapshot.node_class(i))
+        self.sorted_keys = SortedKeys(moved)
+        self.update()
 
     def score_nodes(self, rows: NodeTable) -> IntArray:
         """Score many nodes by their load."""
@@ -236,23 +324,10 @@ class NodeScores:
             total += weight * score(columns, MANY_NODES)
         return total
 
-    def _compute_class_key(self, node_class: NodeClass) -> int:
-        for admits in self._load_filters:
-            if not admits(self.request, node_class):
-                return REJECTED_KEY
-        total: int = 0
-        for weight, score in self._load_scorers:
-            total += weight * score(node_class, ONE_NODE)
-        return -total << SCORE_SHIFT
-
-    def _compute_after_placement(self, node_class: NodeClass) -> tuple[NodeClass, int]:
-        after = self.snapshot.node_class_pool.after_adding(node_class, self.request)
-        return after, self._class_keys[after] - self._class_keys[node_class]
-
     def _sum_static_scores(self) -> IntArray | None:
         found = [
             weight * scores
-            for weight, score in self.policy.scores_of(StaticScore)
+            for weight, score in self.policy.scores_of(StaticScore, self.shape)
             if (scores := score.score_nodes(self.snapshot, self.shape)) is not None
         ]
         return np.sum(found, axis=0) if found else None
@@ -284,7 +359,7 @@ def applicable_normalized_scores(
     """Return the normalized scores that apply to a pod, with their weights."""
     return tuple(
         (weight, score)
-        for weight, score in policy.scores_of(NormalizedScore)
+        for weight, score in policy.scores_of(NormalizedScore, context.shape)
         if score.applies_to(context)
     )
 
@@ -293,6 +368,8 @@ def node_scores_of(snapshot: Snapshot, policy: SchedulerPolicy, shape: PodShape)
     """Return the up-to-date scores of a shape; the least recently used ones are dropped."""
     cached, key = NODE_SCORES.of(snapshot), (policy, shape)
     scores = cached.pop(key, None)
+    if scores is None and snapshot.previous is not None and snapshot.origin is None:
+        scores = _move_from_previous(snapshot.previous, snapshot, key)
     if scores is None or scores.epoch != snapshot.epoch:
         base = _find_base(snapshot, policy, shape) if snapshot.origin is not None else None
         scores = NodeScores(snapshot, policy, shape, base=base)
@@ -301,6 +378,17 @@ def node_scores_of(snapshot: Snapshot, policy: SchedulerPolicy, shape: PodShape)
     cached[key] = scores
     if len(cached) > _NODE_SCORES_LIMIT:
         del cached[next(iter(cached))]
+    return scores
+
+
+def _move_from_previous(
+    previous: PreviousRows, snapshot: Snapshot, key: tuple[SchedulerPolicy, PodShape]
+) -> NodeScores | None:
+    """Take over the scores of the snapshot before nodes were added or removed, if it has them."""
+    scores = NODE_SCORES.of(previous.snapshot).pop(key, None)
+    if scores is None or scores.epoch != previous.snapshot.epoch:
+        return None
+    scores.move_to(snapshot, previous.rows, previous.new_rows)
     return scores
 
 

@@ -2,295 +2,55 @@
 
 What a simulation assigns is seen by its own next steps only; snapshot and scores are only read. The
 nodes that it touches get another NodeClass in its `SimulatedLoad`. Members that are alike share one
-`NodeRanking`, of which there are two kinds:
-
-`HeapRanking` serves pods whose best node depends on load only. It is a heap of keys into which the
-next sorted keys are loaded when one of them may be the best. An assigned pod changes the key of its
-node:
-
-    sorted keys [k4, k0, k7], heap [k4, k0]          the best node is 4
-    a pod is assigned to 4, whose key becomes K4     heap [k0, K4]: the best node is 0
-    a pod is assigned to 0 likewise                  heap [K0, K4]: k7 may be better and is loaded
-
-`ScanRanking` serves all other pods: those with affinity, spread or scores normalized over all
-nodes. It filters and scores all nodes anew for every pod (`NodeScan`). Where both apply, both give
-the same answer.
+ranking of the nodes (`node_ranking.py`).
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache, partial
-from heapq import heappop, heappush, heapreplace
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache, cached_property, partial
 from itertools import groupby
 from operator import attrgetter
 
 import numpy as np
-from msgspec import Struct
 
-from phalanx.scheduler.cluster.node_class import NodeClass
 from phalanx.scheduler.cluster.pod_shape import HostPorts, PodShape
-from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray, Snapshot, mask_of
+from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray, NodeClass, Snapshot, mask_of
 from phalanx.scheduler.decision import Refusal
 from phalanx.scheduler.entity import Member
+from phalanx.scheduler.placement.claim_ranking import ClaimRanking
+from phalanx.scheduler.placement.node_ranking import (
+    HeapRanking,
+    LazyRefusal,
+    NodeRanking,
+    NodeScan,
+    ScanRanking,
+    SimulatedLoad,
+    known_refusal,
+)
 from phalanx.scheduler.placement.node_scores import (
-    INDEX_MASK,
     NO_NODE,
-    SCORE_SHIFT,
-    NodeScores,
+    PinnedNodeScores,
     SortedKeys,
     applicable_normalized_scores,
     node_scores_of,
 )
+from phalanx.scheduler.placement.topology_domains import node_capacities
+from phalanx.scheduler.plugins.claim_assignments import (
+    AssignedClaims,
+    ClaimAssignments,
+    is_demand_countable,
+)
+from phalanx.scheduler.plugins.filtering import build_refusal, run_filter
+from phalanx.scheduler.plugins.inter_pod_affinity import INTER_POD_AFFINITY
+from phalanx.scheduler.plugins.node_affinity import NODE_AFFINITY
 from phalanx.scheduler.plugins.peer_counts import PeerCounts, PeerProfile
-from phalanx.scheduler.plugins.plugin import FilterDependency, NormalizedScore
+from phalanx.scheduler.plugins.plugin import FilterDependency
 from phalanx.scheduler.plugins.plugin_context import PluginContext, PodAffinityState
-from phalanx.scheduler.plugins.refusal import build_refusal, run_filter
 from phalanx.scheduler.policy import SchedulerPolicy
 
-
-class NodeScan:
-    """The best node for a pod whose filters or scores depend on other pods or on all nodes."""
-
-    __slots__ = (
-        "_context",
-        "_feasible_nodes",
-        "_filters",
-        "_load_scores",
-        "_node_scores",
-        "_normalized_scores",
-    )
-
-    def __init__(
-        self,
-        node_scores: NodeScores,
-        context: PluginContext,
-        normalized_scores: tuple[tuple[int, NormalizedScore], ...],
-    ) -> None:
-        self._node_scores, self._context = node_scores, context
-        self._normalized_scores = normalized_scores
-        has_peers = context.affinity_state is not None
-        filters = node_scores.policy.filters.values() if has_peers else ()
-        self._filters = tuple(one for one in filters if one.depends_on is FilterDependency.PEERS)
-        keys = node_scores.keys
-        self._feasible_nodes: BoolArray = context.candidates & (keys < NO_NODE)
-        self._load_scores: IntArray = (np.arange(len(keys)) - keys) >> SCORE_SHIFT
-
-    def update(self, nodes: Iterable[int], node_classes: dict[int, NodeClass]) -> None:
-        """Recompute nodes whose load has changed in the simulation."""
-        for i in nodes:
-            key = self._node_scores.key_of(i, node_classes[i])
-            self._feasible_nodes[i], self._load_scores[i] = key < NO_NODE, (i - key) >> SCORE_SHIFT
-
-    def best_node(self) -> int:
-        """Return the index of the best node; NO_NODE if there is none."""
-        feasible = self._feasible_nodes.copy()
-        for filter_ in self._filters:
-            for _, rejected in filter_.reject(self._context):
-                feasible &= ~rejected
-        if not feasible.any():
-            return NO_NODE
-        scores = self._load_scores
-        for weight, score in self._normalized_scores:
-            scores = scores + weight * score.score_nodes(self._context, feasible)
-        return int(np.where(feasible, scores, -1).argmax())
-
-
-#: Builds the refusal of a pod when it is needed: building it takes long.
-LazyRefusal = Callable[[], Refusal]
-#: Called with the node of each assigned pod; None if no constraint counts pods.
-AssignCallback = Callable[[int], None] | None
-
-
-def known_refusal(refusal: Refusal) -> LazyRefusal:
-    """Wrap a refusal that is built already."""
-    return lambda: refusal
-
-
-class SimulatedLoad(Struct):
-    """What a simulation has assigned on top of a snapshot."""
-
-    snapshot: Snapshot
-    node_classes: dict[int, NodeClass] = {}
-    #: The nodes of assigned pods in order; each ranking catches up with those of the others.
-    touched_nodes: list[int] = []
-
-    def add_pod(self, i: int, node_scores: NodeScores) -> None:
-        """Assign one more pod of a shape to a node."""
-        classes = self.node_classes
-        before = classes.get(i) or self.snapshot.node_classes[i]
-        classes[i], _ = node_scores.after_placement[before]
-        self.touched_nodes.append(i)
-
-
-class NodeRanking(ABC):
-    """Finds the best nodes for equal pods in the current state of a simulation."""
-
-    __slots__ = (
-        "_on_assign",
-        "_seen",
-        "_simulated_load",
-        "affinity_state",
-        "lazy_refusal",
-        "node_scores",
-    )
-
-    def __init__(
-        self,
-        node_scores: NodeScores,
-        simulated_load: SimulatedLoad,
-        on_assign: AssignCallback,
-        affinity_state: PodAffinityState | None,
-    ) -> None:
-        self.node_scores, self.affinity_state = node_scores, affinity_state
-        self._simulated_load, self._on_assign = simulated_load, on_assign
-        #: Why there was no node at the last call, if there was none.
-        self.lazy_refusal: LazyRefusal | None = None
-        #: How many of the touched nodes this ranking has taken into account.
-        self._seen = 0
-
-    @property
-    @abstractmethod
-    def is_stale(self) -> bool:
-        """Whether a pod that was refused may fit now."""
-
-    @abstractmethod
-    def assign_best(self, count: int) -> list[int]:
-        """Assign up to `count` pods, one by one, each to its best node; return the nodes."""
-
-    def assign_to(self, i: int) -> None:
-        """Assign one more pod to a given node."""
-        self._simulated_load.add_pod(i, self.node_scores)
-        if self._on_assign is not None:
-            self._on_assign(i)
-
-
-class ScanRanking(NodeRanking):
-    """A ranking that filters and scores all nodes for every pod."""
-
-    __slots__ = ("_scan",)
-
-    def __init__(
-        self,
-        node_scores: NodeScores,
-        simulated_load: SimulatedLoad,
-        on_assign: AssignCallback,
-        affinity_state: PodAffinityState | None,
-        scan: NodeScan,
-    ) -> None:
-        super().__init__(node_scores, simulated_load, on_assign, affinity_state=affinity_state)
-        self._scan = scan
-
-    @property
-    def is_stale(self) -> bool:
-        """Another pod may satisfy an affinity or a spread constraint."""
-        return len(self._simulated_load.touched_nodes) > self._seen
-
-    def assign_best(self, count: int) -> list[int]:
-        """Assign pods, searching the best node anew for each."""
-        nodes: list[int] = []
-        while len(nodes) < count and (i := self._best_node()) != NO_NODE:
-            self.assign_to(i)
-            nodes.append(i)
-        return nodes
-
-    def _best_node(self) -> int:
-        touched = self._simulated_load.touched_nodes
-        self._scan.update(touched[self._seen :], self._simulated_load.node_classes)
-        self._seen = len(touched)
-        return self._scan.best_node()
-
-
-class HeapRanking(NodeRanking):
-    """A ranking that keeps the keys of the best nodes in a heap."""
-
-    __slots__ = ("_bound", "_heap", "_keys", "_position", "_sorted_keys")
-
-    def __init__(
-        self,
-        node_scores: NodeScores,
-        simulated_load: SimulatedLoad,
-        on_assign: AssignCallback,
-        sorted_keys: SortedKeys,
-    ) -> None:
-        super().__init__(node_scores, simulated_load, on_assign, affinity_state=None)
-        #: The position of the next sorted key to load, and the last key that was loaded.
-        self._sorted_keys, self._position, self._bound = sorted_keys, 0, -NO_NODE
-        self._heap: list[int] = [NO_NODE]
-        #: The keys of nodes that other rankings touched; the heap may hold older keys of them.
-        self._keys: dict[int, int] = {}
-
-    @property
-    def is_stale(self) -> bool:
-        """Load only grows during a simulation: what was refused once stays refused."""
-        return False
-
-    def assign_best(self, count: int) -> list[int]:
-        """Assign each pod to the node of the first key, and replace that key."""
-        load, heap, keys = self._simulated_load, self._heap, self._keys
-        classes, by_row, touched = (
-            load.node_classes,
-            load.snapshot.node_classes,
-            load.touched_nodes,
-        )
-        after = self.node_scores.after_placement
-        if self._seen < len(touched):
-            self._catch_up()
-        nodes: list[int] = []
-        while len(nodes) < count:
-            while heap[0] > self._bound:
-                self._load_more_keys(count - len(nodes))
-            key = heap[0]
-            if key >= NO_NODE:
-                break
-            i = key & INDEX_MASK
-            if keys and keys.get(i, key) != key:
-                heappop(heap)
-                continue
-            nodes.append(i)
-            classes[i], growth = after[classes.get(i) or by_row[i]]
-            heapreplace(heap, key + growth)
-            if keys and i in keys:
-                keys[i] = key + growth
-        touched += nodes
-        self._seen = len(touched)
-        if self._on_assign is not None:
-            for i in nodes:
-                self._on_assign(i)
-        return nodes
-
-    def _load_more_keys(self, count: int) -> None:
-        """Load the next sorted keys into the heap, except those of touched nodes.
-
-        The nodes that other rankings touched are mostly the next ones here too, so it loads more
-        keys than that.
-        """
-        begin, heap, keys = self._position, self._heap, self._keys
-        more = self._sorted_keys.keys_between(
-            begin, max(begin, len(self._simulated_load.touched_nodes)) + count
-        )
-        untouched = [key for key in more if key & INDEX_MASK not in keys] if keys else more
-        if len(heap) == 1:
-            # A sorted list is a heap.
-            heap[:0] = untouched
-        else:
-            for key in untouched:
-                heappush(heap, key)
-        self._position += len(more)
-        self._bound = more[-1] if more else NO_NODE
-
-    def _catch_up(self) -> None:
-        """Take the nodes into account that other rankings have touched."""
-        touched, classes = self._simulated_load.touched_nodes, self._simulated_load.node_classes
-        keys, heap, key_of = self._keys, self._heap, self.node_scores.key_of
-        for i in touched[self._seen :]:
-            keys[i] = key = key_of(i, classes[i])
-            heappush(heap, key)
-        self._seen = len(touched)
-
-
 _HAS_PEER_CONSTRAINTS = attrgetter("shape.has_peer_constraints")
+_HAS_CLAIMS = attrgetter("shape.has_claims")
 
 
 class PlacementSimulation:
@@ -305,9 +65,15 @@ class PlacementSimulation:
     ) -> None:
         self.snapshot, self._policy, self._nodes = snapshot, policy, nodes
         self._simulated_load = SimulatedLoad(snapshot)
-        self._rankings: dict[PodShape | tuple[PodShape, PeerProfile], NodeRanking] = {}
+        self._rankings: dict[object, NodeRanking | ClaimRanking] = {}
+        #: None if no member has claims; and what each member got.
+        self._claims = ClaimAssignments(snapshot) if any(map(_HAS_CLAIMS, members)) else None
+        self._assigned_claims: dict[str, AssignedClaims] = {}
         #: None if no constraint relates a member to another pod.
         self._peer_counts = _build_peer_counts(snapshot, policy, members)
+        self._members = members
+        #: Members that require each other and that `place_on` has assigned, with their nodes.
+        self._mutual_pods: list[tuple[PodAffinityState, int]] = []
 
     @property
     def has_peer_constraints(self) -> bool:
@@ -337,26 +103,100 @@ class PlacementSimulation:
         ranking = self._ranking_for(members[0])
         if ranking.lazy_refusal and not ranking.is_stale:
             return []
-        nodes = ranking.assign_best(len(members))
+        if self._claims is not None and members[0].shape.claims.has_shared:
+            nodes = self._place_one_by_one(members)
+        else:
+            nodes = ranking.assign_best(len(members))
+        if self._claims is not None:
+            self._assigned_claims |= {
+                member.pod.metadata.uid: claims for member, claims in self._claims.collect(members)
+            }
         if len(nodes) < len(members):
+            ranking = self._ranking_for(members[0])
             ranking.lazy_refusal = self._build_lazy_refusal(ranking)
         return nodes
 
+    def _place_one_by_one(self, members: Sequence[Member]) -> list[int]:
+        """Place pods that share claims: once these are allocated, another ranking is used."""
+        nodes: list[int] = []
+        ranking = self._ranking_for(members[0])
+        if isinstance(ranking, ClaimRanking) and len(members) > 1:
+            capacities = node_capacities(self.snapshot, self._policy, members[0].shape)
+            if self._node_mask is not None:
+                capacities = np.where(self._node_mask, capacities, 0)
+            ranking.prefer_sufficient(len(members), capacities)
+        for member in members:
+            found = self._ranking_for(member).assign_best(1)
+            if not found:
+                break
+            nodes += found
+        return nodes
+
+    @property
+    def has_claims(self) -> bool:
+        """Whether some member has claims."""
+        return self._claims is not None
+
+    def claims_of(self, member: Member) -> AssignedClaims:
+        """Return the devices that a member has got."""
+        return self._assigned_claims.get(member.pod.metadata.uid, ())
+
     def place_on(self, member: Member, i: int) -> bool:
-        """Assign a pod to a given node, if all filters allow it; return whether they do."""
+        """Assign a pod to a given node, if all filters allow it; return whether they do.
+
+        The affinity of members that require each other is checked by `meets_mutual_affinity`, after
+        all of them are assigned.
+        """
         ranking, classes = self._ranking_for(member), self._simulated_load.node_classes
+        if not member.shape.claims and self.depends_on_load_only(member):
+            node_class = classes.get(i) or self.snapshot.node_classes[i]
+            is_inside = self._node_mask is None or self._node_mask[i]
+            if not is_inside or ranking.node_scores.key_of(i, node_class) >= NO_NODE:
+                return False
+            ranking.assign_to(i)
+            return True
+        state = ranking.affinity_state
+        is_mutual = state is not None and self._has_mutual_affinity(member)
+        if state is not None and is_mutual:
+            state.defers_affinity = True
+            self._mutual_pods.append((state, i))
         context = self._plugin_context(
             member.shape,
-            ranking.affinity_state,
+            state,
             requested=self._requested(classes),
             ports=self._used_ports(classes),
         )
-        if not context.candidates[i] or any(
-            run_filter(filter_, context)[i] for filter_ in self._policy.filters.values()
-        ):
+        is_rejected = not context.candidates[i] or any(
+            run_filter(filter_, context)[i]
+            for filter_ in self._policy.filters.values()
+            if filter_.depends_on is not FilterDependency.CLAIMS
+        )
+        if state is not None:
+            state.defers_affinity = False
+        if is_rejected:
             return False
+        if member.shape.claims and self._claims is not None:
+            if not self._claims.try_assign(member.shape.claims, i):
+                return False
+            ((_, claims),) = self._claims.collect([member])
+            self._assigned_claims[member.pod.metadata.uid] = claims
         ranking.assign_to(i)
         return True
+
+    def meets_mutual_affinity(self) -> bool:
+        """Whether the members that require each other have been assigned together."""
+        return INTER_POD_AFFINITY.name not in self._policy.filters or not any(
+            unmet[i] for state, i in self._mutual_pods for unmet in state.unmet_affinity()
+        )
+
+    def _has_mutual_affinity(self, member: Member) -> bool:
+        assert self._peer_counts is not None
+        return self._peer_counts.profile_of(member) in self._mutual_profiles
+
+    @cached_property
+    def _mutual_profiles(self) -> frozenset[PeerProfile]:
+        assert self._peer_counts is not None
+        return self._peer_counts.find_mutual_profiles(self._members)
 
     def refusal_of(self, member: Member) -> Refusal | None:
         """Return the refusal of an interchangeable pod in this simulation, if there was one."""
@@ -374,24 +214,40 @@ class PlacementSimulation:
         Then placing equal pods one after the other places as many as possible. A filter that the
         exact search does not model may admit a node only after another pod was placed there.
         """
-        return not self._policy.has_unmodelled_filters and isinstance(
-            self._ranking_for(member), HeapRanking
-        )
+        if self._policy.has_unmodelled_filters:
+            return False
+        ranking = self._ranking_for(member)
+        if isinstance(ranking, ClaimRanking):
+            return ranking.is_packed and is_demand_countable(self.snapshot, ranking.demand)
+        return isinstance(ranking, HeapRanking)
 
-    def _equivalence_key(self, member: Member) -> PodShape | tuple[PodShape, PeerProfile]:
+    def _equivalence_key(self, member: Member) -> object:
         """Return what interchangeable members have in common."""
-        peers = self._peer_counts
-        return member.shape if peers is None else (member.shape, peers.profile_of(member))
+        peers, claims = self._peer_counts, self._claims
+        key: object = member.shape if peers is None else (member.shape, peers.profile_of(member))
+        if claims is not None and member.shape.claims.has_shared:
+            return key, claims.shared_count
+        return key
 
-    def _ranking_for(self, member: Member) -> NodeRanking:
-        key = member.shape if self._peer_counts is None else self._equivalence_key(member)
+    def _ranking_for(self, member: Member) -> NodeRanking | ClaimRanking:
+        is_plain = self._peer_counts is None and self._claims is None
+        key = member.shape if is_plain else self._equivalence_key(member)
         ranking = self._rankings.get(key)
         if ranking is None:
-            ranking = self._rankings[key] = self._build_ranking(member)
+            plain = ranking = self._build_ranking(member)
+            if self._claims is not None and member.shape.claims:
+                is_packed = isinstance(plain, HeapRanking)
+                ranking = ClaimRanking(plain, self._claims, is_packed=is_packed, nodes=self._nodes)
+            self._rankings[key] = ranking
         return ranking
 
     def _build_ranking(self, member: Member) -> NodeRanking:
         peers, load, nodes = self._peer_counts, self._simulated_load, self._nodes
+        if peers is None and nodes is None and NODE_AFFINITY.name in self._policy.filters:
+            row = member.shape.node_constraints.only_node(self.snapshot)
+            if row is not None:
+                pinned = PinnedNodeScores(self.snapshot, self._policy, member.shape, row)
+                return HeapRanking(pinned, load, None, sorted_keys=pinned.sorted_keys)
         scores = node_scores_of(self.snapshot, self._policy, member.shape)
         on_assign = None if peers is None else partial(peers.add_pod, peers.profile_of(member))
         state = None if peers is None else self._build_affinity_state(peers, member)
@@ -403,6 +259,7 @@ class PlacementSimulation:
             state,
             requested=self.snapshot.requested,
             ports=self.snapshot.used_ports,
+            claims=self._claims,
         )
         scan = NodeScan(scores, context, applicable_normalized_scores(self._policy, context))
         return ScanRanking(scores, load, on_assign, affinity_state=state, scan=scan)
@@ -423,13 +280,21 @@ class PlacementSimulation:
             honors_existing_preferences=policy.honors_existing_preferences,
         )
 
-    def _build_lazy_refusal(self, ranking: NodeRanking) -> LazyRefusal:
+    def _build_lazy_refusal(self, ranking: NodeRanking | ClaimRanking) -> LazyRefusal:
         if ranking.affinity_state is not None:
             # Built now, since later pods change the counts that it depends on.
             return known_refusal(self._build_refusal(ranking, self._simulated_load.node_classes))
-        return cache(partial(self._build_refusal, ranking, dict(self._simulated_load.node_classes)))
+        classes, claims = dict(self._simulated_load.node_classes), self._claims
+        return cache(
+            partial(self._build_refusal, ranking, classes, claims.fork() if claims else None)
+        )
 
-    def _build_refusal(self, ranking: NodeRanking, classes: Mapping[int, NodeClass]) -> Refusal:
+    def _build_refusal(
+        self,
+        ranking: NodeRanking | ClaimRanking,
+        classes: Mapping[int, NodeClass],
+        claims: ClaimAssignments | None = None,
+    ) -> Refusal:
         if not classes and ranking.affinity_state is None and self._nodes is None:
             return ranking.node_scores.refusal()
         context = self._plugin_context(
@@ -437,6 +302,7 @@ class PlacementSimulation:
             ranking.affinity_state,
             requested=self._requested(classes),
             ports=self._used_ports(classes),
+            claims=claims or self._claims,
         )
         return build_refusal(self._policy.filters, context)
 
@@ -447,16 +313,21 @@ class PlacementSimulation:
         *,
         requested: IntArray,
         ports: Mapping[int, HostPorts],
+        claims: ClaimAssignments | None = None,
     ) -> PluginContext:
-        within = None if self._nodes is None else mask_of(self._nodes, len(self.snapshot))
         return PluginContext(
             self.snapshot,
             shape,
             requested,
             used_ports=ports,
             affinity_state=affinity_state,
-            candidate_mask=within,
+            candidate_mask=self._node_mask,
+            claims=claims,
         )
+
+    @cached_property
+    def _node_mask(self) -> BoolArray | None:
+        return None if self._nodes is None else mask_of(self._nodes, len(self.snapshot))
 
     def _requested(self, classes: Mapping[int, NodeClass]) -> IntArray:
         requested = self.snapshot.requested.copy()

@@ -22,35 +22,40 @@ node whose load changes moves the sums of its domain.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from phalanx.api.scheduling import TOPOLOGY_ANNOTATION
-from phalanx.scheduler.cluster.node_class import NodeClass
 from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import (
     IntArray,
+    NodeClass,
     Placement,
     Snapshot,
     SnapshotCache,
+    TopologyDomains,
     label_value,
-    mask_of,
 )
 from phalanx.scheduler.decision import ENTITY_EVENTS, NODE_EVENTS, SCHEDULER_ERROR
 from phalanx.scheduler.entity import Entity, EntityRejection
-from phalanx.scheduler.placement.node_scores import NO_NODE, NodeScores, node_scores_of
-from phalanx.scheduler.plugins.load_scoring import (
-    ONE_NODE,
-    columns_of,
-    nonzero_scored_resources,
+from phalanx.scheduler.placement.domain_scores import (
+    avoided_nodes,
+    domain_scoring,
+    measure_utilization,
+    penalize_avoided,
+    score_members,
 )
+from phalanx.scheduler.placement.node_scores import NO_NODE, NodeScores, node_scores_of
+from phalanx.scheduler.plugins.claim_assignments import claim_capacities
+from phalanx.scheduler.plugins.dynamic_resources import DYNAMIC_RESOURCES
+from phalanx.scheduler.plugins.filtering import run_filter
+from phalanx.scheduler.plugins.load_scoring import columns_of
 from phalanx.scheduler.plugins.node_ports import NODE_PORTS
-from phalanx.scheduler.plugins.node_resources_fit import MOST_ALLOCATED, allocation_scorer
 from phalanx.scheduler.plugins.plugin_context import initial_context
-from phalanx.scheduler.plugins.refusal import run_filter
 from phalanx.scheduler.policy import SchedulerPolicy
 
 ANYWHERE = "*"
@@ -91,6 +96,19 @@ def topology_levels(entity: Entity) -> Sequence[TopologyLevel] | EntityRejection
     ]
 
 
+def at_widest_level(entity: Entity) -> Entity:
+    """Return the entity with only the widest level of every group: tighter ones are preferences."""
+    children, group = tuple(at_widest_level(child) for child in entity.children), entity.group
+    if group is not None:
+        annotations = group.metadata.annotations
+        levels = _parse_levels(annotations.get(TOPOLOGY_ANNOTATION, "")) or ()
+        if len(levels) > 1:
+            annotations = {**annotations, TOPOLOGY_ANNOTATION: levels[-1].key or ANYWHERE}
+            meta = structs.replace(group.metadata, annotations=annotations)
+            group = structs.replace(group, metadata=meta)
+    return replace(entity, group=group, children=children)
+
+
 def seconds_until_relaxed(entity: Entity) -> float | None:
     """Return the seconds until a wider level is allowed for some group; None if never."""
     pauses = [
@@ -102,6 +120,17 @@ def seconds_until_relaxed(entity: Entity) -> float | None:
         if level.after_seconds > one.waited_seconds
     ]
     return min(pauses, default=None)
+
+
+def topology_label_keys(entity: Entity) -> frozenset[str]:
+    """Return the node labels that select the domains of an entity, at any of its levels."""
+    keys: set[str] = set()
+    for one in entity.groups:
+        assert one.group is not None
+        levels = _parse_levels(one.group.metadata.annotations.get(TOPOLOGY_ANNOTATION, "")) or ()
+        for key in (one.topology_key, *(level.key for level in levels)):
+            keys.update(key.split("+") if key else ())
+    return frozenset(keys)
 
 
 def _parse_levels(text: str) -> list[TopologyLevel] | None:
@@ -129,6 +158,8 @@ _DOMAIN_CAPACITIES_LIMIT = 64
 _PATCH_SHARE = 16
 #: More pods than any group has.
 _UNLIMITED = int(np.iinfo(np.int32).max)
+#: Below the score of any placement.
+_LOWEST = int(np.iinfo(np.int64).min)
 
 
 def node_capacities(snapshot: Snapshot, policy: SchedulerPolicy, shape: PodShape) -> IntArray:
@@ -145,6 +176,8 @@ def node_capacities(snapshot: Snapshot, policy: SchedulerPolicy, shape: PodShape
         # Not the keys: a filter of another plugin may admit a node later.
         if ports := policy.filters.get(NODE_PORTS.name):
             most = np.where(run_filter(ports, initial_context(snapshot, shape)), 0, most)
+    if shape.claims and DYNAMIC_RESOURCES.name in policy.filters:
+        most = np.minimum(most, claim_capacities(snapshot, shape.claims))
     return most
 
 
@@ -161,16 +194,18 @@ class DomainCapacities:
     """How much each placement holds for one shape, in the order of the placements."""
 
     __slots__ = (
+        "_avoided_capacity",
+        "_avoided_nodes",
         "_capacity_per_node",
         "_domain_ids",
         "_position",
         "_requested_per_node",
+        "_scoring",
         "allocatable",
         "epoch",
         "placements",
         "pod_capacity",
         "requested",
-        "scored_resources",
     )
 
     def __init__(
@@ -187,10 +222,8 @@ class DomainCapacities:
         #: The number of the placement of each node; -1 for none.
         self._domain_ids = np.full(len(snapshot), -1)
         self._domain_ids[inside] = numbers
-        #: The resources by whose utilization placements are compared.
-        self.scored_resources = resources = nonzero_scored_resources(
-            shape, snapshot.columns, policy.packing_resources
-        )
+        self._scoring = domain_scoring(policy, shape, snapshot.columns)
+        resources = self._scoring.resources
         #: What each node contributes to the sums.
         self._capacity_per_node = node_capacities(snapshot, policy, shape)
         columns = columns_of(snapshot)
@@ -199,11 +232,30 @@ class DomainCapacities:
         def total(per_node: IntArray) -> IntArray:
             return np.bincount(numbers, per_node[inside], len(placements)).astype(np.int64)
 
-        #: How many more pods of the shape fit.
+        #: How many more pods of the shape fit, and how many of these on avoided nodes.
         self.pod_capacity = total(self._capacity_per_node)
+        self._avoided_nodes = avoided_nodes(snapshot, policy, shape)
+        self._avoided_capacity = np.zeros_like(self.pod_capacity)
+        if self._avoided_nodes is not None:
+            self._avoided_capacity = total(self._capacity_per_node * self._avoided_nodes)
         #: The allocatable amount of each scored resource, and the amount that scores count as used.
         self.allocatable = [total(snapshot.allocatable[:, one.column]) for one in resources]
         self.requested = [total(one.current(columns)) for one in resources]
+
+    def score(self, members: IntArray, most: int, scheduled: int) -> IntArray:
+        """Score the placements by the members that they would hold, `scheduled` of them already."""
+        added = members - scheduled
+        # Members are placed on avoided nodes only when the others are full.
+        avoided = np.maximum(added - (self.pod_capacity - self._avoided_capacity), 0)
+        requested = [
+            amount + resource.requested * added
+            for resource, amount in zip(self._scoring.resources, self.requested, strict=True)
+        ]
+        utilization = self._scoring.utilization(self.allocatable, requested, len(members))
+        scores: IntArray = (
+            score_members(members, most) + utilization - penalize_avoided(avoided, added)
+        )
+        return scores
 
     def update(self, node_scores: NodeScores) -> None:
         """Update the sums by the nodes whose load changed since the last update."""
@@ -223,10 +275,13 @@ class DomainCapacities:
         self, i: int, number: int, node_class: NodeClass, *, node_scores: NodeScores
     ) -> None:
         capacity = _node_capacity(node_scores, i, node_class)
-        self.pod_capacity[number] += capacity - self._capacity_per_node[i]
+        change = capacity - self._capacity_per_node[i]
+        self.pod_capacity[number] += change
+        if self._avoided_nodes is not None and self._avoided_nodes[i]:
+            self._avoided_capacity[number] += change
         self._capacity_per_node[i] = capacity
         for resource, requested, per_node in zip(
-            self.scored_resources, self.requested, self._requested_per_node, strict=True
+            self._scoring.resources, self.requested, self._requested_per_node, strict=True
         ):
             current = resource.current(node_class)
             requested[number] += current - per_node[i]
@@ -247,8 +302,11 @@ def domain_capacities_of(
     placements: Sequence[Placement],
     key: str,
 ) -> DomainCapacities:
-    """Return up-to-date capacities; they are kept if the placements are all those of the key."""
-    if placements is not snapshot.domains(key).placements:
+    """Return up-to-date capacities.
+
+    They are kept if the placements are all those of the key and the pods have no claims.
+    """
+    if placements is not snapshot.domains(key).placements or shape.claims:
         return DomainCapacities(snapshot, policy, shape, placements=placements)
     cached, cache_key = DOMAIN_CAPACITIES.of(snapshot), (policy, shape, key)
     capacities = cached.pop(cache_key, None)
@@ -280,9 +338,50 @@ def find_placements(
         placements = [placement for placement in placements if placement.value in occupied]
     if nodes is None:
         return placements
-    within = mask_of(nodes, len(snapshot))
-    inside = [one._replace(nodes=one.nodes[within[one.nodes]]) for one in placements]
-    return [placement for placement in inside if placement.nodes.size]
+    return _placements_within(nodes, snapshot.domains(key), occupied)
+
+
+def find_placement_of(
+    entity: Entity, snapshot: Snapshot, nodes: IntArray | None, *, used: Sequence[int]
+) -> Placement | None:
+    """Return the placement that contains all used nodes, at the tightest allowed level.
+
+    None if the entity may use any node, or if it uses none and has several placements.
+    """
+    levels = topology_levels(entity)
+    for level in () if isinstance(levels, EntityRejection) else levels:
+        if not level.key:
+            return None
+        found = find_placements(entity, snapshot, nodes, key=level.key)
+        ids, placements = snapshot.domains(level.key).ids, [] if found is None else found
+        if isinstance(placements, EntityRejection):
+            continue
+        domains = {ids.item(node) for node in used}
+        if len(domains) > 1 or (not used and len(placements) > 1):
+            continue
+        for placement in placements:
+            if not used or ids[placement.nodes[0]] in domains:
+                return placement
+    return None
+
+
+def _placements_within(
+    nodes: IntArray, domains: TopologyDomains, occupied: set[str]
+) -> list[Placement]:
+    """Divide some nodes into placements; only these nodes are looked at."""
+    ids = domains.ids[nodes]
+    order = np.argsort(ids, kind="stable")
+    order = order[ids[order] >= 0]
+    numbers, starts = np.unique(ids[order], return_index=True)
+    parts = np.split(nodes[order], starts[1:])
+    found = (
+        Placement(domains.values[number], part)
+        for number, part in zip(numbers.tolist(), parts, strict=False)
+    )
+    return sorted(
+        (one for one in found if not occupied or one.value in occupied),
+        key=lambda placement: placement.value,
+    )
 
 
 def _occupied_domains(entity: Entity, snapshot: Snapshot, key: str) -> set[str] | EntityRejection:
@@ -321,73 +420,38 @@ def predict_best_placement(
     feasible = (members >= entity.quorum) & (members > scheduled)
     if not feasible.any():
         feasible[:] = True
-    loads = [
-        (resource.weight, allocatable, requested + resource.requested * (members - scheduled))
-        for resource, allocatable, requested in zip(
-            capacities.scored_resources, capacities.allocatable, capacities.requested, strict=True
-        )
-    ]
-    scores = members * 100 // max(int(members[feasible].max()), 1) + _utilization(loads)
-    return capacities.placements[int(np.where(feasible, scores, -1).argmax())]
+    scores = capacities.score(members, max(int(members[feasible].max()), 1), scheduled)
+    return capacities.placements[int(np.where(feasible, scores, _LOWEST).argmax())]
 
 
 class PlacementCandidate(NamedTuple):
-    """A feasible placement: how many members it would hold, and the shapes of the new ones."""
+    """A feasible placement: how many members it would hold, the shapes of the new ones, and the
+    indexes of their nodes.
+    """
 
     placement: Placement
     members: int
     shapes: Sequence[PodShape]
+    nodes: Sequence[int]
 
 
 def choose_best_candidate(
     candidates: Sequence[PlacementCandidate], snapshot: Snapshot, policy: SchedulerPolicy
 ) -> PlacementCandidate:
-    """Return the candidate with most members and the highest utilization; of equals the first."""
+    """Return the candidate with the highest score (`domain_scores.py`); of equals the first."""
     most = max(1, *(candidate.members for candidate in candidates))
-
-    def score(candidate: PlacementCandidate) -> int:
-        return candidate.members * 100 // most + _utilization_with(candidate, snapshot, policy)
-
-    return max(candidates, key=score)
+    return max(candidates, key=lambda one: score_candidate(one, most, snapshot, policy=policy))
 
 
-def _utilization_with(
-    candidate: PlacementCandidate, snapshot: Snapshot, policy: SchedulerPolicy
+def score_candidate(
+    candidate: PlacementCandidate, most: int, snapshot: Snapshot, *, policy: SchedulerPolicy
 ) -> int:
-    """Compute the utilization of a placement with the new members, in per cent."""
-    tables = (snapshot.allocatable, snapshot.requested, snapshot.nonzero_requested)
-    sums = (table[candidate.placement.nodes].sum(axis=0).tolist() for table in tables)
-    allocatable, requested, nonzero_requested = map(tuple, sums)
-    resources = nonzero_scored_resources(
-        _combine_shapes(candidate.shapes), snapshot.columns, policy.packing_resources
-    )
-    score = allocation_scorer(MOST_ALLOCATED, resources)
-    utilization: int = score(
-        NodeClass(allocatable, requested, nonzero_requested, used_ports=()), ONE_NODE
-    )
-    return utilization
-
-
-def _combine_shapes(shapes: Iterable[PodShape]) -> PodShape:
-    """Build the shape of one pod that requests as much as all of these."""
-    requests: Counter[str] = Counter()
-    cpu = memory = 0
-    for shape, count in Counter(shapes).items():
-        for name, amount in shape.requests:
-            requests[name] += amount * count
-        cpu += shape.nonzero_requests[0] * count
-        memory += shape.nonzero_requests[1] * count
-    return PodShape(tuple(sorted(requests.items())), (cpu, memory))
-
-
-def _utilization(loads: Sequence[tuple[int, IntArray, IntArray]]) -> IntArray | int:
-    """Compute the weighted mean utilization of placements, in per cent.
-
-    `loads` has for each resource: weight, allocatable amounts, requested amounts.
-    """
-    total: IntArray | int = 0
-    weights: IntArray | int = 0
-    for weight, allocatable, requested in loads:
-        share = np.minimum(requested, allocatable) * 100 // np.maximum(allocatable, 1)
-        total, weights = total + weight * share, weights + weight * (allocatable > 0)
-    return total // np.maximum(weights, 1)
+    """Score a candidate, where the best one holds `most` members."""
+    placements, shapes, avoided = [candidate.placement], candidate.shapes, 0
+    utilization = measure_utilization(placements, shapes, snapshot, policy=policy)
+    masks = {shape: avoided_nodes(snapshot, policy, shape) for shape in dict.fromkeys(shapes)}
+    for shape, node in zip(shapes, candidate.nodes, strict=True):
+        mask = masks[shape]
+        avoided += mask is not None and bool(mask[node])
+    score: int = score_members(candidate.members, most) + int(utilization[0])
+    return score - int(penalize_avoided(avoided, len(shapes)))

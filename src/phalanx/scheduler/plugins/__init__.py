@@ -6,17 +6,20 @@ what they need from here (docs/plugins.md).
     plugin              Plugin, Filter, the three kinds of scores, arguments
     registry            all plugins in order; checks of out-of-tree plugins
     plugin_context      what filters and scores read
+    claim_assignments   the devices that a simulation gives to members
     peer_counts         pods per topology domain, for affinity and spread
     load_scoring        formulas that serve one node and many
     arguments           base structs and rules of plugin arguments
-    refusal             runs filters, explains why no node takes a pod
+    filtering           runs filters, explains why no node takes a pod
     not_implemented     names of Kubernetes' plugins without a filter or a score here
     node_unschedulable, taint_toleration, node_affinity, node_ports, node_resources_fit,
-    node_resources_balanced_allocation, pod_topology_spread, inter_pod_affinity, image_locality
+    node_resources_balanced_allocation, pod_topology_spread, inter_pod_affinity,
+    dynamic_resources, image_locality,
+    extended_resource_packing, extended_resource_avoidance
 """
 
 from phalanx.scheduler.plugins.arguments import PluginArgs
-from phalanx.scheduler.plugins.load_scoring import Arithmetic, NodeLoad
+from phalanx.scheduler.plugins.load_scoring import Arithmetic, NodeLoad, no_score
 from phalanx.scheduler.plugins.plugin import (
     Filter,
     FilterDependency,
@@ -39,5 +42,6 @@ __all__ = [
     "PluginArgs",
     "PluginContext",
     "StaticScore",
+    "no_score",
     "percent_of_max",
 ]

@@ -12,8 +12,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import Causes, forbidden, invalid
+from phalanx.api.errors import Cause, Causes, forbidden, invalid
 from phalanx.api.formats import validate_label_key
 from phalanx.api.schema import Malformed, schema
 from phalanx.api.validation.checks import (
@@ -66,14 +65,14 @@ def not_supported(reason: str) -> Check:
     return optional(lambda new, old: [forbidden("", f"is not supported: {reason}")])
 
 
-def conforms_to(definition: str) -> Check:
+def matches_definition(definition: str) -> Check:
     """Reject fields that an API definition does not have, and values of other types."""
 
     def check(new: Any, old: Any) -> Causes:
         try:
             return [
                 unknown_field(field)
-                for field in schema(definition).conform(deepcopy(new)).unknown_fields
+                for field in schema(definition).normalize(deepcopy(new)).unknown_fields
             ]
         except Malformed as error:
             return [Cause(error.path, "FieldValueTypeInvalid", str(error))]

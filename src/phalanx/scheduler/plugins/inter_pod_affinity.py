@@ -39,12 +39,8 @@ def _reject(context: PluginContext) -> Rejections:
 
 
 def _violations(state: PodAffinityState) -> Rejections:
-    for terms in state.affinity:
-        # A pod that matches its own affinity terms may start a domain if no pod matches yet.
-        is_first = state.matches_own_affinity and not any(counts.total for counts in terms)
-        for counts in terms:
-            unmet = ~counts.domains.labelled if is_first else ~_has_pods(counts)
-            yield AFFINITY_UNMET, unmet
+    for unmet in state.unmet_affinity():
+        yield AFFINITY_UNMET, unmet
     for _, counts in state.anti_affinity:
         yield ANTI_AFFINITY_VIOLATED, _has_pods(counts)
     for _, counts in state.existing_anti_affinity:

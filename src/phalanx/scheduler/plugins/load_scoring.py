@@ -25,9 +25,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from phalanx.scheduler.cluster.node_class import NodeTable
 from phalanx.scheduler.cluster.pod_shape import PodShape
-from phalanx.scheduler.cluster.snapshot import FIRST_COLUMNS, IntArray
+from phalanx.scheduler.cluster.snapshot import FIRST_COLUMNS, IntArray, NodeTable
 
 #: A number for one node, or an array with a number per node.
 PerNode = Any
@@ -92,6 +91,11 @@ def columns_of(rows: NodeTable) -> NodeColumns:
 
 #: The score of a node, or of many, for the shape that the scorer was built for.
 LoadScorer = Callable[[NodeLoad, Arithmetic], PerNode]
+
+
+def no_score(node: NodeLoad, arithmetic: Arithmetic) -> PerNode:
+    """The scorer of a score that does not apply to a shape: 0 for every node."""
+    return 0
 
 
 #: Resources that are scored even for pods that do not request them.

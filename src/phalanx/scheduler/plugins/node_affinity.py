@@ -25,7 +25,7 @@ from phalanx.scheduler.cluster.node_constraints import (
 )
 from phalanx.scheduler.cluster.peer_constraints import Labels
 from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray
-from phalanx.scheduler.plugins.arguments import PluginArgs, and_then, conforms_to
+from phalanx.scheduler.plugins.arguments import PluginArgs, and_then, matches_definition
 from phalanx.scheduler.plugins.plugin import (
     Arguments,
     Filter,
@@ -49,7 +49,7 @@ class NodeAffinityArgs(PluginArgs, frozen=True):
 _ARGS_RULES = struct(
     (
         "addedAffinity",
-        if_present(and_then(conforms_to("core.v1.NodeAffinity"), NODE_AFFINITY_RULES)),
+        if_present(and_then(matches_definition("core.v1.NodeAffinity"), NODE_AFFINITY_RULES)),
     )
 )
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from phalanx.scheduler.cluster.node_class import NodeClass
 from phalanx.scheduler.cluster.pod_shape import RequestVector
-from phalanx.scheduler.cluster.snapshot import BoolArray
+from phalanx.scheduler.cluster.snapshot import BoolArray, NodeClass
 from phalanx.scheduler.decision import CAPACITY_EVENTS
 from phalanx.scheduler.plugins.plugin import Filter, FilterDependency, Plugin, Rejections
 from phalanx.scheduler.plugins.plugin_context import PluginContext

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
-from phalanx.api.field_errors import Causes, invalid
+from phalanx.api.errors import Causes, invalid
 from phalanx.api.validation.checks import all_of, each, optional, struct, unique_field
 from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.plugins.arguments import RESOURCE_RULES, PluginArgs, ResourceSpec
@@ -25,6 +25,7 @@ from phalanx.scheduler.plugins.load_scoring import (
     ResourceWeight,
     ScoredResource,
     exact_scored_resources,
+    no_score,
 )
 from phalanx.scheduler.plugins.plugin import Arguments, LoadScore, Plugin
 
@@ -106,7 +107,7 @@ def balance_score(resources: tuple[ResourceWeight, ...] = CPU_AND_MEMORY) -> Loa
     def build_scorer(shape: PodShape, columns: Mapping[str, int]) -> LoadScorer:
         requested = {name for name, _ in shape.requests if name != "pods"}
         if not any(one.name in requested for one in resources):
-            return lambda node, arithmetic: 0
+            return no_score
         return balance_scorer(exact_scored_resources(shape, columns, resources))
 
     return LoadScore(build_scorer)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phalanx.api.field_errors import Causes, forbidden, required
+from phalanx.api.errors import Causes, forbidden, required
 from phalanx.api.validation.checks import (
     all_of,
     each,
@@ -25,9 +25,8 @@ from phalanx.api.validation.checks import (
     optional,
     struct,
 )
-from phalanx.scheduler.cluster.node_class import NodeClass
 from phalanx.scheduler.cluster.pod_shape import PodShape, RequestVector, format_amount
-from phalanx.scheduler.cluster.snapshot import BoolArray
+from phalanx.scheduler.cluster.snapshot import BoolArray, NodeClass
 from phalanx.scheduler.decision import CAPACITY_EVENTS
 from phalanx.scheduler.plugins.arguments import (
     RESOURCE_RULES,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from phalanx.api.core import Taint
+from phalanx.scheduler.cluster.node_constraints import UNSCHEDULABLE_TAINT
 from phalanx.scheduler.cluster.snapshot import BoolArray
 from phalanx.scheduler.plugins.plugin import Filter, Plugin, Rejections
 from phalanx.scheduler.plugins.plugin_context import PluginContext
-
-UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 
 def _reject(context: PluginContext) -> Rejections:

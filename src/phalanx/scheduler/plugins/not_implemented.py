@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.api.field_errors import Causes, invalid
+from phalanx.api.errors import Causes, invalid
 from phalanx.api.validation.checks import all_of, in_range, minimum, optional, struct
 from phalanx.scheduler.plugins.arguments import (
     UTILIZATION_SHAPE_RULES,
@@ -55,13 +55,6 @@ class VolumeBindingArgs(PluginArgs, frozen=True):
     shape: tuple[UtilizationShapePoint, ...] = ()
 
 
-class DynamicResourcesArgs(PluginArgs, frozen=True):
-    """The arguments of DynamicResources."""
-
-    filter_timeout: str = "10s"
-    binding_timeout: str = "600s"
-
-
 def _check_candidate_minimums(new: Any, old: Any) -> Causes:
     fields = ("minCandidateNodesPercentage", "minCandidateNodesAbsolute")
     if any(new.get(field, 1) for field in fields):
@@ -96,11 +89,4 @@ VOLUME_BINDING: Plugin = not_implemented(
             ("shape", optional(UTILIZATION_SHAPE_RULES)),
         ),
     ),
-)
-DYNAMIC_RESOURCES: Plugin = not_implemented(
-    "DynamicResources",
-    FILTER,
-    SCORE,
-    weight=2,
-    arguments=Arguments(DynamicResourcesArgs, lambda args: DYNAMIC_RESOURCES),
 )

@@ -1,9 +1,10 @@
 """Counts of pods per topology domain, kept up to date while a simulation places more pods.
 
 `DomainCounts` is one count. `PeerCounts` holds all counts of one simulation: the selectors that the
-members' constraints mention, numbered as bits, the terms of running pods that may select a member,
-and the pods placed so far. `add_pod` updates every count that the placed pod changes. A simulation
-whose members have no such constraints and match none has no PeerCounts and takes the fast path.
+members' constraints mention, the terms of running pods that may select a member (those of one
+weight and topology key as one count), and the pods placed so far. `add_pod` updates every count
+that the placed pod changes. A simulation whose members have no such constraints and match none has
+no PeerCounts and takes the fast path.
 
     key rack, ids [0, 0, 1, -1]      nodes 0 and 1 share a rack, node 3 has none
     counts [3, 1, 0]                 three pods in rack 0; the last entry stands for "no rack"
@@ -12,7 +13,7 @@ whose members have no such constraints and match none has no PeerCounts and take
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -52,7 +53,8 @@ class DomainCounts:
     def present_domains(self) -> IntArray:
         """The domains that have a counted node."""
         if self._present_domains is None:
-            self._present_domains = np.unique(self._counted[self._counted >= 0])
+            nodes = np.bincount(self._counted[self._counted >= 0], minlength=self.domains.size)
+            self._present_domains = np.flatnonzero(nodes)
         return self._present_domains
 
     @property
@@ -74,18 +76,26 @@ class DomainCounts:
 
 
 class PeerProfile(NamedTuple):
-    """A member's constraints on other pods, and the selectors that it matches, as bits."""
+    """A member's constraints on other pods, and the selectors that it matches."""
 
-    selector_bits: int
+    matched_selectors: frozenset[PodSelector]
     peer_constraints: PeerConstraints
+    #: The terms that the member holds towards incoming pods once it is placed.
+    held_terms: frozenset[ExistingPodTerm]
 
 
 class _TrackedCounts(NamedTuple):
-    """A count and what it counts: pods that match all these selectors, or holders of a term."""
+    """A count and what it counts: pods that match all these selectors, or holders of terms."""
 
     domain_counts: DomainCounts
-    selector_bits: int
-    existing_term: ExistingPodTerm | None
+    selectors: frozenset[PodSelector]
+    existing_terms: frozenset[ExistingPodTerm]
+
+    def count_times(self, profile: PeerProfile) -> int:
+        """How often a pod of this profile is counted: once per term that it holds."""
+        if self.existing_terms:
+            return len(self.existing_terms & profile.held_terms)
+        return self.selectors <= profile.matched_selectors
 
 
 class PeerCounts:
@@ -98,17 +108,17 @@ class PeerCounts:
         self._defaults = defaults if self._pod_index.services else ()
         self._assigned: list[tuple[PeerProfile, int]] = []
         self._tracked: list[_TrackedCounts] = []
-        self._selector_bits: dict[PodSelector, int] = {}
+        self._selectors: dict[PodSelector, None] = {}
         self._existing_terms: dict[ExistingPodTerm, None] = dict.fromkeys(
             self._pod_index.existing_terms
         )
         self._profiles: dict[tuple[object, ...], PeerProfile] = {}
         self._collect_selectors(members)
-        keys = {key for selector in self._selector_bits for key in selector.label_keys}
+        keys = {key for selector in self._selectors for key in selector.label_keys}
         self._label_keys = sorted(keys | self._service_label_keys())
 
     def __bool__(self) -> bool:
-        return bool(self._selector_bits)
+        return bool(self._selectors)
 
     @property
     def assigned_count(self) -> int:
@@ -121,18 +131,22 @@ class PeerCounts:
         key = (member.shape.peer_constraints, meta.namespace, *map(labels.get, self._label_keys))
         found = self._profiles.get(key)
         if found is None:
-            bits = 0
-            for selector, bit in self._selector_bits.items():
-                if selector.matches(meta.namespace, labels, self._pod_index.namespaces):
-                    bits |= bit
-            found = self._profiles[key] = PeerProfile(bits, self._constraints_of(member))
+            namespaces = self._pod_index.namespaces
+            matched = frozenset(
+                selector
+                for selector in self._selectors
+                if selector.matches(meta.namespace, labels, namespaces)
+            )
+            peers = self._constraints_of(member)
+            held_terms = frozenset(existing_pod_terms(peers))
+            found = self._profiles[key] = PeerProfile(matched, peers, held_terms)
         return found
 
     def add_pod(self, profile: PeerProfile, node: int) -> None:
         """Count a member on the node that it was placed on."""
         self._assigned.append((profile, node))
         for tracked in self._tracked:
-            if _is_counted(tracked, profile):
+            for _ in range(tracked.count_times(profile)):
                 tracked.domain_counts.add(node)
 
     def count_pods(
@@ -140,7 +154,7 @@ class PeerCounts:
     ) -> DomainCounts:
         """Count the pods of a selection per domain, from now on to the end of the simulation."""
         per_node = self._pod_index.count_per_node(selection)
-        return self._track(domains, per_node, bits=self._bits_of(selection), eligible=eligible)
+        return self._track(domains, per_node, selection.selectors, eligible=eligible)
 
     def count_pods_with_and_without_nominated(
         self, selection: PodSelection, domains: TopologyDomains, eligible: BoolArray | None = None
@@ -150,33 +164,50 @@ class PeerCounts:
         if (without := index.without_nominated) is not index:
             counts = without.count_per_node(selection)
             if not np.array_equal(counts, index.count_per_node(selection)):
-                bits = self._bits_of(selection)
-                found.append(self._track(domains, counts, bits=bits, eligible=eligible))
+                found.append(self._track(domains, counts, selection.selectors, eligible=eligible))
         return found
 
     def existing_terms_towards(
         self, profile: PeerProfile, kind: str
     ) -> Iterator[tuple[ExistingPodTerm, DomainCounts]]:
-        """The terms of this kind by which other pods select a pod of this profile, with counts."""
+        """The terms of this kind by which other pods select a pod of this profile, with counts.
+
+        Terms of the same weight and topology key are counted together, as the first of them: a few
+        pods may hold thousands of terms.
+        """
+        alike: dict[tuple[int, str], list[ExistingPodTerm]] = {}
         for existing in self._existing_terms:
-            if (
-                existing.kind == kind
-                and profile.selector_bits & self._selector_bits[existing.term.selector]
-            ):
-                domains = self._snapshot.domains(existing.term.topology_key)
-                counts = self._pod_index.count_term_holders(existing)
-                yield existing, self._track(domains, counts, bits=0, term=existing)
+            if existing.kind == kind and existing.term.selector in profile.matched_selectors:
+                key = (existing.weight, existing.term.topology_key)
+                alike.setdefault(key, []).append(existing)
+        for terms in alike.values():
+            domains = self._snapshot.domains(terms[0].term.topology_key)
+            counts = self._pod_index.count_term_holders(terms)
+            yield terms[0], self._track(domains, counts, terms=terms)
 
     def matches_selectors(self, profile: PeerProfile, selectors: Iterable[PodSelector]) -> bool:
         """Whether a pod of this profile matches all of these selectors."""
-        return all(profile.selector_bits & self._selector_bits[selector] for selector in selectors)
+        return all(selector in profile.matched_selectors for selector in selectors)
+
+    def find_mutual_profiles(self, members: Iterable[Member]) -> frozenset[PeerProfile]:
+        """Find the profiles whose required affinity leads back to themselves through others.
+
+        One pod requires another, which requires the first, directly or through further pods: no
+        order of placing them satisfies every pod, but all together they may. A pod that matches
+        its own terms is not among them, since it may be placed first.
+        """
+        profiles = dict.fromkeys(map(self.profile_of, members))
+        targets = {
+            one: [other for other in profiles if self.matches_selectors(other, selectors)]
+            for one in profiles
+            if (selectors := [term.selector for term in one.peer_constraints.affinity])
+            and not self.matches_selectors(one, selectors)
+        }
+        return frozenset(one for one in targets if _leads_back(one, targets))
 
     def has_existing_terms(self, profile: PeerProfile) -> bool:
         """Whether a term of another pod selects a pod of this profile."""
-        return any(
-            profile.selector_bits & self._selector_bits[one.term.selector]
-            for one in self._existing_terms
-        )
+        return any(one.term.selector in profile.matched_selectors for one in self._existing_terms)
 
     def _collect_selectors(self, members: Iterable[Member]) -> None:
         seen: dict[PeerConstraints, None] = {}
@@ -187,8 +218,7 @@ class PeerCounts:
             self._existing_terms.update(dict.fromkeys(existing_pod_terms(peers)))
         selectors = [selector for peers in seen for selector in peers.selectors]
         selectors += [existing.term.selector for existing in self._existing_terms]
-        for selector in selectors:
-            self._selector_bits.setdefault(selector, 1 << len(self._selector_bits))
+        self._selectors.update(dict.fromkeys(selectors))
 
     def _constraints_of(self, member: Member) -> PeerConstraints:
         peers = member.shape.peer_constraints
@@ -209,33 +239,35 @@ class PeerCounts:
             for key in selector
         }
 
-    def _bits_of(self, selection: PodSelection) -> int:
-        bits = 0
-        for selector in selection.selectors:
-            bits |= self._selector_bits[selector]
-        return bits
-
     def _track(
         self,
         domains: TopologyDomains,
         per_node: IntArray,
+        selectors: Iterable[PodSelector] = (),
         *,
-        bits: int,
-        term: ExistingPodTerm | None = None,
+        terms: Iterable[ExistingPodTerm] = (),
         eligible: BoolArray | None = None,
     ) -> DomainCounts:
-        tracked = _TrackedCounts(DomainCounts(domains, per_node, eligible), bits, term)
+        counts = DomainCounts(domains, per_node, eligible)
+        tracked = _TrackedCounts(counts, frozenset(selectors), frozenset(terms))
         for profile, node in self._assigned:
-            if _is_counted(tracked, profile):
-                tracked.domain_counts.add(node)
+            for _ in range(tracked.count_times(profile)):
+                counts.add(node)
         self._tracked.append(tracked)
         return tracked.domain_counts
 
 
-def _is_counted(tracked: _TrackedCounts, profile: PeerProfile) -> bool:
-    if tracked.existing_term is not None:
-        return tracked.existing_term in existing_pod_terms(profile.peer_constraints)
-    return profile.selector_bits & tracked.selector_bits == tracked.selector_bits
+def _leads_back(start: PeerProfile, targets: Mapping[PeerProfile, list[PeerProfile]]) -> bool:
+    seen: set[PeerProfile] = set()
+    pending = list(targets[start])
+    while pending:
+        one = pending.pop()
+        if one == start:
+            return True
+        if one not in seen:
+            seen.add(one)
+            pending += targets.get(one, ())
+    return False
 
 
 def domain_per_node(snapshot: Snapshot) -> TopologyDomains:

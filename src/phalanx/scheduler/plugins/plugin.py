@@ -27,11 +27,10 @@ from typing import Any
 import numpy as np
 
 from phalanx.api.validation.checks import Check
-from phalanx.scheduler.cluster.node_class import NodeClass
 from phalanx.scheduler.cluster.pod_shape import PodShape, RequestVector
-from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray, Snapshot
+from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray, NodeClass, Snapshot
 from phalanx.scheduler.decision import NODE_EVENTS, ClusterEvent
-from phalanx.scheduler.plugins.load_scoring import LoadScorer
+from phalanx.scheduler.plugins.load_scoring import LoadScorer, ResourceWeight
 from phalanx.scheduler.plugins.plugin_context import PluginContext
 
 #: Pairs of a reason and the nodes that are rejected for it.
@@ -43,6 +42,8 @@ MAX_WEIGHT = 1_000_000
 FILTER, SCORE = "filter", "score"
 #: The extension points of preemption, for single pods and for groups.
 POST_FILTER, POD_GROUP_POST_FILTER = "postFilter", "podGroupPostFilter"
+#: The extension point of reservations.
+RESERVE = "reserve"
 
 
 class FilterDependency(Enum):
@@ -54,6 +55,8 @@ class FilterDependency(Enum):
     LOAD = "the load of the node"
     #: The pods on all nodes. Runs again for every pod. In-tree plugins only.
     PEERS = "the pods on all nodes"
+    #: The devices in use (`claim_assignments.py`). Asked for one node at a time. In-tree only.
+    CLAIMS = "the claims of the pod and the devices in use"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +96,9 @@ class LoadScore:
 
     #: The scorer for a shape, given the resource columns of a snapshot.
     build_scorer: Callable[[PodShape, Mapping[str, int]], LoadScorer]
+    #: The resources by which the score packs pods of a shape: topology domains are compared by them
+    #: too, and scores of load only break ties (`SchedulerPolicy.scores_of`). In-tree plugins only.
+    packed_resources: Callable[[PodShape], tuple[ResourceWeight, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,9 @@ class StaticScore:
     """A score, 0 to 100, that depends on the node object alone; None if no node differs."""
 
     score_nodes: Callable[[Snapshot, PodShape], IntArray | None]
+    #: The nodes that topology domains are compared by too: a domain in which fewer members would be
+    #: on such nodes is preferred; None if there are none. In-tree plugins only.
+    find_avoided: Callable[[Snapshot, PodShape], BoolArray | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

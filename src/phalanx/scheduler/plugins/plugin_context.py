@@ -10,7 +10,7 @@ Nothing here rejects a node; the filters do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from phalanx.scheduler.cluster.peer_constraints import HOSTNAME, TopologySpread
 from phalanx.scheduler.cluster.pod_index import PodSelection
 from phalanx.scheduler.cluster.pod_shape import HostPorts, PodShape
 from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray, Snapshot
+from phalanx.scheduler.plugins.claim_assignments import ClaimAssignments
 from phalanx.scheduler.plugins.peer_counts import (
     DomainCounts,
     PeerCounts,
@@ -128,6 +129,7 @@ class PodAffinityState:
     __slots__ = (
         "affinity",
         "anti_affinity",
+        "defers_affinity",
         "existing_anti_affinity",
         "hard_spreads",
         "matches_own_affinity",
@@ -157,6 +159,9 @@ class PodAffinityState:
         #: The counts of all required terms: with nominated pods and, if that differs, without them.
         self.affinity: list[tuple[DomainCounts, ...]] = list(zip(*per_term, strict=True))
         self.matches_own_affinity = peer_counts.matches_selectors(profile, selectors)
+        #: Whether required affinity is checked later: the pods that it needs are placed together
+        #: with this pod.
+        self.defers_affinity = False
         self.anti_affinity = [
             (
                 term,
@@ -191,18 +196,30 @@ class PodAffinityState:
             SoftSpread(snapshot, soft_spreads, explicit=explicit) if soft_spreads else None
         )
 
+    def unmet_affinity(self) -> Iterator[BoolArray]:
+        """Yield, for each required term, the nodes that do not satisfy it.
+
+        A pod that matches its own affinity terms may start a domain if no pod matches yet.
+        """
+        for terms in self.affinity:
+            is_first = self.matches_own_affinity and not any(counts.total for counts in terms)
+            for counts in terms:
+                is_free = is_first or self.defers_affinity
+                yield ~counts.domains.labelled if is_free else counts.counts_per_node() == 0
+
 
 def _hard_spread_states(
     snapshot: Snapshot, peer_counts: PeerCounts, profile: PeerProfile, constraints: NodeConstraints
 ) -> list[SpreadState]:
     hard = [spread for spread in profile.peer_constraints.spreads if spread.is_hard]
+    labelled = _labelled_nodes(snapshot, hard)
     return [
         SpreadState(spread, counts, peer_counts.matches_selectors(profile, (spread.selector,)))
         for spread in hard
         for counts in peer_counts.count_pods_with_and_without_nominated(
             PodSelection((spread.selector,), excludes_terminating=True),
             snapshot.domains(spread.topology_key),
-            _eligible_nodes(snapshot, constraints, spread, labelled_by=hard),
+            _eligible_nodes(snapshot, constraints, spread, labelled),
         )
     ]
 
@@ -216,14 +233,14 @@ def _soft_spread_states(
     explicit: bool,
 ) -> list[SpreadState]:
     soft = [spread for spread in profile.peer_constraints.spreads if not spread.is_hard]
-    labelled_by = soft if explicit else []
+    labelled = _labelled_nodes(snapshot, soft if explicit else [])
     found = []
     for spread in soft:
         selection = PodSelection((spread.selector,), excludes_terminating=True)
         if spread.topology_key == HOSTNAME:
             counts = peer_counts.count_pods(selection, domain_per_node(snapshot))
         else:
-            eligible = _eligible_nodes(snapshot, constraints, spread, labelled_by=labelled_by)
+            eligible = _eligible_nodes(snapshot, constraints, spread, labelled)
             counts = peer_counts.count_pods(
                 selection, snapshot.domains(spread.topology_key), eligible
             )
@@ -232,21 +249,23 @@ def _soft_spread_states(
     return found
 
 
+def _labelled_nodes(snapshot: Snapshot, spreads: Iterable[TopologySpread]) -> BoolArray:
+    """The nodes that have the topology labels of all of these constraints."""
+    mask = np.ones(len(snapshot), bool)
+    for key in dict.fromkeys(spread.topology_key for spread in spreads):
+        mask &= snapshot.domains(key).labelled
+    return mask
+
+
 def _eligible_nodes(
-    snapshot: Snapshot,
-    constraints: NodeConstraints,
-    spread: TopologySpread,
-    *,
-    labelled_by: Sequence[TopologySpread],
+    snapshot: Snapshot, constraints: NodeConstraints, spread: TopologySpread, labelled: BoolArray
 ) -> BoolArray:
     """The nodes whose pods a constraint counts.
 
-    They have the topology labels of all of `labelled_by`, and match the pod's node affinity and
-    tolerations if the constraint honors those.
+    They have topology labels, and match the pod's node affinity and tolerations if the constraint
+    honors those.
     """
-    mask = np.ones(len(snapshot), bool)
-    for other in labelled_by:
-        mask &= snapshot.domains(other.topology_key).labelled
+    mask = labelled.copy()
     if spread.honors_node_affinity:
         mask &= constraints.matching_nodes(snapshot)
     if spread.honors_taints:
@@ -268,6 +287,8 @@ class PluginContext:
     affinity_state: PodAffinityState | None = None
     #: The nodes that may be chosen; None: all.
     candidate_mask: BoolArray | None = None
+    #: The devices in use; None: those of the snapshot.
+    claims: ClaimAssignments | None = None
 
     @property
     def candidates(self) -> BoolArray:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from phalanx.api.core import TopologySpreadConstraint
-from phalanx.api.field_errors import Causes, forbidden, invalid
+from phalanx.api.errors import Causes, forbidden, invalid
 from phalanx.api.validation.checks import all_of, each, one_of, optional, struct
 from phalanx.api.validation.pod_scheduling import SPREAD_CONSTRAINTS
 from phalanx.scheduler.cluster.peer_constraints import (
@@ -22,7 +22,7 @@ from phalanx.scheduler.cluster.peer_constraints import (
 )
 from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray
 from phalanx.scheduler.decision import PEER_EVENTS
-from phalanx.scheduler.plugins.arguments import PluginArgs, and_then, conforms_to
+from phalanx.scheduler.plugins.arguments import PluginArgs, and_then, matches_definition
 from phalanx.scheduler.plugins.plugin import (
     Arguments,
     Filter,
@@ -107,7 +107,7 @@ _ARGS_RULES = all_of(
             "defaultConstraints",
             optional(
                 and_then(
-                    each(conforms_to("core.v1.TopologySpreadConstraint")),
+                    each(matches_definition("core.v1.TopologySpreadConstraint")),
                     all_of(each(struct(("labelSelector", _check_no_selector))), SPREAD_CONSTRAINTS),
                 )
             ),

@@ -18,6 +18,9 @@ from msgspec import Struct
 
 from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray, Snapshot
+from phalanx.scheduler.plugins.dynamic_resources import DYNAMIC_RESOURCES
+from phalanx.scheduler.plugins.extended_resource_avoidance import EXTENDED_RESOURCE_AVOIDANCE
+from phalanx.scheduler.plugins.extended_resource_packing import EXTENDED_RESOURCE_PACKING
 from phalanx.scheduler.plugins.image_locality import IMAGE_LOCALITY
 from phalanx.scheduler.plugins.inter_pod_affinity import INTER_POD_AFFINITY
 from phalanx.scheduler.plugins.load_scoring import LoadScorer
@@ -30,7 +33,6 @@ from phalanx.scheduler.plugins.node_resources_fit import NODE_RESOURCES_FIT
 from phalanx.scheduler.plugins.node_unschedulable import NODE_UNSCHEDULABLE
 from phalanx.scheduler.plugins.not_implemented import (
     DEFAULT_PREEMPTION,
-    DYNAMIC_RESOURCES,
     VOLUME_BINDING,
     always_on,
     not_implemented,
@@ -50,6 +52,7 @@ from phalanx.scheduler.plugins.plugin import (
 )
 from phalanx.scheduler.plugins.plugin_context import PluginContext
 from phalanx.scheduler.plugins.pod_topology_spread import POD_TOPOLOGY_SPREAD
+from phalanx.scheduler.plugins.reservation import RESERVATION
 from phalanx.scheduler.plugins.taint_toleration import TAINT_TOLERATION
 
 IN_TREE_PLUGINS = (
@@ -71,12 +74,15 @@ IN_TREE_PLUGINS = (
     DEFAULT_PREEMPTION,
     NODE_RESOURCES_BALANCED_ALLOCATION,
     IMAGE_LOCALITY,
+    EXTENDED_RESOURCE_PACKING,
+    EXTENDED_RESOURCE_AVOIDANCE,
     always_on("DefaultBinder"),
     not_implemented("NodeDeclaredFeatures", FILTER),
     always_on("GangScheduling"),
     always_on("TopologyPlacementGenerator"),
     always_on("PodGroupPodsCount"),
     not_implemented("DeferredPodScheduling", FILTER),
+    RESERVATION,
 )
 
 #: The filters whose admissions `node_capacities` counts.

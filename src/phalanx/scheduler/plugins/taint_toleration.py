@@ -35,16 +35,12 @@ def _suggest_cure(context: PluginContext, nodes: BoolArray) -> str:
 
 def _has_untolerated_soft_taints(context: PluginContext) -> bool:
     constraints = context.shape.node_constraints
-    return any(
-        constraints.count_untolerated_soft_taints(taints) for taints in context.snapshot.taints
-    )
+    return any(constraints.count_untolerated_soft_taints(context.snapshot.taints))
 
 
 def _score_soft_taints(context: PluginContext, passed: BoolArray) -> IntArray:
     snapshot, constraints = context.snapshot, context.shape.node_constraints
-    counts = np.array(
-        [constraints.count_untolerated_soft_taints(taints) for taints in snapshot.taints], np.int64
-    )
+    counts = np.array(constraints.count_untolerated_soft_taints(snapshot.taints), np.int64)
     return 100 - percent_of_max(counts[snapshot.taint_class], passed)
 
 

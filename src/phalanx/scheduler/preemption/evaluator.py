@@ -1,78 +1,61 @@
-"""Decides whether evictions let a refused entity fit, and which evictions cost least.
+"""Decides whether a refused entity evicts pods, waits for terminating pods, or only waits.
 
 `preempt` runs after the cycle of an entity has failed, for the entity as a whole:
 
-    evict every candidate ─▶ fits? ─▶ narrow the priorities ─▶ plans ─▶ the cheapest plan
-                             no: evict none
+    fits once terminating pods are gone? ─▶ wait for them, and keep their room
+    a search or a wider topology level may still place it? ─▶ wait
+    fits once every candidate is gone? ─▶ the cheapest plan (`plan_search.py`)
+                                      no: evict none
 
-No pod is evicted unless everything that the entity needs then has a node. While terminating pods
-will free enough resources, no other pod is evicted.
-
-A plan is a set of eviction units (`eviction_units.py`) and the assignments that are possible
-without them; units that need not go are reprieved (`victim_search.py`). Plans come from the greedy
-cycle, from the nodes that are cheapest to clear and, if there are few candidates, from all subsets
-in the order of their cost. Each plan costs one cycle, so their number is limited.
+No pod is evicted unless everything that the entity needs then has a node. A terminating pod counts
+as leaving until it is overdue: then it hangs, and entities that wait for its room try again. While
+victims of the entity itself terminate on its nominated nodes, it evicts no other pod. If one of
+these nodes was cordoned or cannot take its pod for a similar reason, the nominations are void.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
-from heapq import heapify, heappop, heappush
-from typing import NamedTuple
+from math import inf
 
 from msgspec.structs import replace as but
 
 from phalanx.scheduler.cluster.hypothetical import with_changes
-from phalanx.scheduler.decision import Placed, Preempting, Waiting
+from phalanx.scheduler.cluster.pod_index import AssignedPod
+from phalanx.scheduler.cluster.pod_shape import PodShape
+from phalanx.scheduler.decision import Binding, ClusterEvent, Placed, Preempting, Waiting
 from phalanx.scheduler.entity import Entity, EntityRejection
 from phalanx.scheduler.group_tree_placement import GroupTreePlacement, place_entity
-from phalanx.scheduler.placement.capacity_estimate import (
-    CapacityEstimate,
-    sum_requests,
-)
+from phalanx.scheduler.placement.capacity_estimate import CapacityEstimate
+from phalanx.scheduler.placement.claim_placement import find_gone_consumers
 from phalanx.scheduler.placement.group_placement import (
     Assignment,
     GroupPlacement,
     PlacementContext,
     to_bindings,
 )
-from phalanx.scheduler.placement.topology_domains import find_placements
-from phalanx.scheduler.preemption.eviction_units import (
-    EvictionCost,
-    EvictionCostModel,
-    EvictionUnit,
-    disruption_allowances,
-    find_eviction_units,
-)
-from phalanx.scheduler.preemption.victim_search import (
-    assignments_hold,
-    necessary_units,
-    propose_victims,
-)
+from phalanx.scheduler.placement.topology_domains import at_widest_level, find_placements
+from phalanx.scheduler.plugins.filtering import run_filter
+from phalanx.scheduler.plugins.plugin import FilterDependency
+from phalanx.scheduler.plugins.plugin_context import initial_context
+from phalanx.scheduler.preemption.eviction_units import find_eviction_units
+from phalanx.scheduler.preemption.plan_search import PlanSearch, PreemptionPlan
+from phalanx.scheduler.preemption.victim_search import assignments_hold
 from phalanx.scheduler.search.solver import Steps
-
-#: With at most so many units all subsets are searched, up to so many subsets.
-MAX_EXHAUSTIVE_UNITS, MAX_SUBSETS = 12, 600
-#: With at most so many victims a plan is searched for victims that another placement spares.
-MAX_REPRIEVES = 12
 
 NOT_ALLOWED = "not eligible due to preemptionPolicy=Never."
 VICTIMS_TERMINATING = "waiting for pods that are leaving"
+#: The entity does not fit once its own victims are gone either; it waits for them all the same.
+OWN_VICTIMS_TERMINATING = "not eligible due to a terminating pod on the nominated node"
 NOT_HELPFUL = "not helpful for scheduling"
-
-
-class PreemptionPlan(NamedTuple):
-    """The units to evict, and the placement that is possible without them."""
-
-    cost: EvictionCost
-    units: tuple[EvictionUnit, ...]
-    result: GroupPlacement | GroupTreePlacement
-
-    @property
-    def assignments(self) -> Sequence[Assignment]:
-        """The node of each member."""
-        return self.result.assignments
+LEVEL_PREFERRED = "no pod is evicted before the widest topology level is allowed"
+SEARCH_RUNNING = "an exact search for victims is running"
+#: The end of the message if the victims may not be the best ones.
+NOT_PROVEN = "; the search for the best victims ended at its limit"
+#: The terms of pod affinity and spread up to which a pod may preempt: every plan counts them anew.
+MAX_PREEMPTOR_TERMS = 16
+TOO_MANY_TERMS = f"not eligible due to more than {MAX_PREEMPTOR_TERMS} pod affinity terms."
 
 
 def preempt(
@@ -82,34 +65,64 @@ def preempt(
 
     Returns Placed if the search finds a placement that needs no eviction.
     """
-    snapshot = context.snapshot
     if not context.policy.allows_preemption(is_group=entity.group is not None):
         return waiting
     if not entity.may_preempt:
         return replace(waiting, preemption=NOT_ALLOWED)
-    terminating = [pod for pod in snapshot.pod_index.assigned_pods() if pod.terminating]
+    terms = max(member.shape.peer_constraints.count_of_terms for member in entity.members)
+    if terms > MAX_PREEMPTOR_TERMS:
+        return replace(waiting, preemption=TOO_MANY_TERMS)
+    snapshot, now = context.snapshot, entity.attempted_at
+    leaving = [pod for pod in snapshot.pod_index.terminating_pods() if pod.leaves_by > now]
+    gone_consumers = find_gone_consumers(entity, snapshot)
+    without = with_changes(snapshot, removed=leaving, gone_consumers=gone_consumers)
     # Many plans are evaluated, so none of them gets an exact search.
-    free = but(context, snapshot=with_changes(snapshot, removed=terminating), allows_search=False)
-    if terminating:
+    free = but(context, snapshot=without, allows_search=False)
+    if leaving or gone_consumers:
+        overdue_at = min((pod.leaves_by for pod in leaving), default=inf)
+        delay = None if overdue_at == inf else overdue_at - now
+        waiting = replace(waiting, leaving_delay=delay)
         result = yield from _place_if_fits(entity, free)
         if result is not None:
             return _wait_for_victims(entity, free, waiting, result=result)
-    candidates = find_eviction_units(snapshot, entity.priority)
-    if not candidates:
+        if own := _nominations_with_victims(entity, free, leaving):
+            return replace(waiting, preemption=OWN_VICTIMS_TERMINATING, nominated=own)
+    if ClusterEvent.SEARCH_ENDED in waiting.wakes_on:
+        # An exact search is running that may find a placement without any eviction.
         return waiting
-    plan = yield from _Evaluator(entity, free, candidates).find_plan()
+    if not (candidates := find_eviction_units(snapshot, entity.priority)):
+        return waiting
+    if waiting.relaxation_delay is not None:
+        return replace(waiting, preemption=LEVEL_PREFERRED)
+    yield len(candidates)
+    search = PlanSearch(at_widest_level(entity), free, candidates)
+    plan = yield from search.find_plan()
+    if search.awaits_solver:
+        wakes_on = waiting.wakes_on | {ClusterEvent.SEARCH_ENDED}
+        return replace(waiting, preemption=SEARCH_RUNNING, wakes_on=wakes_on)
     if plan is None:
         return replace(waiting, preemption=NOT_HELPFUL)
-    if not plan.units and not terminating:
+    if not plan.units and not leaving and plan.result is not None:
         return plan.result.build_placed()
+    return _build_decision(entity, context, waiting, plan)
+
+
+def _build_decision(
+    entity: Entity, context: PlacementContext, waiting: Waiting, plan: PreemptionPlan
+) -> Waiting | Preempting:
     victims = tuple(victim for unit in plan.units for victim in unit.victims)
     text = f"found a placement for {entity.kind}, preempting {len(victims)} victims"
-    nominated = to_bindings(plan.assignments, snapshot.names)
+    text += "" if plan.is_optimal else NOT_PROVEN
+    nominated = to_bindings(plan.assignments, context.snapshot.names)
     if not victims:
         return replace(waiting, preemption=VICTIMS_TERMINATING, nominated=nominated)
-    new_waiting, cost = replace(waiting, preemption=text, nominated=nominated), plan.cost
     return Preempting(
-        new_waiting, victims, disruptions=cost.trees + cost.groups, violations=cost.violations
+        replace(waiting, preemption=text, nominated=nominated),
+        victims,
+        disruptions=max(plan.cost.trees + plan.cost.groups, plan.cost.broken),
+        violations=plan.cost.violations,
+        broken_groups=plan.broken_groups,
+        optimal=plan.is_optimal,
     )
 
 
@@ -119,13 +132,52 @@ def _place_if_fits(
     """Place the whole entity if possible; a capacity estimate excludes most cases first."""
     if not CapacityEstimate(entity, context.snapshot, context.policy).is_sufficient():
         return None
-    return _sufficient_or_none((yield from place_entity(entity, context)))
-
-
-def _sufficient_or_none(
-    result: GroupPlacement | GroupTreePlacement | EntityRejection,
-) -> GroupPlacement | GroupTreePlacement | None:
+    result = yield from place_entity(entity, context)
     return None if isinstance(result, EntityRejection) or not result.is_feasible else result
+
+
+def _nominations_with_victims(
+    entity: Entity, context: PlacementContext, leaving: Iterable[AssignedPod]
+) -> tuple[Binding, ...]:
+    """Return the nominations of the members if their own victims still terminate there.
+
+    They stay if another pod has taken the room. They are void if a node is gone or was cordoned,
+    or otherwise cannot take its members whatever pods run there, as in Kubernetes
+    (UnschedulableAndUnresolvable); then waiting for the victims is useless.
+    """
+    snapshot = context.snapshot
+    nominated = [
+        (member, nomination.node)
+        for member in entity.members
+        if (nomination := snapshot.nominations.get(member.pod.metadata.key)) is not None
+    ]
+    nodes = {node for _, node in nominated}
+    has_victims = any(
+        pod.preempted and pod.node in nodes and pod.priority < entity.priority for pod in leaving
+    )
+    if not has_victims or any(node not in snapshot.index for node in nodes):
+        return ()
+    own = [Assignment(member, snapshot.index[node]) for member, node in nominated]
+    if not _keep_topology(entity, context, own) or _are_unresolvable(context, own):
+        return ()
+    return to_bindings(own, snapshot.names)
+
+
+def _are_unresolvable(context: PlacementContext, assignments: Iterable[Assignment]) -> bool:
+    """Whether a node rejects its member by a filter that depends on the node object only."""
+    nodes_by_shape: dict[PodShape, list[int]] = {}
+    for assignment in assignments:
+        nodes_by_shape.setdefault(assignment.member.shape, []).append(assignment.node)
+    filters = [
+        filter_
+        for filter_ in context.policy.filters.values()
+        if filter_.depends_on is FilterDependency.NODES
+    ]
+    for shape, nodes in nodes_by_shape.items():
+        plugin_context = initial_context(context.snapshot, shape)
+        if any(run_filter(filter_, plugin_context)[nodes].any() for filter_ in filters):
+            return True
+    return False
 
 
 def _wait_for_victims(
@@ -137,12 +189,15 @@ def _wait_for_victims(
     """Evict no further pod; nominated members keep their node or get another one."""
     snapshot, new_waiting = context.snapshot, replace(waiting, preemption=VICTIMS_TERMINATING)
     nominations = {key: pod.node for key, pod in snapshot.nominations.items()}
-    if not any(member.pod.metadata.key in nominations for member in entity.members):
+    is_nominated = any(member.pod.metadata.key in nominations for member in entity.members)
+    if entity.group is None and not is_nominated:
+        # The pod is tried first when the room is free. A gang needs all of the room at once, and
+        # others must not take what is free before.
         return new_waiting
     kept = [
         Assignment(member, snapshot.index[node])
         for member in (assignment.member for assignment in result.assignments)
-        if (node := nominations.get(member.pod.metadata.key)) in snapshot.index
+        if (node := nominations.get(member.pod.metadata.key, "")) in snapshot.index
     ]
     keeps_nominations = len(kept) == len(result.assignments) and _assignments_allowed(
         entity, context, kept
@@ -157,12 +212,21 @@ def _assignments_allowed(
     entity: Entity, context: PlacementContext, assignments: Sequence[Assignment]
 ) -> bool:
     """Whether the filters accept the assignments and every group keeps its topology."""
+    return _keep_topology(entity, context, assignments) and assignments_hold(
+        context, (), assignments
+    )
+
+
+def _keep_topology(
+    entity: Entity, context: PlacementContext, assignments: Sequence[Assignment]
+) -> bool:
+    """Whether the assigned members of every group share a domain, with its placed members."""
     nodes = {assignment.member.pod.metadata.key: assignment.node for assignment in assignments}
     for group in entity.groups:
         keys = [member.pod.metadata.key for member in group.members]
         if not _share_a_domain(group, context, {nodes[key] for key in keys if key in nodes}):
             return False
-    return assignments_hold(context, (), assignments)
+    return True
 
 
 def _share_a_domain(group: Entity, context: PlacementContext, nodes: Set[int]) -> bool:
@@ -172,116 +236,3 @@ def _share_a_domain(group: Entity, context: PlacementContext, nodes: Set[int]) -
     if isinstance(placements, EntityRejection):
         return False
     return any(nodes <= set(placement.nodes.tolist()) for placement in placements)
-
-
-class _Evaluator:
-    """Searches the cheapest plan. In its context terminating pods are already gone."""
-
-    def __init__(
-        self, entity: Entity, context: PlacementContext, candidates: Sequence[EvictionUnit]
-    ) -> None:
-        self._entity, self._context = entity, context
-        self._costs = EvictionCostModel(disruption_allowances(context.snapshot.budgets.values()))
-        self._units = self._costs.order_units(candidates)
-        #: How many members get a node if every candidate goes; no plan places fewer.
-        self._required_members = 1
-
-    def find_plan(self) -> PlanSteps:
-        """Return the cheapest plan; None if evicting every candidate is not sufficient."""
-        result = yield from _place_if_fits(self._entity, self._context_without(self._units))
-        if result is None:
-            return None
-        self._required_members = len(result.assignments)
-        pool = yield from self._narrow_candidates()
-        plan = yield from self._evaluate(pool)
-        searchable = self._units if len(self._units) <= MAX_EXHAUSTIVE_UNITS else pool
-        if len(searchable) <= MAX_EXHAUSTIVE_UNITS:
-            plan = _cheaper_plan(plan, (yield from self._search_subsets(searchable)))
-        else:
-            for chosen in propose_victims(
-                self._entity, self._context, pool, members=self._required_members
-            ):
-                plan = _cheaper_plan(plan, (yield from self._evaluate(chosen)))
-        return (yield from self._reprieve_units(plan)) if plan else None
-
-    def _context_without(self, evicted: Sequence[EvictionUnit]) -> PlacementContext:
-        pods = [pod for unit in evicted for pod in unit.pods]
-        return but(self._context, snapshot=with_changes(self._context.snapshot, removed=pods))
-
-    def _place_without(
-        self, evicted: Sequence[EvictionUnit]
-    ) -> Steps[GroupPlacement | GroupTreePlacement | None]:
-        """Place the entity without these units; None if too few members get a node."""
-        result = _sufficient_or_none(
-            (yield from place_entity(self._entity, self._context_without(evicted)))
-        )
-        return result if result and len(result.assignments) >= self._required_members else None
-
-    def _evaluate(self, evicted: Sequence[EvictionUnit]) -> PlanSteps:
-        """The plan that evicts at most these units."""
-        result = yield from self._place_without(evicted)
-        if result is None:
-            return None
-        chosen = tuple(necessary_units(self._context, evicted, result.assignments))
-        return PreemptionPlan(self._costs.cost(chosen), chosen, result)
-
-    def _narrow_candidates(self) -> Steps[list[EvictionUnit]]:
-        """The candidates without the highest priorities, as far as the entity still fits."""
-        boundaries = self._costs.priority_boundaries(self._units)
-        low, high = 0, len(boundaries) - 1
-        while low < high:
-            middle = (low + high) // 2
-            if (yield from self._place_without(self._units[: boundaries[middle]])) is not None:
-                high = middle
-            else:
-                low = middle + 1
-        return self._units[: boundaries[high]]
-
-    def _search_subsets(self, candidates: Sequence[EvictionUnit]) -> PlanSteps:
-        """The first subset that is sufficient, in the order of cost.
-
-        A set never costs less than its subsets, so each set is derived from one visited before.
-        """
-        sets: list[tuple[EvictionCost, tuple[int, ...]]] = [
-            (self._costs.cost([unit]), (number,)) for number, unit in enumerate(candidates)
-        ]
-        heapify(sets)
-        context, needed = self._context, self._required_members
-        index = context.snapshot.index
-        estimate = CapacityEstimate(self._entity, context.snapshot, context.policy)
-        for _ in range(MAX_SUBSETS):
-            if not sets:
-                break
-            _, numbers = heappop(sets)
-            chosen = [candidates[number] for number in numbers]
-            is_promising = estimate.is_sufficient(needed)
-            if not is_promising:
-                pods = (pod for unit in chosen for pod in unit.pods if pod.node in index)
-                freed = sum_requests((index[pod.node], pod.shape) for pod in pods)
-                is_promising = estimate.is_sufficient_after_freeing(freed, needed)
-            if is_promising:
-                plan = yield from self._evaluate(chosen)
-                if plan is not None:
-                    return plan
-            for number in range(numbers[-1] + 1, len(candidates)):
-                larger = (*numbers, number)
-                heappush(sets, (self._costs.cost(candidates[n] for n in larger), larger))
-        return None
-
-    def _reprieve_units(self, plan: PreemptionPlan) -> Steps[PreemptionPlan]:
-        """Leave out victims that are not necessary if members are placed differently."""
-        for unit in reversed(plan.units) if len(plan.units) <= MAX_REPRIEVES else ():
-            others = [other for other in plan.units if other is not unit]
-            better = (yield from self._evaluate(others)) if unit in plan.units and others else None
-            if better is not None and better.cost < plan.cost:
-                plan = better
-        return plan
-
-
-def _cheaper_plan(
-    first: PreemptionPlan | None, second: PreemptionPlan | None
-) -> PreemptionPlan | None:
-    return min((one for one in (first, second) if one), key=lambda plan: plan.cost, default=None)
-
-
-PlanSteps = Steps[PreemptionPlan | None]

@@ -7,26 +7,29 @@ disruption mode `all` is evicted as one unit. The priority of the root counts, n
     PodGroup b (mode all)     pods b-0, b-1  ─▶ one unit of scope GROUP, two pods
 
 Of two sets of victims the better one has, in this order: fewer pods beyond disruption budgets, a
-lower highest priority, fewer trees, fewer groups, fewer pods, a later start.
+lower highest priority, fewer gangs that fall below their quorum, fewer trees, fewer groups, fewer
+pods, a later start of its oldest pod. A set never costs less than one of its subsets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from operator import attrgetter
 from typing import NamedTuple
 
 from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, Key, Ref, pod_group_ref
-from phalanx.api.policy import PodDisruptionBudget
+from phalanx.api.other_kinds import PodDisruptionBudget
 from phalanx.api.selectors import LabelRequirement, selector_requirements
 from phalanx.scheduler.cluster.group_tree import GroupTrees, group_ref
 from phalanx.scheduler.cluster.pod_index import AssignedPod
-from phalanx.scheduler.cluster.snapshot import Snapshot
+from phalanx.scheduler.cluster.snapshot import Snapshot, SnapshotCache
 from phalanx.scheduler.decision import Victim
 
 #: The start time of pods that have not started: sorts after every timestamp.
 _NOT_STARTED = "~"
+#: The number of units of one pod that are kept.
+_MAX_SINGLE_UNITS = 200_000
 
 
 class EvictionScope(IntEnum):
@@ -98,6 +101,8 @@ class EvictionCost(NamedTuple):
 
     violations: int
     priority: int
+    #: How many gangs fall below their quorum.
+    broken: int
     trees: int
     groups: int
     pods: int
@@ -117,11 +122,26 @@ class ReversedOrderStr(str):
         return str.__lt__(self, other)
 
 
-class EvictionCostModel:
-    """Computes the cost of victims under the disruption budgets."""
+def spare_members(snapshot: Snapshot) -> dict[Key, int]:
+    """Return how many members each gang can lose before it has fewer than its quorum.
 
-    def __init__(self, budgets: Sequence[DisruptionAllowance]) -> None:
-        self._budgets = budgets
+    A gang that has fewer already is left out: an eviction cannot break it.
+    """
+    found: dict[Key, int] = {}
+    for key, placed in snapshot.member_counts.items():
+        group = snapshot.group_trees.pod_group(key)
+        if group is not None and group.spec.scheduling_policy.gang and placed >= group.quorum:
+            found[key] = placed - group.quorum
+    return found
+
+
+class EvictionCostModel:
+    """Computes the cost of victims under the disruption budgets and the quorums of gangs."""
+
+    def __init__(
+        self, budgets: Sequence[DisruptionAllowance], spare: Mapping[Key, int] | None = None
+    ) -> None:
+        self.budgets, self.spare_members = budgets, spare or {}
         self._covering_by_pod: dict[Key, tuple[int, ...]] = {}
 
     def cost(self, units: Iterable[EvictionUnit]) -> EvictionCost:
@@ -132,6 +152,7 @@ class EvictionCostModel:
         return EvictionCost(
             violations=self.violations(chosen),
             priority=max((unit.priority for unit in chosen), default=_BELOW_ALL_PRIORITIES),
+            broken=len(self.broken_groups(chosen)),
             trees=scopes.count(EvictionScope.TREE),
             groups=scopes.count(EvictionScope.GROUP),
             pods=sum(len(unit.pods) for unit in chosen),
@@ -140,26 +161,37 @@ class EvictionCostModel:
 
     def violations(self, units: Iterable[EvictionUnit]) -> int:
         """Count the evictions that exceed disruption budgets."""
-        if not self._budgets:
+        if not self.budgets:
             return 0
-        spent = [0] * len(self._budgets)
+        spent = [0] * len(self.budgets)
         for unit in units:
             for pod in unit.pods:
-                for number in self._covering_budgets(pod):
+                for number in self.covering_budgets(pod):
                     spent[number] += 1
-        return sum(max(n - b.allowed, 0) for n, b in zip(spent, self._budgets, strict=True))
+        return sum(max(n - b.allowed, 0) for n, b in zip(spent, self.budgets, strict=True))
+
+    def broken_groups(self, units: Iterable[EvictionUnit]) -> list[Key]:
+        """Return the gangs that fall below their quorum without these units, sorted."""
+        if not self.spare_members:
+            return []
+        lost: dict[Key, int] = {}
+        for unit in units:
+            for pod in unit.pods if unit.scope is not EvictionScope.POD else ():
+                if pod.group and pod.group in self.spare_members:
+                    lost[pod.group] = lost.get(pod.group, 0) + 1
+        return sorted(key for key, count in lost.items() if count > self.spare_members[key])
 
     def order_units(self, units: Iterable[EvictionUnit]) -> list[EvictionUnit]:
         """Sort units, the least important first; those that exceed a budget come last."""
         ordered = least_important_first(units)
-        if not self._budgets:
+        if not self.budgets:
             return ordered
         allowed: list[EvictionUnit] = []
         violating: list[EvictionUnit] = []
-        spent = [0] * len(self._budgets)
+        spent = [0] * len(self.budgets)
         for unit in ordered:
-            numbers = [number for pod in unit.pods for number in self._covering_budgets(pod)]
-            fits = all(spent[n] + numbers.count(n) <= self._budgets[n].allowed for n in numbers)
+            numbers = [number for pod in unit.pods for number in self.covering_budgets(pod)]
+            fits = all(spent[n] + numbers.count(n) <= self.budgets[n].allowed for n in numbers)
             (allowed if fits else violating).append(unit)
             for number in numbers if fits else ():
                 spent[number] += 1
@@ -172,10 +204,11 @@ class EvictionCostModel:
         ]
         return [*changes, len(ordered)]
 
-    def _covering_budgets(self, pod: AssignedPod) -> tuple[int, ...]:
+    def covering_budgets(self, pod: AssignedPod) -> tuple[int, ...]:
+        """Return the numbers of the budgets that the eviction of a pod counts against."""
         found = self._covering_by_pod.get(pod.key)
         if found is None:
-            found = tuple(n for n, budget in enumerate(self._budgets) if budget.covers(pod))
+            found = tuple(n for n, budget in enumerate(self.budgets) if budget.covers(pod))
             self._covering_by_pod[pod.key] = found
         return found
 
@@ -203,21 +236,38 @@ def least_important_first(units: Iterable[EvictionUnit]) -> list[EvictionUnit]:
     return ordered
 
 
+def has_eviction_units(snapshot: Snapshot, below_priority: int) -> bool:
+    """Whether a unit may have a lower priority: reads the indexes of the snapshot, not all pods."""
+    index, trees = snapshot.pod_index.without_nominated, snapshot.group_trees
+    lowest = index.lowest_priority()
+    if lowest is not None and lowest < below_priority:
+        return True
+    # The priority of the root counts, which may be lower than that of the pods.
+    lowest = trees.lowest_priority()
+    if lowest is None or lowest >= below_priority:
+        return False
+    evictions = _GroupEvictions(trees)
+    found = (evictions.lookup(key) for key in index.groups_with_pods())
+    return any(eviction.priority < below_priority for eviction in found if eviction)
+
+
 def find_eviction_units(snapshot: Snapshot, below_priority: int) -> list[EvictionUnit]:
     """Return the units of lower priority that are not terminating."""
-    evictions = _GroupEvictions(snapshot.group_trees)
+    if not has_eviction_units(snapshot, below_priority):
+        return []
+    evictions, single_units = _GroupEvictions(snapshot.group_trees), _SingleUnits(snapshot)
     pods_by_group: dict[Ref, list[AssignedPod]] = {}
     units: list[EvictionUnit] = []
     for pod in snapshot.pod_index.without_nominated.assigned_pods():
         if pod.terminating:
             continue
-        eviction = evictions.lookup(pod) if pod.group else None
+        eviction = evictions.lookup(pod.group) if pod.group else None
         if eviction is None:
             if pod.priority < below_priority:
-                units.append(EvictionUnit((pod,), pod.priority, EvictionScope.POD))
+                units.append(single_units.get(pod, pod.priority, EvictionScope.POD))
         elif eviction.priority < below_priority:
             if eviction.unit_group is None:
-                units.append(EvictionUnit((pod,), eviction.priority, EvictionScope.GROUP))
+                units.append(single_units.get(pod, eviction.priority, EvictionScope.GROUP))
             else:
                 pods_by_group.setdefault(eviction.unit_group, []).append(pod)
     for group, pods in pods_by_group.items():
@@ -227,6 +277,36 @@ def find_eviction_units(snapshot: Snapshot, below_priority: int) -> list[Evictio
             EvictionUnit(tuple(sorted(pods)), evictions.priorities[group], scope, group=group)
         )
     return units
+
+
+#: The units of one pod that were built for a snapshot: most pods stay from one decision to another.
+SINGLE_UNITS: SnapshotCache[dict[Key, EvictionUnit]] = SnapshotCache(dict)
+
+
+class _SingleUnits:
+    """Units of one pod, kept with the snapshot of the cache."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        while snapshot.origin is not None:
+            snapshot = snapshot.origin
+        self._known = SINGLE_UNITS.of(snapshot)
+        if len(self._known) > _MAX_SINGLE_UNITS:
+            self._known.clear()
+
+    def get(self, pod: AssignedPod, priority: int, scope: EvictionScope) -> EvictionUnit:
+        """Return the unit of a pod."""
+        unit = self._known.get(pod.key)
+        if (
+            unit is None
+            or unit.pods[0] is not pod
+            or (unit.priority, unit.scope)
+            != (
+                priority,
+                scope,
+            )
+        ):
+            unit = self._known[pod.key] = EvictionUnit((pod,), priority, scope)
+        return unit
 
 
 class _GroupEviction(NamedTuple):
@@ -244,12 +324,11 @@ class _GroupEvictions:
         self._by_group: dict[Key, _GroupEviction | None] = {}
         self.priorities: dict[Ref, int] = {}
 
-    def lookup(self, pod: AssignedPod) -> _GroupEviction | None:
-        """How a pod is evicted; None if its group does not exist."""
-        assert pod.group is not None
-        if pod.group not in self._by_group:
-            self._by_group[pod.group] = self._compute(pod.group)
-        return self._by_group[pod.group]
+    def lookup(self, group: Key) -> _GroupEviction | None:
+        """How a pod of a group is evicted; None if the group does not exist."""
+        if group not in self._by_group:
+            self._by_group[group] = self._compute(group)
+        return self._by_group[group]
 
     def _compute(self, key: Key) -> _GroupEviction | None:
         ancestry = self._group_tree.ancestry(pod_group_ref(key))

@@ -12,7 +12,7 @@ keep the most important unit first. The result cannot be reduced without moving 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -24,24 +24,36 @@ from phalanx.scheduler.placement.group_placement import Assignment, PlacementCon
 from phalanx.scheduler.placement.node_scores import node_scores_of
 from phalanx.scheduler.placement.placement_simulation import PlacementSimulation
 from phalanx.scheduler.placement.topology_domains import find_placements
-from phalanx.scheduler.preemption.eviction_units import EvictionScope, EvictionUnit
+from phalanx.scheduler.preemption.eviction_units import (
+    EvictionCostModel,
+    EvictionScope,
+    EvictionUnit,
+)
 
 #: How many proposals are made at most.
 MAX_PLACEMENTS = 3
 
-#: The number of trees, groups and pods that are evicted.
-VictimPrice = tuple[int, int, int]
+#: How often the filters are asked which units of a plan can stay.
+MAX_FILTER_QUESTIONS = 64
+
+#: The budgets exceeded, the gangs broken, and the number of trees, groups and pods evicted.
+VictimPrice = tuple[int, int, int, int, int]
 
 
 def propose_victims(
-    entity: Entity, context: PlacementContext, units: Sequence[EvictionUnit], members: int
+    entity: Entity,
+    context: PlacementContext,
+    units: Sequence[EvictionUnit],
+    costs: EvictionCostModel,
+    *,
+    members: int,
 ) -> Iterator[list[EvictionUnit]]:
     """Yield sets of units whose eviction may be sufficient, the cheapest first."""
     found = find_placements(entity, context.snapshot, context.nodes)
     if isinstance(found, EntityRejection):
         return
     places = [context.nodes] if found is None else [placement.nodes for placement in found]
-    capacity = _EvictableCapacity(context, units)
+    capacity = _EvictableCapacity(context, units, costs)
     shapes = [member.shape for member in sort_members(entity.members)[:members]]
     shapes.sort(key=lambda shape: shape.nonzero_requests, reverse=True)
     proposals: list[tuple[VictimPrice, int, set[int]]] = []
@@ -69,12 +81,17 @@ class _EvictablePod(NamedTuple):
 class _EvictableCapacity:
     """The free resources of all nodes, and the pods on them that may be evicted."""
 
-    def __init__(self, context: PlacementContext, units: Sequence[EvictionUnit]) -> None:
+    def __init__(
+        self, context: PlacementContext, units: Sequence[EvictionUnit], costs: EvictionCostModel
+    ) -> None:
         self.context, self.units = context, units
         snapshot = context.snapshot
         self.free = (snapshot.allocatable - snapshot.requested).tolist()
+        # As if each unit was evicted alone.
         self.prices: list[VictimPrice] = [
             (
+                costs.violations([unit]),
+                len(costs.broken_groups([unit])),
                 int(unit.scope is EvictionScope.TREE),
                 int(unit.scope is EvictionScope.GROUP),
                 unit.size,
@@ -115,7 +132,7 @@ class _VictimSearch:
         #: The free resources of nodes that have changed.
         self._free: dict[int, list[int]] = {}
         self.evicted: set[int] = set()
-        self.price: VictimPrice = (0, 0, 0)
+        self.price: VictimPrice = (0, 0, 0, 0, 0)
 
     def place_members(self, shapes: Iterable[PodShape]) -> bool:
         """Place one member of each shape on the cheapest node; whether all were placed."""
@@ -202,16 +219,19 @@ class _VictimSearch:
         return min(alternatives, key=self._total_price)
 
     def _total_price(self, numbers: Iterable[int]) -> VictimPrice:
-        trees = groups = pods = 0
+        violations = broken = trees = groups = pods = 0
         for number in numbers:
-            tree, group, size = self._capacity.prices[number]
+            beyond, gangs, tree, group, size = self._capacity.prices[number]
+            violations, broken = violations + beyond, broken + gangs
             trees, groups, pods = trees + tree, groups + group, pods + size
-        return trees, groups, pods
+        return violations, broken, trees, groups, pods
 
     def _evict(self, numbers: Iterable[int], price: VictimPrice) -> None:
         capacity, index = self._capacity, self._capacity.context.snapshot.index
-        trees, groups, pods = (a + b for a, b in zip(self.price, price, strict=True))
-        self.price = trees, groups, pods
+        violations, broken, trees, groups, pods = (
+            a + b for a, b in zip(self.price, price, strict=True)
+        )
+        self.price = violations, broken, trees, groups, pods
         for number in numbers:
             self.evicted.add(number)
             for pod in capacity.units[number].pods:
@@ -236,16 +256,18 @@ def _frees_enough(pods: Iterable[_EvictablePod], lacking: Sequence[tuple[int, in
 
 def necessary_units(
     context: PlacementContext, units: Sequence[EvictionUnit], assignments: Sequence[Assignment]
-) -> list[EvictionUnit]:
+) -> Generator[int, None, list[EvictionUnit]]:
     """Return the units that must be evicted for these assignments, the least important first.
 
     In `context` all of the units are still present.
     """
     members = [assignment.member for assignment in assignments]
     simulation = PlacementSimulation(context.snapshot, context.policy, members)
-    if all(simulation.depends_on_load_only(member) for member in members):
+    if not simulation.has_claims and all(
+        simulation.depends_on_load_only(member) for member in members
+    ):
         return _necessary_by_resources(context.snapshot, units, assignments)
-    return _necessary_by_filters(context, units, assignments)
+    return (yield from _necessary_by_filters(context, units, assignments))
 
 
 def _necessary_by_resources(
@@ -319,14 +341,27 @@ def _nodes_with_members(
 
 def _necessary_by_filters(
     context: PlacementContext, units: Sequence[EvictionUnit], assignments: Sequence[Assignment]
-) -> list[EvictionUnit]:
-    """Ask the filters of every member, bisecting the units so that many are spared at once."""
+) -> Generator[int, None, list[EvictionUnit]]:
+    """Ask the filters of every member, bisecting the units so that many are spared at once.
+
+    Mostly all units of other nodes are spared at once. At the limit of questions the units that
+    are still in doubt go.
+    """
+    names = {context.snapshot.names[assignment.node] for assignment in assignments}
+    near = {id(unit) for unit in units if any(pod.node in names for pod in unit.pods)}
+    batches = [
+        [unit for unit in reversed(units) if id(unit) in near],
+        [unit for unit in reversed(units) if id(unit) not in near],
+    ]
     necessary = list(units)
-    batches = [list(reversed(units))]
-    while batches:
-        batch = batches.pop()
+    for _ in range(MAX_FILTER_QUESTIONS):
+        if not batches:
+            break
+        if not (batch := batches.pop()):
+            continue
         reprieved = {id(unit) for unit in batch}
         remaining = [unit for unit in necessary if id(unit) not in reprieved]
+        yield len(remaining)
         if assignments_hold(context, remaining, assignments):
             necessary = remaining
         elif len(batch) > 1:
@@ -345,6 +380,7 @@ def assignments_hold(
     simulation = PlacementSimulation(
         snapshot, context.policy, [assignment.member for assignment in assignments]
     )
-    return all(
-        simulation.place_on(assignment.member, assignment.node) for assignment in assignments
+    return (
+        all(simulation.place_on(assignment.member, assignment.node) for assignment in assignments)
+        and simulation.meets_mutual_affinity()
     )

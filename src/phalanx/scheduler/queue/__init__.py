@@ -1,9 +1,13 @@
 """The scheduling queue, the state of a scheduler, and the decision log.
 
-    scheduler_state.py   cache and queue together; every step of a scheduler goes through it
-    cluster_objects.py   loads API objects into that state
+    scheduler_state.py   cache and queue together, loaded from API objects; every step of a
+                         scheduler goes through it
     scheduling_queue.py  which entity is attempted next
+    queue_listing.py     what the queue contains, for listings and metrics
     queued_entity.py     what the queue knows about one entity
+    wake_condition.py    which changes may cure a refusal
+    waiting_entities.py  the refused entities by the question that they ask
+    refusal_memo.py      one answer for equal entities
     decision_log.py      every step as a record that can be written
     replay.py            repeats the steps of a decision log and compares the decisions
 

@@ -2,8 +2,10 @@
 
     begin                                     the scheduler: version, profiles, configuration
     namespace service node composite group    an object was observed, or (without a value) deleted
-    budget pod
+    budget slice deviceclass devicetaintrule
+    claim job pod
     assumed promised entry                    the state at a beginning that is not the start
+    reserve                                   the reservations changed
     take                                      an entity was popped from the queue
     answer                                    the answer of the exact solver, if it was asked
     searched                                  a search ended for which the cycle did not wait
@@ -26,13 +28,16 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 from msgspec import Struct
 
+from phalanx.api.batch import JobRunTime
 from phalanx.api.core import Node, Pod
-from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, POD_GROUP_KIND, Key
-from phalanx.api.policy import PodDisruptionBudget
+from phalanx.api.dynamic_resources import DeviceClass, DeviceTaintRule, ResourceSlice
+from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, POD_GROUP_KIND, Key, Ref
+from phalanx.api.other_kinds import DeviceClaim, PodDisruptionBudget
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
-from phalanx.scheduler.decision import Binding, Decision
+from phalanx.scheduler.decision import Binding, ClaimReservation, Decision
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.queue.queued_entity import QueuedEntityCheckpoint
+from phalanx.scheduler.reservation.reservation import Reservation
 from phalanx.scheduler.search.solver import SolverAnswer
 
 #: The version of the format; it changes when records change their meaning.
@@ -100,6 +105,34 @@ class DisruptionBudgetObserved(TimedRecord, frozen=True, tag="budget"):
     budget: PodDisruptionBudget | None
 
 
+class ResourceSliceObserved(TimedRecord, frozen=True, tag="slice"):
+    """A ResourceSlice."""
+
+    name: str
+    slice: ResourceSlice | None
+
+
+class DeviceClassObserved(TimedRecord, frozen=True, tag="deviceclass"):
+    """A DeviceClass."""
+
+    name: str
+    device_class: DeviceClass | None
+
+
+class DeviceTaintRuleObserved(TimedRecord, frozen=True, tag="devicetaintrule"):
+    """A DeviceTaintRule."""
+
+    name: str
+    rule: DeviceTaintRule | None
+
+
+class ResourceClaimObserved(TimedRecord, frozen=True, tag="claim"):
+    """A ResourceClaim."""
+
+    key: Key
+    claim: DeviceClaim | None
+
+
 class PodObserved(TimedRecord, frozen=True, tag="pod"):
     """A Pod."""
 
@@ -107,10 +140,28 @@ class PodObserved(TimedRecord, frozen=True, tag="pod"):
     pod: Pod | None
 
 
+class JobObserved(TimedRecord, frozen=True, tag="job"):
+    """What a Job says about the run time of its pods."""
+
+    key: Key
+    job: JobRunTime | None
+
+
+class ReservationsPlanned(TimedRecord, frozen=True, tag="reserve"):
+    """The reservations, after they were planned again and changed.
+
+    `turns` says which entities had a reservation that came no nearer, and when it ended.
+    """
+
+    reservations: tuple[Reservation, ...]
+    turns: tuple[tuple[Ref, float], ...] = ()
+
+
 class PodsAssumed(TimedRecord, frozen=True, tag="assumed"):
     """Pods that were placed before the beginning and whose binding was not observed yet."""
 
     bindings: tuple[Binding, ...]
+    claims: tuple[ClaimReservation, ...] = ()
 
 
 class PodsNominated(
@@ -201,6 +252,11 @@ Observation = (
     | CompositePodGroupObserved
     | PodGroupObserved
     | DisruptionBudgetObserved
+    | ResourceSliceObserved
+    | DeviceClassObserved
+    | DeviceTaintRuleObserved
+    | ResourceClaimObserved
+    | JobObserved
     | PodObserved
 )
 DecisionLogRecord = (
@@ -209,6 +265,7 @@ DecisionLogRecord = (
     | PodsAssumed
     | PodsNominated
     | EntityRestored
+    | ReservationsPlanned
     | EntityPopped
     | SolverAnswered
     | SearchFinished
@@ -220,6 +277,14 @@ DecisionLogRecord = (
 _DECISIONS: dict[str, type[Decision]] = {one.__name__: one for one in get_args(Decision)}
 #: Fields of a decision that the log spells otherwise.
 _FIELD_NAMES = {"nominated": "promised", "relaxation_delay": "relaxes"}
+#: Fields that the log leaves out at their defaults, as logs of the first release do.
+_OMITTED_DEFAULTS = {
+    "leaving_delay": None,
+    "held_by": "",
+    "starts_soon": False,
+    "broken_groups": (),
+    "optimal": True,
+}
 _ENCODED_NAMES = {encoded: name for name, encoded in _FIELD_NAMES.items()}
 _START_PREFIX, _DIGEST_FIELD = b'{"is":"begin"', b',"seal":"'
 _encode = msgspec.json.Encoder().encode
@@ -276,7 +341,11 @@ def decode_decision(encoded: dict[str, Any]) -> Decision:
 
 def _encode_fields(fields: dict[str, Any]) -> dict[str, Any]:
     """Spell the fields of a decision as FORMAT 1 does."""
-    encoded = {_FIELD_NAMES.get(name, name): value for name, value in fields.items()}
+    encoded = {
+        _FIELD_NAMES.get(name, name): value
+        for name, value in fields.items()
+        if name not in _OMITTED_DEFAULTS or value != _OMITTED_DEFAULTS[name]
+    }
     if waiting := fields.get("waiting"):
         encoded["waiting"] = _encode_fields(waiting)
     if parts := fields.get("parts"):

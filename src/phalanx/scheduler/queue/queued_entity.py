@@ -13,7 +13,7 @@ An entity is a pod without a group, a PodGroup, or a tree of CompositePodGroups,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from msgspec.structs import replace as but
 from phalanx.api.core import Pod
 from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, POD_GROUP_KIND, POD_KIND, Key, Ref
 from phalanx.api.scheduling import PodGroup
+from phalanx.scheduler.cluster.cluster_delta import ClusterDelta
 from phalanx.scheduler.cluster.group_tree import MAX_DEPTH, Group, GroupTreeProblem, GroupTrees
 from phalanx.scheduler.cluster.pod_shape import shape_of
 from phalanx.scheduler.decision import (
@@ -31,6 +32,7 @@ from phalanx.scheduler.decision import (
     ClusterEvent,
     Decision,
     IncompleteGroupTree,
+    MissingClaims,
     MissingGroup,
     MissingGroups,
     MissingMembers,
@@ -39,6 +41,10 @@ from phalanx.scheduler.decision import (
     UnreadyReason,
 )
 from phalanx.scheduler.entity import Entity, Member
+from phalanx.scheduler.queue.wake_condition import NO_CONDITION, RefusalScope, WakeCondition
+
+#: The changes during a cycle that are kept with their details.
+MAX_MISSED_CHANGES = 1000
 
 
 class QueueState(Enum):
@@ -50,6 +56,27 @@ class QueueState(Enum):
     ACTIVE = "ready to be attempted"
     BACKING_OFF = "refused; attempted again after a time or an event"
     IN_FLIGHT = "in a scheduling cycle"
+
+
+class QueueTrigger(Enum):
+    """A reason for an entity to change its state."""
+
+    CHANGED = "its group or a member was created, changed or deleted"
+    WOKEN = "an event occurred that may end its refusal"
+    EXPIRED = "its back-off has ended"
+    POPPED = "it was popped"
+    PLACED = "members got nodes"
+    REFUSED = "it was refused"
+    OUTDATED = "its decision is outdated"
+    RETURNED = "bindings of members failed"
+
+
+class HeldBackPod(NamedTuple):
+    """A pending pod whose entity is incomplete or gated, and whether it was ready before."""
+
+    key: Key
+    uid: str
+    was_ready: bool
 
 
 class QueueSortKey(NamedTuple):
@@ -101,6 +128,15 @@ class QueuedEntityCheckpoint(Struct, frozen=True):
     queued: QueueSortKey | None
     members: tuple[MemberAttempts, ...]
     others: tuple[Key, ...]
+    outdated: int = 0
+    #: What its wake condition is built from; None if every event of `wakes_on` may help.
+    scope: RefusalScope | None = None
+    lacking: int = 1
+    #: Whether the cluster has changed since its last attempt.
+    is_outdated: bool = True
+
+
+ClaimProblem = Callable[[Pod], str]
 
 
 @dataclass(slots=True)
@@ -113,6 +149,8 @@ class QueuedEntity:
     #: Live members that are not pending here: bound, assumed, or of another scheduler.
     others: dict[Key, Pod] = field(default_factory=dict)
     gated: dict[Key, None] = field(default_factory=dict)
+    #: Says why the claims of a pod cannot be allocated yet; "" if they can.
+    claim_problem: ClaimProblem = lambda pod: ""
     state: QueueState = QueueState.IDLE
     timestamp: float = 0.0
     sequence: int = 0
@@ -122,12 +160,22 @@ class QueuedEntity:
     failures: int = 0
     errors: int = 0
     backoff_until: float = 0.0
-    wakes_on: frozenset[ClusterEvent] = frozenset()
-    #: The events that occurred during its cycle.
-    missed_events: set[ClusterEvent] = field(default_factory=set)
+    #: What may end its refusal, while it is backing off.
+    condition: WakeCondition | None = None
+    #: The condition under which it waited before its present attempt, and of its last refusal.
+    asked: WakeCondition | None = None
+    refused_for: WakeCondition = NO_CONDITION
+    #: How many members must get a node for its last refusal to end.
+    lacking: int = 1
+    #: How often the cluster had changed at its last attempt.
+    changes_seen: int = -1
+    #: The changes that occurred during its cycle.
+    missed_changes: list[ClusterDelta] = field(default_factory=list)
     #: Whether bindings of its members failed during its cycle.
     has_returned_pods: bool = False
     outcome: PendingDecision | None = None
+    #: How many decisions to preempt in a row were outdated.
+    outdated_count: int = 0
     #: The key of its item in the heap of active entities, if there is one.
     heap_key: QueueSortKey | None = None
 
@@ -222,6 +270,9 @@ class QueuedEntity:
         if self.state is QueueState.GATED:
             pods = [self.pending[key].pod for key in self.gated]
             gates = {gate.name for pod in pods for gate in pod.spec.scheduling_gates}
+            if not gates:
+                names = sorted(pod.metadata.name for pod in pods)
+                return MissingClaims(tuple(names), self.claim_problem(pods[0]))
             names = sorted(pod.metadata.name for pod in pods)
             return SchedulingGated(tuple(names), tuple(sorted(gates)))
         if self.state is not QueueState.INCOMPLETE:
@@ -250,11 +301,13 @@ class QueuedEntity:
             self.pending[key] = Member(pod, shape_of(pod), 0, now)
         else:
             self.pending[key] = Member(pod, shape_of(pod), old.attempts, old.timestamp)
-        if pod.spec.scheduling_gates:
+        was_gated = key in self.gated
+        if pod.spec.scheduling_gates or (pod.spec.resource_claims and self.claim_problem(pod)):
             self.gated[key] = None
         else:
             self.gated.pop(key, None)
-        return old is None or _affects_scheduling(old, self.pending[key])
+        is_released = was_gated != (key in self.gated)
+        return old is None or is_released or _affects_scheduling(old, self.pending[key])
 
     def adopt_pod(self, key: Key, old: QueuedEntity) -> None:
         """Move a pod here from another entity."""
@@ -283,6 +336,18 @@ class QueuedEntity:
         pod = member.pod if member else self.others.get(key)
         return pod is not None and pod.metadata.uid == uid
 
+    @property
+    def wakes_on(self) -> frozenset[ClusterEvent]:
+        """The events that may end its refusal, while it is backing off."""
+        return self.condition.events if self.condition else frozenset()
+
+    def miss_change(self, change: ClusterDelta) -> None:
+        """Note a change that occurred during the cycle; of very many only that they occurred."""
+        if len(self.missed_changes) < MAX_MISSED_CHANGES or not change.has_details:
+            self.missed_changes.append(change)
+        else:
+            self.missed_changes[-1] = ClusterDelta(change.event)
+
     def record_failure(self, outcome: PendingDecision) -> None:
         """Count a failed attempt."""
         self.outcome = outcome
@@ -293,11 +358,15 @@ class QueuedEntity:
 
     def start_attempt(self, now: float) -> Entity:
         """Count an attempt and return the input of the cycle."""
-        waited = max(now - self.ready_since, 0.0)
         self.attempts += 1
         self.pending = {
             key: but(member, attempts=member.attempts + 1) for key, member in self.pending.items()
         }
+        return self.build_entity(now)
+
+    def build_entity(self, now: float) -> Entity:
+        """Return the entity as a cycle reads it."""
+        waited = max(now - self.ready_since, 0.0)
         parts: tuple[Entity, ...] = ()
         if self.ref.kind == COMPOSITE_POD_GROUP_KIND:
             parts = self._build_parts(self.ref, _by_group(self.pending.values()), MAX_DEPTH)
@@ -312,6 +381,7 @@ class QueuedEntity:
             ready_since=self.ready_since,
             children=parts,
             waited_seconds=waited,
+            attempted_at=now,
         )
 
     def _build_parts(self, name: Ref, pending: PendingByGroup, levels: int) -> tuple[Entity, ...]:
@@ -328,7 +398,7 @@ class QueuedEntity:
             others = tuple(pod for pod in self.others.values() if pod.group == name.key)
         return Entity(name, group, members, other_members=others, children=parts)
 
-    def checkpoint(self) -> QueuedEntityCheckpoint:
+    def checkpoint(self, *, is_outdated: bool = True) -> QueuedEntityCheckpoint:
         """Return what `restore` needs to bring another entry to this state."""
         attempts = tuple(
             MemberAttempts(key, member.attempts, member.timestamp)
@@ -345,9 +415,13 @@ class QueuedEntity:
             errors=self.errors,
             until=self.backoff_until,
             wakes_on=tuple(e for e in ClusterEvent if e in self.wakes_on),
+            scope=self.condition.scope if self.condition else None,
+            lacking=self.lacking,
+            is_outdated=is_outdated,
             queued=self.heap_key,
             members=attempts,
             others=tuple(self.others),
+            outdated=self.outdated_count,
         )
 
     def restore(self, checkpoint: QueuedEntityCheckpoint) -> None:
@@ -355,7 +429,7 @@ class QueuedEntity:
         self.timestamp, self.sequence = checkpoint.timestamp, checkpoint.sequence
         self.ready_since, self.heap_key = checkpoint.ready, checkpoint.queued
         self.attempts, self.failures = checkpoint.attempts, checkpoint.failures
-        self.errors = checkpoint.errors
+        self.errors, self.outdated_count = checkpoint.errors, checkpoint.outdated
         self.pending = {
             key: but(self.pending[key], attempts=attempts, timestamp=timestamp)
             for key, attempts, timestamp in checkpoint.members
@@ -474,3 +548,8 @@ def entity_info(entry: QueuedEntity) -> QueuedEntityInfo:
         unready=entry.unready,
         outcome=entry.outcome,
     )
+
+
+def is_live(pod: Pod) -> bool:
+    """Whether a pod counts as a member: it has not ended and is not terminating."""
+    return not pod.is_terminal and not pod.metadata.deletion_timestamp

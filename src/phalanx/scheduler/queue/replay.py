@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from phalanx.scheduler.configuration.profiles import Profiles
 from phalanx.scheduler.configuration.scheduler_configuration import (
     SchedulerConfiguration,
     parse_configuration,
 )
 from phalanx.scheduler.cycle import resume_cycle
 from phalanx.scheduler.decision import Decision
+from phalanx.scheduler.entity import reject_after_error
 from phalanx.scheduler.plugins.plugin import Plugin
-from phalanx.scheduler.policy import DEFAULT_POLICY
+from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
 from phalanx.scheduler.queue.decision_log import (
     FORMAT,
     BindingsRolledBack,
@@ -34,6 +34,7 @@ from phalanx.scheduler.queue.decision_log import (
     PodsAssumed,
     PodsNominated,
     RecordFault,
+    ReservationsPlanned,
     SearchFinished,
     SolverAnswered,
     decode_decision,
@@ -141,6 +142,8 @@ class _ReplaySession:
             self._state.finish_search(record.at)
         elif isinstance(record, EvictionsCancelled):
             self._state.cancel_evictions(record.pods, record.at)
+        elif isinstance(record, ReservationsPlanned):
+            self._state.restore_reservations(record)
         elif isinstance(record, PodsAssumed | PodsNominated | EntityRestored):
             self._state.restore(record)
         else:
@@ -192,12 +195,19 @@ class _PoppedEntity:
                 f"pops {expected}, but the queue returns {returned} or another version"
             )
         self.entity, self._cycle = entity, state.cycle(entity)
-        self._step = resume_cycle(self._cycle)
+        self._step = self._run_to_next_step()
 
     def resume(self, answer: SolverAnswer) -> None:
         """Send the recorded answer; ignored if the cycle asks nothing now."""
         if isinstance(self._step, SolverRequest):
-            self._step = resume_cycle(self._cycle, answer)
+            self._step = self._run_to_next_step(answer)
+
+    def _run_to_next_step(self, answer: SolverAnswer | None = None) -> SolverRequest | Decision:
+        try:
+            return resume_cycle(self._cycle, answer)
+        except Exception as error:
+            # The scheduler decides the same: its bug is in the log and can be reproduced.
+            return reject_after_error(self.entity, error)
 
     def decide(self) -> Decision:
         """Return the decision; requests without a recorded answer get NO_SOLVER_ANSWER."""

@@ -1,23 +1,48 @@
 """The state of one scheduler: cache and queue, and every step that changes them.
 
-    observe ─▶ cache, queue ─▶ pop ─▶ cycle ─▶ commit ─▶ (bind) ─▶ rollback if binding fails
-                                        └─▶ (exact solver) ─▶ record_answer
+    observe ─▶ cache, queue ─▶ plan_reservations ─▶ pop ─▶ cycle ─▶ commit ─▶ (bind) ─▶ rollback
+                                                             └─▶ (exact solver) ─▶ record_answer
 
 Nothing else changes the cache or the queue. Each step is recorded as a value of the decision log; a
 state to which the same records are applied makes the same decisions. The controller in
-`controllers/scheduling/` drives a state from informers, `replay.py` from a decision log, and
-`cluster_objects.py` loads one from a list of objects. `now` is always an argument.
+`controllers/scheduling/` drives a state from informers, `replay.py` from a decision log. `now` is
+always an argument.
+
+`load_state` builds a state from a list of objects, for `phalanx.library`, the diagnosis and the
+fault tests; each object is observed at its creation time:
+
+    state = load_state(ClusterObjects(nodes, groups, pods))
+    entity = state.pop(now)
+    decision = state.decide(entity)
+
+The informers of `controllers/scheduling/event_handlers.py` use `observations` for the first records
+of a decision log, and `visible_pod` and `visible_group` for each event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
-from phalanx.api.meta import Key, composite_pod_group_ref, pod_group_ref
+from phalanx.api.batch import Job, job_run_time
+from phalanx.api.core import Node, Pod, Service
+from phalanx.api.dynamic_resources import DeviceClass, DeviceTaintRule, ResourceSlice
+from phalanx.api.meta import (
+    Key,
+    ObjectMeta,
+    composite_pod_group_ref,
+    parse_timestamp,
+    pod_group_ref,
+)
+from phalanx.api.other_kinds import DeviceClaim, PodDisruptionBudget
+from phalanx.api.scheduling import CompositePodGroup, PodGroup
 from phalanx.scheduler.cluster.cache import SchedulerCache
-from phalanx.scheduler.configuration.profiles import Profiles
-from phalanx.scheduler.cycle import decide, run_cycle
+from phalanx.scheduler.cluster.cluster_delta import ClusterDelta
+from phalanx.scheduler.cluster.device_cache import DeviceObject
+from phalanx.scheduler.cluster.group_tree import Group
+from phalanx.scheduler.cluster.peer_constraints import Labels
+from phalanx.scheduler.cycle import run_cycle, run_steps
 from phalanx.scheduler.decision import (
     Binding,
     ClusterEvent,
@@ -26,16 +51,21 @@ from phalanx.scheduler.decision import (
     Preempting,
     nominations_of,
 )
+from phalanx.scheduler.devices.state import claims_of_pod
 from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.policy import DEFAULT_POLICY, DEFAULT_PROFILES, Profiles
 from phalanx.scheduler.queue.decision_log import (
     BindingsRolledBack,
     CompositePodGroupObserved,
     DecisionLogRecord,
     DecisionMade,
+    DeviceClassObserved,
+    DeviceTaintRuleObserved,
     DisruptionBudgetObserved,
     EntityPopped,
     EntityRestored,
     EvictionsCancelled,
+    JobObserved,
     NamespaceObserved,
     NodeObserved,
     Observation,
@@ -43,14 +73,22 @@ from phalanx.scheduler.queue.decision_log import (
     PodObserved,
     PodsAssumed,
     PodsNominated,
+    ReservationsPlanned,
+    ResourceClaimObserved,
+    ResourceSliceObserved,
     SearchFinished,
     ServiceObserved,
     SolverAnswered,
     encode_decision,
     entity_version,
 )
+from phalanx.scheduler.queue.refusal_memo import RefusalMemo
 from phalanx.scheduler.queue.scheduling_queue import SchedulingQueue
+from phalanx.scheduler.queue.wake_condition import condition_of, count_lacking
+from phalanx.scheduler.reservation.tracker import ReservationTracker
 from phalanx.scheduler.search.solver import SolverAnswer, Steps
+
+GroupType = TypeVar("GroupType", PodGroup, CompositePodGroup)
 
 
 class SchedulerState:
@@ -60,8 +98,23 @@ class SchedulerState:
         self, profiles: Profiles, recorder: Callable[[DecisionLogRecord], None] | None = None
     ) -> None:
         self.profiles, self._recorder = profiles, recorder
-        self.cache = SchedulerCache()
+        self.cache, self.reservations = SchedulerCache(), ReservationTracker(profiles)
+        self._run_times = self.reservations.run_times
+        #: When the entity in flight was popped.
+        self._popped_at = 0.0
         self.queue = SchedulingQueue(*profiles.policies, back_off=profiles.back_off)
+        self.queue.claim_problem = self.cache.devices.claim_problem
+        #: The pending pods that name a claim, and the claims that a pending pod names.
+        self._pods_by_claim: dict[Key, dict[Key, None]] = {}
+        self._claims_by_pod: dict[Key, list[Key]] = {}
+        #: The pods of entities that could be attempted before and cannot any more.
+        self._voided_nominations: dict[Key, None] = {}
+        self._memo = RefusalMemo()
+
+    @property
+    def version(self) -> Hashable:
+        """Equal as long as nothing that a cycle reads beside its entity has changed."""
+        return self.cache.version, self.cache.devices.version
 
     def observe(self, observation: Observation) -> None:
         """Apply an observation: an object was created, changed or deleted."""
@@ -71,18 +124,61 @@ class SchedulerState:
 
     def pop(self, now: float) -> Entity | None:
         """Return the next entity to attempt; `commit` must follow before the next `pop`."""
-        entity = self.queue.pop(now)
+        entity, self._popped_at = self.queue.pop(now), now
         if entity and self._recorder:
             self._recorder(EntityPopped(now, entity_version(entity)))
         return entity
 
     def cycle(self, entity: Entity) -> Steps[Decision]:
         """Return the steps of the scheduling cycle, on a snapshot taken now."""
-        return run_cycle(entity, self.cache.snapshot(), self.profiles.policy(entity))
+        snapshot, policy = self.cache.snapshot(), self.profiles.policy(entity)
+        holds = self.reservations.holds_for(entity, snapshot, self._popped_at)
+        version = self.version
+        if holds is None or not holds.nominated:
+            answer = self._memo.find(entity, snapshot, policy, version=version)
+            if answer is not None:
+                return answer
+        decision = yield from run_cycle(entity, snapshot, policy, holds=holds)
+        if version == self.version:
+            self._memo.store(entity, decision, snapshot, policy)
+        return decision
 
     def decide(self, entity: Entity) -> Decision:
         """Run the scheduling cycle at once, without an exact solver."""
-        return decide(entity, self.cache.snapshot(), self.profiles.policy(entity))
+        return run_steps(self.cycle(entity))
+
+    def plan_reservations(self, now: float) -> Steps[None]:
+        """Plan the reservations again if that is due; no entity may be in flight.
+
+        The snapshot must not change between two steps, as in a cycle.
+        """
+        if not self.reservations.is_due(now):
+            return
+        tracker, snapshot = self.reservations, self.cache.snapshot()
+        before = tracker.current, tracker.turns
+        is_freed = yield from tracker.plan(snapshot, self.queue.waiting_entity, now)
+        is_changed = (tracker.current, tracker.turns) != before
+        if self._recorder and (is_changed or tracker.entities_to_nominate(snapshot, now)):
+            self._recorder(ReservationsPlanned(now, tracker.current, tracker.turns))
+        self._wake_after_planning(now, is_freed=is_freed)
+
+    def _wake_after_planning(self, now: float, *, is_freed: bool) -> None:
+        """Attempt entities that may use more room, or that are about to start on their nodes."""
+        if is_freed:
+            self.queue.wake(ClusterDelta(ClusterEvent.RESERVATION_CHANGED), now)
+        for ref in self.reservations.entities_to_nominate(self.cache.snapshot(), now):
+            self.queue.activate(ref, now)
+
+    def pop_after_planning(self, now: float) -> Entity | None:
+        """Plan the reservations at once if that is due, then pop."""
+        for _ in self.plan_reservations(now):
+            pass
+        return self.pop(now)
+
+    def restore_reservations(self, record: ReservationsPlanned) -> None:
+        """Set the reservations as they were planned."""
+        is_freed = self.reservations.restore(record.reservations, record.turns)
+        self._wake_after_planning(record.at, is_freed=is_freed)
 
     def record_answer(self, answer: SolverAnswer, now: float) -> None:
         """Record the answer of the exact solver that the current cycle got."""
@@ -93,7 +189,7 @@ class SchedulerState:
         """An exact search ended that no cycle waits for: wake the entities that asked for it."""
         if self._recorder:
             self._recorder(SearchFinished(now))
-        self.queue.wake(ClusterEvent.SEARCH_ENDED, now)
+        self.queue.wake(ClusterDelta(ClusterEvent.SEARCH_ENDED), now)
 
     def commit(self, entity: Entity, decision: Decision, now: float) -> bool:
         """Apply a decision. Returns False if it is outdated; the entity is then queued again."""
@@ -104,14 +200,44 @@ class SchedulerState:
                 self.queue.requeue(entity, now)
                 return False
             self._wake(self.cache.assume(decision.bindings), now)
+            if decision.claims:
+                self.cache.devices.assume(decision.claims)
         elif isinstance(decision, Preempting):
-            if not self.queue.is_current(entity, decision.waiting.nominated):
+            if not self._may_preempt(entity, decision):
                 self.queue.requeue(entity, now)
+                self._drop_nominations(now)
                 return False
             self.cache.mark_evicting((victim.pod, victim.uid) for victim in decision.victims)
         self._nominate(entity, decision, now)
-        self.queue.done(entity, decision, now)
+        is_freed = self.reservations.note_decision(entity, decision, now)
+        if isinstance(decision, Placed):
+            self.queue.done(entity, decision, now)
+        else:
+            policy = self.profiles.policy(entity)
+            condition = condition_of(entity, decision, self.cache.snapshot(), policy)
+            lacking = count_lacking(condition, decision)
+            self.queue.done(entity, decision, now, condition, lacking=lacking)
+        self._drop_nominations(now)
+        if is_freed:
+            self.queue.wake(ClusterDelta(ClusterEvent.RESERVATION_CHANGED), now)
         return True
+
+    def _may_preempt(self, entity: Entity, decision: Preempting) -> bool:
+        """Whether the cluster is still as the decision assumes, so that no eviction is needless."""
+        nodes_exist = all(self.cache.has_node(node) for _, _, node in decision.waiting.nominated)
+        return nodes_exist and self.queue.may_preempt(entity, decision)
+
+    def _drop_nominations(self, now: float) -> None:
+        """Drop the nominations of entities that cannot be attempted any more."""
+        if pods := self.queue.take_held_back():
+            self._voided_nominations |= {pod.key: None for pod in pods if pod.was_ready}
+            void = (Binding(pod.key, pod.uid, "") for pod in pods)
+            self._wake(self.cache.nominate(void), now)
+
+    def take_voided_nominations(self) -> list[Key]:
+        """Return the pods whose nominated nodes must be removed from the API."""
+        found, self._voided_nominations = list(self._voided_nominations), {}
+        return found
 
     def _nominate(self, entity: Entity, decision: Decision, now: float) -> None:
         """Replace the nominations of all members by those of the decision."""
@@ -136,35 +262,41 @@ class SchedulerState:
         failed = tuple(bindings)
         if self._recorder:
             self._recorder(BindingsRolledBack(now, failed))
-        events = self.cache.forget(failed)
+        changes = [*self.cache.forget(failed), *self.cache.devices.forget(failed)]
+        self.reservations.return_pods((binding.pod for binding in failed), now)
         self.queue.return_unbound(failed, now)
-        self._wake(events, now)
+        self._wake(changes, now)
 
     def checkpoint(self, now: float) -> Iterator[DecisionLogRecord]:
         """Yield the records that bring another state, with the same objects, to this one."""
         if assumptions := self.cache.assumed_bindings():
-            yield PodsAssumed(now, tuple(assumptions))
+            claims = self.cache.devices.assumed_claims()
+            yield PodsAssumed(now, tuple(assumptions), tuple(claims))
         nominations, evicting = self.cache.unreported_nominations(), self.cache.evicting_pods()
         if nominations or evicting:
             yield PodsNominated(now, tuple(nominations), tuple(evicting))
-        for checkpoint in self.queue.checkpoint():
+        for checkpoint in self.queue.checkpoint(now):
             yield EntityRestored(now, checkpoint)
+        tracker = self.reservations
+        if tracker.current or tracker.turns:
+            yield ReservationsPlanned(now, tracker.current, tracker.turns)
 
     def restore(self, record: PodsAssumed | PodsNominated | EntityRestored) -> None:
         """Apply a record of `checkpoint`; the records must come in their order."""
         if isinstance(record, PodsAssumed):
             self.cache.assume(record.bindings)
+            self.cache.devices.assume(record.claims)
             self.queue.assume(record.bindings, record.at)
         elif isinstance(record, PodsNominated):
             self.cache.nominate(record.nominations)
             self.cache.mark_evicting(record.evicting)
         else:
-            self.queue.restore(record.checkpoint)
+            self.queue.restore(record.checkpoint, record.at)
 
-    def _wake(self, events: Iterable[ClusterEvent | None], now: float) -> None:
-        for event in events:
-            if event is not None:
-                self.queue.wake(event, now)
+    def _wake(self, changes: Iterable[ClusterDelta | None], now: float) -> None:
+        for change in changes:
+            if change is not None:
+                self.queue.wake(change, now)
 
     def _observe_namespace(self, observed: NamespaceObserved) -> None:
         self._wake([self.cache.update_namespace(observed.name, observed.labels)], observed.at)
@@ -172,30 +304,90 @@ class SchedulerState:
     def _observe_service(self, observed: ServiceObserved) -> None:
         self.cache.update_service(observed.key, observed.selector)
         # The default spread constraints of pods select the pods of their Services.
-        self.queue.wake(ClusterEvent.POD_PLACED, observed.at)
+        self.queue.wake(ClusterDelta(ClusterEvent.POD_PLACED), observed.at)
 
     def _observe_node(self, observed: NodeObserved) -> None:
-        self._wake([self.cache.update_node(observed.name, observed.node)], observed.at)
+        event = self.cache.update_node(observed.name, observed.node)
+        if event is not None:
+            self.reservations.observe_node()
+        self._wake([event], observed.at)
 
     def _observe_group(self, observed: PodGroupObserved | CompositePodGroupObserved) -> None:
         is_composite = isinstance(observed, CompositePodGroupObserved)
         ref = (composite_pod_group_ref if is_composite else pod_group_ref)(observed.key)
-        self.cache.update_group(ref, observed.group)
+        change = self.cache.update_group(ref, observed.group)
+        if not is_composite:
+            meta = observed.group.metadata if observed.group else None
+            if self.reservations.observe_group(observed.key, meta):
+                self._wake_held(observed.at)
         if observed.group is None:
             self.queue.remove_group(ref, observed.at)
         else:
             self.queue.observe_group(observed.group, observed.at)
+        self._drop_nominations(observed.at)
+        self._wake([change], observed.at)
 
     def _observe_budget(self, observed: DisruptionBudgetObserved) -> None:
         self.cache.update_budget(observed.key, observed.budget)
 
+    def _observe_job(self, observed: JobObserved) -> None:
+        if self.reservations.observe_job(observed.key, observed.job):
+            self._wake_held(observed.at)
+
+    def _wake_held(self, now: float) -> None:
+        """Attempt entities again that reservations hold: they may be known to end in time now."""
+        if self.reservations.current:
+            self.queue.wake(ClusterDelta(ClusterEvent.RESERVATION_CHANGED), now)
+
+    def _observe_slice(self, observed: ResourceSliceObserved) -> None:
+        self._update_devices(ResourceSlice, observed.name, observed.slice, now=observed.at)
+
+    def _observe_device_class(self, observed: DeviceClassObserved) -> None:
+        self._update_devices(DeviceClass, observed.name, observed.device_class, now=observed.at)
+
+    def _observe_taint_rule(self, observed: DeviceTaintRuleObserved) -> None:
+        self._update_devices(DeviceTaintRule, observed.name, observed.rule, now=observed.at)
+
+    def _update_devices(
+        self, kind: type[DeviceObject], name: str, new: DeviceObject | None, *, now: float
+    ) -> None:
+        self._wake([self.cache.devices.update_object(kind, name, new)], now)
+
+    def _observe_claim(self, observed: ResourceClaimObserved) -> None:
+        event = self.cache.devices.update_claim(observed.key, observed.claim)
+        for pod in list(self._pods_by_claim.get(observed.key, ())):
+            self.queue.observe_claims(pod, observed.at)
+        self._wake([event], observed.at)
+
+    def _index_claims(self, key: Key, pod: Pod | None) -> None:
+        """Note which claims a pending pod names."""
+        for claim in self._claims_by_pod.pop(key, ()):
+            del self._pods_by_claim[claim][key]
+            if not self._pods_by_claim[claim]:
+                del self._pods_by_claim[claim]
+        if pod is not None and pod.spec.resource_claims and not pod.spec.node_name:
+            named = dict.fromkeys(claim for _, claim in claims_of_pod(pod) if claim is not None)
+            self._claims_by_pod[key] = list(named)
+            for claim in named:
+                self._pods_by_claim.setdefault(claim, {})[key] = None
+
     def _observe_pod(self, observed: PodObserved) -> None:
-        events = self.cache.update_pod(observed.key, observed.pod)
-        if observed.pod is None:
-            self.queue.remove_pod(observed.key, observed.at)
+        now, key, pod = observed.at, observed.key, observed.pod
+        changes = self.cache.update_pod(key, pod)
+        if key in self._claims_by_pod or (pod is not None and pod.spec.resource_claims):
+            self._index_claims(key, pod)
+        self._run_times.observe_pod(key, pod, now)
+        if pod is None:
+            self.queue.remove_pod(key, now)
         else:
-            self.queue.observe_pod(observed.pod, observed.at)
-        self._wake(events, observed.at)
+            self.queue.observe_pod(pod, now)
+            if pod.status.nominated_node_name and self.queue.is_held_back(key):
+                void = Binding(key, pod.metadata.uid, "")
+                changes = (*changes, *self.cache.nominate([void]))
+        if self.queue.has_held_back:
+            self._drop_nominations(now)
+        if changes:
+            self._wake(changes, now)
 
 
 _OBSERVERS: Mapping[type[Observation], Callable[[SchedulerState, Any], None]] = {
@@ -205,5 +397,123 @@ _OBSERVERS: Mapping[type[Observation], Callable[[SchedulerState, Any], None]] = 
     PodGroupObserved: SchedulerState._observe_group,
     CompositePodGroupObserved: SchedulerState._observe_group,
     DisruptionBudgetObserved: SchedulerState._observe_budget,
+    ResourceSliceObserved: SchedulerState._observe_slice,
+    DeviceClassObserved: SchedulerState._observe_device_class,
+    DeviceTaintRuleObserved: SchedulerState._observe_taint_rule,
+    ResourceClaimObserved: SchedulerState._observe_claim,
+    JobObserved: SchedulerState._observe_job,
     PodObserved: SchedulerState._observe_pod,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterObjects:
+    """The API objects that a scheduler reads, decoded."""
+
+    nodes: Iterable[Node]
+    groups: Iterable[Group]
+    pods: Iterable[Pod]
+    services: Iterable[Service] = ()
+    #: The labels of each namespace.
+    namespaces: Mapping[str, Labels] = field(default_factory=dict)
+    budgets: Iterable[PodDisruptionBudget] = ()
+    #: ResourceSlices, DeviceClasses, DeviceTaintRules and ResourceClaims.
+    devices: Iterable[DeviceObject | DeviceClaim] = ()
+    jobs: Iterable[Job] = ()
+    #: The uids of pods whose eviction has been decided and is not visible in the API yet.
+    evicting: Collection[str] = ()
+
+
+def load_state(objects: ClusterObjects, profiles: Profiles = DEFAULT_PROFILES) -> SchedulerState:
+    """Build the state of a scheduler that has observed every object at its creation time.
+
+    The scheduler answers to every `schedulerName` that a pod has. A name without a profile gets the
+    default policy.
+    """
+    names = dict.fromkeys(pod.spec.scheduler_name for pod in objects.pods)
+    policies = {name: profiles.policies.get(name, DEFAULT_POLICY) for name in names}
+    state = SchedulerState(replace(profiles, policies=policies))
+    for observation in observations(objects, profiles):
+        state.observe(observation)
+    if objects.evicting:
+        metas = [pod.metadata for pod in objects.pods if pod.metadata.uid in objects.evicting]
+        state.cache.mark_evicting((meta.key, meta.uid) for meta in metas)
+    return state
+
+
+def observations(
+    objects: ClusterObjects, profiles: Profiles, at: float | None = None
+) -> Iterator[Observation]:
+    """Yield one observation per object, in an order in which no object refers to a later one.
+
+    Without `at`, groups and pods are observed at their creation time, pods in that order.
+    """
+    start = 0.0 if at is None else at
+    for name, labels in objects.namespaces.items():
+        yield NamespaceObserved(start, name, dict(labels))
+    for service in objects.services:
+        yield ServiceObserved(start, service.metadata.key, service.spec.selector)
+    for node in objects.nodes:
+        yield NodeObserved(start, node.metadata.name, node)
+    for budget in objects.budgets:
+        yield DisruptionBudgetObserved(start, budget.metadata.key, budget)
+    for one in objects.devices:
+        yield observe_device_object(one, start)
+    for group in objects.groups if profiles.groups else ():
+        key, observed_at = group.metadata.key, creation_time(group.metadata) if at is None else at
+        if isinstance(group, CompositePodGroup):
+            yield CompositePodGroupObserved(observed_at, key, visible_group(group, profiles))
+        else:
+            yield PodGroupObserved(observed_at, key, visible_group(group, profiles))
+    for job in objects.jobs:
+        yield JobObserved(start, job.metadata.key, job_run_time(job))
+    pods = objects.pods
+    if at is None:
+        pods = sorted(pods, key=lambda pod: pod.metadata.creation_timestamp)
+    for pod in pods:
+        observed_at = creation_time(pod.metadata) if at is None else at
+        yield PodObserved(observed_at, pod.metadata.key, visible_pod(pod, profiles))
+
+
+def observe_device_object(one: DeviceObject | DeviceClaim, at: float) -> Observation:
+    """Return the observation of a claim, slice, class or taint rule."""
+    match one:
+        case ResourceSlice():
+            return ResourceSliceObserved(at, one.metadata.name, one)
+        case DeviceClass():
+            return DeviceClassObserved(at, one.metadata.name, one)
+        case DeviceTaintRule():
+            return DeviceTaintRuleObserved(at, one.metadata.name, one)
+        case DeviceClaim():
+            return ResourceClaimObserved(at, one.metadata.key, one)
+
+
+def observe_deleted_device_object(one: DeviceObject | DeviceClaim, at: float) -> Observation:
+    """Return the observation that a claim, slice, class or taint rule was deleted."""
+    match one:
+        case ResourceSlice():
+            return ResourceSliceObserved(at, one.metadata.name, None)
+        case DeviceClass():
+            return DeviceClassObserved(at, one.metadata.name, None)
+        case DeviceTaintRule():
+            return DeviceTaintRuleObserved(at, one.metadata.name, None)
+        case DeviceClaim():
+            return ResourceClaimObserved(at, one.metadata.key, None)
+
+
+def visible_pod(pod: Pod, profiles: Profiles) -> Pod:
+    """Return the pod as the scheduler reads it: without its group if gang scheduling is off."""
+    return pod if profiles.groups else pod.without_group
+
+
+def visible_group(group: GroupType, profiles: Profiles) -> GroupType:
+    """Return the group as the scheduler reads it.
+
+    Without the feature gate PodGroupPreemptionPolicy its pods decide whether it may preempt.
+    """
+    return group if profiles.preemption_policies else group.with_pod_preemption_policy
+
+
+def creation_time(meta: ObjectMeta) -> float:
+    """Return when an object was created, in seconds since the epoch; 0 if it does not say."""
+    return parse_timestamp(meta.creation_timestamp) if meta.creation_timestamp else 0.0

@@ -16,13 +16,11 @@ not read nodes and knows nothing about resources.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from enum import Enum
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 
 from phalanx.api.core import DEFAULT_SCHEDULER, Pod
 from phalanx.api.meta import (
-    COMPOSITE_POD_GROUP_KIND,
     POD_GROUP_KIND,
     POD_KIND,
     Key,
@@ -30,66 +28,71 @@ from phalanx.api.meta import (
     pod_group_ref,
     pod_ref,
 )
-from phalanx.api.scheduling import TOPOLOGY_ANNOTATION
-from phalanx.scheduler.backoff import DEFAULT_BACKOFF, BackOff
-from phalanx.scheduler.cluster.group_tree import Group, GroupTreeProblem, GroupTrees, group_ref
+from phalanx.scheduler.cluster.cluster_delta import ClusterDelta
+from phalanx.scheduler.cluster.group_tree import (
+    Group,
+    GroupTreeProblem,
+    group_ref,
+    is_same_group,
+)
 from phalanx.scheduler.decision import (
     ENTITY_EVENTS,
     Binding,
     ClusterEvent,
     Decision,
-    IncompleteGroupTree,
     Placed,
+    Preempting,
 )
 from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.policy import DEFAULT_BACKOFF, BackOff
+from phalanx.scheduler.queue.queue_listing import HELD_BACK, QueueListing
 from phalanx.scheduler.queue.queued_entity import (
-    PendingEntity,
+    ClaimProblem,
+    HeldBackPod,
     QueueArrival,
     QueuedEntity,
     QueuedEntityCheckpoint,
-    QueuedEntityInfo,
     QueueSortKey,
     QueueState,
+    QueueTrigger,
     SubQueue,
     decode_ref,
-    entity_info,
-    listing_key,
+    is_live,
 )
+from phalanx.scheduler.queue.waiting_entities import WaitingEntities
+from phalanx.scheduler.queue.wake_condition import WakeCondition, build_condition
 
+#: Seconds between two attempts that only bring a message up to date.
+REFRESH_SECONDS = 1.0
 
-class QueueTrigger(Enum):
-    """A reason for an entity to change its state."""
-
-    CHANGED = "its group or a member was created, changed or deleted"
-    WOKEN = "an event occurred that may end its refusal"
-    EXPIRED = "its back-off has ended"
-    POPPED = "it was popped"
-    PLACED = "members got nodes"
-    REFUSED = "it was refused"
-    OUTDATED = "its decision is outdated"
-    RETURNED = "bindings of members failed"
+#: How many decisions to preempt in a row may be outdated.
+MAX_OUTDATED = 3
 
 
 class IllegalTransition(Exception):
     """A trigger occurred in a state in which it is impossible."""
 
 
-class SchedulingQueue:
+class SchedulingQueue(QueueListing):
     """The entities of these schedulers; without names, of the default scheduler."""
 
     def __init__(self, *names: str, back_off: BackOff = DEFAULT_BACKOFF) -> None:
         self._scheduler_names, self._back_off = names or (DEFAULT_SCHEDULER,), back_off
-        self._group_tree = GroupTrees()
-        self._entries: dict[Ref, QueuedEntity] = {}
+        super().__init__()
         self._entry_by_pod: dict[Key, QueuedEntity] = {}
         #: Pods that were placed and whose binding was not observed yet.
         self._assumed: dict[Key, Pod] = {}
         self._active: list[tuple[QueueSortKey, Ref]] = []
-        self._backing_off: list[tuple[float, Ref]] = []
-        self._waiting_for_event: dict[ClusterEvent, dict[Ref, QueuedEntity]] = {
-            event: {} for event in ClusterEvent
-        }
-        self._in_flight: dict[Ref, QueuedEntity] = {}
+        self._waiting = WaitingEntities()
+        #: How often the cluster has changed.
+        self._changes = 0
+        #: When an entity was last attempted without a change that may cure its refusal.
+        self._refreshed_at = -REFRESH_SECONDS
+        #: Says why the claims of a pod cannot be allocated yet; "" if they can.
+        self.claim_problem: ClaimProblem = lambda pod: ""
+        #: The pending pods of entities that became incomplete or gated; see `take_held_back`.
+        self._newly_held_back: dict[Key, HeldBackPod] = {}
+        self.has_held_back = False
         #: The next sequence number: the order of entities with equal timestamps.
         self.sequence = 0
         #: How many entities, and pods of theirs, arrived in which queue, and why.
@@ -100,13 +103,21 @@ class SchedulingQueue:
         """Add a pod, or its new version."""
         key = pod.metadata.key
         self._drop_replaced_pod(pod, now)
-        if not _is_alive(pod) or (pod.group is None and not self._is_ours(pod)):
+        if not is_live(pod) or (pod.group is None and not self._is_ours(pod)):
             self.remove_pod(key, now)
         elif key in self._assumed and not pod.spec.node_name:
             self._assumed[key] = pod
         else:
             self._assumed.pop(key, None)
             self._upsert_pod(pod, now)
+
+    def observe_claims(self, pod: Key, now: float) -> None:
+        """A claim of a pending pod has changed."""
+        entry = self._entry_by_pod.get(pod)
+        member = entry.pending.get(pod) if entry else None
+        if entry is not None and member is not None:
+            entry.upsert_pod(member.pod, now, pending=True)
+            self._notify(entry, ClusterEvent.MEMBER_CHANGED, now)
 
     def remove_pod(self, key: Key, now: float) -> None:
         """Remove a pod that was deleted, has ended, or belongs to another scheduler."""
@@ -119,7 +130,7 @@ class SchedulingQueue:
     def observe_group(self, group: Group, now: float) -> None:
         """Add a group, or its new version."""
         name = group_ref(group)
-        if _is_same_group(self._group_tree.get(name), group):
+        if is_same_group(self._group_tree.get(name), group):
             self._group_tree.update(name, group)
         else:
             self._update_tree(name, group, now)
@@ -164,19 +175,25 @@ class SchedulingQueue:
             else pod_ref(pod.metadata.key)
         )
 
-    def wake(self, event: ClusterEvent, now: float) -> None:
-        """A cluster event occurred: activate the entities that wait for it."""
+    def wake(self, change: ClusterDelta, now: float) -> None:
+        """The cluster changed: activate the first entity of every question that it may answer."""
+        self._changes += 1
         for entry in self._in_flight.values():
-            entry.missed_events.add(event)
-        for entry in list(self._waiting_for_event[event].values()):
-            self._apply(entry, QueueTrigger.WOKEN, now, event=event)
+            entry.miss_change(change)
+        if self._waiting.awaits(change.event):
+            for ref in self._waiting.cured_by(change):
+                self._apply(self._entries[ref], QueueTrigger.WOKEN, now, event=change.event)
+
+    def activate(self, ref: Ref, now: float) -> None:
+        """Attempt an entity again that waits for a change, without one."""
+        entry = self._entries.get(ref)
+        if entry is not None and entry.state is QueueState.BACKING_OFF:
+            self._apply(entry, QueueTrigger.WOKEN, now)
 
     def pop(self, now: float) -> Entity | None:
         """Return the next entity; it is in flight until `done`."""
-        while self._backing_off and self._backing_off[0][0] <= now:
-            until, ref = heappop(self._backing_off)
-            if self._is_backing_off(ref, until):
-                self._apply(self._entries[ref], QueueTrigger.EXPIRED, now)
+        while entry := self._waiting.pop_expired(now):
+            self._apply(entry, QueueTrigger.EXPIRED, now)
         while self._active:
             sort_key, ref = heappop(self._active)
             entry = self._entries.get(ref)
@@ -187,15 +204,36 @@ class SchedulingQueue:
                     return entry.start_attempt(now)
         return None
 
-    def done(self, entity: Entity, outcome: Decision, now: float) -> None:
-        """End an attempt. Placed pods leave the queue until they are bound or returned."""
+    def waiting_entity(self, ref: Ref, now: float) -> Entity | None:
+        """Return an entity that waits for its next attempt; None if there is none."""
+        entry = self._entries.get(ref)
+        is_waiting = entry is not None and entry.state in _WAITING
+        return entry.build_entity(now) if entry is not None and is_waiting else None
+
+    def done(
+        self,
+        entity: Entity,
+        outcome: Decision,
+        now: float,
+        condition: WakeCondition | None = None,
+        *,
+        lacking: int = 1,
+    ) -> None:
+        """End an attempt. Placed pods leave the queue until they are bound or returned.
+
+        `condition` says what may end a refusal, by default every event that the outcome names, and
+        `lacking` how many members must get a node for that.
+        """
         entry = self._entry_in_flight(entity)
         trigger = QueueTrigger.PLACED if isinstance(outcome, Placed) else QueueTrigger.REFUSED
         self._transition(entry, trigger)
+        entry.outdated_count = 0
         if isinstance(outcome, Placed):
             self._assume(entry, outcome.bindings)
         else:
             entry.record_failure(outcome)
+            entry.refused_for = condition or WakeCondition(outcome.wakes_on, entry.ref)
+            entry.lacking = lacking
         self._apply(entry, trigger, now)
 
     def is_current(self, entity: Entity, bindings: Iterable[Binding]) -> bool:
@@ -205,7 +243,38 @@ class SchedulingQueue:
         tree = [part.group for part in entity.groups]
         refs = self._group_tree.valid_subtree(entry.ref) if entry.ref.kind != POD_KIND else ()
         now = [self._group_tree.get(ref) for ref in refs]
-        return is_pending and len(tree) == len(now) and all(map(_is_same_group, tree, now))
+        return is_pending and len(tree) == len(now) and all(map(is_same_group, tree, now))
+
+    def take_held_back(self) -> list[HeldBackPod]:
+        """Return the pods whose entity became incomplete or gated meanwhile."""
+        found, self.has_held_back = list(self._newly_held_back.values()), False
+        self._newly_held_back.clear()
+        return found
+
+    def is_held_back(self, key: Key) -> bool:
+        """Whether the entity of a pending pod is incomplete or gated."""
+        entry = self._entry_by_pod.get(key)
+        return entry is not None and entry.state in HELD_BACK
+
+    def may_preempt(self, entity: Entity, decision: Preempting) -> bool:
+        """Whether a preemption is still right: the entity is unchanged and no room appeared.
+
+        Room that keeps appearing does not delay a preemption forever: after MAX_OUTDATED outdated
+        decisions in a row the next one is carried out.
+        """
+        entry = self._entry_in_flight(entity)
+        is_current = self.is_current(entity, decision.waiting.nominated)
+        if not is_current or entry.target_state is not QueueState.ACTIVE:
+            return False
+        has_new_room = any(one.event in decision.wakes_on for one in entry.missed_changes)
+        if has_new_room and entry.outdated_count < MAX_OUTDATED:
+            entry.outdated_count += 1
+            return False
+        return True
+
+    def is_in_flight(self, entity: Entity) -> bool:
+        """Whether an attempt of the entity was started and has not ended."""
+        return entity.ref in self._in_flight
 
     def requeue(self, entity: Entity, now: float) -> None:
         """End an attempt whose decision is outdated; the entity keeps its position."""
@@ -227,67 +296,40 @@ class SchedulingQueue:
 
     def next_backoff_end(self) -> float | None:
         """Return when the next back-off ends; None if no entity is backing off."""
-        while self._backing_off:
-            until, ref = self._backing_off[0]
-            if self._is_backing_off(ref, until):
-                return until
-            heappop(self._backing_off)
-        return None
+        return self._waiting.next_expiry()
 
-    def list_held_back(self) -> list[QueuedEntityInfo]:
-        """The entities that are incomplete or gated."""
-        return [entity_info(entry) for entry in self._entries.values() if entry.state in _HELD_BACK]
+    def checkpoint(self, now: float) -> list[QueuedEntityCheckpoint]:
+        """Return what a queue with the same pods and groups needs to continue like this one.
 
-    def broken_trees(self) -> Iterator[tuple[Key, IncompleteGroupTree]]:
-        """Yield the CompositePodGroups whose tree is incomplete or invalid."""
-        for name in self._group_tree.groups:
-            if name.kind == COMPOSITE_POD_GROUP_KIND and isinstance(
-                problem := self._group_tree.root(name), GroupTreeProblem
-            ):
-                yield name.key, IncompleteGroupTree(problem.message, not problem.missing_group)
-
-    def list_entities(self) -> list[QueuedEntityInfo]:
-        """All entities with pending pods, the next one first."""
-        entries = [entry for entry in self._entries.values() if entry.state is not QueueState.IDLE]
-        return [entity_info(entry) for entry in sorted(entries, key=listing_key)]
-
-    def pending_entities(self) -> Iterator[PendingEntity]:
-        """Yield the entities in the queues of kube-scheduler, in no order."""
-        for entry in self._entries.values():
-            if queue_name := entry.queue_name:
-                scheduler_name = next(iter(entry.pending.values())).pod.spec.scheduler_name
-                outcome = entry.outcome if entry.state is QueueState.BACKING_OFF else None
-                sub_queue, pods = SubQueue(queue_name, entry.is_group), len(entry.pending)
-                yield PendingEntity(
-                    sub_queue, entry.state, pods, scheduler=scheduler_name, outcome=outcome
-                )
-
-    @property
-    def late_member_count(self) -> int:
-        """How many pods were created during the cycle of their group, and wait for its end."""
-        groups_in_flight = (entry for entry in self._in_flight.values() if entry.is_group)
-        return sum(
-            not member.attempts for entry in groups_in_flight for member in entry.pending.values()
-        )
-
-    def checkpoint(self) -> list[QueuedEntityCheckpoint]:
-        """Return what a queue with the same pods and groups needs to continue like this one."""
+        Which entity asks a question is not stored: the next one is attempted as well.
+        """
+        self._refreshed_at = now
+        for ref, condition in self._waiting.questions_being_asked():
+            self._entries[ref].asked = None
+            self._pass_on(ref, condition, now)
+        entries = [entry for entry in self._entries.values() if entry.queue_name or entry.others]
+        for entry in entries:
+            if entry.condition is not None:
+                entry.lacking = self._waiting.count_lacking(entry.condition)
         return [
-            entry.checkpoint()
-            for entry in self._entries.values()
-            if entry.queue_name or entry.others
+            entry.checkpoint(is_outdated=entry.changes_seen != self._changes) for entry in entries
         ]
 
-    def restore(self, checkpoint: QueuedEntityCheckpoint) -> None:
+    def restore(self, checkpoint: QueuedEntityCheckpoint, now: float) -> None:
         """Restore the state of an entity whose pods and groups were observed before."""
+        self._refreshed_at = now
         entry = self._entries[decode_ref(checkpoint.id)]
+        state = QueueState[checkpoint.state]
         entry.restore(checkpoint)
         if entry.heap_key:
             heappush(self._active, (entry.heap_key, entry.ref))
-        if QueueState[checkpoint.state] is QueueState.BACKING_OFF:
-            self._back_off_until(entry, checkpoint.until, frozenset(checkpoint.wakes_on))
-        else:
-            self._enter_state(entry, QueueState[checkpoint.state])
+        self._enter_state(entry, state)
+        if state is QueueState.BACKING_OFF:
+            entry.lacking = checkpoint.lacking
+            entry.changes_seen = -1 if checkpoint.is_outdated else self._changes
+            events, entity = frozenset(checkpoint.wakes_on), entry.build_entity(checkpoint.ready)
+            condition = build_condition(entity, events, checkpoint.scope)
+            self._wait_until(entry, checkpoint.until, condition)
 
     def assume(self, bindings: Iterable[Binding], now: float) -> None:
         """Take pods out of the queue that were placed before the decision log began."""
@@ -328,23 +370,17 @@ class SchedulingQueue:
     def _get_or_create(self, ref: Ref) -> QueuedEntity:
         entry = self._entries.get(ref)
         if entry is None:
-            entry = self._entries[ref] = QueuedEntity(ref, self._group_tree)
+            entry = QueuedEntity(ref, self._group_tree, claim_problem=self.claim_problem)
+            self._entries[ref] = entry
         return entry
 
     def _entry_in_flight(self, entity: Entity) -> QueuedEntity:
         return self._entries[entity.ref]
 
-    def _is_backing_off(self, ref: Ref, until: float) -> bool:
-        entry = self._entries.get(ref)
-        return (
-            entry is not None
-            and entry.state is QueueState.BACKING_OFF
-            and entry.backoff_until == until
-        )
-
     def _notify(self, entry: QueuedEntity, event: ClusterEvent, now: float) -> None:
         """An event occurred that concerns this entity alone."""
-        entry.missed_events.add(event)
+        if entry.state is QueueState.IN_FLIGHT:
+            entry.miss_change(ClusterDelta(event))
         is_awaited = event in entry.wakes_on
         trigger = QueueTrigger.WOKEN if is_awaited else QueueTrigger.CHANGED
         self._apply(entry, trigger, now, event=event)
@@ -360,6 +396,10 @@ class SchedulingQueue:
         self._transition(entry, trigger)(self, entry, now)
         if entry.state is before:
             return
+        if entry.state in HELD_BACK:
+            for key, member in entry.pending.items():
+                self.has_held_back, uid = True, member.pod.metadata.uid
+                self._newly_held_back[key] = HeldBackPod(key, uid, was_ready=before not in _UNREADY)
         if before in _UNREADY and entry.state is QueueState.ACTIVE:
             entry.ready_since = now
         if line := entry.queue_name:
@@ -379,6 +419,39 @@ class SchedulingQueue:
     def _reclassify(self, entry: QueuedEntity, now: float) -> None:
         """Enter the state that follows from the objects of the entity."""
         self._enter_state(entry, entry.target_state)
+        if entry.state is not QueueState.ACTIVE:
+            self._end_question(entry, now)
+
+    def _end_question(self, entry: QueuedEntity, now: float) -> None:
+        """The entity gives its question no answer for others: the next one asks."""
+        asked, entry.asked = entry.asked, None
+        if asked is not None:
+            self._pass_on(entry.ref, asked, now)
+
+    def _pass_on(self, ref: Ref, asked: WakeCondition, now: float) -> None:
+        following = self._waiting.pass_on(ref, asked)
+        if following is not None:
+            self._apply(self._entries[following], QueueTrigger.WOKEN, now)
+
+    def _expire(self, entry: QueuedEntity, now: float) -> None:
+        """Attempt an entity again if time may help, or to bring its message up to date.
+
+        The answer is certain to be the same if nothing has changed, or if an entity before it asks
+        the same question. Messages are brought up to date one after the other.
+        """
+        condition = entry.condition
+        assert condition is not None
+        if condition.depends_on_time:
+            self._reclassify(entry, now)
+            return
+        if entry.changes_seen == self._changes or not self._waiting.may_ask(entry, condition):
+            entry.failures += 1
+            self._waiting.set_timer(entry, now + self._backoff_of(entry))
+        elif now < self._refreshed_at + REFRESH_SECONDS:
+            self._waiting.set_timer(entry, self._refreshed_at + REFRESH_SECONDS)
+        else:
+            self._refreshed_at = now
+            self._reclassify(entry, now)
 
     def _start_waiting(self, entry: QueuedEntity, now: float) -> None:
         """The first pending pods start a new wait."""
@@ -387,18 +460,26 @@ class SchedulingQueue:
         self._reclassify(entry, now)
 
     def _recheck_backoff(self, entry: QueuedEntity, now: float) -> None:
-        """Continue the back-off unless the entity can no longer be attempted."""
+        """Continue the back-off unless the entity can no longer be attempted.
+
+        From now on it asks a question of its own.
+        """
         if entry.target_state is not QueueState.ACTIVE:
             self._reclassify(entry, now)
+        else:
+            condition = WakeCondition(entry.wakes_on, entry.ref)
+            self._wait_until(entry, entry.backoff_until, condition)
 
     def _start_attempt(self, entry: QueuedEntity, now: float) -> None:
-        entry.missed_events.clear()
+        entry.missed_changes.clear()
+        entry.changes_seen = self._changes
         entry.has_returned_pods = False
         self._enter_state(entry, QueueState.IN_FLIGHT)
 
     def _on_placed(self, entry: QueuedEntity, now: float) -> None:
         """Attempt leftover members again at once; members created meanwhile start a new wait."""
         entry.failures, entry.outcome = 0, None
+        self._end_question(entry, now)
         if entry.has_returned_pods:
             self._on_returned(entry, now)
             return
@@ -408,15 +489,27 @@ class SchedulingQueue:
         self._reclassify(entry, now)
 
     def _on_refused(self, entry: QueuedEntity, now: float) -> None:
-        """Back off, unless an event that may end the refusal occurred during the cycle."""
-        self._renew_timestamp(entry, now)
-        wakes_on = entry.outcome.wakes_on if entry.outcome else frozenset()
+        """Wait, unless a change that may end the refusal occurred during the cycle.
+
+        An entity that is refused for the same condition as before keeps its position.
+        """
+        condition = entry.refused_for
+        if condition != entry.asked:
+            self._renew_timestamp(entry, now)
         if entry.has_returned_pods:
             self._on_returned(entry, now)
-        elif entry.missed_events & wakes_on:
+        elif sum(map(condition.count_cured, entry.missed_changes)) >= entry.lacking:
             self._reclassify(entry, now)
         else:
-            self._start_backoff(entry, now, wakes_on)
+            self._start_backoff(entry, now, condition)
+
+    def _on_outdated(self, entry: QueuedEntity, now: float) -> None:
+        """Attempt again at once, unless bindings failed meanwhile: these may fail again."""
+        if entry.has_returned_pods:
+            self._end_question(entry, now)
+            self._on_returned(entry, now)
+        else:
+            self._reclassify(entry, now)
 
     def _on_returned_in_flight(self, entry: QueuedEntity, now: float) -> None:
         """Back off after the cycle: its snapshot counted the pods that are pending again."""
@@ -427,36 +520,41 @@ class SchedulingQueue:
         if entry.state is QueueState.IDLE:
             self._renew_timestamp(entry, now)
         if self._back_off.max_seconds:
-            self._start_backoff(entry, now, ENTITY_EVENTS)
+            self._start_backoff(entry, now, WakeCondition(ENTITY_EVENTS, entry.ref))
         else:
             self._reclassify(entry, now)
 
-    def _start_backoff(
-        self, entry: QueuedEntity, now: float, wakes_on: frozenset[ClusterEvent]
-    ) -> None:
+    def _start_backoff(self, entry: QueuedEntity, now: float, condition: WakeCondition) -> None:
+        """Wait for a change, or for the end of the back-off if time may help too."""
         if entry.target_state is not QueueState.ACTIVE:
             self._reclassify(entry, now)
             return
-        seconds = self._back_off.delay_after(entry.consecutive_failures, len(entry.pending))
-        delay = entry.outcome.relaxation_delay if entry.outcome else None
+        seconds = self._backoff_of(entry)
+        delay = entry.outcome.retry_delay if entry.outcome else None
         if delay is not None:
             seconds = min(seconds, delay)
-        self._back_off_until(entry, now + seconds, wakes_on)
-
-    def _back_off_until(
-        self, entry: QueuedEntity, until: float, wakes_on: frozenset[ClusterEvent]
-    ) -> None:
         self._enter_state(entry, QueueState.BACKING_OFF)
-        entry.wakes_on, entry.backoff_until = wakes_on, until
-        heappush(self._backing_off, (entry.backoff_until, entry.ref))
-        for event in wakes_on:
-            self._waiting_for_event[event][entry.ref] = entry
+        self._wait_until(entry, now + seconds, condition)
+        self._end_question(entry, now)
+
+    def _backoff_of(self, entry: QueuedEntity) -> float:
+        return self._back_off.delay_after(entry.consecutive_failures, len(entry.pending))
+
+    def _wait_until(self, entry: QueuedEntity, until: float, condition: WakeCondition) -> None:
+        self._stop_waiting(entry, asks=False)
+        entry.condition = condition
+        self._waiting.add(entry, condition, entry.lacking)
+        self._waiting.set_timer(entry, until)
+
+    def _stop_waiting(self, entry: QueuedEntity, *, asks: bool) -> None:
+        if entry.condition is not None:
+            self._waiting.remove(entry, entry.condition, asks=asks)
+            entry.asked = entry.condition if asks else None
+            entry.condition = None
 
     def _enter_state(self, entry: QueuedEntity, state: QueueState) -> None:
         """Leave one state, enter another, and update the indexes."""
-        for event in entry.wakes_on:
-            del self._waiting_for_event[event][entry.ref]
-        entry.wakes_on = frozenset()
+        self._stop_waiting(entry, asks=state is QueueState.ACTIVE)
         self._in_flight.pop(entry.ref, None)
         entry.state = state
         if state is QueueState.IN_FLIGHT:
@@ -486,33 +584,15 @@ TRANSITIONS: Mapping[tuple[QueueState, QueueTrigger], Transition] = {
     (QueueState.ACTIVE, QueueTrigger.RETURNED): SchedulingQueue._on_returned,
     (QueueState.BACKING_OFF, QueueTrigger.CHANGED): SchedulingQueue._recheck_backoff,
     (QueueState.BACKING_OFF, QueueTrigger.WOKEN): SchedulingQueue._reclassify,
-    (QueueState.BACKING_OFF, QueueTrigger.EXPIRED): SchedulingQueue._reclassify,
+    (QueueState.BACKING_OFF, QueueTrigger.EXPIRED): SchedulingQueue._expire,
     (QueueState.BACKING_OFF, QueueTrigger.RETURNED): SchedulingQueue._on_returned,
     (QueueState.IN_FLIGHT, QueueTrigger.CHANGED): SchedulingQueue._ignore,
     (QueueState.IN_FLIGHT, QueueTrigger.PLACED): SchedulingQueue._on_placed,
     (QueueState.IN_FLIGHT, QueueTrigger.REFUSED): SchedulingQueue._on_refused,
-    (QueueState.IN_FLIGHT, QueueTrigger.OUTDATED): SchedulingQueue._reclassify,
+    (QueueState.IN_FLIGHT, QueueTrigger.OUTDATED): SchedulingQueue._on_outdated,
     (QueueState.IN_FLIGHT, QueueTrigger.RETURNED): SchedulingQueue._on_returned_in_flight,
 }
 
-#: The states without an attempt, and those of them with pending pods.
+#: The states without an attempt.
 _UNREADY = (QueueState.IDLE, QueueState.INCOMPLETE, QueueState.GATED)
-_HELD_BACK = (QueueState.INCOMPLETE, QueueState.GATED)
-
-
-def _is_same_group(group: Group | None, other: Group | None) -> bool:
-    """Whether two versions are of one group (same uid) and equal for scheduling."""
-    if group is None or other is None:
-        return group is other
-    return _scheduling_fields(group) == _scheduling_fields(other)
-
-
-def _scheduling_fields(group: Group) -> tuple[object, ...]:
-    """The fields of a group that a cycle reads."""
-    meta = group.metadata
-    return meta.uid, group.spec, group.quorum, meta.annotations.get(TOPOLOGY_ANNOTATION, "")
-
-
-def _is_alive(pod: Pod) -> bool:
-    """Whether a pod is a live member: not ended and not terminating."""
-    return not pod.is_terminal and not pod.metadata.deletion_timestamp
+_WAITING = (QueueState.ACTIVE, QueueState.BACKING_OFF)

@@ -1,8 +1,11 @@
 """Search for a placement of members that the greedy cycle could not place.
 
+    tree_search.py        the search of a tree of groups as a whole
     placement_search.py   the steps from cheap to exhaustive; start reading here
-    placement_problem.py  members, nodes and constraints as arrays
+    placement_problem.py  members, nodes, groups and constraints as arrays
     heuristics.py         other orders, moves of placed members, valid sequences
+    packing.py            packs the groups of a tree into topology domains
+    equal_groups.py       equal groups of a tree are counted together
     formulation.py        the problem as an integer program, and its values as assignments
     solver.py             integer programs, solver requests and answers as values
 

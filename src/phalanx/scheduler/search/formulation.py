@@ -15,7 +15,7 @@ depend on it. So there are two readings:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from phalanx.scheduler.search.heuristics import KindAssignment
 from phalanx.scheduler.search.placement_problem import (
     AffinityRule,
     ConflictRule,
+    GroupRequirement,
     NodeDomains,
     PlacementProblem,
     SpreadRule,
@@ -63,16 +64,28 @@ class NodeSlot:
 
 def build_slots(problem: PlacementProblem) -> list[NodeSlot]:
     """Divide the nodes of a problem into slots."""
+    slots = _SlotBuilder(problem)
+    return [slot for alike in _equal_nodes(problem) for slot in slots.divide(alike)]
+
+
+def least_columns(problem: PlacementProblem) -> int:
+    """A lower bound of how many columns a program has; faster than to build its slots."""
+    allowed = problem.allowed.sum(axis=0)
+    return int(sum(allowed[alike[0]] for alike in _equal_nodes(problem)))
+
+
+def _equal_nodes(problem: PlacementProblem) -> list[list[int]]:
+    """Group the nodes that no constraint distinguishes."""
     found: dict[tuple[object, ...], list[int]] = {}
-    for node, sort in enumerate(zip(*_node_features(problem), strict=True)):
-        found.setdefault(sort, []).append(node)
-    return [slot for alike in found.values() for slot in _slots_of_equal_nodes(problem, alike)]
+    for node, features in enumerate(zip(*_node_features(problem), strict=True)):
+        found.setdefault(features, []).append(node)
+    return list(found.values())
 
 
 def _node_features(problem: PlacementProblem) -> Iterator[list[object]]:
     """Yield, feature by feature, the values that distinguish nodes."""
-    yield [tuple(row) for row in problem.free.tolist()]
-    yield [tuple(row) for row in problem.allowed.T.tolist()]
+    yield [row.tobytes() for row in problem.free]
+    yield [row.tobytes() for row in np.packbits(problem.allowed.T, axis=1)]
     terms = [term for rule in problem.affinities for term in rule.terms]
     constrained = [conflict.domains for conflict in problem.conflicts]
     constrained += [term.domains for term in terms]
@@ -81,6 +94,9 @@ def _node_features(problem: PlacementProblem) -> Iterator[list[object]]:
         yield list(_domain_ids(domains).tolist())
     for term in terms:
         yield list((term.assigned_counts[term.domains.ids] > 0).tolist())
+    levels = [level.ids for group in problem.requirement.groups for level in group.levels]
+    for ids in {ids.tobytes(): ids for ids in levels}.values():
+        yield list(ids.tolist())
     for spread in problem.spreads:
         yield list(spread.counted_nodes.tolist())
         yield list(spread.assigned_counts[spread.domains.ids].tolist())
@@ -92,44 +108,63 @@ def _domain_ids(domains: NodeDomains) -> IntArray:
     return np.where(domains.labelled & (sizes[domains.ids] == 1), _OWN_DOMAIN, domains.ids)
 
 
-def _slots_of_equal_nodes(problem: PlacementProblem, equal_nodes: list[int]) -> Iterator[NodeSlot]:
-    members, node = sum(problem.counts), equal_nodes[0]
-    most = _max_per_kind(problem, node)
-    if (per_node := _max_per_node(problem, node, most)) and len(equal_nodes) > 1:
-        limits = [(k, min(m * len(equal_nodes), problem.counts[k])) for k, m in most.items()]
-        yield NodeSlot(tuple(equal_nodes), tuple(limits), per_node)
-        return
-    needed = 1 if _holds_all_members(problem, node, most) else members
-    for equal_node in equal_nodes[:needed]:
-        yield NodeSlot((equal_node,), tuple(most.items()))
+class _SlotBuilder:
+    """Divides equal nodes into slots. Kinds with equal features are looked at once."""
 
+    def __init__(self, problem: PlacementProblem) -> None:
+        self._problem = problem
 
-def _max_per_kind(problem: PlacementProblem, node: int) -> dict[int, int]:
-    """How many members of each kind one node holds if it holds no other kind."""
-    most = {}
-    for kind, count in enumerate(problem.counts):
-        if problem.allowed[kind, node]:
-            requests = problem.requests[kind]
-            capacity = problem.free[node][requests > 0] // requests[requests > 0]
-            alone = 1 if _are_in_conflict(problem, kind, kind, node=node) else count
-            if max_count := min(count, alone, int(capacity.min(initial=count))):
+    def divide(self, equal_nodes: list[int]) -> Iterator[NodeSlot]:
+        problem, node = self._problem, equal_nodes[0]
+        most = self._max_per_kind(node)
+        alike: dict[tuple[object, ...], list[int]] = {}
+        for kind in most:
+            alike.setdefault(problem.kinds[kind].features, []).append(kind)
+        distinct = list(alike.values())
+        if (per_node := self._max_per_node(node, most, distinct)) and len(equal_nodes) > 1:
+            limits = [(k, min(m * len(equal_nodes), problem.counts[k])) for k, m in most.items()]
+            yield NodeSlot(tuple(equal_nodes), tuple(limits), per_node)
+            return
+        needed = sum(problem.counts)
+        if _holds_all_members(problem, node, list(most), [kinds[0] for kinds in distinct]):
+            needed = 1
+        for equal_node in equal_nodes[:needed]:
+            yield NodeSlot((equal_node,), tuple(most.items()))
+
+    def _max_per_kind(self, node: int) -> dict[int, int]:
+        """How many members of each kind one node holds if it holds no other kind."""
+        problem = self._problem
+        most: dict[int, int] = {}
+        known: dict[tuple[object, ...], int] = {}
+        for kind in np.flatnonzero(problem.allowed[:, node]).tolist():
+            features, count = problem.kinds[kind].features, problem.counts[kind]
+            if features not in known:
+                requests = problem.requests[kind]
+                capacity = problem.free[node][requests > 0] // requests[requests > 0]
+                is_alone = _are_in_conflict(problem, kind, kind, node=node)
+                unlimited = 1 if is_alone else sum(problem.counts)
+                known[features] = min(unlimited, int(capacity.min(initial=unlimited)))
+            if max_count := min(count, known[features]):
                 most[kind] = max_count
-    return most
+        return most
 
-
-def _max_per_node(problem: PlacementProblem, node: int, max_per_kind: dict[int, int]) -> int:
-    """How many members a node holds if only one, or one kind, fits; otherwise 0."""
-    if any(_needs_own_slot(problem, kind, node) for kind in max_per_kind):
-        return 0
-    if len(max_per_kind) == 1:
-        return next(iter(max_per_kind.values()))
-    together = (
-        _can_share_node(problem, a, b, node=node)
-        for a in max_per_kind
-        for b in max_per_kind
-        if a <= b
-    )
-    return 0 if any(together) else 1
+    def _max_per_node(
+        self, node: int, max_per_kind: dict[int, int], distinct: list[list[int]]
+    ) -> int:
+        """How many members a node holds if only one, or one kind, fits; otherwise 0."""
+        problem = self._problem
+        if any(_needs_own_slot(problem, kinds[0], node) for kinds in distinct):
+            return 0
+        if len(max_per_kind) == 1:
+            return next(iter(max_per_kind.values()))
+        together = (
+            _can_share_node(problem, kinds[0], (kinds[1:] or kinds)[0], node=node)
+            if others is kinds
+            else _can_share_node(problem, kinds[0], others[0], node=node)
+            for number, kinds in enumerate(distinct)
+            for others in distinct[number:]
+        )
+        return 0 if any(together) else 1
 
 
 def _needs_own_slot(problem: PlacementProblem, kind: int, node: int) -> bool:
@@ -164,14 +199,16 @@ def _are_in_conflict(problem: PlacementProblem, kind: int, other_kind: int, node
     )
 
 
-def _holds_all_members(problem: PlacementProblem, node: int, max_per_kind: dict[int, int]) -> bool:
+def _holds_all_members(
+    problem: PlacementProblem, node: int, kinds: list[int], distinct: list[int]
+) -> bool:
     """Whether one node holds every member that may use such nodes."""
-    if any(_needs_own_slot(problem, kind, node) for kind in max_per_kind):
+    if any(_needs_own_slot(problem, kind, node) for kind in distinct):
         return False
     has_conflicts = any(
-        _are_in_conflict(problem, a, b, node=node) for a in max_per_kind for b in max_per_kind
+        _are_in_conflict(problem, a, b, node=node) for a in distinct for b in distinct
     )
-    counts, kinds = np.array(problem.counts), list(max_per_kind)
+    counts = np.array(problem.counts)
     wanted = counts[kinds] @ problem.requests[kinds]
     return not has_conflicts and bool((wanted <= problem.free[node]).all())
 
@@ -196,6 +233,19 @@ class Formulation(NamedTuple):
 
 def formulate_program(problem: PlacementProblem, *, strict: bool = False) -> Formulation:
     """Build the relaxed or the strict program of a problem."""
+    steps = formulate_in_steps(problem, strict=strict)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            formulation: Formulation = end.value
+            return formulation
+
+
+def formulate_in_steps(
+    problem: PlacementProblem, *, strict: bool
+) -> Generator[int, None, Formulation]:
+    """Build the same program and yield after some columns and rows."""
     return _FormulationBuilder(problem, strict=strict).build()
 
 
@@ -207,10 +257,14 @@ class _FormulationBuilder:
         for slot in self._slots:
             for kind, limit in slot.limits:
                 self._columns[kind, slot] = self._program.add_column(limit)
+        self._columns_by_kind: list[list[int]] = [[] for _ in problem.kinds]
+        for (kind, _), column in self._columns.items():
+            self._columns_by_kind[kind].append(column)
 
-    def build(self) -> Formulation:
-        self._add_member_counts()
+    def build(self) -> Generator[int, None, Formulation]:
+        yield from self._add_member_counts()
         self._add_resource_limits()
+        yield len(self._columns)
         for conflict in self._problem.conflicts:
             self._add_conflicts(conflict)
         firsts = [(affinity, self._add_affinity(affinity)) for affinity in self._problem.affinities]
@@ -219,12 +273,100 @@ class _FormulationBuilder:
             self._add_spread(spread)
         return Formulation(self._program.build(), tuple(self._columns))
 
-    def _add_member_counts(self) -> None:
+    def _add_member_counts(self) -> Iterator[int]:
         problem, all_columns = self._problem, dict.fromkeys(self._columns.values(), 1)
         for kind, count in enumerate(problem.counts):
-            kind_columns = [column for (k, _), column in self._columns.items() if k == kind]
-            self._program.add_at_most(dict.fromkeys(kind_columns, 1), count)
+            self._program.add_at_most(dict.fromkeys(self._columns_by_kind[kind], 1), count)
         self._program.add_at_least(all_columns, problem.needed)
+        if not problem.requirement.is_flat:
+            yield from self._add_group(problem.requirement, None)
+
+    def _add_group(self, group: GroupRequirement, is_placed: int | None) -> Iterator[int]:
+        """Require that a group has all it needs if `is_placed` is 1, and no member if it is 0.
+
+        None: the group must be placed.
+        """
+        program, children = self._program, group.children
+        own = dict.fromkeys(self._columns_of_kinds(group.kinds), 1)
+        members = sum(self._problem.counts[kind] for kind in group.kinds)
+        if group.needed:
+            if is_placed is None:
+                program.add_at_least(own, group.needed)
+            else:
+                program.add_at_least(own | {is_placed: -group.needed}, 0)
+        if is_placed is not None:
+            program.add_at_most(own | {is_placed: -members}, 0)
+        if group.levels:
+            self._add_topology(group)
+        yield len(own)
+        needs_all = group.children_needed == sum(child.copies for child in children)
+        placed: dict[int, int] = {}
+        for child in children:
+            column = is_placed
+            if not needs_all:
+                column = program.add_column(child.copies)
+                placed[column] = 1
+                if is_placed is not None:
+                    program.add_at_most({column: 1, is_placed: -child.copies}, 0)
+            if child.copies == 1:
+                yield from self._add_group(child, column)
+            else:
+                factor = child.copies if needs_all else 1
+                self._add_copies(child, {} if column is None else {column: factor})
+                yield child.copies
+        if not needs_all and is_placed is None:
+            program.add_at_least(placed, group.children_needed)
+        elif is_placed is not None and not needs_all:
+            program.add_at_least(placed | {is_placed: -group.children_needed}, 0)
+
+    def _add_copies(self, group: GroupRequirement, placed: Mapping[int, int]) -> None:
+        """Require that so many copies of a group are placed, each in one domain.
+
+        `placed` are columns whose weighted sum is the number of copies; empty: all copies.
+        """
+        program, problem = self._program, self._problem
+        domains: Mapping[int, Sequence[NodeSlot]] = {0: self._slots}
+        if group.levels:
+            domains = self._slots_by_domain(group.levels[0])
+        numbers: list[int] = []
+        for inside in domains.values():
+            by_kind = [(kind, self._columns_of([kind], inside)) for kind in group.kinds]
+            sizes = {kind: problem.counts[kind] // group.copies for kind in group.kinds}
+            most = min(
+                sum(program.limits[column] for column in columns) // sizes[kind]
+                for kind, columns in by_kind
+            )
+            number = program.add_column(min(most, group.copies))
+            numbers.append(number)
+            for kind, columns in by_kind:
+                members = dict.fromkeys(columns, 1)
+                program.add_at_most(members | {number: -sizes[kind]}, 0)
+                program.add_at_least(members | {number: -sizes[kind]}, 0)
+        total = dict.fromkeys(numbers, 1)
+        if placed:
+            program.add_at_least(total | {column: -n for column, n in placed.items()}, 0)
+            program.add_at_most(total | {column: -n for column, n in placed.items()}, 0)
+        else:
+            program.add_at_least(total, group.copies)
+
+    def _add_topology(self, group: GroupRequirement) -> None:
+        """Require that one domain of some level contains all members of a group."""
+        program, kinds = self._program, group.all_kinds
+        members = sum(self._problem.counts[kind] for kind in kinds)
+        found = defaultdict[tuple[int, ...], list[NodeSlot]](list)
+        for slot in self._slots:
+            found[tuple(int(level.ids[slot.nodes[0]]) for level in group.levels)].append(slot)
+        choices: dict[tuple[int, int], int] = {}
+        for domains, inside in found.items():
+            columns = self._columns_of(kinds, inside)
+            if columns:
+                for choice in enumerate(domains):
+                    if choice[1] >= 0 and choice not in choices:
+                        choices[choice] = program.add_column(1)
+                limit = min(members, sum(program.limits[column] for column in columns))
+                chosen = [choices[one] for one in enumerate(domains) if one in choices]
+                program.add_at_most(dict.fromkeys(columns, 1) | dict.fromkeys(chosen, -limit), 0)
+        program.add_at_most(dict.fromkeys(choices.values(), 1), 1)
 
     def _add_resource_limits(self) -> None:
         requests, free = _scale_to_units(self._problem)
@@ -251,6 +393,9 @@ class _FormulationBuilder:
             if domain >= 0:
                 found[domain].append(slot)
         return found
+
+    def _columns_of_kinds(self, kinds: Sequence[int]) -> list[int]:
+        return [column for kind in kinds for column in self._columns_by_kind[kind]]
 
     def _columns_of(self, kinds: Sequence[int], inside: Sequence[NodeSlot]) -> list[int]:
         keys = ((kind, slot) for kind in kinds for slot in inside)

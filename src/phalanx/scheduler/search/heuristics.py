@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray
 from phalanx.scheduler.search.placement_problem import (
     AffinityRule,
     ConflictRule,
+    GroupRequirement,
     NodeDomains,
     PlacementProblem,
     SpreadRule,
@@ -42,15 +43,17 @@ class KindAssignment(NamedTuple):
 class PartialPlacement:
     """The assignments made so far, and the nodes that remain feasible for each kind."""
 
-    def __init__(self, problem: PlacementProblem) -> None:
+    def __init__(self, problem: PlacementProblem, *, defers_mutual: bool = False) -> None:
+        """`defers_mutual`: kinds that require each other may be assigned to any domain."""
         self.problem = problem
         self.free: IntArray = problem.free.copy()
         self.assignments: list[KindAssignment] = []
         kinds = len(problem.kinds)
         self._constraints: list[_ConstraintState] = [
             *(_ConflictState(row, kinds) for row in problem.conflicts),
-            *(_AffinityState(row, kinds) for row in problem.affinities),
+            *(_AffinityState(row, kinds, defers_mutual) for row in problem.affinities),
             *(_SpreadState(row) for row in problem.spreads),
+            *(_TopologyState(one) for one in problem.requirement.groups if one.levels),
         ]
         self._constraints_on = [
             [rule for rule in self._constraints if k in rule.constrained_kinds]
@@ -86,6 +89,14 @@ class PartialPlacement:
         self.free[assignment.node] += self.problem.requests[assignment.kind]
         for rule in self._constraints_counting[assignment.kind]:
             rule.adjust(assignment, -1)
+
+    def meets_mutual_affinity(self) -> bool:
+        """Whether members of kinds that require each other share their domains."""
+        return all(
+            rule.is_met_by(self.assignments)
+            for rule in self._constraints
+            if isinstance(rule, _AffinityState)
+        )
 
     def domain_load(self, assignment: KindAssignment) -> int:
         """The largest pod count of the domains in which the assignment would count; 0 for none.
@@ -154,9 +165,16 @@ class _ConflictState(_ConstraintState):
 
 
 class _AffinityState(_ConstraintState):
-    """A matching pod is in the domain, or no matching pod exists and the first is placed."""
+    """A matching pod is in the domain, or no matching pod exists and the first is placed.
 
-    def __init__(self, rule: AffinityRule, kinds: int) -> None:
+    Of kinds that require each other, the first may be placed too; the others must follow it.
+    """
+
+    def __init__(self, rule: AffinityRule, kinds: int, defers_mutual: bool) -> None:
+        self._is_deferred = rule.is_mutual and defers_mutual
+        self._may_be_first = rule.may_be_first or (
+            rule.is_mutual and not any(term.total for term in rule.terms)
+        )
         self._rule, self._matching_kinds = rule, np.array(rule.matching_kinds, np.int64)
         self._term_counts = [_DomainCounts(term.domains, kinds) for term in rule.terms]
         self.constrained_kinds, self.counted_kinds = (
@@ -170,7 +188,8 @@ class _AffinityState(_ConstraintState):
             for term_counts in self._term_counts
         ]
         terms = self._rule.terms
-        first = self._rule.may_be_first and not any(counts.any() for counts in found)
+        is_first = self._may_be_first and not any(counts.any() for counts in found)
+        first = is_first or self._is_deferred
         mask = np.ones(len(terms[0].domains.ids), bool)
         for term, counts in zip(terms, found, strict=True):
             ids = term.domains.ids
@@ -180,6 +199,18 @@ class _AffinityState(_ConstraintState):
     def adjust(self, assignment: KindAssignment, change: int) -> None:
         for term_counts in self._term_counts:
             term_counts.add(assignment, change)
+
+    def is_met_by(self, assignments: Iterable[KindAssignment]) -> bool:
+        """Whether all members of these kinds have the pods that they require, if it is deferred."""
+        if not self._is_deferred:
+            return True
+        own = [one.node for one in assignments if one.kind in self._rule.kinds]
+        return all(
+            (term_counts.counts[self._matching_kinds].sum(axis=0) + term.assigned_counts)[
+                term.domains.ids[own]
+            ].all()
+            for term, term_counts in zip(self._rule.terms, self._term_counts, strict=True)
+        )
 
 
 class _SpreadState(_ConstraintState):
@@ -210,6 +241,32 @@ class _SpreadState(_ConstraintState):
 
     def domain_load(self, assignment: KindAssignment) -> int:
         return int(self._counts[self._domain_ids[assignment.node]])
+
+
+class _TopologyState(_ConstraintState):
+    """All members of a group are in one domain of some level."""
+
+    def __init__(self, group: GroupRequirement) -> None:
+        self._levels = group.levels
+        self._counts: list[IntArray] = [
+            np.zeros(level.size + 1, np.int64) for level in group.levels
+        ]
+        self._total = 0
+        self.constrained_kinds = self.counted_kinds = frozenset(group.all_kinds)
+
+    def feasible_nodes(self, kind: int) -> BoolArray:
+        """The nodes of the domains, one per level, that contain all members so far."""
+        masks = [
+            (counts[:-1] == self._total)[level.ids] & level.labelled
+            for level, counts in zip(self._levels, self._counts, strict=True)
+        ]
+        found: BoolArray = np.any(masks, axis=0)
+        return found
+
+    def adjust(self, assignment: KindAssignment, change: int) -> None:
+        self._total += change
+        for level, counts in zip(self._levels, self._counts, strict=True):
+            counts[level.ids[assignment.node]] += change
 
 
 #: The kinds of a problem, each repeated once per member.
@@ -369,16 +426,18 @@ class SequenceFailure(Enum):
 def find_sequence(
     problem: PlacementProblem, max_counts: Mapping[KindAssignment, int], needed: int, limit: int
 ) -> list[KindAssignment] | SequenceFailure:
-    """Find `needed` assignments, each feasible after those before it, by backtracking.
+    """Find assignments that meet the requirement, each feasible after those before it.
 
-    Each assignment is used at most as often as `max_counts` says. Every multiset of assignments is
-    visited once; `limit` bounds how many are visited.
+    At least `needed` are found, by backtracking. Each assignment is used at most as often as
+    `max_counts` says. Every multiset of assignments is visited once; `limit` bounds how many are
+    visited.
     """
-    placement, seen, counts = PartialPlacement(problem), set[tuple[int, ...]](), problem.counts
+    placement, seen = PartialPlacement(problem, defers_mutual=True), set[tuple[int, ...]]()
+    counts = problem.counts
     numbers = {assignment: number for number, assignment in enumerate(max_counts)}
     placed = [0] * len(numbers)
     alternatives = [_next_assignments(placement, max_counts, counts)]
-    while len(placement.assignments) < needed:
+    while len(placement.assignments) < needed or not _meets_requirement(placement):
         if not alternatives[-1]:
             alternatives.pop()
             if not alternatives:
@@ -399,6 +458,15 @@ def find_sequence(
         placement.assign(assignment)
         alternatives.append(_next_assignments(placement, max_counts, counts))
     return placement.assignments
+
+
+def _meets_requirement(placement: PartialPlacement) -> bool:
+    if not placement.meets_mutual_affinity():
+        return False
+    counts = Counter(assignment.kind for assignment in placement.assignments)
+    return placement.problem.requirement.is_met(
+        [counts[k] for k in range(len(placement.problem.kinds))]
+    )
 
 
 def _next_assignments(

@@ -1,4 +1,4 @@
-"""The placement of one group as arrays: the input of the heuristics and of the exact solver.
+"""The placement of a group or a tree as arrays: the input of the heuristics and the exact solver.
 
 Built after the greedy attempt has failed. Members that no filter distinguishes form one kind. Only
 nodes that some kind may use are kept. The filters become arrays: free resources, the nodes that
@@ -7,6 +7,10 @@ each kind may use in the current cluster, and constraints between members.
     kinds   [3 x cpu 2, 1 x cpu 4 with affinity to the others]
     free    [[4], [5]]                  per node and resource
     allowed [[T, T], [F, T]]            per kind and node
+
+What must be placed is a `GroupRequirement`: so many members of some kinds and, for a tree, so many
+groups below. The members of different groups are of different kinds, unless both groups need all of
+their members anyway (`tree_search.py` merges them).
 
 Scores are not part of the problem: any placement that satisfies it is a solution.
 """
@@ -24,6 +28,9 @@ from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray
 from phalanx.scheduler.entity import Member
 from phalanx.scheduler.placement.group_placement import PlacementContext
+from phalanx.scheduler.plugins.claim_assignments import claim_capacities
+from phalanx.scheduler.plugins.dynamic_resources import DYNAMIC_RESOURCES
+from phalanx.scheduler.plugins.filtering import run_filter
 from phalanx.scheduler.plugins.inter_pod_affinity import INTER_POD_AFFINITY
 from phalanx.scheduler.plugins.node_ports import NODE_PORTS
 from phalanx.scheduler.plugins.node_resources_fit import NODE_RESOURCES_FIT
@@ -31,7 +38,6 @@ from phalanx.scheduler.plugins.peer_counts import PeerCounts, PeerProfile
 from phalanx.scheduler.plugins.plugin import FilterDependency
 from phalanx.scheduler.plugins.plugin_context import PodAffinityState, SpreadState, initial_context
 from phalanx.scheduler.plugins.pod_topology_spread import POD_TOPOLOGY_SPREAD
-from phalanx.scheduler.plugins.refusal import run_filter
 
 # The filters whose results change as members are placed. Each has `is_modelled`.
 _FIT, _PORTS = NODE_RESOURCES_FIT.name, NODE_PORTS.name
@@ -43,6 +49,8 @@ class MemberKind(NamedTuple):
 
     members: tuple[Member, ...]
     peer_profile: PeerProfile
+    #: All that filters see of a member. Kinds of different groups may have equal features.
+    features: tuple[object, ...]
 
     @property
     def shape(self) -> PodShape:
@@ -91,11 +99,80 @@ class AffinityRule(NamedTuple):
     matching_kinds: tuple[int, ...]
     #: Whether these kinds match their own terms, so that the first member needs no other pod.
     matches_itself: bool
+    #: Whether the pods that these kinds require also require them, so that all must be placed
+    #: together; see `PeerCounts.find_mutual_profiles`.
+    is_mutual: bool = False
 
     @property
     def may_be_first(self) -> bool:
         """Whether the first member may be placed while no pod matches the terms yet."""
         return self.matches_itself and not any(term.total for term in self.terms)
+
+
+class GroupRequirement(NamedTuple):
+    """What a group needs for any of its members to be placed.
+
+    a gang of 3 of 4                      needed 3 of one kind
+    a tree of 2 of 3 gangs of 4 each      children_needed 2 of three such requirements
+    """
+
+    #: The kinds of its own members, and how many of these members it needs.
+    kinds: tuple[int, ...]
+    needed: int
+    #: The groups below it, and how many of them it needs.
+    children: tuple[GroupRequirement, ...] = ()
+    children_needed: int = 0
+    #: The domains of each allowed topology level, one of which must contain all members below;
+    #: empty without topology constraint.
+    levels: tuple[NodeDomains, ...] = ()
+    #: For how many equal groups it stands; see `equal_groups.py`.
+    copies: int = 1
+
+    @property
+    def all_kinds(self) -> tuple[int, ...]:
+        """The kinds of the members of this group and of all groups below it."""
+        return (*self.kinds, *(kind for child in self.children for kind in child.all_kinds))
+
+    @property
+    def groups(self) -> Iterator[GroupRequirement]:
+        """This group and all groups below it, parents first."""
+        yield self
+        for child in self.children:
+            yield from child.groups
+
+    @property
+    def least_members(self) -> int:
+        """How many members must be placed at least."""
+        below = sorted(child.least_members for child in self.children for _ in range(child.copies))
+        return self.needed + sum(below[: self.children_needed])
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether it concerns only the number of members."""
+        return not self.children and not self.levels
+
+    def shares_domain(self, nodes: Sequence[int]) -> bool:
+        """Whether one domain of some level contains all these nodes."""
+        found = [set(level.ids[list(nodes)].tolist()) for level in self.levels]
+        return any(len(domains) <= 1 and -1 not in domains for domains in found)
+
+    def is_complete(self, counts: Sequence[int]) -> bool:
+        """Whether so many members of each kind are enough."""
+        return (
+            sum(counts[kind] for kind in self.kinds) >= self.needed
+            and sum(child.is_complete(counts) for child in self.children) >= self.children_needed
+        )
+
+    def is_met(self, counts: Sequence[int]) -> bool:
+        """Whether so many members are enough for this group and each group that has members."""
+        return any(counts) and self.is_complete(counts) and self._has_no_fragment(counts)
+
+    def _has_no_fragment(self, counts: Sequence[int]) -> bool:
+        """Whether no group below has members but not enough of them."""
+        is_unused = not any(counts[kind] for kind in self.all_kinds)
+        return is_unused or (
+            self.is_complete(counts) and all(one._has_no_fragment(counts) for one in self.children)
+        )
 
 
 class SpreadRule(NamedTuple):
@@ -117,10 +194,10 @@ class SpreadRule(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PlacementProblem:
-    """Place `needed` members of these kinds on these nodes, given by index in the snapshot."""
+    """Place the required members of these kinds on these nodes, given by index in the snapshot."""
 
     kinds: tuple[MemberKind, ...]
-    needed: int
+    requirement: GroupRequirement
     nodes: IntArray
     #: Requests per kind and resource; free amounts per node and resource.
     requests: IntArray
@@ -130,6 +207,11 @@ class PlacementProblem:
     conflicts: tuple[ConflictRule, ...] = ()
     affinities: tuple[AffinityRule, ...] = ()
     spreads: tuple[SpreadRule, ...] = ()
+
+    @property
+    def needed(self) -> int:
+        """How many members must be placed at least."""
+        return max(self.requirement.least_members, 1)
 
     @property
     def counts(self) -> list[int]:
@@ -150,20 +232,46 @@ class PlacementProblem:
     @property
     def is_simple(self) -> bool:
         """Whether greedy placement finds a placement if one exists."""
-        return len(self.kinds) == 1 and not (self.is_order_dependent or self.conflicts)
+        # Devices are not modelled, except that a node without any is not allowed.
+        has_claims = any(kind.shape.claims for kind in self.kinds)
+        has_constraints = self.is_order_dependent or self.conflicts or has_claims
+        return len(self.kinds) == 1 and self.requirement.is_flat and not has_constraints
+
+
+class GroupScope(NamedTuple):
+    """The members of a group before they are divided into kinds; see `GroupRequirement`."""
+
+    members: Sequence[Member]
+    needed: int
+    children: Sequence[GroupScope] = ()
+    children_needed: int = 0
+    #: The domain of each node of the snapshot, per allowed topology level; None: any node.
+    levels: Sequence[IntArray] | None = None
+
+    @property
+    def all_members(self) -> Iterator[Member]:
+        """The members of this group and of all groups below it."""
+        yield from self.members
+        for child in self.children:
+            yield from child.all_members
 
 
 def build_problem(
     context: PlacementContext, members: Sequence[Member], needed: int
 ) -> PlacementProblem | str:
-    """Build the problem, or return a sentence that says why it cannot be modelled."""
+    """Build the problem of a PodGroup, or say in a sentence why it cannot be modelled."""
+    return build_tree_problem(context, GroupScope(members, needed))
+
+
+def build_tree_problem(context: PlacementContext, scope: GroupScope) -> PlacementProblem | str:
+    """Build the problem of a tree, or say in a sentence why it cannot be modelled."""
     for name in context.policy.unmodelled_filters:
         return f"the exact search does not support filter {name}"
-    return _ProblemBuilder(context, members).build(needed)
+    return _ProblemBuilder(context, scope).build()
 
 
 class _ProblemBuilder:
-    def __init__(self, context: PlacementContext, members: Sequence[Member]) -> None:
+    def __init__(self, context: PlacementContext, scope: GroupScope) -> None:
         self._snapshot, self._policy, self._node_subset = (
             context.snapshot,
             context.policy,
@@ -171,22 +279,44 @@ class _ProblemBuilder:
         )
         snapshot, policy = context.snapshot, context.policy
         self._filter_names = set(policy.filters)
-        self._peer_counts = PeerCounts(snapshot, members, policy.spread_defaults.spreads)
-        self._kinds = tuple(self._group_members(members))
-        self._affinity_states = [self._affinity_state(kind) for kind in self._kinds]
+        self._peer_counts = PeerCounts(
+            snapshot, tuple(scope.all_members), policy.spread_defaults.spreads
+        )
+        self._mutual_profiles = self._peer_counts.find_mutual_profiles(scope.all_members)
+        self._scope = scope
+        kinds: list[MemberKind] = []
+        #: The kinds of the own members of each scope, in the order of `_scopes`.
+        self._kinds_by_scope: list[tuple[int, ...]] = []
+        #: The topology levels that restrict each kind.
+        self._levels_by_kind: list[tuple[Sequence[IntArray], ...]] = []
+        for one, levels in _scopes(scope, ()):
+            alike = list(self._group_members(one.members))
+            self._kinds_by_scope.append(tuple(range(len(kinds), len(kinds) + len(alike))))
+            self._levels_by_kind += [levels] * len(alike)
+            kinds += alike
+        self._kinds = tuple(kinds)
+        #: One kind for each value of the features.
+        distinct = {kind.features: kind for kind in self._kinds}
+        states = {features: self._affinity_state(kind) for features, kind in distinct.items()}
+        self._affinity_states = [states[kind.features] for kind in self._kinds]
         self._nodes: IntArray = np.array([], np.int64)
 
-    def build(self, needed: int) -> PlacementProblem:
+    def build(self) -> PlacementProblem:
         inside = np.ones(len(self._snapshot), bool)
         if self._node_subset is not None:
             inside[:] = False
             inside[self._node_subset] = True
-        allowed = np.array([self._find_allowed_nodes(k) & inside for k in range(len(self._kinds))])
+        first_kinds = {kind.features: number for number, kind in enumerate(self._kinds)}
+        masks = {one: self._find_allowed_nodes(k) & inside for one, k in first_kinds.items()}
+        allowed = np.array([masks[kind.features] for kind in self._kinds])
+        for row, restrictions in zip(allowed, self._levels_by_kind, strict=True):
+            for levels in restrictions:
+                row &= np.any([ids >= 0 for ids in levels], axis=0) if levels else False
         self._nodes = np.flatnonzero(allowed.any(axis=0))
         requests, free = self._resource_matrices()
         return PlacementProblem(
             kinds=self._kinds,
-            needed=needed,
+            requirement=self._requirement(self._scope, iter(self._kinds_by_scope)),
             nodes=self._nodes,
             requests=requests,
             free=free,
@@ -194,6 +324,19 @@ class _ProblemBuilder:
             conflicts=tuple(self._conflict_rules()),
             affinities=tuple(self._affinity_rules()),
             spreads=tuple(self._spread_rules()),
+        )
+
+    def _requirement(self, scope: GroupScope, kinds: Iterator[tuple[int, ...]]) -> GroupRequirement:
+        own = next(kinds)
+        return GroupRequirement(
+            own,
+            scope.needed,
+            tuple(self._requirement(child, kinds) for child in scope.children),
+            scope.children_needed,
+            levels=tuple(
+                NodeDomains(ids[self._nodes], int(ids.max(initial=-1)) + 1)
+                for ids in scope.levels or ()
+            ),
         )
 
     def _group_members(self, members: Sequence[Member]) -> Iterator[MemberKind]:
@@ -209,15 +352,16 @@ class _ProblemBuilder:
                 shape.requests,
                 shape.ports,
                 required,
-                profile.selector_bits,
+                profile.matched_selectors,
                 peers.affinity,
                 peers.anti_affinity,
                 hard,
+                shape.claims,
                 None if knows_all else shape,
             )
             found.setdefault(key, []).append(member)
-        for alike in found.values():
-            yield MemberKind(tuple(alike), self._peer_counts.profile_of(alike[0]))
+        for features, alike in found.items():
+            yield MemberKind(tuple(alike), self._peer_counts.profile_of(alike[0]), features)
 
     def _affinity_state(self, kind: MemberKind) -> PodAffinityState | None:
         if not self._peer_counts:
@@ -235,8 +379,11 @@ class _ProblemBuilder:
             self._snapshot,
         )
         context, mask = initial_context(snapshot, kind.shape), np.ones(len(snapshot), bool)
-        for filter_ in self._policy.filters.values():
-            if filter_.depends_on is not FilterDependency.PEERS:
+        for name, filter_ in self._policy.filters.items():
+            if filter_.depends_on is FilterDependency.CLAIMS:
+                if kind.shape.claims and name == DYNAMIC_RESOURCES.name:
+                    mask &= claim_capacities(snapshot, kind.shape.claims) > 0
+            elif filter_.depends_on is not FilterDependency.PEERS:
                 mask &= ~run_filter(filter_, context)
         if affinity_state is None:
             return mask
@@ -308,9 +455,9 @@ class _ProblemBuilder:
                 and affinity_state.affinity
                 and _AFFINITY in self._filter_names
             ):
-                found.setdefault(
-                    (kind.peers.affinity, affinity_state.matches_own_affinity), []
-                ).append(number)
+                is_mutual = kind.peer_profile in self._mutual_profiles
+                key = (kind.peers.affinity, affinity_state.matches_own_affinity, is_mutual)
+                found.setdefault(key, []).append(number)
         for alike in found.values():
             terms, affinity_state = (
                 self._kinds[alike[0]].peers.affinity,
@@ -334,6 +481,7 @@ class _ProblemBuilder:
                     tuple(term_counts),
                     matching,
                     matches_itself=affinity_state.matches_own_affinity,
+                    is_mutual=self._kinds[alike[0]].peer_profile in self._mutual_profiles,
                 )
 
     def _spread_rules(self) -> Iterator[SpreadRule]:
@@ -364,3 +512,13 @@ class _ProblemBuilder:
                 max_skew=spread.max_skew,
                 has_min_domains=0 < len(peers.present_domains) >= spread.min_domains,
             )
+
+
+def _scopes(
+    scope: GroupScope, outer: tuple[Sequence[IntArray], ...]
+) -> Iterator[tuple[GroupScope, tuple[Sequence[IntArray], ...]]]:
+    """Yield the scope and all below it, parents first, with the levels that restrict each."""
+    levels = outer if scope.levels is None else (*outer, scope.levels)
+    yield scope, levels
+    for child in scope.children:
+        yield from _scopes(child, levels)

@@ -3,6 +3,8 @@
     lacks_capacity ─▶ other orders ─▶ moves of placed members ─▶ exact solver
     NoPlacement       PlacementFound  PlacementFound             PlacementFound, NoPlacement
 
+For trees whose groups cannot be merged, packing (`packing.py`) replaces orders and moves.
+
 The steps go from cheap to exhaustive. Each may find a placement; only the capacity check and the
 exact solver can prove that there is none. A candidate counts only after `CandidateVerifier` has
 placed every member under the filters of the policy, in order.
@@ -28,7 +30,8 @@ from phalanx.scheduler.entity import Member
 from phalanx.scheduler.placement.group_placement import Assignment, GroupPlacement, PlacementContext
 from phalanx.scheduler.placement.placement_simulation import PlacementSimulation
 from phalanx.scheduler.placement.topology_domains import node_capacities
-from phalanx.scheduler.search.formulation import Formulation, build_slots, formulate_program
+from phalanx.scheduler.search.equal_groups import MergedProblem
+from phalanx.scheduler.search.formulation import build_slots, formulate_in_steps, least_columns
 from phalanx.scheduler.search.heuristics import (
     KindAssignment,
     MemberOrder,
@@ -37,6 +40,7 @@ from phalanx.scheduler.search.heuristics import (
     find_sequence,
     place_with_moves,
 )
+from phalanx.scheduler.search.packing import GROUP_ORDERS, pack_groups
 from phalanx.scheduler.search.placement_problem import PlacementProblem, build_problem
 from phalanx.scheduler.search.solver import (
     NoPlacement,
@@ -53,6 +57,8 @@ from phalanx.scheduler.search.solver import (
 
 #: The number of backtracking steps to find a valid order, in addition to one per assignment.
 MAX_SEQUENCE_STEPS = 2_000
+#: How many members are verified between two yields.
+MEMBERS_PER_STEP = 32
 
 
 class CandidateVerifier:
@@ -62,37 +68,59 @@ class CandidateVerifier:
         self.problem, self._context = problem, context
         self._members = [member for kind in problem.kinds for member in kind.members]
 
-    def try_greedy(self, order: MemberOrder) -> PlacementFound | None:
+    def try_greedy(self, order: MemberOrder) -> Steps[PlacementFound | None]:
         """Place members one after the other in the given order, each on its best node."""
         kinds = [iter(kind.members) for kind in self.problem.kinds]
-        return self._place_remaining(self._new_trial(), [], (next(kinds[kind]) for kind in order))
+        members = (next(kinds[kind]) for kind in order)
+        return (yield from self._place_remaining(self._new_trial(), [], members))
 
-    def try_assignment(self, assignments: Sequence[KindAssignment]) -> PlacementFound | None:
+    def try_assignment(self, assignments: Sequence[KindAssignment]) -> Steps[PlacementFound | None]:
         """Verify an assignment in the first valid order that is found, then place the rest."""
-        if len(assignments) < self.problem.needed:
+        if not self._meets_requirement(assignments):
             return None
-        if not self.problem.is_order_dependent:
-            return self.verify_in_order(assignments)
-        found = find_sequence(
-            self.problem,
-            Counter(assignments),
-            len(assignments),
-            limit=len(assignments) + MAX_SEQUENCE_STEPS,
-        )
-        return None if isinstance(found, SequenceFailure) else self.verify_in_order(found)
+        if self.problem.is_order_dependent:
+            found = find_sequence(
+                self.problem,
+                Counter(assignments),
+                len(assignments),
+                limit=len(assignments) + MAX_SEQUENCE_STEPS,
+            )
+            if isinstance(found, SequenceFailure):
+                return None
+            assignments = found
+        return (yield from self.verify_in_order(assignments))
 
-    def verify_in_order(self, assignments: Iterable[KindAssignment]) -> PlacementFound | None:
-        """Verify an assignment in the given order, then place the rest on their best nodes."""
+    def _meets_requirement(self, assignments: Sequence[KindAssignment]) -> bool:
+        """Whether all groups have what they need, and each is in one topology domain."""
+        problem, counts = self.problem, Counter(one.kind for one in assignments)
+        return problem.requirement.is_met([counts[k] for k in range(len(problem.kinds))]) and all(
+            group.shares_domain([one.node for one in assignments if one.kind in group.all_kinds])
+            for group in problem.requirement.groups
+            if group.levels
+        )
+
+    def verify_in_order(
+        self, assignments: Iterable[KindAssignment]
+    ) -> Steps[PlacementFound | None]:
+        """Verify an assignment in the given order, then place the rest on their best nodes.
+
+        The rest of a tree is placed later, each member where its group is.
+        """
         simulation, assigned = self._new_trial(), list[Assignment]()
         kinds = [iter(kind.members) for kind in self.problem.kinds]
-        for kind, node in assignments:
+        for number, (kind, node) in enumerate(assignments, 1):
             member, place = next(kinds[kind], None), int(self.problem.nodes[node])
             if member is None or not simulation.place_on(member, place):
                 return None
-            assigned.append(Assignment(member, place))
-        return self._place_remaining(
-            simulation, assigned, (member for left in kinds for member in left)
-        )
+            assigned.append(Assignment(member, place, simulation.claims_of(member)))
+            if number % MEMBERS_PER_STEP == 0:
+                yield number
+        if not simulation.meets_mutual_affinity():
+            return None
+        if not self.problem.requirement.is_flat:
+            return PlacementFound(tuple(assigned))
+        members = (member for left in kinds for member in left)
+        return (yield from self._place_remaining(simulation, assigned, members))
 
     def _new_trial(self) -> PlacementSimulation:
         context = self._context
@@ -105,16 +133,18 @@ class CandidateVerifier:
         simulation: PlacementSimulation,
         assignments: list[Assignment],
         others: Iterator[Member],
-    ) -> PlacementFound | None:
+    ) -> Steps[PlacementFound | None]:
         left, spare = [], len(self._members) - self.problem.needed
-        for member in others:
+        for number, member in enumerate(others, 1):
             answer = simulation.place(member)
             if isinstance(answer, Refusal):
                 left.append((member, answer))
                 if len(left) > spare:
                     return None
             else:
-                assignments.append(Assignment(member, answer))
+                assignments.append(Assignment(member, answer, simulation.claims_of(member)))
+            if number % MEMBERS_PER_STEP == 0:
+                yield number
         return PlacementFound(tuple(assignments), tuple(left))
 
 
@@ -130,22 +160,31 @@ NO_VALID_ORDER = "nodes for all members were found, but no order in which they c
 
 def search_exactly(verifier: CandidateVerifier) -> Steps[SearchOutcome]:
     """Find a placement or prove that none exists, with the exact solver."""
-    if sum(len(slot.limits) for slot in build_slots(verifier.problem)) > MAX_COLUMNS:
+    merged = MergedProblem(verifier.problem)
+    problem = merged.problem
+    yield len(problem.nodes)
+    if least_columns(problem) > MAX_COLUMNS:
         return SearchUndecided(TOO_LARGE)
-    outcome = yield from _ask_solver(verifier, formulate_program(verifier.problem))
-    if outcome is None and verifier.problem.is_order_dependent:
-        strict = yield from _ask_solver(verifier, formulate_program(verifier.problem, strict=True))
-        outcome = strict if isinstance(strict, PlacementFound) else _try_everything(verifier)
+    yield len(problem.nodes)
+    if sum(len(slot.limits) for slot in build_slots(problem)) > MAX_COLUMNS:
+        return SearchUndecided(TOO_LARGE)
+    outcome = yield from _ask_solver(verifier, merged, strict=False)
+    if outcome is None and problem.is_order_dependent:
+        strict = yield from _ask_solver(verifier, merged, strict=True)
+        is_found = isinstance(strict, PlacementFound)
+        outcome = strict if is_found else (yield from _try_everything(verifier))
     return outcome or SearchUndecided(NO_VALID_ORDER)
 
 
 def _ask_solver(
-    verifier: CandidateVerifier, formulation: Formulation
+    verifier: CandidateVerifier, merged: MergedProblem, *, strict: bool
 ) -> Steps[SearchOutcome | None]:
+    formulation = yield from formulate_in_steps(merged.problem, strict=strict)
     answer = yield SolverRequest(formulation.program)
     match answer:
         case Solved(values):
-            return verifier.try_assignment(list(formulation.assignments(values)))
+            assignments = list(merged.divide(formulation.assignments(values)))
+            return (yield from verifier.try_assignment(assignments))
         case Unsolvable():
             return NoPlacement()
         case SolverGaveUp(why):
@@ -156,7 +195,7 @@ def _ask_solver(
             raise AssertionError("a search was not answered")
 
 
-def _try_everything(verifier: CandidateVerifier) -> SearchOutcome | None:
+def _try_everything(verifier: CandidateVerifier) -> Steps[SearchOutcome | None]:
     """Enumerate the placements of a small problem; None if it is too large."""
     problem, counts = verifier.problem, verifier.problem.counts
     kinds, nodes = np.nonzero(problem.allowed)
@@ -168,7 +207,7 @@ def _try_everything(verifier: CandidateVerifier) -> SearchOutcome | None:
     found = find_sequence(problem, most, problem.needed, limit=MAX_EXHAUSTIVE_STEPS)
     if isinstance(found, SequenceFailure):
         return NoPlacement() if found is SequenceFailure.IMPOSSIBLE else None
-    return verifier.verify_in_order(found)
+    return (yield from verifier.verify_in_order(found))
 
 
 #: How many orders are tried, and in how many topology placements an exact search may run.
@@ -212,25 +251,49 @@ def search_placement(
     problem = build_problem(context, members, needed)
     if isinstance(problem, str):
         return SearchUndecided(problem)
+    return (yield from search_problem(problem, context))
+
+
+def search_problem(problem: PlacementProblem, context: PlacementContext) -> Steps[SearchOutcome]:
+    """Find a placement for a group or a tree, or prove that there is none."""
     if lacks_resources(problem):
         return NoPlacement()
     verifier = CandidateVerifier(problem, context)
-    orders = list(islice(candidate_orders(problem), MAX_ORDERS if context.allows_search else 1))
-    for number, order in enumerate(orders, 1):
-        if found := verifier.try_greedy(order):
-            return found
-        yield number
+    candidates = _place_in_orders if problem.requirement.is_flat else _pack_in_orders
+    found = yield from candidates(verifier, MAX_ORDERS if context.allows_search else 1)
+    if found is not None:
+        return found
     if problem.is_simple:
         return NoPlacement()
-    for order in orders:
-        assignments = yield from place_with_moves(problem, order)
-        if found := verifier.try_assignment(assignments):
-            return found
     return (
         (yield from search_exactly(verifier))
         if context.allows_search
         else SearchUndecided(NOT_THOROUGH)
     )
+
+
+def _place_in_orders(verifier: CandidateVerifier, limit: int) -> Steps[PlacementFound | None]:
+    """Place members in several orders: each on its best node, then with moves."""
+    problem = verifier.problem
+    orders = list(islice(candidate_orders(problem), limit))
+    for number, order in enumerate(orders, 1):
+        if found := (yield from verifier.try_greedy(order)):
+            return found
+        yield number
+    for order in () if problem.is_simple else orders:
+        assignments = yield from place_with_moves(problem, order)
+        if found := (yield from verifier.try_assignment(assignments)):
+            return found
+    return None
+
+
+def _pack_in_orders(verifier: CandidateVerifier, limit: int) -> Steps[PlacementFound | None]:
+    """Pack the groups of a tree in several orders."""
+    for order in GROUP_ORDERS[:limit]:
+        assignments = yield from pack_groups(verifier.problem, order)
+        if found := (yield from verifier.try_assignment(assignments)):
+            return found
+    return None
 
 
 def lacks_capacity(members: Sequence[Member], context: PlacementContext, needed: int) -> bool:

@@ -1,7 +1,8 @@
 """Integer programs, the requests and answers of an exact solver, and the outcome of a search.
 
 An integer program has columns (whole numbers from 0 to a limit) and rows (limits of weighted sums).
-There is no objective: any values that satisfy all rows are a solution.
+Without an objective any values that satisfy all rows are a solution; with one, those of the lowest
+weighted sum.
 
     columns  x0 <= 3, x1 <= 2
     rows     2*x0 + 4*x1 <= 8
@@ -35,10 +36,12 @@ class LinearConstraint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IntegerProgram:
-    """An integer program: the upper limit of each column, and the rows."""
+    """An integer program: the upper limit of each column, the rows, and what to minimize."""
 
     limits: tuple[int, ...]
     rows: tuple[LinearConstraint, ...]
+    #: The weighted sum of columns to minimize; empty for none.
+    objective: tuple[tuple[int, int], ...] = ()
 
 
 class Solved(Struct, frozen=True, tag_field="is", tag="solved"):

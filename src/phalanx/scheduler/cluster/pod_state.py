@@ -1,0 +1,117 @@
+"""PodState: what the scheduler cache knows about one pod, observed or assumed."""
+
+from __future__ import annotations
+
+from math import inf
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from phalanx.api.core import Pod
+from phalanx.api.meta import Key, find_condition, parse_timestamp
+from phalanx.api.scheduling import DISRUPTION_TARGET
+from phalanx.scheduler.cluster.peer_constraints import Labels
+from phalanx.scheduler.cluster.pod_index import AssignedPod
+from phalanx.scheduler.cluster.pod_shape import PodShape, shape_of
+from phalanx.scheduler.devices.state import claim_keys_of
+
+#: A pod that still exists so many seconds after its deletionTimestamp, which includes its grace
+#: period, hangs: it does not count as leaving any more.
+MAX_OVERDUE_SECONDS = 30.0
+#: The reason of the DisruptionTarget condition of victims of preemption.
+_PREEMPTION_REASON = "PreemptionByScheduler"
+
+
+class PodState(Struct, frozen=True):
+    """A pod that has not ended. `node` is "" while the pod is pending."""
+
+    key: Key
+    uid: str
+    node: str
+    shape: PodShape
+    labels: Labels
+    #: The PodGroup that the pod names.
+    group: Key | None
+    priority: int
+    start_time: str
+    terminating: bool
+    assumed: bool = False
+    #: The nominated node, and whether the API does not show the nomination yet.
+    nominated_node: str = ""
+    is_nomination_unreported: bool = False
+    #: Whether the pod is a victim whose eviction the API does not show yet.
+    evicting: bool = False
+    #: The claims that the pod names.
+    claim_keys: tuple[Key, ...] = ()
+    #: Until when it counts as leaving, and whether it was preempted, once it terminates.
+    leaves_by: float = 0.0
+    preempted: bool = False
+
+    @property
+    def live_group(self) -> Key | None:
+        """The PodGroup that counts the pod as a live member."""
+        return None if self.terminating or self.evicting else self.group
+
+    def with_node(self, node: str) -> PodState:
+        """Assume the pod on a node, or ("") make it pending again."""
+        return replace(self, node=node, assumed=bool(node))
+
+    @property
+    def nomination(self) -> AssignedPod | None:
+        """The pod as if it ran on its nominated node; None if it has a node or no nomination."""
+        is_nominated = bool(self.nominated_node) and not self.node
+        return self.as_assigned(self.nominated_node) if is_nominated else None
+
+    def as_assigned(self, node: str) -> AssignedPod:
+        """Describe the pod as one that runs on a node."""
+        pod = AssignedPod(
+            self.key,
+            self.uid,
+            node,
+            labels=self.labels,
+            shape=self.shape,
+            terminating=self.terminating or self.evicting,
+            group=self.group,
+            priority=self.priority,
+            start_time=self.start_time,
+            claim_keys=self.claim_keys,
+        )
+        if not pod.terminating:
+            return pod
+        leaves_by = inf if self.evicting else self.leaves_by
+        return replace(pod, leaves_by=leaves_by, preempted=self.preempted or self.evicting)
+
+
+def build_pod_state(pod: Pod, old: PodState | None) -> PodState:
+    """Combine the observed version of a live pod with what the API does not show yet."""
+    meta, nominated_node = pod.metadata, pod.status.nominated_node_name
+    state = PodState(
+        meta.key,
+        meta.uid,
+        pod.occupied_node,
+        shape=shape_of(pod),
+        labels=meta.labels,
+        group=pod.group,
+        priority=pod.spec.priority,
+        start_time=pod.status.start_time or "",
+        terminating=bool(meta.deletion_timestamp),
+        nominated_node=nominated_node,
+        claim_keys=claim_keys_of(pod) if pod.spec.resource_claims else (),
+    )
+    if state.terminating:
+        disrupted = find_condition(pod.status.conditions, DISRUPTION_TARGET)
+        state = replace(
+            state,
+            leaves_by=parse_timestamp(meta.deletion_timestamp) + MAX_OVERDUE_SECONDS,
+            preempted=disrupted is not None and disrupted.reason == _PREEMPTION_REASON,
+        )
+    if old is None or old.uid != state.uid:
+        return state
+    if state.terminating and (old.evicting or old.preempted):
+        state = replace(state, preempted=True)
+    if old.is_nomination_unreported and old.nominated_node != nominated_node:
+        state = replace(state, nominated_node=old.nominated_node, is_nomination_unreported=True)
+    evicting = old.evicting and not state.terminating
+    if not state.node and old.assumed:
+        return replace(state, node=old.node, assumed=True, evicting=evicting)
+    return replace(state, evicting=evicting) if evicting else state

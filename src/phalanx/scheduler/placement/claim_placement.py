@@ -1,0 +1,180 @@
+"""Claims of the members of an entity: what they require, and what a placement gives them.
+
+`resolve_claims` runs once at the beginning of a cycle and puts the demand of each member into its
+shape. `reserve_claims` turns the devices of placed members into the writes of the decision: which
+claims are allocated, and what they are reserved for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from operator import attrgetter
+
+from msgspec.structs import replace as but
+
+from phalanx.api.core import Pod
+from phalanx.api.kinds import POD
+from phalanx.api.meta import Key
+from phalanx.api.other_kinds import ClaimConsumer
+from phalanx.api.scheduling import PodGroup
+from phalanx.scheduler.cluster.pod_index import AssignedPod
+from phalanx.scheduler.cluster.pod_shape import PodShape
+from phalanx.scheduler.cluster.snapshot import Snapshot
+from phalanx.scheduler.decision import ClaimReservation
+from phalanx.scheduler.devices.extended_resources import (
+    extended_claim_spec,
+    extended_requests,
+    request_mappings,
+    spec_object,
+)
+from phalanx.scheduler.devices.requests import encode_spec
+from phalanx.scheduler.devices.state import (
+    NO_DEMAND,
+    AssignedClaim,
+    ClaimDemand,
+    DemandedClaim,
+    DeviceState,
+    claim_keys_of,
+)
+from phalanx.scheduler.entity import Entity, Member
+from phalanx.scheduler.plugins.claim_assignments import AssignedClaims, ClaimAssignments
+
+_HAS_CLAIMS = attrgetter("shape.has_claims")
+
+
+def resolve_claims(entity: Entity, snapshot: Snapshot) -> Entity:
+    """Return the entity with the demand of each member's claims in its shape."""
+    served = _served_resources(entity, snapshot)
+    if not served and not any(map(_HAS_CLAIMS, entity.members)):
+        return entity
+    if not served and all(one.shape.claims or not one.shape.has_claims for one in entity.members):
+        return entity
+    uses = Counter(key for member in entity.members for key in claim_keys_of(member.pod))
+    shared_keys = {key for key, count in uses.items() if count > 1}
+    return _ClaimResolver(snapshot.devices, shared_keys, served).resolve(entity)
+
+
+def _served_resources(entity: Entity, snapshot: Snapshot) -> frozenset[str]:
+    """The resources that members request, no node lists, and a DeviceClass serves."""
+    inventory = snapshot.devices.inventory
+    if not inventory.classes:
+        return frozenset()
+    requests = {id(member.shape): member.shape.requests for member in entity.members}
+    names = {name for amounts in requests.values() for name, _ in amounts if "/" in name}
+    return frozenset(
+        name
+        for name in names
+        if inventory.class_of_resource(name) and not _is_listed(snapshot, name)
+    )
+
+
+def _is_listed(snapshot: Snapshot, resource: str) -> bool:
+    column = snapshot.columns.get(resource)
+    return column is not None and bool(snapshot.allocatable[:, column].any())
+
+
+class _ClaimResolver:
+    """Puts demands into shapes; members with equal shapes and demands share one shape.
+
+    `served` are the extended resources that devices serve.
+    """
+
+    def __init__(self, devices: DeviceState, shared_keys: set[Key], served: frozenset[str]) -> None:
+        self._devices, self._shared_keys, self._served = devices, shared_keys, served
+        self._shapes: dict[tuple[int, ClaimDemand], PodShape] = {}
+
+    def resolve(self, entity: Entity) -> Entity:
+        """Resolve the claims of all members of a tree."""
+        children = tuple(map(self.resolve, entity.children))
+        if children:
+            members = tuple(member for child in children for member in child.members)
+            return replace(entity, members=members, children=children)
+        group = entity.group if isinstance(entity.group, PodGroup) else None
+        members = tuple(self._with_demand(member, group) for member in entity.members)
+        return replace(entity, members=members)
+
+    def _with_demand(self, member: Member, group: PodGroup | None) -> Member:
+        shape, demand = member.shape, NO_DEMAND
+        if member.pod.spec.resource_claims:
+            demand = self._devices.demand_of(member.pod, group, self._shared_keys)
+        if self._served and not demand.problem:
+            demand = self._with_extended(member.pod, demand)
+        if not demand:
+            return member
+        # By identity: the shapes of the members live as long as the resolver.
+        found = self._shapes.get((id(shape), demand))
+        if found is None:
+            requests = tuple(one for one in shape.requests if one[0] not in self._served)
+            found = but(shape, claims=demand, requests=requests, has_claims=True)
+            self._shapes[id(shape), demand] = found
+        return Member(member.pod, found, member.attempts, member.timestamp)
+
+    def _with_extended(self, pod: Pod, demand: ClaimDemand) -> ClaimDemand:
+        requests = extended_requests(pod, self._served, self._devices.inventory)
+        if not requests:
+            return demand
+        spec = encode_spec(extended_claim_spec(requests))
+        claim = DemandedClaim(spec, is_extended=True)
+        return demand._replace(unallocated=(*demand.unallocated, claim))
+
+
+def hold_nominated_devices(snapshot: Snapshot, nominated: Iterable[AssignedPod]) -> None:
+    """Take devices for nominated pods on their nominated nodes. The snapshot must be a fork."""
+    assignments, held = ClaimAssignments(snapshot), list[AssignedClaim]()
+    for pod in nominated:
+        if pod.claim_keys and (i := snapshot.index.get(pod.node)) is not None:
+            held += assignments.hold(pod, i)
+    if held:
+        snapshot.devices = snapshot.devices.fork(added=held)
+
+
+def find_gone_consumers(entity: Entity, snapshot: Snapshot) -> set[str]:
+    """Return the uids of pods that are gone while claims are still reserved for them.
+
+    Their devices are about to be freed. A pending pod counts as gone too: a claim is reserved with
+    the binding.
+    """
+    if not any(map(_HAS_CLAIMS, entity.members)):
+        return set()
+    present = {pod.uid for pod in snapshot.pod_index.assigned_pods()}
+    present |= {member.pod.metadata.uid for member in entity.members}
+    return snapshot.devices.pod_consumers() - present
+
+
+def reserve_claims(
+    placed: Iterable[tuple[Member, AssignedClaims]], group: PodGroup | None, devices: DeviceState
+) -> tuple[ClaimReservation, ...]:
+    """Return the allocations and reservations of the claims of placed members, one per consumer."""
+    found: dict[tuple[Key, str], ClaimReservation] = {}
+    for member, assigned in placed:
+        allocations, pod = {one.claim: one.allocation for one in assigned}, member.pod
+        for use in devices.uses_of_pod(pod, group):
+            key, allocation = (use.claim, use.consumer.uid), allocations.pop(use.claim, None)
+            if key not in found or allocation is not None:
+                found[key] = ClaimReservation(
+                    use.claim, use.uid, use.consumer, pod.metadata.uid, allocation
+                )
+        for claim, allocation in allocations.items():
+            names = {result["request"] for result in allocation["devices"]["results"]}
+            every = extended_requests(pod, _resources_of(pod), devices.inventory)
+            requests = [one for one in every if one.name in names]
+            found[claim, pod.metadata.uid] = ClaimReservation(
+                claim,
+                "",
+                ClaimConsumer.of(POD, pod.metadata),
+                pod.metadata.uid,
+                allocation,
+                spec=spec_object(requests),
+                request_mappings=request_mappings(requests),
+            )
+    return tuple(found.values())
+
+
+def _resources_of(pod: Pod) -> frozenset[str]:
+    return frozenset(
+        name
+        for container in (*pod.spec.init_containers, *pod.spec.containers)
+        for name in (*container.resources.requests, *container.resources.limits)
+    )

@@ -1,0 +1,66 @@
+"""QueueListing: what the scheduling queue contains, for listings, status reports and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, Key, Ref
+from phalanx.scheduler.cluster.group_tree import GroupTreeProblem, GroupTrees
+from phalanx.scheduler.decision import IncompleteGroupTree
+from phalanx.scheduler.queue.queued_entity import (
+    PendingEntity,
+    QueuedEntity,
+    QueuedEntityInfo,
+    QueueState,
+    SubQueue,
+    entity_info,
+    listing_key,
+)
+
+#: The states of entities that cannot be attempted although they have pending pods.
+HELD_BACK = (QueueState.INCOMPLETE, QueueState.GATED)
+
+
+class QueueListing:
+    """The entities of a queue, read only. `SchedulingQueue` changes them."""
+
+    def __init__(self) -> None:
+        self._group_tree = GroupTrees()
+        self._entries: dict[Ref, QueuedEntity] = {}
+        self._in_flight: dict[Ref, QueuedEntity] = {}
+
+    def list_held_back(self) -> list[QueuedEntityInfo]:
+        """The entities that are incomplete or gated."""
+        return [entity_info(entry) for entry in self._entries.values() if entry.state in HELD_BACK]
+
+    def broken_trees(self) -> Iterator[tuple[Key, IncompleteGroupTree]]:
+        """Yield the CompositePodGroups whose tree is incomplete or invalid."""
+        for name in self._group_tree.groups:
+            if name.kind == COMPOSITE_POD_GROUP_KIND and isinstance(
+                problem := self._group_tree.root(name), GroupTreeProblem
+            ):
+                yield name.key, IncompleteGroupTree(problem.message, not problem.missing_group)
+
+    def list_entities(self) -> list[QueuedEntityInfo]:
+        """All entities with pending pods, the next one first."""
+        entries = [entry for entry in self._entries.values() if entry.state is not QueueState.IDLE]
+        return [entity_info(entry) for entry in sorted(entries, key=listing_key)]
+
+    def pending_entities(self) -> Iterator[PendingEntity]:
+        """Yield the entities in the queues of kube-scheduler, in no order."""
+        for entry in self._entries.values():
+            if queue_name := entry.queue_name:
+                scheduler_name = next(iter(entry.pending.values())).pod.spec.scheduler_name
+                outcome = entry.outcome if entry.state is QueueState.BACKING_OFF else None
+                sub_queue, pods = SubQueue(queue_name, entry.is_group), len(entry.pending)
+                yield PendingEntity(
+                    sub_queue, entry.state, pods, scheduler=scheduler_name, outcome=outcome
+                )
+
+    @property
+    def late_member_count(self) -> int:
+        """How many pods were created during the cycle of their group, and wait for its end."""
+        groups_in_flight = (entry for entry in self._in_flight.values() if entry.is_group)
+        return sum(
+            not member.attempts for entry in groups_in_flight for member in entry.pending.values()
+        )

@@ -1,0 +1,101 @@
+"""RefusalMemo: one answer for all entities that ask the same question about one snapshot.
+
+Gangs that differ in nothing but names get the same answer while nothing changes: the first refusal
+is repeated for the others, with the names of their own pods.
+
+    gangs a, b and c of 8 equal pods are created     one cycle for a; b and c get its answer
+    a pod ends                                       the memo is empty again
+
+Only refusals of equal members are remembered that name no other object of the entity. The answer is
+the one that a cycle would give, so that a replay that starts later makes the same decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+
+from phalanx.api.scheduling import TOPOLOGY_ANNOTATION
+from phalanx.scheduler.cluster.snapshot import Snapshot
+from phalanx.scheduler.decision import Decision, UnplacedPod, Waiting
+from phalanx.scheduler.entity import Entity, validate_entity
+from phalanx.scheduler.placement.group_placement import sort_members
+from phalanx.scheduler.policy import SchedulerPolicy
+from phalanx.scheduler.queue.wake_condition import is_final, may_be_kept_away
+
+#: The answers that are remembered for one version of the cluster.
+_MAX_ANSWERS = 1024
+
+
+class RefusalMemo:
+    """The refusals of the present version of the cluster, by question.
+
+    A refusal that the passing of time may end is not remembered.
+    """
+
+    def __init__(self) -> None:
+        self._version: Hashable = None
+        self._answers: dict[Hashable, Waiting] = {}
+
+    def find(
+        self, entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy, *, version: Hashable
+    ) -> Waiting | None:
+        """Return the refusal of an equal entity as one of this entity; None if there is none.
+
+        `version` is equal as long as nothing that a cycle reads has changed.
+        """
+        if version != self._version:
+            self._version = version
+            self._answers.clear()
+        question = _question_of(entity, snapshot, policy) if self._answers else None
+        answer = self._answers.get(question) if question is not None else None
+        return _answer_to(entity, answer) if answer is not None else None
+
+    def store(
+        self, entity: Entity, decision: Decision, snapshot: Snapshot, policy: SchedulerPolicy
+    ) -> None:
+        """Remember a refusal by the version of the last `find`."""
+        if not is_final(decision) or decision.retry_delay is not None:
+            return
+        if len(self._answers) < _MAX_ANSWERS:
+            question = _question_of(entity, snapshot, policy)
+            if question is not None:
+                self._answers.setdefault(question, decision)
+
+
+def _question_of(entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy) -> Hashable | None:
+    """Return what a cycle reads of an entity; None if equal entities may get other answers."""
+    group, shape = entity.group, entity.members[0].shape
+    is_plain = (
+        not entity.children
+        and not shape.has_claims
+        and not entity.other_members
+        and policy.has_default_filters
+        and (group is None or TOPOLOGY_ANNOTATION not in group.metadata.annotations)
+        and all(member.shape == shape for member in entity.members)
+        and not any(member.pod.metadata.key in snapshot.nominations for member in entity.members)
+        and not may_be_kept_away(entity, snapshot.pod_index)
+        and validate_entity(entity) is None
+    )
+    if not is_plain:
+        return None
+    return (
+        entity.scheduler_name,
+        group is None,
+        entity.priority,
+        entity.may_preempt,
+        entity.quorum,
+        entity.topology_key,
+        len(entity.members),
+        shape,
+    )
+
+
+def _answer_to(entity: Entity, answer: Waiting) -> Waiting:
+    """Return the refusal of an equal entity with the names of this one."""
+    members = (member.pod.metadata for member in sort_members(entity.members))
+    pods = tuple(
+        UnplacedPod(meta.key, meta.uid, refusal)
+        for meta, (_, _, refusal) in zip(members, answer.pods, strict=True)
+    )
+    return replace(answer, group=entity.group_key, pods=pods)

@@ -1,0 +1,266 @@
+"""WakeCondition: which changes may cure the refusal of an entity, and which entities share it.
+
+A refusal holds until something changes that can make it wrong: a node gets room for one more
+member, a label or taint lets a node in, a pod comes or goes that the members' constraints select.
+`WakeCondition.count_cured` decides this for one change: how many more members may get a node. A
+gang that lacks three is woken when the changes since its refusal add up to three. The count is
+never too low: where a refusal cannot be described exactly, every event of `Waiting.wakes_on` may
+cure it.
+
+Entities with equal conditions ask one question: equal members, quorum, priority and topology under
+one policy. What refuses the first of them refuses all, so the queue attempts the first one only
+(`waiting_entities.py`):
+
+    gangs a, b, c of 8 pods of 8 cpu     one condition; a pod of 1 cpu ends: none is attempted
+    a node of 8 cpu is added             a is attempted; b and c only if a is placed
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TypeGuard
+
+from msgspec import Struct
+
+from phalanx.api.meta import Key, Ref
+from phalanx.api.scheduling import TOPOLOGY_ANNOTATION
+from phalanx.scheduler.cluster.cluster_delta import ClusterDelta
+from phalanx.scheduler.cluster.peer_constraints import Labels, PodSelector
+from phalanx.scheduler.cluster.pod_index import PodIndex
+from phalanx.scheduler.cluster.pod_shape import PodShape
+from phalanx.scheduler.cluster.snapshot import Snapshot
+from phalanx.scheduler.decision import (
+    CAPACITY_EVENTS,
+    ENTITY_EVENTS,
+    PEER_EVENTS,
+    UNSCHEDULABLE,
+    ClusterEvent,
+    Decision,
+    PendingDecision,
+    Waiting,
+)
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.placement.group_placement import count_scheduled
+from phalanx.scheduler.placement.topology_domains import topology_label_keys
+from phalanx.scheduler.policy import SchedulerPolicy
+from phalanx.scheduler.preemption.evaluator import NOT_HELPFUL, VICTIMS_TERMINATING
+
+#: More members than any entity lacks.
+ANY_NUMBER = 1 << 30
+#: The events whose changes are described; a refusal that awaits another one is not.
+_DESCRIBED_EVENTS = PEER_EVENTS | ENTITY_EVENTS
+#: With more terms of anti-affinity than this in the cluster, every entity asks for itself.
+_MAX_COMPARED_TERMS = 64
+
+
+class RefusalScope(Struct, frozen=True):
+    """What a decision log stores of a condition; the rest follows from the entity."""
+
+    #: Whether room without pods, and room that evictions can make, may cure the refusal.
+    free: bool
+    evictable: bool
+    #: Whether anti-affinity of running pods may select members.
+    is_kept_away: bool
+    #: Whether equal entities get the same answer.
+    is_shared: bool
+    #: Whether the same cluster may give another answer later: a wider topology level will be
+    #: allowed, or the entity fits once pods have left, which may hang in Terminating.
+    depends_on_time: bool
+    #: How many members of each group had a node.
+    scheduled: tuple[int, ...]
+
+
+class WakeCondition(Struct, frozen=True, cache_hash=True):
+    """The changes that may cure a refusal. Entities with equal conditions ask one question."""
+
+    events: frozenset[ClusterEvent]
+    #: The entity, if no other one asks the same question.
+    ref: Ref | None = None
+    #: None: every event may cure the refusal.
+    scope: RefusalScope | None = None
+    scheduler: str = ""
+    priority: int = 0
+    groups: tuple[GroupQuestion, ...] = ()
+    #: The labels of nodes that select the topology domains of the members.
+    topology_keys: frozenset[str] = frozenset()
+
+    @property
+    def depends_on_time(self) -> bool:
+        """Whether the same cluster may give another answer later."""
+        return self.scope is None or self.scope.depends_on_time
+
+    def count_cured(self, change: ClusterDelta) -> int:
+        """Count at most how many more members may get a node after a change."""
+        if change.event not in self.events:
+            return 0
+        if self.scope is None or not change.has_details:
+            return ANY_NUMBER
+        shapes = self.shapes
+        if (
+            (self.scope.is_kept_away and (change.frees_anti_affinity or change.changes_node))
+            or change.changes_labels(self.topology_keys)
+            or any(_concerns_peers(shape, change) for shape in shapes)
+        ):
+            return ANY_NUMBER
+        added = change.adds_room(
+            shapes, self.priority, free=self.scope.free, evictable=self.scope.evictable
+        )
+        # A new or changed node is rare, and the entity reports what is missing then.
+        return added if change.event is ClusterEvent.POD_GONE or not added else ANY_NUMBER
+
+    @property
+    def shapes(self) -> dict[PodShape, None]:
+        """The distinct shapes of the members."""
+        return dict.fromkeys(shape for group in self.groups for shape, _ in group.members)
+
+
+#: The condition of an entity that was never refused.
+NO_CONDITION = WakeCondition(frozenset())
+
+
+class GroupQuestion(Struct, frozen=True, cache_hash=True):
+    """One group of an entity: its quorum, its topology, and its pending members by shape."""
+
+    depth: int
+    quorum: int
+    topology: tuple[str, str]
+    members: frozenset[tuple[PodShape, int]]
+
+
+def condition_of(
+    entity: Entity, decision: PendingDecision, snapshot: Snapshot, policy: SchedulerPolicy
+) -> WakeCondition:
+    """Return which changes may cure the refusal of an entity."""
+    scope = _scope_of(entity, decision, snapshot, policy)
+    return build_condition(entity, decision.wakes_on, scope)
+
+
+def count_lacking(condition: WakeCondition, decision: PendingDecision) -> int:
+    """Count at least how many members must get a node for a refusal to end.
+
+    Known for equal members that only need room, if no pod could be evicted for them: then as many
+    have found a node as fit.
+    """
+    is_counted = (
+        isinstance(decision, Waiting)
+        and condition.scope is not None
+        and decision.preemption != NOT_HELPFUL
+        and len(condition.groups) == 1
+        and not condition.topology_keys
+        and len(condition.shapes) == 1
+        and not any(shape.has_peer_constraints for shape in condition.shapes)
+    )
+    if not is_counted:
+        return 1
+    assert isinstance(decision, Waiting)
+    return max(decision.quorum - decision.scheduled, 1)
+
+
+def is_final(decision: Decision) -> TypeGuard[Waiting]:
+    """Whether a decision is a refusal that only changes of nodes and pods can end."""
+    return (
+        isinstance(decision, Waiting)
+        and decision.reason == UNSCHEDULABLE
+        and not decision.nominated
+        and decision.wakes_on <= _DESCRIBED_EVENTS
+    )
+
+
+def build_condition(
+    entity: Entity, events: frozenset[ClusterEvent], scope: RefusalScope | None
+) -> WakeCondition:
+    """Build a condition from an entity and what a decision log stores."""
+    if scope is None:
+        return WakeCondition(events, entity.ref)
+    # A node may reject the members for several reasons, of which the refusal names the first.
+    depends_on_peers = has_peer_constraints(entity) or scope.is_kept_away
+    events |= PEER_EVENTS if depends_on_peers else CAPACITY_EVENTS
+    return WakeCondition(
+        events,
+        None if scope.is_shared else entity.ref,
+        scope,
+        scheduler=entity.scheduler_name,
+        priority=entity.priority,
+        groups=tuple(_questions_of(entity)),
+        topology_keys=topology_label_keys(entity),
+    )
+
+
+def has_peer_constraints(entity: Entity) -> bool:
+    """Whether members have constraints on other pods."""
+    return any(member.shape.has_peer_constraints for member in entity.members)
+
+
+def _questions_of(entity: Entity, depth: int = 0) -> Iterator[GroupQuestion]:
+    group = entity.group
+    annotation = group.metadata.annotations.get(TOPOLOGY_ANNOTATION, "") if group else ""
+    members = Counter(member.shape for member in entity.members) if not entity.children else {}
+    yield GroupQuestion(
+        depth,
+        entity.quorum,
+        (entity.topology_key, annotation),
+        members=frozenset(members.items()),
+    )
+    for child in entity.children:
+        yield from _questions_of(child, depth + 1)
+
+
+def _scope_of(
+    entity: Entity, decision: PendingDecision, snapshot: Snapshot, policy: SchedulerPolicy
+) -> RefusalScope | None:
+    """Describe a refusal; None if it depends on time, on a search, or on unknown plugins."""
+    if not is_final(decision) or not policy.has_default_filters:
+        return None
+    if any(member.shape.has_claims for member in entity.members):
+        # The shape of a pod says nothing about its claims.
+        return None
+    may_evict = entity.may_preempt and policy.allows_preemption(is_group=entity.group is not None)
+    # Without all pods of lower priority it does not fit either, so that only other room helps.
+    is_hopeless = may_evict and decision.preemption in ("", NOT_HELPFUL)
+    is_relaxed_later = decision.relaxation_delay is not None
+    awaits_leaving_pods = decision.preemption == VICTIMS_TERMINATING
+    is_tied = bool(entity.other_members) and (
+        has_peer_constraints(entity) or bool(topology_label_keys(entity))
+    )
+    is_kept_away = may_be_kept_away(entity, snapshot.pod_index)
+    return RefusalScope(
+        free=not is_hopeless or is_relaxed_later,
+        evictable=may_evict and not awaits_leaving_pods,
+        depends_on_time=awaits_leaving_pods or decision.retry_delay is not None,
+        is_kept_away=is_kept_away,
+        is_shared=not (is_tied or is_relaxed_later or is_kept_away),
+        scheduled=tuple(count_scheduled(one, snapshot) for one in entity.groups),
+    )
+
+
+def may_be_kept_away(entity: Entity, pods: PodIndex) -> bool:
+    """Whether anti-affinity of running pods may select members: labels then matter too."""
+    terms = [one.term for one in pods.existing_terms if one.kind == "anti_affinity"]
+    if not terms or len(terms) > _MAX_COMPARED_TERMS:
+        return bool(terms)
+    metas = (member.pod.metadata for member in entity.members)
+    identities = {(meta.namespace, tuple(sorted(meta.labels.items()))) for meta in metas}
+    return any(
+        term.selector.matches(namespace, dict(labels), pods.namespaces)
+        for term in terms
+        for namespace, labels in identities
+    )
+
+
+def _concerns_peers(shape: PodShape, change: ClusterDelta) -> bool:
+    """Whether a change concerns pods, or nodes that group pods, by which a shape is placed."""
+    if not shape.has_peer_constraints:
+        return False
+    if change.changes_node:
+        return True
+    selectors = tuple(shape.peer_constraints.selectors)
+    return any(
+        _may_match(selector, pod.key, pod.labels) for pod in change.pods for selector in selectors
+    )
+
+
+def _may_match(selector: PodSelector, pod: Key, labels: Labels) -> bool:
+    """Whether a selector matches a pod; one that selects namespaces by labels selects all here."""
+    is_covered = selector.namespace_requirements is not None or pod.namespace in selector.namespaces
+    return is_covered and all(requirement.matches(labels) for requirement in selector.requirements)

@@ -1,0 +1,269 @@
+"""RunTimes: when the pods on nodes are expected to end.
+
+An expected end comes from the first of these sources that knows one:
+
+    1. activeDeadlineSeconds of the pod or of its Job
+    2. the annotation `phalanx.dev/expected-run-time` of the pod, its PodGroup or its Job
+    3. the median run time of earlier pods of the same owner, or else of the same template
+
+The first two are declared limits: a pending entity with such a limit may start in reserved room if
+it ends in time. A median only estimates when room becomes free. Pods of controllers that replace
+ended pods, and `restartPolicy: Always` pods without a declared limit, never end.
+
+Observations are collected and evaluated only when a plan needs them: without a waiting entity an
+observed pod costs one dictionary entry.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator
+from math import inf, isfinite
+from statistics import median
+from typing import NamedTuple
+
+from phalanx.api.batch import JobRunTime, parse_run_time
+from phalanx.api.core import Pod
+from phalanx.api.meta import Key, ObjectMeta, OwnerReference, parse_timestamp
+from phalanx.scheduler.cluster.pod_shape import shape_of
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.reservation.pod_ends import PodEnds
+
+#: The kinds of controllers that replace every pod that ends.
+REPLACING_OWNERS = frozenset(
+    {
+        "DaemonSet",
+        "Deployment",
+        "LeaderWorkerSet",
+        "ReplicaSet",
+        "ReplicationController",
+        "StatefulSet",
+    }
+)
+#: How many run times a median is taken from, and of how many owners and templates they are kept.
+_SAMPLES, _HISTORY_LIMIT = 32, 4096
+#: How many observations are evaluated between two yields.
+_PODS_PER_STEP = 1000
+
+
+class _PodOnNode(NamedTuple):
+    """A pod that occupies a node, observed or assumed since `since`."""
+
+    pod: Pod
+    node: str
+    since: float
+
+
+class RunTimes:
+    """What one scheduler knows about the run times of pods. Bounded by the pods on nodes."""
+
+    def __init__(self) -> None:
+        self.ends = PodEnds()
+        #: The pods that end and are on a node, and the changes that `update` has not applied yet.
+        self._pods: dict[Key, _PodOnNode] = {}
+        self._changed: dict[Key, _PodOnNode | None] = {}
+        self._jobs: dict[str, JobRunTime] = {}
+        self._job_uids: dict[Key, str] = {}
+        self._group_run_times: dict[Key, float] = {}
+        #: The pods whose end depends on a Job (by uid) or a PodGroup (by key).
+        self._dependents: dict[Hashable, dict[Key, None]] = {}
+        self._history: dict[Hashable, deque[float]] = {}
+        #: Whether a pod was observed since the last plan.
+        self.is_changed = False
+
+    def observe_pod(self, key: Key, pod: Pod | None, now: float) -> None:
+        """A pod was created, changed or (None) deleted."""
+        self.is_changed = True
+        if pod is not None and not pod.spec.node_name:
+            if key in self._changed or key in self._pods:
+                self._forget(key)
+        elif pod is not None and not pod.is_terminal:
+            since = self._known_since(key, pod, now)
+            self._changed[key] = _PodOnNode(pod, pod.spec.node_name, since)
+        else:
+            if pod is not None and pod.status.phase == "Succeeded":
+                self._remember(pod, now)
+            self._forget(key)
+
+    def assume_pod(self, key: Key, pod: Pod, node: str, *, now: float) -> None:
+        """A pod is about to be bound to a node."""
+        self._changed[key] = _PodOnNode(pod, node, now)
+
+    def observe_group(self, key: Key, meta: ObjectMeta | None) -> bool:
+        """A PodGroup was created, changed or (None) deleted; whether run times have changed."""
+        run_time = parse_run_time(meta.annotations) if meta else None
+        if self._group_run_times.get(key) == run_time:
+            return False
+        if run_time is None:
+            del self._group_run_times[key]
+        else:
+            self._group_run_times[key] = run_time
+        self._renew(key)
+        return True
+
+    def observe_job(self, key: Key, job: JobRunTime | None) -> bool:
+        """A Job was created, changed or (None) deleted; whether run times have changed."""
+        old_uid = self._job_uids.pop(key, "")
+        old = self._jobs.pop(old_uid, None)
+        if job is not None:
+            self._job_uids[key], self._jobs[job.uid] = job.uid, job
+        if old == job:
+            return False
+        self._renew(old_uid)
+        self._renew(job.uid if job else "")
+        return True
+
+    def update(self) -> Iterator[int]:
+        """Bring `ends` up to date; yields after some pods."""
+        changed, self._changed = self._changed, {}
+        for number, (key, on_node) in enumerate(changed.items(), 1):
+            self._remove(key)
+            end = self._expected_end(on_node) if on_node is not None else None
+            if on_node is not None and end is not None:
+                self._pods[key] = on_node
+                self.ends.set(key, on_node.node, shape_of(on_node.pod), end=end)
+                for dependency in _dependencies(on_node.pod):
+                    self._dependents.setdefault(dependency, {})[key] = None
+            if number % _PODS_PER_STEP == 0:
+                yield number
+
+    def declared_end(self, entity: Entity, now: float) -> float | None:
+        """Return until when all members will have ended if they start now; None if unknown."""
+        latest = now
+        for member in entity.members:
+            end = self._declared_end(member.pod, now)
+            if end is None or _is_replaced(member.pod):
+                return None
+            latest = max(latest, end)
+        return latest
+
+    def end_after(self, entity: Entity, start: float) -> float | None:
+        """Return when an entity that starts at a time ends: `inf` if unknown, None if never."""
+        ends = [self._end_of_pod(member.pod, start) for member in entity.members]
+        return None if None in ends else max(end for end in ends if end is not None)
+
+    def owner_of(self, key: Key) -> str:
+        """Name the owner of a pod that ends: `job/a`; without an owner, its group or itself."""
+        found = self._pods.get(key)
+        if found is None:
+            return f"pod/{key.name}"
+        if owner := _controller_of(found.pod):
+            return f"{owner.kind.lower()}/{owner.name}"
+        group = found.pod.group
+        return f"podgroup/{group.name}" if group else f"pod/{key.name}"
+
+    def _known_since(self, key: Key, pod: Pod, now: float) -> float:
+        """When a pod started, as its status says, or else when it was first seen on its node."""
+        if pod.status.start_time:
+            return parse_timestamp(pod.status.start_time)
+        known = self._changed.get(key) or self._pods.get(key)
+        if known is None or known.pod.metadata.uid != pod.metadata.uid:
+            return now
+        return known.since
+
+    def _forget(self, key: Key) -> None:
+        if key in self._pods:
+            self._changed[key] = None
+        else:
+            self._changed.pop(key, None)
+
+    def _remove(self, key: Key) -> None:
+        if (old := self._pods.pop(key, None)) is None:
+            return
+        self.ends.remove(key)
+        for dependency in _dependencies(old.pod):
+            dependents = self._dependents[dependency]
+            del dependents[key]
+            if not dependents:
+                del self._dependents[dependency]
+
+    def _renew(self, dependency: Hashable) -> None:
+        """The limit of a Job or PodGroup changed: evaluate its pods again."""
+        for key in self._dependents.get(dependency, ()):
+            self._changed.setdefault(key, self._pods[key])
+
+    def _expected_end(self, on_node: _PodOnNode) -> float | None:
+        """Return when a pod is expected to end: `inf` if unknown, None if never."""
+        pod = on_node.pod
+        if pod.metadata.deletion_timestamp:
+            return parse_timestamp(pod.metadata.deletion_timestamp)
+        return self._end_of_pod(pod, on_node.since)
+
+    def _end_of_pod(self, pod: Pod, since: float) -> float | None:
+        if _is_replaced(pod):
+            return None
+        declared = self._declared_end(pod, since)
+        if declared is not None:
+            return declared
+        if pod.spec.restart_policy == "Always":
+            return None
+        for source in _history_keys(pod):
+            if source in self._history:
+                return since + median(self._history[source])
+        return inf
+
+    def _declared_end(self, pod: Pod, since: float) -> float | None:
+        """Return the end that deadlines, or else annotations, declare; None if there are none."""
+        owner, ends = _controller_of(pod), list[float]()
+        job = self._jobs.get(owner.uid) if owner else None
+        if pod.spec.active_deadline_seconds is not None:
+            ends.append(since + pod.spec.active_deadline_seconds)
+        if job is not None and job.active_deadline_seconds is not None:
+            start = since if job.start_time is None else job.start_time
+            ends.append(start + job.active_deadline_seconds)
+        if ends:
+            return min(ends)
+        run_time = parse_run_time(pod.metadata.annotations)
+        if run_time is None and pod.group is not None:
+            run_time = self._group_run_times.get(pod.group)
+        if run_time is None and job is not None:
+            run_time = job.expected_run_time
+        return None if run_time is None else since + run_time
+
+    def _remember(self, pod: Pod, now: float) -> None:
+        """Keep the run time of a pod that succeeded, for the median."""
+        finished = [
+            parse_timestamp(status.state.terminated.finished_at)
+            for status in pod.status.container_statuses
+            if status.state.terminated and status.state.terminated.finished_at
+        ]
+        if not pod.status.start_time:
+            known = self._changed.get(pod.metadata.key) or self._pods.get(pod.metadata.key)
+            start = known.since if known else now
+        else:
+            start = parse_timestamp(pod.status.start_time)
+        seconds = max(finished, default=now) - start
+        if seconds <= 0 or not isfinite(seconds):
+            return
+        for source in _history_keys(pod):
+            samples = self._history.pop(source, None) or deque(maxlen=_SAMPLES)
+            samples.append(seconds)
+            self._history[source] = samples
+            if len(self._history) > _HISTORY_LIMIT:
+                del self._history[next(iter(self._history))]
+
+
+def _controller_of(pod: Pod) -> OwnerReference | None:
+    owners = pod.metadata.owner_references
+    return next((owner for owner in owners if owner.controller), owners[0] if owners else None)
+
+
+def _is_replaced(pod: Pod) -> bool:
+    """Whether the owner of a pod replaces it when it ends, so that its room never becomes free."""
+    return any(owner.kind in REPLACING_OWNERS for owner in pod.metadata.owner_references)
+
+
+def _dependencies(pod: Pod) -> Iterator[Hashable]:
+    """Yield the uid of the owner and the key of the PodGroup, on which the end may depend."""
+    if owner := _controller_of(pod):
+        yield owner.uid
+    if pod.group:
+        yield pod.group
+
+
+def _history_keys(pod: Pod) -> Iterable[Hashable]:
+    """Return under what a run time is kept: the owner, and the template."""
+    owner = _controller_of(pod)
+    images = tuple(container.image for container in pod.spec.containers)
+    template = (pod.metadata.namespace, owner.kind if owner else "", images, shape_of(pod))
+    return (owner.uid, template) if owner else (template,)

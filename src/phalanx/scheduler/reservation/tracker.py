@@ -1,0 +1,308 @@
+"""ReservationTracker: which waiting entities get a reservation, and what they keep from others.
+
+`SchedulerState` owns one. Between two cycles it plans again if something has changed:
+
+    refused ─▶ waits afterSeconds ─▶ eligible, in order ─▶ planner ─▶ reservations ─▶ holds
+
+The order is the priority, then the wait. An entity whose reservation stayed without an expected
+start and came no nearer for `maxHoldSeconds` has had its turn: it is ordered behind all that wait
+at that time. Reservations are planned in this order, each beside those before it, and a reservation
+keeps room only from entities behind its own in the same order: no two wait for each other.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from phalanx.api.batch import JobRunTime
+from phalanx.api.meta import Key, ObjectMeta, Ref
+from phalanx.scheduler.cluster.snapshot import Snapshot
+from phalanx.scheduler.decision import Binding, Decision, Placed, Waiting
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.plugins.reservation import ReservationArgs, ReservationMode
+from phalanx.scheduler.policy import Profiles
+from phalanx.scheduler.reservation.planner import ReservationPlanner, ReservationRequest
+from phalanx.scheduler.reservation.reservation import (
+    IMMINENT_SECONDS,
+    Reservation,
+    ReservationHolds,
+    ReservationOrder,
+)
+from phalanx.scheduler.reservation.run_times import RunTimes
+from phalanx.scheduler.search.solver import Steps
+
+#: How many entities a plan examines at most, and for how many seconds one is not examined again
+#: that cannot run even if all pods that end are gone.
+MAX_EXAMINED, INFEASIBLE_SECONDS = 32, 60.0
+#: Seconds until reservations are planned again although nothing has happened.
+MIN_PLAN_INTERVAL = 1.0
+
+
+class _WaitingEntity(NamedTuple):
+    """A refused entity, in the order of reservations, with the arguments of its profile."""
+
+    order: ReservationOrder
+    ready_since: float
+    args: ReservationArgs
+
+
+#: Returns the entity that waits under a name, as the queue has it; None if it does not wait.
+EntityLookup = Callable[[Ref, float], Entity | None]
+
+
+class ReservationTracker:
+    """The reservations of one scheduler."""
+
+    def __init__(self, profiles: Profiles) -> None:
+        self._profiles, self.run_times = profiles, RunTimes()
+        self.current: tuple[Reservation, ...] = ()
+        self._is_enabled = any(
+            policy.reservation.mode != ReservationMode.OFF for policy in profiles.policies.values()
+        )
+        #: The refused entities; until they have waited long enough they are in the heap.
+        self._waiting: dict[Ref, _WaitingEntity] = {}
+        self._patience: list[tuple[float, _WaitingEntity]] = []
+        self._eligible: list[_WaitingEntity] = []
+        #: When the last turn of an entity was over.
+        self._turns: dict[Ref, float] = {}
+        #: Until when an entity that cannot run is not examined again.
+        self._infeasible: dict[Ref, float] = {}
+        self._is_changed, self._next_time = False, float("inf")
+
+    # ---- what happens --------------------------------------------------------------------------
+
+    def observe_group(self, key: Key, meta: ObjectMeta | None) -> bool:
+        """A PodGroup was created, changed or (None) deleted; whether run times have changed."""
+        is_changed = self.run_times.observe_group(key, meta)
+        self._is_changed |= is_changed
+        return is_changed
+
+    def observe_job(self, key: Key, job: JobRunTime | None) -> bool:
+        """A Job was created, changed or (None) deleted; whether run times have changed."""
+        is_changed = self.run_times.observe_job(key, job)
+        self._is_changed |= is_changed
+        return is_changed
+
+    def observe_node(self) -> None:
+        """A node was added, changed or removed."""
+        self._infeasible.clear()
+        self._is_changed = True
+
+    def note_decision(self, entity: Entity, decision: Decision, now: float) -> bool:
+        """A decision was made; whether that ended a reservation."""
+        if isinstance(decision, Placed):
+            nodes = {pod: node for pod, _, node in decision.bindings}
+            for member in entity.members:
+                key = member.pod.metadata.key
+                if node := nodes.get(key):
+                    self.run_times.assume_pod(key, member.pod, node, now=now)
+            self._is_changed = True
+            return self._forget(entity.ref)
+        if not self._is_enabled:
+            return False
+        args = self._profiles.policy(entity).reservation
+        if args.mode == ReservationMode.OFF or not _lacks_room(decision):
+            return self._forget(entity.ref)
+        self._note_waiting(entity, args)
+        return False
+
+    def return_pods(self, pods: Iterable[Key], now: float) -> None:
+        """Bindings failed: the pods are on no node."""
+        for key in pods:
+            self.run_times.observe_pod(key, None, now)
+        self._is_changed = True
+
+    def _note_waiting(self, entity: Entity, args: ReservationArgs) -> None:
+        waiting = _WaitingEntity(self.order_of(entity), entity.ready_since, args)
+        if self._waiting.get(entity.ref) != waiting:
+            self._remove(entity.ref)
+            self._waiting[entity.ref] = waiting
+            heappush(self._patience, (entity.ready_since + args.patience, waiting))
+
+    def _forget(self, ref: Ref) -> bool:
+        """The entity no longer waits; whether it had a reservation."""
+        self._remove(ref)
+        self._turns.pop(ref, None)
+        kept = tuple(one for one in self.current if one.ref != ref)
+        is_reserved, self.current = len(kept) < len(self.current), kept
+        return is_reserved
+
+    def _remove(self, ref: Ref) -> None:
+        waiting = self._waiting.pop(ref, None)
+        if waiting is None:
+            return
+        at = bisect_left(self._eligible, waiting)
+        if self._eligible[at : at + 1] == [waiting]:
+            del self._eligible[at]
+
+    # ---- planning ------------------------------------------------------------------------------
+
+    def is_due(self, now: float) -> bool:
+        """Whether the reservations must be planned again."""
+        if self._patience and self._patience[0][0] <= now:
+            return True
+        is_needed = bool(self._eligible or self.current)
+        is_changed = self._is_changed or self.run_times.is_changed
+        return is_needed and (is_changed or now >= self._next_time)
+
+    def next_time(self) -> float | None:
+        """Return when the reservations must be planned again even if nothing happens."""
+        first = self._patience[0][0] if self._patience else float("inf")
+        soonest = min(first, self._next_time if self._eligible else float("inf"))
+        return None if soonest == float("inf") else soonest
+
+    def plan(self, snapshot: Snapshot, lookup: EntityLookup, now: float) -> Steps[bool]:
+        """Plan all reservations again; whether others may now use more room than before."""
+        yield from self.run_times.update()
+        before, self._is_changed, self.run_times.is_changed = self.current, False, False
+        self._promote(now)
+        self._end_turns(now)
+        planner = ReservationPlanner(snapshot, self.run_times, now)
+        try:
+            found = yield from self._plan_in_order(planner, lookup, now)
+        finally:
+            planner.close()
+        self.current = tuple(found)
+        self._next_time = min((self._review_time(one, now) for one in found), default=float("inf"))
+        return any(_frees_room(old, found) for old in before)
+
+    def restore(self, found: Sequence[Reservation], turns: Sequence[tuple[Ref, float]]) -> bool:
+        """Set reservations that were planned before; whether others may now use more room."""
+        before, self.current, self._turns = self.current, tuple(found), dict(turns)
+        return any(_frees_room(old, found) for old in before)
+
+    def _promote(self, now: float) -> None:
+        """Entities that have waited long enough become eligible."""
+        while self._patience and self._patience[0][0] <= now:
+            _, waiting = heappop(self._patience)
+            if self._waiting.get(waiting.order.ref) is waiting:
+                insort(self._eligible, waiting)
+
+    def _end_turns(self, now: float) -> None:
+        """Order entities behind the others that wait if their reservation comes no nearer."""
+        for one in self.current:
+            waiting = self._waiting.get(one.ref)
+            if waiting is None or one.expected_start is not None:
+                continue
+            if now - one.progress_at >= waiting.args.max_hold_seconds:
+                self._turns[one.ref] = now
+                self._remove(one.ref)
+                order = one.order._replace(since=now)
+                waiting = waiting._replace(order=order)
+                self._waiting[one.ref] = waiting
+                insort(self._eligible, waiting)
+
+    def _plan_in_order(
+        self, planner: ReservationPlanner, lookup: EntityLookup, now: float
+    ) -> Steps[list[Reservation]]:
+        previous = {one.order: one for one in self.current}
+        found: list[Reservation] = []
+        levels: set[int] = set()
+        examined = 0
+        for waiting in list(self._eligible):
+            order, mode = waiting.order, waiting.args.mode
+            limit = waiting.args.depth if mode == ReservationMode.CONSERVATIVE else MAX_EXAMINED
+            if len(found) >= limit or examined >= MAX_EXAMINED:
+                break
+            if mode == ReservationMode.EASY and order.negated_priority in levels:
+                continue
+            if self._infeasible.get(order.ref, now) > now:
+                continue
+            entity = lookup(order.ref, now)
+            if entity is None or entity.ready_since != waiting.ready_since:
+                self._forget(order.ref)
+                continue
+            examined += 1
+            policy, old = self._profiles.policy(entity), previous.get(order)
+            made = yield from planner.plan(ReservationRequest(entity, order, policy, previous=old))
+            if made is None:
+                self._infeasible[order.ref] = now + INFEASIBLE_SECONDS
+                continue
+            found.append(made)
+            levels.add(order.negated_priority)
+            if mode == ReservationMode.STRICT:
+                break
+        return found
+
+    def _review_time(self, one: Reservation, now: float) -> float:
+        """Return when a reservation must be planned again even if nothing happens."""
+        waiting, start = self._waiting.get(one.ref), one.expected_start
+        if start is not None:
+            time = start - (0 if one.is_imminent(now) else IMMINENT_SECONDS)
+        else:
+            time = one.progress_at + (waiting.args.max_hold_seconds if waiting else 0)
+        return max(time, now + MIN_PLAN_INTERVAL)
+
+    # ---- what is kept --------------------------------------------------------------------------
+
+    @property
+    def turns(self) -> tuple[tuple[Ref, float], ...]:
+        """The entities whose last turn is over, and since when."""
+        return tuple(self._turns.items())
+
+    def order_of(self, entity: Entity) -> ReservationOrder:
+        """Return the position of an entity in the order of reservations."""
+        since = max(entity.ready_since, self._turns.get(entity.ref, entity.ready_since))
+        return ReservationOrder(-entity.priority, since, entity.ref)
+
+    def entities_to_nominate(self, snapshot: Snapshot, now: float) -> list[Ref]:
+        """Return the entities that are about to start and are not nominated for their nodes yet."""
+        return [
+            one.ref
+            for one in self.current
+            if one.is_imminent(now) and not _is_nominated(one, snapshot)
+        ]
+
+    def holds_for(self, entity: Entity, snapshot: Snapshot, now: float) -> ReservationHolds | None:
+        """Return what the reservations keep from an entity that is about to be decided."""
+        if not self.current:
+            return None
+        order = self.order_of(entity)
+        own = nominated = tuple[Binding, ...]()
+        before: list[Reservation] = []
+        behind: list[Reservation] = []
+        for one in self.current:
+            if one.ref == entity.ref:
+                own, nominated = one.bindings, one.bindings if one.is_imminent(now) else ()
+            elif not _is_nominated(one, snapshot):
+                (before if one.order < order else behind).append(one)
+        for _ in self.run_times.update() if before else ():
+            pass
+        end = self.run_times.declared_end(entity, now) if before else None
+        if end is not None:
+            before = [
+                one
+                for one in before
+                if one.is_strict or one.expected_start is None or one.expected_start < end
+            ]
+        avoided = [one for one in behind if not one.is_strict]
+        return ReservationHolds(
+            before, self.run_times.ends, own=own, nominated=nominated, avoided=avoided
+        )
+
+
+def _lacks_room(decision: Decision) -> bool:
+    """Whether an entity waits for room, and not for an edit or for its victims to terminate."""
+    return isinstance(decision, Waiting) and decision.lacks_quorum
+
+
+def _is_nominated(reservation: Reservation, snapshot: Snapshot) -> bool:
+    """Whether the nominations of the reserved pods keep the room already."""
+    return all(pod in snapshot.nominations for pod, _, _ in reservation.bindings)
+
+
+def _frees_room(old: Reservation, found: Sequence[Reservation]) -> bool:
+    """Whether the successor of a reservation keeps less, or keeps it for later."""
+    new = next((one for one in found if one.ref == old.ref), None)
+    if new is None or new.order != old.order:
+        return True
+    was, start = old.expected_start, new.expected_start
+    if start is not None and (was is None or start > was):
+        return True
+    kept = {(node, resource): amount for node, resource, amount in new.kept}
+    return any(
+        amount > max(kept.get((node, resource), 0), 0) for node, resource, amount in old.kept
+    )

@@ -1,0 +1,324 @@
+"""Which devices claims get: recorded order, constraints, shares, counters; and brute force."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations, product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.api.dynamic_resources import ResourceClaimSpec, ResourceSlice
+from phalanx.api.wire import Object
+from phalanx.scheduler.devices import allocator
+from phalanx.scheduler.devices.allocator import (
+    AllocationLimit,
+    NodeDevices,
+    allocate_claims,
+    build_allocation,
+)
+from phalanx.scheduler.devices.inventory import DeviceId, DeviceInventory
+from phalanx.scheduler.devices.requests import build_requests
+from phalanx.scheduler.devices.usage import DeviceUsage, DeviceUse
+from tests.scheduler.device_builders import (
+    DRIVER,
+    claim_spec,
+    device,
+    device_class,
+    exactly,
+    gpus,
+    resource_slice,
+)
+
+NUMA = {"matchAttribute": f"{DRIVER}/numa"}
+DISTINCT = {"distinctAttribute": f"{DRIVER}/numa"}
+
+
+def inventory(*slices: ResourceSlice) -> DeviceInventory:
+    found = DeviceInventory()
+    for one in slices:
+        found.update_slice(one.metadata.name, one)
+    found.update_class("gpu", device_class())
+    large = f'device.capacity["{DRIVER}"].memory.compareTo(quantity("40Gi")) >= 0'
+    found.update_class("large", device_class("large", large))
+    found.update_class(
+        "nic", device_class("nic", f'device.attributes["{DRIVER}"].?kind.orValue("") == "nic"')
+    )
+    return found
+
+
+def allocate(
+    devices: Sequence[Object],
+    *specs: ResourceClaimSpec,
+    used: Sequence[str] = (),
+    shares: Sequence[DeviceUse] = (),
+    **slice_fields: Any,
+) -> list[list[str]] | None:
+    """The names of the devices that each claim gets on node n1."""
+    found = inventory(resource_slice("n1", devices, **slice_fields))
+    usage = DeviceUsage()
+    usage.add([DeviceUse(DeviceId(DRIVER, "n1", name)) for name in used])
+    usage.add(shares)
+    claims = [build_requests(one, found) for one in specs]
+    assert not any(claim.problem for claim in claims)
+    choices = allocate_claims(claims, NodeDevices(found, "n1", lambda reach: True), found, usage)
+    if choices is None:
+        return None
+    return [[choice.device.id.device for choice in claim] for claim in choices]
+
+
+def test_first_free_device_is_taken() -> None:
+    assert allocate(gpus(3), claim_spec(), used=["gpu-0"]) == [["gpu-1"]]
+
+
+def test_two_claims_never_get_one_device() -> None:
+    assert allocate(gpus(2), claim_spec(), claim_spec()) == [["gpu-0"], ["gpu-1"]]
+    assert allocate(gpus(1), claim_spec(), claim_spec()) is None
+
+
+def test_exact_count_needs_as_many_devices() -> None:
+    assert allocate(gpus(3), claim_spec(exactly(count=2))) == [["gpu-0", "gpu-1"]]
+    assert allocate(gpus(3), claim_spec(exactly(count=2)), used=["gpu-0", "gpu-2"]) is None
+
+
+def test_all_takes_every_device_or_none() -> None:
+    every = claim_spec(exactly(allocationMode="All"))
+    assert allocate(gpus(3), every) == [["gpu-0", "gpu-1", "gpu-2"]]
+    assert allocate(gpus(3), every, used=["gpu-1"]) is None
+    assert allocate([], every) is None
+
+
+def test_all_fails_while_a_pool_of_the_node_is_incomplete() -> None:
+    found = inventory(
+        resource_slice("n1", gpus(1)),
+        resource_slice("n1", gpus(1), name="other", pool="p2", slices=2),
+    )
+    claims = [build_requests(claim_spec(exactly(allocationMode="All")), found)]
+    devices = NodeDevices(found, "n1", lambda reach: True)
+    assert allocate_claims(claims, devices, found, DeviceUsage()) is None
+
+
+def test_all_fails_if_a_selected_device_is_tainted() -> None:
+    tainted = device("b", taints=[{"key": "x", "effect": "NoSchedule"}])
+    assert allocate([device("a"), tainted], claim_spec(exactly(allocationMode="All"))) is None
+
+
+def test_first_alternative_that_can_be_had_is_taken() -> None:
+    request = {
+        "name": "gpu",
+        "firstAvailable": [
+            {"name": "big", "deviceClassName": "large"},
+            {"name": "pair", "deviceClassName": "gpu", "count": 2},
+        ],
+    }
+    small = [device(f"s{n}", capacity={"memory": "16Gi"}) for n in range(2)]
+    big = device("b", capacity={"memory": "80Gi"})
+    assert allocate([*small, big], claim_spec(request)) == [["b"]]
+    assert allocate(small, claim_spec(request)) == [["s0", "s1"]]
+    assert allocate([*small, big], claim_spec(request), used=["b", "s0"]) is None
+
+
+def test_devices_of_requests_agree_in_an_attribute() -> None:
+    devices = [
+        device("gpu-0", attributes={"numa": 0}),
+        device("gpu-1", attributes={"numa": 1}),
+        device("nic-1", attributes={"numa": 1, "kind": "nic"}),
+    ]
+    nic = {"name": "nic", "exactly": {"deviceClassName": "nic", "count": 1}}
+    constraint = {"requests": ["gpu", "nic"], **NUMA}
+    assert allocate(devices, claim_spec(exactly(), nic, constraints=[constraint])) == [
+        ["gpu-1", "nic-1"]
+    ]
+
+
+def test_devices_differ_in_a_distinct_attribute() -> None:
+    devices = [device(f"g{n}", attributes={"numa": n // 2}) for n in range(4)]
+    assert allocate(devices, claim_spec(exactly(count=2), constraints=[DISTINCT])) == [["g0", "g2"]]
+    assert allocate(devices, claim_spec(exactly(count=3), constraints=[DISTINCT])) is None
+
+
+def test_device_without_the_attribute_does_not_qualify() -> None:
+    devices = [device("plain"), device("g0", attributes={"numa": 0})]
+    assert allocate(devices, claim_spec(constraints=[NUMA])) == [["g0"]]
+
+
+def test_admin_access_ignores_other_claims_and_keeps_nothing_from_them() -> None:
+    watch = claim_spec(exactly("watch", adminAccess=True))
+    assert allocate(gpus(1), watch, claim_spec(), used=[]) == [["gpu-0"], ["gpu-0"]]
+    assert allocate(gpus(1), watch, used=["gpu-0"]) == [["gpu-0"]]
+
+
+def memory(amount: str) -> Object:
+    return exactly(capacity={"requests": {"memory": amount}})
+
+
+def test_shareable_device_is_shared_until_its_capacity_is_used_up() -> None:
+    shared = [device("s", allowMultipleAllocations=True, capacity={"memory": "10Gi"})]
+    four = claim_spec(memory("4Gi"))
+    assert allocate(shared, four, four) == [["s"], ["s"]]
+    assert allocate(shared, four, four, four) is None
+    share = DeviceUse(DeviceId(DRIVER, "n1", "s"), {"memory": 7 * 1024**3})  # type: ignore[dict-item]
+    assert allocate(shared, four, shares=[share]) is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "wanted", "consumed"),
+    [
+        ({"default": "2Gi"}, None, "2Gi"),
+        ({"validValues": ["1Gi", "4Gi"]}, "2Gi", "4Gi"),
+        ({"validValues": ["1Gi"]}, "2Gi", None),
+        ({"validRange": {"min": "2Gi"}}, "1Gi", "2Gi"),
+        ({"validRange": {"min": "1Gi", "step": "2Gi"}}, "2Gi", "3Gi"),
+        ({"validRange": {"min": "1Gi", "max": "4Gi"}}, "5Gi", None),
+        (None, None, "10Gi"),
+    ],
+)
+def test_share_follows_the_request_policy(
+    policy: Object | None, wanted: str | None, consumed: str | None
+) -> None:
+    capacity = {"value": "10Gi", **({"requestPolicy": policy} if policy else {})}
+    found = inventory(
+        resource_slice(
+            "n1", [device("s", allowMultipleAllocations=True, capacity={"memory": capacity})]
+        )
+    )
+    claim = build_requests(claim_spec(memory(wanted) if wanted else exactly()), found)
+    choices = allocate_claims(
+        [claim], NodeDevices(found, "n1", lambda reach: True), found, DeviceUsage()
+    )
+    if consumed is None:
+        assert choices is None
+        return
+    assert choices is not None
+    (result,) = build_allocation(claim, choices[0])["devices"]["results"]
+    assert result["consumedCapacity"] == {"memory": consumed}
+
+
+def test_request_names_a_capacity_that_the_device_must_have() -> None:
+    devices = [
+        device("small", capacity={"memory": "8Gi"}),
+        device("big", capacity={"memory": "80Gi"}),
+    ]
+    assert allocate(devices, claim_spec(memory("40Gi"))) == [["big"]]
+    assert allocate([device("none")], claim_spec(memory("1Gi"))) is None
+    shared = [device("s", allowMultipleAllocations=True, capacity={"cores": "4"})]
+    assert allocate(shared, claim_spec(memory("1Gi"))) is None
+
+
+def test_devices_fit_while_the_shared_counters_of_the_pool_last() -> None:
+    def part(name: str, slots: str) -> Object:
+        counters = [{"counterSet": "card", "counters": {"slots": {"value": slots}}}]
+        return device(name, consumesCounters=counters)
+
+    devices = [part("half-0", "4"), part("half-1", "4"), part("whole", "8")]
+    counters = [{"name": "card", "counters": {"slots": {"value": "8"}}}]
+    one = claim_spec()
+    assert allocate(devices, one, one, sharedCounters=counters) == [["half-0"], ["half-1"]]
+    assert allocate(devices, one, used=["whole"], sharedCounters=counters) is None
+    assert allocate(devices, one, one, one, sharedCounters=counters) is None
+
+
+def test_long_search_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocator, "MAX_STEPS", 50)
+    devices = [device(f"g{n}", attributes={"numa": n, "odd": n}) for n in range(12)]
+    impossible = claim_spec(exactly(count=4), constraints=[NUMA, {**DISTINCT}])
+    with pytest.raises(AllocationLimit):
+        allocate(devices, impossible)
+
+
+def test_interchangeable_devices_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocator, "MAX_STEPS", 200)
+    assert allocate(gpus(16), claim_spec(exactly(count=8)), claim_spec(exactly(count=9))) is None
+
+
+def test_missing_class_and_too_many_devices_are_problems() -> None:
+    found = inventory()
+    missing = {"name": "x", "exactly": {"deviceClassName": "none", "count": 1}}
+    assert build_requests(claim_spec(missing), found).problem == (
+        "request x: device class none does not exist"
+    )
+    assert "exceed the limit" in build_requests(claim_spec(exactly(count=33)), found).problem
+
+
+def test_allocation_restricts_nodes_by_all_selectors() -> None:
+    def selector(key: str) -> Object:
+        terms = [{"matchExpressions": [{"key": key, "operator": "Exists"}]}]
+        return {"nodeSelectorTerms": terms}
+
+    found = inventory(
+        resource_slice("", [device("a")], pool="p1", nodeSelector=selector("rack")),
+        resource_slice("", [device("b")], pool="p2", nodeSelector=selector("zone")),
+        resource_slice("", [device("c")], pool="p3", allNodes=True),
+    )
+    claim = build_requests(claim_spec(exactly(count=3)), found)
+    devices = NodeDevices(found, "n1", lambda reach: True)
+    choices = allocate_claims([claim], devices, found, DeviceUsage())
+    assert choices is not None
+    (term,) = build_allocation(claim, choices[0])["nodeSelector"]["nodeSelectorTerms"]
+    assert [one["key"] for one in term["matchExpressions"]] == ["rack", "zone"]
+    only_all = build_requests(
+        claim_spec(), inventory(resource_slice("", gpus(1), pool="p", allNodes=True))
+    )
+    assert only_all.is_countable
+
+
+# ---- brute force ---------------------------------------------------------------------------------
+
+DEVICES = st.lists(
+    st.builds(
+        lambda numa, kind: {"numa": numa, "kind": kind},
+        st.sampled_from([0, 1, None]),
+        st.sampled_from(["gpu", "nic"]),
+    ),
+    max_size=5,
+)
+REQUESTS = st.lists(
+    st.tuples(st.sampled_from(["gpu", "nic", "any"]), st.integers(1, 3)), min_size=1, max_size=2
+)
+CONSTRAINTS = st.sampled_from([None, "match", "distinct"])
+
+
+def brute_force(
+    devices: Sequence[Object], used: set[int], requests: Sequence[tuple[str, int]], how: str | None
+) -> bool:
+    """Whether some choice of devices satisfies everything."""
+    free = [n for n in range(len(devices)) if n not in used]
+    options = [
+        list(combinations([n for n in free if kind in ("any", devices[n]["kind"])], count))
+        for kind, count in requests
+    ]
+    for chosen in product(*options):
+        picked = [n for part in chosen for n in part]
+        values = [devices[n]["numa"] for n in picked]
+        if len(set(picked)) < len(picked) or (how and None in values):
+            continue
+        if how == "match" and len(set(values)) > 1:
+            continue
+        if how == "distinct" and len(set(values)) < len(values):
+            continue
+        return True
+    return False
+
+
+@given(DEVICES, st.sets(st.integers(0, 4)), REQUESTS, CONSTRAINTS)
+def test_allocator_finds_devices_exactly_if_there_are_some(
+    devices: list[Object], used: set[int], requests: list[tuple[str, int]], how: str | None
+) -> None:
+    published = [
+        device(f"d{n}", attributes={k: v for k, v in one.items() if v is not None})
+        for n, one in enumerate(devices)
+    ]
+    asked = []
+    for number, (kind, count) in enumerate(requests):
+        expression = f'device.attributes["{DRIVER}"].kind == "{kind}"'
+        selectors = [] if kind == "any" else [{"cel": {"expression": expression}}]
+        asked.append(exactly(f"r{number}", count, selectors=selectors))
+    constraints = {None: [], "match": [NUMA], "distinct": [DISTINCT]}[how]
+    found = allocate(
+        published,
+        claim_spec(*asked, constraints=constraints),
+        used=[f"d{n}" for n in used if n < len(devices)],
+    )
+    assert (found is not None) == brute_force(devices, used, requests, how)

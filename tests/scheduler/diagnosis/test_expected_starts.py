@@ -1,0 +1,109 @@
+"""When waiting entities are expected to start, from the objects alone."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from phalanx.api.meta import Condition, Ref, composite_pod_group_ref, pod_group_ref, timestamp
+from phalanx.api.scheduling import RESERVED
+from phalanx.scheduler.diagnosis.expected_starts import (
+    ExpectedStart,
+    describe_seconds,
+    expected_starts,
+)
+from phalanx.scheduler.diagnosis.what_if import ForecastVerdict, forecast
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects
+from tests.scheduler.builders import composite, gang, key, node
+from tests.scheduler.reservation.virtual_scheduler import ending_pod, job_owner
+
+NOW = 1000.0
+RUNNING = [
+    ending_pod("a-0", on="n0", seconds=600, owner=job_owner("a"), started=timestamp(NOW - 60)),
+    ending_pod("b-0", on="n1", seconds=1200, owner=job_owner("b"), started=timestamp(NOW - 480)),
+]
+
+
+def cluster(*groups: str, size: int = 2) -> ClusterObjects:
+    """Three nodes, two of them busy, and gangs that wait."""
+    pods = [ending_pod(f"{name}-{n}", name, seconds=300) for name in groups for n in range(size)]
+    return ClusterObjects(
+        nodes=[node(f"n{n}") for n in range(3)],
+        groups=[gang(name, size) for name in groups],
+        pods=[*RUNNING, *pods],
+    )
+
+
+def test_starts_are_planned_one_after_the_other() -> None:
+    starts = expected_starts(cluster("first", "second"), now=NOW)
+    assert [starts[Ref("PodGroup", *key(name))].time for name in ("first", "second")] == [
+        NOW + 540,
+        NOW + 840,
+    ]
+
+
+def test_start_names_what_must_end() -> None:
+    start = expected_starts(cluster("g", size=3), now=NOW)[pod_group_ref(key("g"))]
+    assert start.describe(NOW) == "expected in 12 min, when job/b and job/a end"
+    assert replace_reserved(start).describe(NOW) == (
+        "reserved; expected in 12 min, when job/b and job/a end"
+    )
+
+
+def replace_reserved(start: ExpectedStart) -> ExpectedStart:
+    return ExpectedStart(start.time, start.waits_for, is_reserved=True)
+
+
+def test_condition_of_the_group_says_whether_nodes_are_reserved() -> None:
+    objects = cluster("g")
+    (group,) = objects.groups
+    status = replace(group.status, conditions=(Condition(RESERVED, "True", "StartExpected"),))
+    reserved = ClusterObjects(
+        nodes=objects.nodes, groups=[replace(group, status=status)], pods=objects.pods
+    )
+    assert expected_starts(reserved, now=NOW)[pod_group_ref(key("g"))].is_reserved
+    assert not expected_starts(objects, now=NOW)[pod_group_ref(key("g"))].is_reserved
+
+
+def test_entity_that_can_never_run_has_no_expected_start() -> None:
+    assert expected_starts(cluster("g", size=4), now=NOW) == {}
+
+
+def test_entity_that_fits_is_expected_now() -> None:
+    start = expected_starts(cluster("g", size=1), now=NOW)[pod_group_ref(key("g"))]
+    assert (start.time, start.describe(NOW)) == (NOW, "expected now")
+
+
+def test_unknown_end_makes_the_start_unknown() -> None:
+    pods = [ending_pod("r", on="n0"), ending_pod("g-0", "g")]
+    objects = ClusterObjects(nodes=[node("n0")], groups=[gang("g", 1)], pods=pods)
+    start = expected_starts(objects, now=NOW)[pod_group_ref(key("g"))]
+    assert start.describe(NOW) == "expected start unknown, when pod/r ends"
+
+
+def test_tree_of_groups_has_one_expected_start() -> None:
+    pods = [ending_pod(f"{name}-0", name) for name in ("left", "right")]
+    objects = ClusterObjects(
+        nodes=[node("n0"), node("n1")],
+        groups=[
+            composite("tree", 2),
+            gang("left", 1, parent="tree"),
+            gang("right", 1, parent="tree"),
+        ],
+        pods=[RUNNING[0], *pods],
+    )
+    starts = expected_starts(objects, now=NOW)
+    assert starts[composite_pod_group_ref(key("tree"))].time == NOW + 540
+
+
+def test_forecast_of_a_gang_that_waits_has_its_expected_start() -> None:
+    subjects = [pod_group_ref(key("g")), pod_group_ref(key("h"))]
+    one, other = forecast(subjects, cluster("g", "h"), now=NOW)
+    assert one.verdict is other.verdict is ForecastVerdict.WAITS
+    assert one.expected is not None
+    assert one.expected.time == NOW + 540
+    (fits,) = forecast([pod_group_ref(key("g"))], cluster("g", size=1), now=NOW)
+    assert fits.expected is None
+
+
+def test_times_are_rounded_as_people_say_them() -> None:
+    assert [describe_seconds(value) for value in (40, 720, 7300)] == ["40 s", "12 min", "2.0 h"]
