@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from phalanx import logs
@@ -34,7 +34,7 @@ from phalanx.controllers.scheduling.decision_log import DecisionLog
 from phalanx.controllers.scheduling.exact_solver import AsyncSolver
 from phalanx.controllers.scheduling.scheduler import Scheduler
 from phalanx.randomness import Random
-from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES, Profiles, apply_feature_gates
+from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles, apply_feature_gates
 from phalanx.server.security.users import authenticated_user, node_user, service_account_user
 
 LOG = logs.component("components")
@@ -50,11 +50,14 @@ _PROCESS_NODES_USER = authenticated_user("system:phalanx:process-nodes")
 _SERVICE_ACCOUNTS = {
     "composite-groups": "composite-group-controller",
     "garbage": "generic-garbage-collector",
+    "persistentvolume-binder": "persistent-volume-binder",
     "podgc": "pod-garbage-collector",
     "replica-groups": "replica-group-controller",
     "resourceclaim": "resource-claim-controller",
     "role-aggregation": "clusterrole-aggregation-controller",
+    "root-ca-certificate-publisher": "root-ca-cert-publisher",
     "serviceaccount": "service-account-controller",
+    "simulated-provisioner": "simulated-provisioner",
     "ttl": "ttl-after-finished-controller",
 }
 
@@ -66,7 +69,9 @@ class ComponentConfig:
     `without` names components to leave out ("nodes", "scheduler", "controllers"). `kinds` are the
     kinds that the server serves. `stage_rules` say how long simulated pods start, run and stop.
     With a `host` the nodes run the pods' commands as processes instead of simulating them. The
-    scheduler writes its decisions to the `decision_log`.
+    scheduler writes its decisions to the `decision_log`. An unexpected exception of a component is
+    raised (`raise_errors`), as tests and simulations need it, or contained. `load_root_ca` returns
+    the certificate authority of the server, which is then published in every namespace.
     """
 
     nodes: Sequence[SimulatedNode] = ()
@@ -79,6 +84,8 @@ class ComponentConfig:
     basic_workloads: bool = True
     stage_rules: Sequence[StageRule] = ()
     host: ProcessHost | None = None
+    raise_errors: bool = True
+    load_root_ca: Callable[[], Awaitable[str]] | None = None
 
 
 class Components:
@@ -98,13 +105,18 @@ class Components:
     async def running(self) -> AsyncIterator[None]:
         """Run all components while the context lasts; if one fails, the context fails.
 
-        The context is entered once all caches are filled, so that every request made inside it is
-        acted upon at once.
+        A component fails only if its client raises unexpected exceptions instead of containing
+        them (`client/error_containment.py`). The context is entered once all caches are filled, so
+        that every request made inside it is acted upon at once.
         """
-        informers = Informers(self._client_for(_INFORMER_USER), self._random)
+        client = self._client_for(_INFORMER_USER)
+        informers = Informers(client, self._random)
         async with asyncio.TaskGroup() as group:
-            runnables = [informers.run, *await self._build_runnables(informers)]
-            tasks = [group.create_task(run()) for run in runnables]
+            runnables = [("informers", informers.run), *await self._build_runnables(informers)]
+            tasks = [
+                group.create_task(client.errors.keep_running(run, LOG, controller=name))
+                for name, run in runnables
+            ]
             try:
                 await informers.wait_for_sync()
                 LOG.debug("caches synced", runnables=len(runnables))
@@ -113,8 +125,9 @@ class Components:
                 for task in tasks:
                     task.cancel()
 
-    async def _build_runnables(self, informers: Informers) -> list[Runnable]:
-        runnables: list[Runnable] = []
+    async def _build_runnables(self, informers: Informers) -> list[tuple[str, Runnable]]:
+        """Build the components; returns what to run, with the name of its component."""
+        runnables: list[tuple[str, Runnable]] = []
         config = self._config
         if "nodes" not in config.without:
             nodes = HostedNodePool(
@@ -128,8 +141,9 @@ class Components:
                 host=config.host,
                 node_client=lambda name: self._client_for(node_user(name)),
             )
-            await nodes.register()
-            runnables.append(nodes.run)
+            for name in await nodes.register():
+                LOG.warning("existing Node is not ours: not touched", kind="Node", key=name)
+            runnables.append(("nodes", nodes.run))
         if "scheduler" not in config.without:
             scheduler = Scheduler(
                 self._client_for(_SCHEDULER_USER),
@@ -140,10 +154,11 @@ class Components:
                 decision_log=config.decision_log,
                 solver=config.solver,
             )
-            runnables.append(scheduler.run)
+            runnables.append(("scheduler", scheduler.run))
         if "controllers" not in config.without:
             for row in ControllerSelection().select(is_foreign=False):
-                runnables += build_controllers(self._controller_context(row.name, informers), [row])
+                built = build_controllers(self._controller_context(row.name, informers), [row])
+                runnables += [(row.name, run) for run in built]
         return runnables
 
     def _controller_context(self, name: str, informers: Informers) -> ControllerContext:
@@ -158,4 +173,5 @@ class Components:
             gates=config.gates,
             kinds=kinds,
             basic_workloads=config.basic_workloads,
+            load_root_ca=config.load_root_ca,
         )

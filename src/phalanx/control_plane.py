@@ -16,6 +16,8 @@ from phalanx.clock import Clock
 from phalanx.components import ComponentConfig, Components
 from phalanx.randomness import Random
 from phalanx.server.app import Server
+from phalanx.server.event_expiry import EVENT_TTL
+from phalanx.server.health import NO_SCHEDULER
 from phalanx.server.security.authorization import MASTERS, Tokens
 from phalanx.store.kv import Store
 
@@ -32,10 +34,21 @@ class ControlPlane:
         random: Random,
         config: ComponentConfig = _DEFAULT_CONFIG,
         tokens: Tokens | None = None,
+        *,
+        event_ttl: float = EVENT_TTL,
     ) -> None:
         self.server = Server(
-            store, clock, random, kinds=config.kinds, tokens=tokens, gates=config.gates
+            store,
+            clock,
+            random,
+            kinds=config.kinds,
+            tokens=tokens,
+            gates=config.gates,
+            event_ttl=event_ttl,
         )
+        self._raise_errors, self._is_running = config.raise_errors, False
+        if "scheduler" not in config.without:
+            self.server.health.add_readiness_check("scheduler", self._check_scheduler)
         self._components, self._store = (
             Components(self._client_for, clock, random, config=config),
             store,
@@ -46,12 +59,20 @@ class ControlPlane:
         return self._client_for(UserInfo(name, (MASTERS,)))
 
     def _client_for(self, user: UserInfo) -> Client:
-        return Client(InProcessTransport(self.server.handle, user), self.server.metrics)
+        transport = InProcessTransport(self.server.handle, user)
+        return Client(transport, self.server.metrics, raise_errors=self._raise_errors)
+
+    def _check_scheduler(self) -> str:
+        return "" if self._is_running else NO_SCHEDULER
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run server and components while the context lasts; if one fails, the context fails."""
         await self.server.start()
         async with self._components.running():
-            yield
+            self._is_running = True
+            try:
+                yield
+            finally:
+                self._is_running = False
         await self._store.close()

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from phalanx.api.conform import Malformed
 from phalanx.api.conversion.hub import hub_kind, to_hub
 from phalanx.api.core import Node, Pod, Service
 from phalanx.api.defaults.registry import apply_defaults
@@ -50,7 +49,8 @@ from phalanx.api.meta import (
     pod_ref,
     timestamp,
 )
-from phalanx.api.policy import PodDisruptionBudget
+from phalanx.api.normalization import Malformed
+from phalanx.api.other_kinds import PodDisruptionBudget
 from phalanx.api.scheduling import (
     SYSTEM_PRIORITY_CLASSES,
     CompositePodGroup,
@@ -58,9 +58,9 @@ from phalanx.api.scheduling import (
     Workload,
 )
 from phalanx.api.schema import schema
+from phalanx.api.scheme import DEVICE_KINDS, struct_of
 from phalanx.api.wire import Object
 from phalanx.scheduler.cluster.group_tree import group_ref
-from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES, Profiles
 from phalanx.scheduler.configuration.scheduler_configuration import (
     SchedulerConfiguration,
     parse_configuration,
@@ -86,7 +86,8 @@ from phalanx.scheduler.diagnosis.what_if import (
 )
 from phalanx.scheduler.explain import Explanation, explain
 from phalanx.scheduler.plugins.plugin import Plugin
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects
+from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 from phalanx.scheduler.search.solver import SolverFunction, no_solver
 
 __all__ = [
@@ -415,6 +416,10 @@ class _Decoder:
             POD: _by_key(objects.pods),
             SERVICE: _by_key(objects.services),
             POD_DISRUPTION_BUDGET: _by_key(objects.budgets),
+            **{
+                kind: _by_key(one for one in objects.devices if isinstance(one, _STRUCTS[kind]))
+                for kind in DEVICE_KINDS
+            },
             WORKLOAD: _by_key(cluster.workloads),
         }
 
@@ -433,6 +438,7 @@ class _Decoder:
             services=tuple(self._by_kind[SERVICE].values()),
             namespaces=self._namespaces,
             budgets=tuple(self._by_kind[POD_DISRUPTION_BUDGET].values()),
+            devices=tuple(one for kind in DEVICE_KINDS for one in self._by_kind[kind].values()),
             evicting=self._cluster.objects.evicting,
         )
         return replace(
@@ -469,7 +475,7 @@ class _Decoder:
     def _complete_manifest(self, kind: Kind, item: Object) -> Object:
         """Do what the API server does when it creates an object, as far as scheduling reads it."""
         manifest = deepcopy(item)
-        schema(kind.schema).conform(manifest)
+        schema(kind.schema).normalize(manifest)
         stored, manifest = hub_kind(kind), to_hub(kind, manifest)
         meta = manifest.setdefault("metadata", {})
         if not meta.get("name"):
@@ -509,6 +515,7 @@ _STRUCTS: Mapping[Kind, Any] = {
     WORKLOAD: Workload,
     SERVICE: Service,
     POD_DISRUPTION_BUDGET: PodDisruptionBudget,
+    **{kind: struct_of(kind) for kind in DEVICE_KINDS},
     PRIORITY_CLASS: PriorityClass,
 }
 

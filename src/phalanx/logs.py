@@ -18,20 +18,34 @@ written.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import os
 import time
 from collections.abc import Mapping
+from io import TextIOWrapper
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
 #: All our loggers are children of this one.
 ROOT = "phalanx"
 Format = Literal["text", "json"]
-_NEEDS_QUOTES = frozenset(' "=\n\t')
+_NEEDS_QUOTES = frozenset(' "=')
 
 # Without a handler `logging` would print warnings of a program that embeds us on its stderr.
 logging.getLogger(ROOT).addHandler(logging.NullHandler())
+
+
+def escape_unprintable(text: str, keep: str = "\n\t") -> str:
+    """Escape characters that could control a terminal, as Python does: `\\x1b`, `\\u202e`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
+        for char in text
+    )
 
 
 class Log:
@@ -41,6 +55,11 @@ class Log:
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(f"{ROOT}.{name}")
+
+    @property
+    def name(self) -> str:
+        """The name of the component."""
+        return self._logger.name.removeprefix(f"{ROOT}.")
 
     def is_debug(self) -> bool:
         """Whether DEBUG lines are written: guards fields that are costly to compute."""
@@ -104,7 +123,8 @@ class TextFormatter(_Formatter):
         fields = "".join(f" {key}={_quote(value)}" for key, value in self._fields(record).items())
         head = f"{self._time(record)} {record.levelname} {self._component(record)}"
         line = f"{head}: {record.getMessage()}{fields}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        text = f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        return escape_unprintable(text)
 
 
 class JsonFormatter(_Formatter):
@@ -124,6 +144,61 @@ class JsonFormatter(_Formatter):
         return json.dumps(line)
 
 
+#: Size at which a log file is rotated, and the number of rotated files that are kept.
+MAX_FILE_BYTES, MAX_ROTATED_FILES = 64 * 1024 * 1024, 4
+
+
+def rotate_files(path: Path, max_rotated: int) -> None:
+    """Rename FILE to FILE.1, FILE.1 to FILE.2 and so on; the oldest one is overwritten."""
+    names = [path, *(path.with_name(f"{path.name}.{n}") for n in range(1, max_rotated + 1))]
+    for older, newer in pairwise(reversed(names)):
+        if newer.exists():
+            newer.replace(older)
+
+
+def open_private(path: str, flags: int) -> int:
+    """Open a file, as an `opener`; a new one is readable and writable by its owner only."""
+    return os.open(path, flags, 0o600)
+
+
+class SharedFileHandler(logging.FileHandler):
+    """Appends to a file that several processes write to; the first to find it full rotates it."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_bytes: int = MAX_FILE_BYTES,
+        max_rotated: int = MAX_ROTATED_FILES,
+    ) -> None:
+        self._path, self._max_bytes, self._max_rotated = path, max_bytes, max_rotated
+        super().__init__(path)
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding="utf-8", opener=open_private)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record, to a new file if the present one is full."""
+        # A file that another process has rotated is full too.
+        file = self.stream
+        if file is not None and os.fstat(file.fileno()).st_size >= self._max_bytes:
+            try:
+                self._rotate(file)
+            except OSError:
+                self.handleError(record)
+        super().emit(record)
+
+    def _rotate(self, full: TextIO) -> None:
+        fcntl.flock(full, fcntl.LOCK_EX)
+        try:
+            if self._path.exists() and os.path.samestat(self._path.stat(), os.fstat(full.fileno())):
+                rotate_files(self._path, self._max_rotated)
+            self.stream = self._open()
+        finally:
+            fcntl.flock(full, fcntl.LOCK_UN)
+        full.close()
+
+
 def configure(
     stream: TextIO | None = None,
     *,
@@ -131,9 +206,12 @@ def configure(
     log_format: Format = "text",
     level: int = logging.INFO,
 ) -> logging.Handler:
-    """Send our log lines to `file`, or to `stream` (default stderr). Replaces earlier settings."""
+    """Send our log lines to `file`, which is rotated, or to `stream` (default stderr).
+
+    Replaces earlier settings.
+    """
     handler: logging.Handler
-    handler = logging.FileHandler(file) if file is not None else logging.StreamHandler(stream)
+    handler = SharedFileHandler(file) if file is not None else logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logger = logging.getLogger(ROOT)
     for old in logger.handlers[:]:
@@ -159,4 +237,5 @@ def _quote(value: object) -> str:
         return f"{value:.3f}"
     # Only exact types: a Key is a tuple too, but is written as "namespace/name".
     text = ",".join(map(str, value)) if type(value) in (list, tuple) else str(value)  # type: ignore[call-overload]
-    return json.dumps(text) if not text or _NEEDS_QUOTES & set(text) else text
+    is_plain = text and text.isprintable() and not _NEEDS_QUOTES & set(text)
+    return text if is_plain else json.dumps(text)

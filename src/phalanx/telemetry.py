@@ -158,7 +158,8 @@ class Metrics:
 
     def on_collect(self, subject: T, read: Callable[[T], None]) -> None:
         """Call `read(subject)` before each rendering, as long as the subject is alive."""
-        self._collectors.append((weakref.ref(subject), read))
+        alive = [one for one in self._collectors if one[0]() is not None]
+        self._collectors = [*alive, (weakref.ref(subject), read)]
 
     def render(self) -> str:
         """Return all metrics in the Prometheus exposition format."""
@@ -171,6 +172,20 @@ class Metrics:
             for row, known in sorted(self._series.items(), key=lambda item: item[0].name)
             for line in _render_metric(row, known)
         )
+
+
+def merge_pages(*pages: str) -> str:
+    """Join the pages of several processes: each metric has one header and all its samples."""
+    samples: dict[str, list[str]] = {}
+    for page in pages:
+        lines, header = iter(page.splitlines(keepends=True)), ""
+        for line in lines:
+            if line.startswith("# HELP "):
+                header = line + next(lines, "")
+                samples.setdefault(header, [])
+            else:
+                samples.setdefault(header, []).append(line)
+    return "".join(header + "".join(rows) for header, rows in samples.items())
 
 
 def exponential_buckets(first: float, factor: float, count: int) -> tuple[float, ...]:

@@ -71,5 +71,5 @@ def errors_from_server(obj: Object) -> CauseSummaries:
     kind = KINDS[obj["kind"]]
     assert obj["apiVersion"] == kind.api_version
     decoded = copy.deepcopy(obj)
-    unknown = schema(kind.schema).conform(decoded).unknown_fields
+    unknown = schema(kind.schema).normalize(decoded).unknown_fields
     return [*unknown, *creation_causes(kind, obj)]

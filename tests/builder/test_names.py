@@ -115,7 +115,7 @@ def test_owners_of_the_same_name_have_different_workload_names(
 
 def test_claim_name_has_owner_and_entry() -> None:
     assert claim_prefix("worker-0", "gpu") == "worker-0-gpu-"
-    assert claim_name("worker-0", "gpu", "uid-123") == "worker-0-gpu-575d9b86db"
+    assert claim_name("worker-0", "gpu", "uid-123") == "worker-0-gpu-lgbf7"
     assert claim_name("worker-0", "gpu", "uid-124") != claim_name("worker-0", "gpu", "uid-123")
 
 

@@ -22,10 +22,10 @@ from phalanx.control_plane import ControlPlane
 from phalanx.controllers.nodes.node_pool import SimulatedNode
 from phalanx.controllers.scheduling.exact_solver import AsyncSolver
 from phalanx.randomness import SeededRandom
-from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES, Profiles
+from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
 from phalanx.server.security.authorization import ADMIN
 from phalanx.sim.invariants import InvariantAuditor, check_cluster
-from phalanx.sim.observer import ApiObserver
+from phalanx.sim.timeline import ApiObserver
 from phalanx.store.memory import MemoryStore
 
 #: The start of virtual time: 2027-01-15T08:00:00Z.
@@ -119,11 +119,14 @@ async def cluster(
     profiles: Profiles = DEFAULT_PROFILES,
     gates: FeatureGates = DEFAULT_GATES,
     solver: AsyncSolver | None = None,
+    raise_errors: bool = True,
 ) -> AsyncIterator[Cluster]:
     """Run a control plane while the context lasts; at its end all invariants must hold."""
     clock = LoopClock(asyncio.get_running_loop(), EPOCH)
     store = MemoryStore(latency)
-    config = ComponentConfig(nodes, without, gates, profiles, kinds, solver=solver)
+    config = ComponentConfig(
+        nodes, without, gates, profiles, kinds, solver=solver, raise_errors=raise_errors
+    )
     plane = ControlPlane(store, clock, SeededRandom(1), config)
     async with plane.running():
         found = Cluster(plane, store, clock)

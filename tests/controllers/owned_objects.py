@@ -52,7 +52,7 @@ async def object_names(c: Cluster, kind: Kind = CONFIG_MAP) -> list[str]:
 async def delete_object(
     c: Cluster, name: str, policy: str = "", *, kind: Kind = CONFIG_MAP
 ) -> None:
-    await c.client.delete(kind, Key("default", name), propagation_policy=policy)
+    await c.client.delete(kind, Key("default", name), propagation=policy)
 
 
 async def change_metadata(c: Cluster, name: str, kind: Kind = CONFIG_MAP, **meta: object) -> None:
@@ -81,11 +81,13 @@ async def running_collector(
     c: Cluster,
     transport: Transport | None = None,
     record: Callable[[ObjectEvent], None] = lambda event: None,
+    *,
+    is_foreign: bool = False,
 ) -> AsyncIterator[None]:
     """Run a garbage collector with its own caches, and with its own transport if given."""
     client = Client(transport) if transport else c.plane.client("collector")
     informers = Informers(client, SeededRandom(2))
-    collector = GarbageCollector(client, informers, record)
+    collector = GarbageCollector(client, informers, record, is_foreign=is_foreign)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(informers.run()), group.create_task(collector.run())]
         try:

@@ -14,6 +14,7 @@ from phalanx.scheduler.cycle import run_cycle
 from phalanx.scheduler.decision import Decision
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.policy import SchedulerPolicy
+from phalanx.scheduler.reservation.reservation import ReservationHolds
 from phalanx.scheduler.search.solver import Steps
 from tests.builders import gang, in_virtual_time, pod_group
 from tests.controllers.cluster import Cluster, cluster, simulated_nodes
@@ -22,9 +23,15 @@ from tests.controllers.cluster import Cluster, cluster, simulated_nodes
 PAUSES = 2000
 
 
-def slow(entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy) -> Steps[Decision]:
+def slow(
+    entity: Entity,
+    snapshot: Snapshot,
+    policy: SchedulerPolicy,
+    *,
+    holds: ReservationHolds | None = None,
+) -> Steps[Decision]:
     """A cycle that waits after its decision."""
-    decision = yield from run_cycle(entity, snapshot, policy)
+    decision = yield from run_cycle(entity, snapshot, policy, holds=holds)
     yield from range(PAUSES)
     return decision
 

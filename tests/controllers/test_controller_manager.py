@@ -58,13 +58,19 @@ class RunningControllers:
         name: str = "",
         gates: str = "",
         transport: Transport | None = None,
+        root_ca: str = "PEM",
     ) -> None:
+        async def load_root_ca() -> str:
+            return root_ca
+
         self.log = RecordingLog()
         self.ready_names: list[Sequence[str]] = []
         user = UserInfo(f"controllers-{name}", (MASTERS,))
         client = Client(transport or InProcessTransport(c.plane.server.handle, user))
         config = ControllerManagerConfig(
-            ControllerSelection(words or ("*",)), resolve_gates({gates: False} if gates else {})
+            ControllerSelection(words or ("*",)),
+            resolve_gates({gates: False} if gates else {}),
+            load_root_ca=load_root_ca if root_ca else None,
         )
         self.manager = ControllerManager(
             client,
@@ -124,7 +130,7 @@ async def test_on_a_phalanx_server_all_controllers_run_and_reconcile_every_job()
         await asyncio.sleep(SETTLE_SECONDS)
         assert await owners(c) == ["ours", "plain", "plain"]
         assert len((await c.client.list(WORKLOAD)).items) == 2
-        await c.client.delete(JOB, Key("default", "plain"), propagation_policy="Background")
+        await c.client.delete(JOB, Key("default", "plain"), propagation="Background")
         await asyncio.sleep(SETTLE_SECONDS)
         assert len((await c.client.list(WORKLOAD)).items) == 1
 
@@ -218,6 +224,30 @@ async def test_controllers_whose_kinds_are_off_do_not_run_and_are_logged() -> No
         await c.create(job("plain"))
         await asyncio.sleep(SETTLE_SECONDS)
         assert await owners(c) == ["plain"]
+
+
+@in_virtual_time
+async def test_without_a_certificate_authority_none_is_published_and_that_is_logged() -> None:
+    async with (
+        cluster(without=SERVER_ONLY) as c,
+        running_controllers(c, root_ca="") as controllers,
+    ):
+        off = [line.fields for line in controllers.log.lines if line.level == "WARNING"]
+        assert off == [{"controller": "root-ca-certificate-publisher"}]
+        await asyncio.sleep(SETTLE_SECONDS)
+        assert (await c.client.list(CONFIG_MAP)).items == []
+
+
+@in_virtual_time
+async def test_on_a_foreign_server_the_root_certificate_is_published_only_if_selected() -> None:
+    async with foreign_cluster(0) as c:
+        async with running_controllers(c):
+            await asyncio.sleep(SETTLE_SECONDS)
+            assert (await c.client.list(CONFIG_MAP)).items == []
+        async with running_controllers(c, "root-ca-certificate-publisher"):
+            await asyncio.sleep(SETTLE_SECONDS)
+            found = (await c.client.list(CONFIG_MAP, namespace="default")).items
+            assert [one["data"] for one in found] == [{"ca.crt": "PEM"}]
 
 
 @in_virtual_time

@@ -132,10 +132,21 @@ async def test_a_deleted_event_is_created_again() -> None:
         await asyncio.sleep(1)
         (event,) = await events(c)
         await c.client.delete(EVENT, Key("default", event["metadata"]["name"]))
-        for _ in range(2):
+        for count in (1, 2):
             recorder.record(event_of())
             await asyncio.sleep(1)
-        assert [event["count"] for event in await events(c)] == [1]
+            assert [event["count"] for event in await events(c)] == [count]
+
+
+@in_virtual_time
+async def test_an_event_that_repeats_after_it_expired_is_written_again() -> None:
+    async with running_recorder() as (c, recorder):
+        for _ in range(3):
+            recorder.record(event_of())
+            await asyncio.sleep(1)
+            assert [event["count"] for event in await events(c)] == [1]
+            await asyncio.sleep(3602)
+            assert await events(c) == []
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "\U0001f600"])

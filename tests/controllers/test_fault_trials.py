@@ -11,15 +11,20 @@ from phalanx.api.kinds import (
     CLUSTER_ROLE,
     COMPOSITE_POD_GROUP,
     CONFIG_MAP,
+    CONTROLLER_REVISION,
     CRON_JOB,
     JOB,
     NAMESPACE,
     NODE,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
     POD,
     POD_DISRUPTION_BUDGET,
     POD_GROUP,
     RESOURCE_CLAIM,
     SERVICE_ACCOUNT,
+    STATEFUL_SET,
+    STORAGE_CLASS,
     WORKLOAD,
     Kind,
 )
@@ -32,17 +37,27 @@ from phalanx.controllers.namespaces import NamespaceController
 from phalanx.controllers.nodes.node_lifecycle import NodeLifecycle
 from phalanx.controllers.nodes.taint_eviction import TaintEviction
 from phalanx.controllers.pod_garbage_collector import PodGarbageCollector
-from phalanx.controllers.pod_groups.composite_groups import CompositeGroups
-from phalanx.controllers.pod_groups.protection import PodGroupProtection
-from phalanx.controllers.pod_groups.replica_groups import ReplicaGroups
+from phalanx.controllers.pod_groups import CompositeGroups, PodGroupProtection, ReplicaGroups
 from phalanx.controllers.reconcile_loop import Informers
 from phalanx.controllers.resource_claims.controller import ResourceClaimController
 from phalanx.controllers.resource_claims.reservations import ClaimReservationController
 from phalanx.controllers.role_aggregation import ClusterRoleAggregationController
+from phalanx.controllers.root_ca_publisher import RootCAPublisher
 from phalanx.controllers.service_accounts import ServiceAccountController
+from phalanx.controllers.stateful_sets.controller import StatefulSetController
 from phalanx.controllers.ttl_after_finished import TTLAfterFinishedController
+from phalanx.controllers.volumes.binder import VolumeBinder
+from phalanx.controllers.volumes.ephemeral import EphemeralVolumeController
+from phalanx.controllers.volumes.protection import ClaimProtection, VolumeProtection
+from phalanx.controllers.volumes.provisioner import SimulatedProvisioner
 from phalanx.randomness import Random
-from tests.controllers import claim_scenarios, node_scenarios, scenarios
+from tests.controllers import (
+    claim_scenarios,
+    custom_resource_scenarios,
+    node_scenarios,
+    scenarios,
+    volume_scenarios,
+)
 from tests.controllers.fault_trials import (
     Fault,
     Scenario,
@@ -63,6 +78,10 @@ def controller_part(make: Callable[[Client, Informers, Clock], Any]) -> PartBuil
         return [make(client, informers, clock).run]
 
     return build
+
+
+async def load_root_ca() -> str:
+    return "PEM"
 
 
 #: The actions of users in a scenario.
@@ -87,12 +106,30 @@ disruption = controller_part(lambda c, i, t: DisruptionController(c, i, t))
 cron = controller_part(lambda c, i, t: CronJobController(c, i, t))
 time_to_live = controller_part(lambda c, i, t: TTLAfterFinishedController(c, i, t))
 accounts = controller_part(lambda c, i, t: ServiceAccountController(c, i))
+root_certificates = controller_part(lambda c, i, t: RootCAPublisher(c, i, load_root_ca))
 aggregation = controller_part(lambda c, i, t: ClusterRoleAggregationController(c, i))
 claims = controller_part(lambda c, i, t: ResourceClaimController(c, i))
 claim_use = controller_part(lambda c, i, t: ClaimReservationController(c, i))
 lifecycle = controller_part(lambda c, i, t: NodeLifecycle(c, i, t))
 eviction = controller_part(lambda c, i, t: TaintEviction(c, i, t))
 pod_garbage = controller_part(lambda c, i, t: PodGarbageCollector(c, i, t, threshold=2))
+
+stateful_sets = controller_part(lambda c, i, t: StatefulSetController(c, i, t))
+binder = controller_part(lambda c, i, t: VolumeBinder(c, i))
+claim_protection = controller_part(lambda c, i, t: ClaimProtection(c, i, t))
+volume_protection = controller_part(lambda c, i, t: VolumeProtection(c, i))
+ephemeral_volumes = controller_part(lambda c, i, t: EphemeralVolumeController(c, i))
+
+
+def provisioner(
+    client: Client, informers: Informers, clock: Clock, random: Random
+) -> list[Runnable]:
+    subject = SimulatedProvisioner(client, informers, clock, random=random)
+    return [subject.run_class, subject.run_claims, subject.run_volumes]
+
+
+VOLUME_KINDS = (PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM)
+SET_KINDS = (STATEFUL_SET, POD, CONTROLLER_REVISION, PERSISTENT_VOLUME_CLAIM)
 
 #: A controller, the kinds that are compared, the other components, and the scenarios.
 TRIALS: list[
@@ -136,6 +173,18 @@ TRIALS: list[
             scenarios.collects_dependents,
             scenarios.collects_foreground_deletions,
             scenarios.distinguishes_recreated_owners,
+            custom_resource_scenarios.collects_children_of_custom_resources,
+            custom_resource_scenarios.collects_children_of_recreated_custom_resources,
+        ),
+    ),
+    (
+        root_certificates,
+        (CONFIG_MAP, NAMESPACE),
+        (namespaces,),
+        (
+            custom_resource_scenarios.publishes_the_root_certificate,
+            custom_resource_scenarios.restores_the_root_certificate,
+            custom_resource_scenarios.publishes_no_root_certificate_in_a_deleted_namespace,
         ),
     ),
     (
@@ -248,6 +297,54 @@ TRIALS: list[
         ),
     ),
     (pod_garbage, (POD,), (kubelets,), (node_scenarios.collects_terminated_pods,)),
+    (
+        binder,
+        VOLUME_KINDS,
+        (),
+        (
+            volume_scenarios.binds_the_smallest_volumes,
+            volume_scenarios.binds_named_and_reserved_volumes,
+            volume_scenarios.releases_volumes,
+            volume_scenarios.loses_a_volume,
+        ),
+    ),
+    (
+        claim_protection,
+        VOLUME_KINDS,
+        (kubelets, binder),
+        (
+            volume_scenarios.protects_a_claim_in_use,
+            volume_scenarios.says_which_claims_are_unused,
+        ),
+    ),
+    (volume_protection, VOLUME_KINDS, (binder,), (volume_scenarios.releases_deleted_volumes,)),
+    (
+        ephemeral_volumes,
+        (PERSISTENT_VOLUME_CLAIM, POD),
+        (),
+        (volume_scenarios.creates_ephemeral_claims,),
+    ),
+    (
+        provisioner,
+        (*VOLUME_KINDS, STORAGE_CLASS),
+        (binder, claim_protection, volume_protection),
+        (
+            volume_scenarios.provisions_and_deletes_volumes,
+            volume_scenarios.gives_back_claims_that_cannot_be_provisioned,
+        ),
+    ),
+    (
+        stateful_sets,
+        SET_KINDS,
+        (kubelets, garbage_collectors, claim_protection),
+        (
+            volume_scenarios.scales_a_stateful_set,
+            volume_scenarios.updates_a_stateful_set_and_goes_back,
+            volume_scenarios.updates_a_parallel_stateful_set,
+            volume_scenarios.deletes_claims_by_their_policy,
+            volume_scenarios.adopts_pods_and_limits_the_history,
+        ),
+    ),
 ]
 CASES = [
     TrialCase(subject, Scenario(run.__name__, run, kinds, others))
@@ -271,6 +368,7 @@ def test_a_crash_after_any_write_leads_to_the_same_result(one: TrialCase) -> Non
     assert compare_trials(one.scenario, one.subject, crashes(calm, most=4), calm) == []
 
 
+@pytest.mark.slow
 @EACH
 def test_a_restart_with_a_stale_list_leads_to_the_same_result(one: TrialCase) -> None:
     calm = run_calm(one)
@@ -280,6 +378,7 @@ def test_a_restart_with_a_stale_list_leads_to_the_same_result(one: TrialCase) ->
         )
 
 
+@pytest.mark.slow
 @EACH
 def test_missed_events_lead_to_the_same_result(one: TrialCase) -> None:
     calm = run_calm(one)

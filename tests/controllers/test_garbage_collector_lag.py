@@ -230,3 +230,19 @@ async def test_cached_owner_is_not_read_from_the_api() -> None:
                 await c.delete(POD, f"p{number}")
             await asyncio.sleep(1)
             assert transport.requests[known:] == []
+
+
+@in_virtual_time
+async def test_deleted_owner_that_was_cached_is_not_read_from_the_api() -> None:
+    async with cluster(without=SERVER_ONLY) as c:
+        _, transport = lagging_client(c)
+        async with running_collector(c, transport):
+            first = await create_config(c, "first")
+            for number in range(20):
+                await create_config(c, f"child{number}", owner_reference(first))
+            await asyncio.sleep(1)
+            known = len(transport.requests)
+            await delete_object(c, "first")
+            await asyncio.sleep(1)
+            assert await object_names(c) == []
+            assert {request.method for request in transport.requests[known:]} == {"DELETE"}

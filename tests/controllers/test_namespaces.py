@@ -10,8 +10,15 @@ from phalanx.api.errors import Forbidden, NotFound
 from phalanx.api.kinds import CONFIG_MAP, EVENT, KINDS, LEASE, NAMESPACE, POD, POD_GROUP
 from phalanx.api.meta import Key
 from phalanx.api.wire import Object
+from phalanx.client.client import Client
+from phalanx.controllers.namespaces import NamespaceController
+from phalanx.controllers.reconcile_loop import Informers
+from phalanx.randomness import SeededRandom
+from tests.api.custom_resource_definitions import custom_resource_definition
 from tests.builders import gang, in_virtual_time, pod
 from tests.controllers.cluster import Cluster, cluster, simulated_nodes
+from tests.controllers.crash_recovery import SERVER_ONLY
+from tests.controllers.hidden_kinds import HidingTransport
 
 
 def namespaced(kind: str, name: str, **more: object) -> Object:
@@ -98,3 +105,24 @@ async def test_namespace_that_is_not_deleted_stays() -> None:
         )
         await asyncio.sleep(100)
         assert (await contents(c, "x"))["configmaps"] == 1
+
+
+@in_virtual_time
+async def test_namespace_is_kept_while_discovery_is_incomplete() -> None:
+    async with cluster(without=SERVER_ONLY) as c:
+        await c.create(custom_resource_definition())
+        await c.create({"kind": "Namespace", "metadata": {"name": "x"}})
+        transport = HidingTransport(c, "Stale")
+        transport.is_hiding = True
+        client = Client(transport)
+        informers = Informers(client, SeededRandom(2))
+        controller = NamespaceController(client, informers)
+        tasks = [asyncio.create_task(run()) for run in (informers.run, controller.run)]
+        await c.delete(NAMESPACE, "x")
+        await asyncio.sleep(60)
+        assert await namespace_exists(c)
+        transport.is_hiding = False
+        await asyncio.sleep(5)
+        assert not await namespace_exists(c)
+        for task in tasks:
+            task.cancel()

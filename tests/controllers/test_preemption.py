@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from phalanx.api.feature_gates import parse_gates, resolve_gates
-from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD, POD_GROUP
+from phalanx.api.kinds import COMPOSITE_POD_GROUP, EVENT, POD, POD_GROUP
 from phalanx.api.meta import Key, find_condition
 from phalanx.api.scheduling import CompositePodGroup
 from phalanx.api.wire import Object
@@ -59,7 +59,7 @@ async def filled(c: Cluster, cpu: str = "2") -> None:
 async def end(c: Cluster, *names: str) -> None:
     """Remove pods that are being deleted."""
     for name in names:
-        await c.client.delete(POD, Key("default", name), grace_period_seconds=0)
+        await c.client.delete(POD, Key("default", name), grace=0)
 
 
 async def nominated(c: Cluster) -> dict[str, str]:
@@ -92,6 +92,12 @@ async def test_victims_get_a_condition_and_are_deleted_and_then_the_gang_is_boun
         group = await c.client.get(POD_GROUP, Key("default", "g"))
         text = f"Preempted by podgroup {group['metadata']['uid']} on node cluster"
         assert await c.events("Preempted") == [("low-0", text), ("low-1", text)]
+        events = (await c.client.list(EVENT)).items
+        related = [event.get("related") for event in events if event["reason"] == "Preempted"]
+        assert related == 2 * [{
+            "kind": "PodGroup", "apiVersion": POD_GROUP.api_version, "namespace": "default",
+            "name": "g", "uid": group["metadata"]["uid"],
+        }]  # fmt: skip
 
 
 @in_virtual_time
@@ -103,6 +109,9 @@ async def test_a_preempting_pod_gets_a_nominated_node() -> None:
         (event,) = await c.events("Preempted")
         assert event[1].endswith("on node n")
         assert "Preempted by pod " in event[1]
+        events = (await c.client.list(EVENT)).items
+        (related,) = [one["related"] for one in events if one["reason"] == "Preempted"]
+        assert (related["kind"], related["name"]) == ("Pod", "vip")
 
 
 @in_virtual_time
@@ -144,6 +153,43 @@ async def test_with_the_gate_off_only_pods_without_a_group_preempt(gate: str) ->
         await c.create(important(pod("vip", cpu="1"), "high"))
         await asyncio.sleep(5)
         assert len(await c.events("Preempted")) == 1
+
+
+@pytest.mark.parametrize("cause", ["deleted", "gated"])
+@in_virtual_time
+async def test_nominated_nodes_of_a_gang_that_cannot_be_tried_are_removed(cause: str) -> None:
+    async with cluster(without=["nodes"]) as c:
+        await filled(c)
+        await c.create(gang("g", 2, "high"), *(member(f"g-{i}", "g", "high") for i in range(2)))
+        await asyncio.sleep(5)
+        assert len(await nominated(c)) == 2
+        if cause == "deleted":
+            await end(c, "g-0")
+        else:
+            late = member("late", "g", "high")
+            late["spec"]["schedulingGates"] = [{"name": "hold"}]
+            await c.create(late)
+        await asyncio.sleep(2)
+        assert await nominated(c) == {}
+        await end(c, "low-0", "low-1")
+        await c.create(important(pod("other", cpu="2"), "low"))
+        await c.until_placed("other")
+
+
+@in_virtual_time
+async def test_a_gang_that_falls_below_its_quorum_is_a_disruption_target() -> None:
+    async with cluster(without=["nodes"]) as c:
+        await classes(c)
+        await c.add_node(node("n", cpu="2"))
+        await c.create(gang("g", 2, "low"), *(member(f"g-{i}", "g", "low") for i in range(2)))
+        await c.until_placed("g-0", "g-1")
+        await c.create(important(pod("vip", cpu="1"), "high"))
+        await asyncio.sleep(5)
+        pods = await c.pods()
+        assert sum(bool(pods[f"g-{i}"].metadata.deletion_timestamp) for i in range(2)) == 1
+        condition = await c.group_condition("g", "DisruptionTarget")
+        assert condition is not None
+        assert (condition.status, condition.reason) == ("True", "PreemptionByScheduler")
 
 
 @in_virtual_time

@@ -34,8 +34,7 @@ from phalanx.controllers.scheduler_runner import (
     SchedulerRunner,
 )
 from phalanx.randomness import SeededRandom, SystemRandom
-from phalanx.scheduler.configuration.profiles import Profiles
-from phalanx.scheduler.policy import DEFAULT_POLICY
+from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
 from phalanx.server.app import Server, error_reply
 from phalanx.server.http_server import bind_socket, serve_http
 from phalanx.server.security.authorization import ADMIN, Tokens

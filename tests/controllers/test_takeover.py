@@ -44,7 +44,7 @@ async def test_counts_that_a_crashed_scheduler_left_wrong_are_corrected() -> Non
             await asyncio.sleep(5)
             assert await counts(c) == (0, 3)
         for number in range(3):
-            await c.client.delete(POD, Key("default", f"a-{number}"), grace_period_seconds=0)
+            await c.client.delete(POD, Key("default", f"a-{number}"), grace=0)
         async with scheduler(c):
             await asyncio.sleep(5)
             assert await counts(c) == (0, 0)

@@ -128,7 +128,7 @@ async def test_new_job_of_the_same_name_is_not_deleted() -> None:
         _, lagging = lagging_client(c, 3.0)
         async with running_controller(c, build, lagging):
             await asyncio.sleep(99)
-            await c.client.delete(JOB, KEY, propagation_policy="Background")
+            await c.client.delete(JOB, KEY, propagation="Background")
             await c.create(job(ttlSecondsAfterFinished=100))
             await asyncio.sleep(500)
             assert await terminating_jobs(c) == []

@@ -44,8 +44,11 @@ _MAX_SECONDS = 3600.0
 _INDEX = "batch.kubernetes.io/job-completion-index"
 #: A hash at the end of a name.
 _HASH = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{6,10}(?=-|$)")
+#: A uid in a name.
+_UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _IGNORED_FIELDS = (
     "uid", "resourceVersion", "managedFields", "generation", "creationTimestamp", "timeAdded",
+    "phalanx.dev/restarted-at",
 )  # fmt: skip
 
 #: A coroutine function that runs until it is cancelled.
@@ -80,7 +83,7 @@ class TrialCluster:
         await self.client.patch(kind, _key(kind, name), change)
 
     async def delete(self, kind: Kind, name: str, propagation: str = "") -> None:
-        await self.client.delete(kind, _key(kind, name), propagation_policy=propagation)
+        await self.client.delete(kind, _key(kind, name), propagation=propagation)
 
     async def finish(
         self, phase: str, *, indexes: Collection[int] | None = None, code: int = 1
@@ -216,7 +219,7 @@ def _stable_name(meta: Object) -> str:
     """The part of a name that was not generated; "" if that is all of it."""
     if "generateName" in meta:
         return f"{meta['generateName']}*"
-    plain = _HASH.sub("-#", meta["name"])
+    plain = _HASH.sub("-#", _UID.sub("<uid>", meta["name"]))
     return plain if plain != meta["name"] else ""
 
 

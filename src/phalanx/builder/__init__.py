@@ -6,9 +6,8 @@ no requests. `docs/builder.md` is its guide.
 
     config              how one group is scheduled; reads the API's building blocks
     workload_item       the tree of groups, resolved from defaults, user and callbacks
-    builder             `WorkloadBuilder`: builds and validates the Workload of a tree
+    builder             builds and validates the Workload of a tree, and the groups of a Workload
     validation          validation errors, at the fields of the user's object
-    groups              builds PodGroups and CompositePodGroups from a Workload
     ownership           owner references, links, and which controller creates which objects
     names               names of Workloads, templates, groups and claims
     jobs, jobsets, leaderworkersets    the trees of three kinds
@@ -19,7 +18,14 @@ no requests. `docs/builder.md` is its guide.
 'Forbidden: basic scheduling policy is not supported by this controller'
 """
 
-from phalanx.builder.builder import WorkloadBuilder
+from phalanx.builder.builder import (
+    Template,
+    WorkloadBuilder,
+    new_composite_pod_group,
+    new_groups,
+    new_pod_group,
+    templates,
+)
 from phalanx.builder.config import (
     All,
     Basic,
@@ -32,13 +38,6 @@ from phalanx.builder.config import (
     map_composite_group_config,
     map_pod_group_config,
     read_intent,
-)
-from phalanx.builder.groups import (
-    Template,
-    new_composite_pod_group,
-    new_groups,
-    new_pod_group,
-    templates,
 )
 from phalanx.builder.names import pod_group_name, template_name, workload_name
 from phalanx.builder.ownership import (

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import invalid, required
+from phalanx.api.errors import Cause, invalid, required
 from phalanx.api.validation.job_set_policies import (
     has_sequential_startup,
     job_spec,
@@ -24,7 +23,7 @@ from phalanx.api.validation.job_set_policies import (
 )
 from phalanx.api.wire import Object
 from phalanx.builder import jobs
-from phalanx.builder.builder import WorkloadBuilder, invalid_workload
+from phalanx.builder.builder import WorkloadBuilder, invalid_workload, new_groups
 from phalanx.builder.config import (
     All,
     Basic,
@@ -35,7 +34,6 @@ from phalanx.builder.config import (
     Single,
     read_intent,
 )
-from phalanx.builder.groups import new_groups
 from phalanx.builder.names import free_name
 from phalanx.builder.ownership import (
     Link,

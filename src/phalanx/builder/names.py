@@ -4,6 +4,7 @@
     Workload     <owner>-<hash of its uid>
     group        <workload>-<template>-<hash of both>, with the instance after the template
     claim        <owner>-<claim>-<hash of the owner's uid and the claim>
+    revision     <owner>-<hash of its data>
 
 A long name is truncated before its hash. The hash is of the full text, so that different inputs
 keep different names. No object is ever looked up by such a name: objects refer to each other.
@@ -82,9 +83,19 @@ def claim_name(owner: str, claim: str, uid: str) -> str:
     """Return the name of the resource claim for an entry in `resourceClaims` of an owner.
 
     >>> claim_name("worker-0", "gpu", "uid-123")
-    'worker-0-gpu-575d9b86db'
+    'worker-0-gpu-lgbf7'
     """
-    return claim_prefix(owner, claim) + _hash(f"{uid}\0{claim}")
+    return claim_prefix(owner, claim) + _short_hash(f"{uid}\0{claim}")
+
+
+def revision_name(owner: str, data: str) -> str:
+    """Return the name of a ControllerRevision; pods carry it as a label value.
+
+    >>> revision_name("web", "data")
+    'web-7b7584ccd5'
+    """
+    suffix = _hash(data)
+    return f"{_truncate(owner, _LABEL_LIMIT - len(suffix) - 1)}-{suffix}"
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
@@ -100,7 +111,17 @@ def _truncate(text: str, limit: int) -> str:
 
 def _hash(text: str) -> str:
     """The 32-bit FNV-1a hash, each decimal digit encoded by the alphabet."""
+    return "".join(_ALPHABET[ord(digit) % len(_ALPHABET)] for digit in str(_fnv(text)))
+
+
+def _short_hash(text: str) -> str:
+    """The last five digits of the hash in the base of the alphabet, as long as generated names."""
+    value = _fnv(text)
+    return "".join(_ALPHABET[value // len(_ALPHABET) ** n % len(_ALPHABET)] for n in range(5))
+
+
+def _fnv(text: str) -> int:
     value = _FNV_OFFSET
     for byte in text.encode():
         value = (value ^ byte) * _FNV_PRIME & 0xFFFFFFFF
-    return "".join(_ALPHABET[ord(digit) % len(_ALPHABET)] for digit in str(value))
+    return value

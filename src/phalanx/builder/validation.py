@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import duplicate, forbidden, invalid, prefix_causes, required
+from phalanx.api.errors import Cause, duplicate, forbidden, invalid, prefix_causes, required
 from phalanx.api.kinds import WORKLOAD
 from phalanx.api.validation.checks import CREATED, minimum
 from phalanx.api.validation.registry import validate

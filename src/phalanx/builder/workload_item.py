@@ -17,8 +17,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from phalanx.api.errors import Cause
-from phalanx.api.field_errors import prefix_causes
+from phalanx.api.errors import Cause, prefix_causes
 from phalanx.api.validation.pod_group import COMPOSITE_POD_GROUP_TEMPLATES, POD_GROUP_TEMPLATES
 from phalanx.api.wire import Object
 from phalanx.builder.config import (

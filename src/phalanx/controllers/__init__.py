@@ -12,9 +12,14 @@ controller never touches a store.
     scheduler_runner.py      the scheduler beside an API server
     scheduling/              the scheduler: pop, decide, assume, bind or evict, write status
     nodes/                   hosted nodes with their kubelets; node lifecycle; taint eviction
-    pod_groups/              PodGroup protection, CompositePodGroup status, replica groups
+    pod_groups.py            PodGroup protection, CompositePodGroup status, replica groups
     jobs/, cronjobs/         Jobs with their pods and Workloads; CronJobs
+    stateful_sets/           StatefulSets with their pods, claims and revisions
+    volumes/                 binding, protection and provisioning of volumes
     resource_claims/         ResourceClaims of pods and groups
-    garbage_collector.py, pod_garbage_collector.py, namespaces.py, disruption.py,
-    role_aggregation.py, service_accounts.py, ttl_after_finished.py
+    garbage_collector.py     deletes dependents of absent owners, by the propagation policy
+    ownership_graph.py       owners and dependents over all kinds, for the garbage collector
+    resource_monitors.py     informers of every deletable kind, custom kinds included
+    root_ca_publisher.py, service_accounts.py, namespaces.py, disruption.py,
+    pod_garbage_collector.py, role_aggregation.py, ttl_after_finished.py
 """

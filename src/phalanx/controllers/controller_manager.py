@@ -11,7 +11,7 @@ and every other controller is off unless it is selected by name.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from phalanx import logs
@@ -54,11 +54,15 @@ class ControllerCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class ControllerManagerConfig:
-    """Which controllers run, and how."""
+    """Which controllers run, and how.
+
+    `load_root_ca` returns the certificate authority of the server, if it is known.
+    """
 
     selection: ControllerSelection
     gates: FeatureGates = GATES
     basic_workloads: bool = True
+    load_root_ca: Callable[[], Awaitable[str]] | None = None
 
 
 class ControllerManager:
@@ -114,16 +118,19 @@ class ControllerManager:
             kinds=kinds,
             basic_workloads=config.basic_workloads,
             is_foreign=capabilities.is_foreign,
+            load_root_ca=config.load_root_ca,
         )
-        runnables = build_controllers(context, selected)
+        runnables = {row.name: build_controllers(context, [row]) for row in selected}
+        errors = self._client.errors
 
         async def run_controllers() -> None:
             names = [row.name for row in selected]
             self._log.info("controllers started", controllers=names)
             self._on_ready(names)
             async with asyncio.TaskGroup() as group:
-                for run in runnables:
-                    group.create_task(run())
+                for name, tasks in runnables.items():
+                    for run in tasks:
+                        group.create_task(errors.keep_running(run, self._log, controller=name))
 
         return LeaderTask(LEASE_NAME, run_controllers)
 
@@ -144,6 +151,11 @@ class ControllerManager:
                     "controller off: the API server does not serve a required resource",
                     controller=row.name,
                     missing=missing[0].resource,
+                )
+            elif row.requires_root_ca and self._config.load_root_ca is None:
+                self._log.warning(
+                    "controller off: the kubeconfig has no certificate authority",
+                    controller=row.name,
                 )
             else:
                 selected.append(row)

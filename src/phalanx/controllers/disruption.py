@@ -24,7 +24,7 @@ from typing import NamedTuple
 from phalanx.api.core import Pod
 from phalanx.api.kinds import POD_DISRUPTION_BUDGET
 from phalanx.api.meta import Key, find_condition, parse_timestamp, timestamp
-from phalanx.api.policy import PodDisruptionBudget, PodDisruptionBudgetSpec
+from phalanx.api.other_kinds import PodDisruptionBudget, PodDisruptionBudgetSpec
 from phalanx.api.selectors import selector_requirements
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.client import Client
@@ -67,7 +67,7 @@ class BudgetSelection:
         versions = [pod for pod in (old, new) if pod is not None]
         key = versions[0].metadata.key
         was_counted = key in self.pods or any(
-            uid in self.controllers for pod in versions for uid in _controller_uids(pod)
+            uid in self.controllers for pod in versions for uid in controller_uids(pod)
         )
         if new is not None and self._selects(new):
             self.pods[key] = None
@@ -94,7 +94,7 @@ class DisruptionController:
         self._pods, self._budgets = self._informers[0].cache, self._informers[1].cache
         self._budgets_by_namespace = self._budgets.index(lambda budget: [budget.metadata.namespace])
         self._pods_by_namespace = self._pods.index(lambda pod: [pod.metadata.namespace])
-        self._pods_by_controller = self._pods.index(_controller_uids)
+        self._pods_by_controller = self._pods.index(controller_uids)
         self._selections: dict[Key, BudgetSelection] = {}
         self._loop: ReconcileLoop[Key] = ReconcileLoop(client, self.reconcile)
         self._budgets.subscribe(self._on_budget_change)
@@ -114,7 +114,7 @@ class DisruptionController:
             return ReconcilePlan()
         now, selection = self._clock.now(), self._selections[key]
         selected = [self._pods[pod] for pod in selection.pods]
-        selection.controllers = {uid for pod in selected for uid in _controller_uids(pod)}
+        selection.controllers = {uid for pod in selected for uid in controller_uids(pod)}
         owned = sum(
             not pod.is_terminal
             for uid in selection.controllers
@@ -246,7 +246,7 @@ def _allowed_condition(
 _CONDITION_VALUES = {True: ("True", "SufficientPods"), False: ("False", "InsufficientPods")}
 
 
-def _controller_uids(pod: Pod) -> list[str]:
+def controller_uids(pod: Pod) -> list[str]:
     """The uid of the controller of a pod, if it has one."""
     return [owner.uid for owner in pod.metadata.owner_references if owner.controller]
 
@@ -263,7 +263,7 @@ def _relevant_fields(pod: Pod | None) -> tuple[object, ...]:
     meta = pod.metadata
     return (
         meta.labels,
-        _controller_uids(pod),
+        controller_uids(pod),
         pod.is_terminal,
         _is_healthy(pod),
         meta.deletion_timestamp,

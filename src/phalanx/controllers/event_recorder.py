@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from phalanx import logs
-from phalanx.api.errors import ApiError
+from phalanx.api.errors import ApiError, NotFound
 from phalanx.api.kinds import EVENT, Kind
 from phalanx.api.meta import Key, ObjectMeta, timestamp
 from phalanx.api.wire import Object
@@ -50,6 +50,8 @@ class ObjectEvent:
     type: str = "Normal"
     #: The id of the request that caused the event, if any.
     request_id: str = ""
+    #: The other object that the event is about, such as a preemptor, if any.
+    related: Object | None = None
 
     @property
     def identity(self) -> _EventIdentity:
@@ -110,17 +112,9 @@ class EventRecorder:
             await asyncio.sleep(_IDLE_SECONDS)
 
     async def _write(self, object_event: ObjectEvent, at: str, times: int) -> None:
-        identity, count = object_event.identity, times
+        identity = object_event.identity
         try:
-            if seen := self._written.get(identity):
-                key, count = seen[0], seen[1] + times
-                change = {"count": count, "lastTimestamp": at}
-                await self._client.patch(EVENT, key, change)
-            else:
-                event = self._event_object(object_event, at, times)
-                meta = event["metadata"]
-                key = Key(meta["namespace"], meta["name"])
-                await self._client.create(EVENT, event)
+            key, count = await self._repeat_or_create(object_event, at, times)
         except (ApiError, Unreachable) as error:
             LOG.debug(
                 "event dropped",
@@ -131,37 +125,73 @@ class EventRecorder:
             )
             self._written.pop(identity, None)
             return
+        except Exception as error:
+            self._written.pop(identity, None)
+            self._client.errors.contain(
+                error,
+                LOG,
+                "event dropped",
+                controller=self._component,
+                kind=object_event.kind.name,
+                key=object_event.regarding.key,
+                event=object_event.reason,
+            )
+            return
         self._written[identity] = key, count
         self._written.move_to_end(identity)
         if len(self._written) > _MAX_AGGREGATED:
             self._written.popitem(last=False)
 
-    def _event_object(self, event: ObjectEvent, at: str, times: int) -> Object:
-        regarding, message = event.regarding, event.message
-        if len(message) > _MAX_MESSAGE_LENGTH:
-            message = message[: _MAX_MESSAGE_LENGTH - 4] + " ..."
-        meta: Object = {
-            "name": f"{regarding.name}.{self._random.suffix(10)}",
-            "namespace": regarding.namespace or "default",
-        }
-        if event.request_id:
-            meta["annotations"] = {REQUEST_ANNOTATION: event.request_id}
-        return {
-            "metadata": meta,
-            "involvedObject": {
-                "kind": event.kind.name,
-                "apiVersion": event.kind.api_version,
-                "name": regarding.name,
-                "namespace": regarding.namespace,
-                "uid": regarding.uid,
-                "resourceVersion": regarding.resource_version,
-            },
-            "reason": event.reason,
-            "message": message,
-            "type": event.type,
-            "source": {"component": self._component},
-            "reportingComponent": self._component,
-            "firstTimestamp": at,
-            "lastTimestamp": at,
-            "count": times,
-        }
+    async def _repeat_or_create(
+        self, object_event: ObjectEvent, at: str, times: int
+    ) -> tuple[Key, int]:
+        """Increase the count of the written event, or write one; return its key and count."""
+        if seen := self._written.get(object_event.identity):
+            key, count = seen[0], seen[1] + times
+            try:
+                await self._client.patch(EVENT, key, {"count": count, "lastTimestamp": at})
+                return key, count
+            except NotFound:
+                # It has expired: the repetition is an event of its own.
+                pass
+        event = build_event(
+            object_event, self._component, self._random.suffix(10), at=at, count=times
+        )
+        await self._client.create(EVENT, event)
+        return Key(event["metadata"]["namespace"], event["metadata"]["name"]), times
+
+
+def build_event(
+    event: ObjectEvent, component: str, suffix: str, *, at: str, count: int = 1
+) -> Object:
+    """Return the Event object; its name is that of the object and the suffix."""
+    regarding, message = event.regarding, event.message
+    if len(message) > _MAX_MESSAGE_LENGTH:
+        message = message[: _MAX_MESSAGE_LENGTH - 4] + " ..."
+    meta: Object = {
+        "name": f"{regarding.name}.{suffix}",
+        "namespace": regarding.namespace or "default",
+    }
+    if event.request_id:
+        meta["annotations"] = {REQUEST_ANNOTATION: event.request_id}
+    related = {"related": event.related} if event.related else {}
+    return {
+        "metadata": meta,
+        **related,
+        "involvedObject": {
+            "kind": event.kind.name,
+            "apiVersion": event.kind.api_version,
+            "name": regarding.name,
+            "namespace": regarding.namespace,
+            "uid": regarding.uid,
+            "resourceVersion": regarding.resource_version,
+        },
+        "reason": event.reason,
+        "message": message,
+        "type": event.type,
+        "source": {"component": component},
+        "reportingComponent": component,
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": count,
+    }

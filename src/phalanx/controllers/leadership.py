@@ -99,8 +99,12 @@ class LeaderElectedRunner(Generic[T]):
 
     async def run(self) -> None:
         """Run term after term."""
-        while True:
-            await self._run_term(await self._wait_for_server())
+
+        async def run_terms() -> None:
+            while True:
+                await self._run_term(await self._wait_for_server())
+
+        await self._client.errors.keep_running(run_terms, self._log, controller=self._log.name)
 
     async def _wait_for_server(self) -> T:
         """Return the capabilities of the server as soon as it answers."""

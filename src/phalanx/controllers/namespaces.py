@@ -11,16 +11,14 @@ contains an object.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-
-import msgspec
 
 from phalanx import logs
 from phalanx.api.core import Namespace
 from phalanx.api.errors import NotFound
-from phalanx.api.kinds import NAMESPACE, Kind
+from phalanx.api.kinds import EVENTS_EVENT, NAMESPACE, Kind
 from phalanx.api.meta import Key, ObjectMeta, PartialObjectMetadata
 from phalanx.client.client import Client
+from phalanx.client.discovery import discover_resources
 from phalanx.client.work_queue import WorkQueue
 from phalanx.controllers.reconcile_loop import Informers, new_work_queue, run_workers
 
@@ -46,28 +44,19 @@ class NamespaceController:
         namespace = self._cache.get(key)
         if namespace is None or not namespace.metadata.deletion_timestamp:
             return None
-        remaining = [
-            await self._delete_all(kind, key.name) for kind in await self._deletable_kinds()
-        ]
-        if any(remaining):
-            count = sum(remaining)
-            LOG.debug("Namespace not empty yet", kind=NAMESPACE.name, key=key.name, objects=count)
+        discovery = await discover_resources(self._client)
+        kinds = [found.kind for found in discovery.resources if _is_emptied(found.kind)]
+        remaining = sum([await self._delete_all(kind, key.name) for kind in kinds])
+        # A group that discovery does not show now may have objects in the namespace.
+        if remaining or not discovery.is_complete:
+            LOG.debug(
+                "Namespace not empty yet", kind=NAMESPACE.name, key=key.name, objects=remaining
+            )
             return _RETRY_INTERVAL
         finalized = {"metadata": {"name": key.name}, "spec": {"finalizers": []}}
         await self._client.update(NAMESPACE, finalized, subresource="finalize")
         LOG.info("Namespace finalized", kind=NAMESPACE.name, key=key.name)
         return None
-
-    async def _deletable_kinds(self) -> list[Kind]:
-        """The namespaced kinds that can be deleted, by the discovery documents of the server."""
-        accept = {"accept": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"}
-        found: dict[tuple[str, str], Kind] = {}
-        for path in ("/api", "/apis"):
-            for kind in _parse_discovery(await self._client.get_raw(path, accept)):
-                found.setdefault((kind.group, kind.plural), kind)
-        # Events are served in two groups; deleting them in one is enough.
-        found.pop(("events.k8s.io", "events"), None)
-        return list(found.values())
 
     async def _delete_all(self, kind: Kind, namespace: str) -> int:
         """Delete all objects of a kind in a namespace; return how many are left."""
@@ -92,12 +81,10 @@ class NamespaceController:
             self._queue.add(new.metadata.key)
 
 
-def _parse_discovery(document: bytes) -> Iterator[Kind]:
-    """Yield the namespaced kinds of a discovery document that can be listed and deleted."""
-    for group in msgspec.json.decode(document)["items"]:
-        name = group["metadata"].get("name", "")
-        for version in group["versions"]:
-            for row in version["resources"]:
-                if row["scope"] == "Namespaced" and {"list", "delete"} <= set(row["verbs"]):
-                    kind = row["responseKind"]["kind"]
-                    yield Kind(name, version["version"], kind, plural=row["resource"], schema="")
+def _is_emptied(kind: Kind) -> bool:
+    """Whether objects of a kind are deleted with their namespace.
+
+    Events are served in two groups; deleting them in one is enough.
+    """
+    can_delete = kind.namespaced and {"list", "delete"} <= set(kind.verbs)
+    return can_delete and (kind.group, kind.plural) != (EVENTS_EVENT.group, EVENTS_EVENT.plural)

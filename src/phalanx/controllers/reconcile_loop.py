@@ -3,7 +3,8 @@
 Every controller except the scheduler is such a loop. `reconcile` is a function from a key to a
 `ReconcilePlan`: it reads the caches as they are, so that a missed event delays an action but never
 makes it wrong. It does no I/O itself; the loop performs the actions of the plan in order, logs
-them, and retries the key with back-off if one fails.
+them, and retries the key with back-off if one fails. So it does after an unexpected exception,
+which is logged with its traceback (`client/error_containment.py`): other keys are not affected.
 
     reconcile("default/train") -> ReconcilePlan([Patch(POD_GROUP, …)], requeue_after=15.0)
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, Unpack
 
 from phalanx import logs
 from phalanx.api.errors import AlreadyExists, ApiError, Conflict, NotFound
@@ -27,10 +28,9 @@ from phalanx.api.wire import MERGE_PATCH, Object
 from phalanx.client.cache import ObjectCache, R
 from phalanx.client.client import Client
 from phalanx.client.informer import Informer
-from phalanx.client.metrics import observe_queue
-from phalanx.client.protocol import HasMetadata
+from phalanx.client.protocol import HasMetadata, ListScope
 from phalanx.client.transports import Unreachable
-from phalanx.client.work_queue import WorkQueue
+from phalanx.client.work_queue import WorkQueue, observe_queue
 from phalanx.controllers.event_recorder import ObjectEvent
 from phalanx.randomness import Random
 
@@ -118,9 +118,9 @@ async def perform(
                     kind,
                     key,
                     uid=uid,
-                    resource_version=version,
-                    grace_period_seconds=grace,
-                    propagation_policy=propagation,
+                    version=version,
+                    grace=grace,
+                    propagation=propagation,
                 )
             case RecordEvent(event):
                 record(event)
@@ -162,6 +162,15 @@ class StaleCacheError(Exception):
     """The caches do not show the effect of an earlier write yet: reconcile again later."""
 
 
+def treat_conflict_as_stale(key: Hashable, action: Action, error: ApiError) -> None:
+    """Handle errors of patches that are conditional on the version in the cache.
+
+    A conflict means that the cache is behind: the key is reconciled again without a warning.
+    """
+    if isinstance(error, Conflict):
+        raise StaleCacheError(str(error)) from error
+
+
 #: Errors after which a key is reconciled again with back-off.
 _RETRYABLE_ERRORS = (ApiError, Unreachable, StaleCacheError)
 
@@ -191,6 +200,12 @@ class Informers:
         """Return the informer of any kind, for readers of the metadata alone."""
         return self._informer(kind, struct_of(kind), optional=False)
 
+    def new_informer(
+        self, kind: Kind, struct: type[StructT], **scope: Unpack[ListScope]
+    ) -> Informer[StructT]:
+        """Return a new informer that its caller runs: of a part of a kind, or for some time."""
+        return Informer(self._client, kind, struct, random=self._random, **scope)
+
     def _informer(self, kind: Kind, struct: type[StructT], *, optional: bool) -> Informer[StructT]:
         if kind not in self._informers:
             self._informers[kind] = Informer(
@@ -217,7 +232,7 @@ class Informers:
 
 def new_work_queue(client: Client, name: str) -> WorkQueue[Any]:
     """Return a new work queue with metrics and log lines under this name."""
-    queue: WorkQueue[Any] = WorkQueue(name=name)
+    queue: WorkQueue[Any] = WorkQueue(name=name, errors=client.errors)
     observe_queue(client.metrics, name, queue)
     return queue
 
@@ -247,6 +262,17 @@ async def _run_worker(queue: WorkQueue[KeyT], handle: KeyHandler[KeyT]) -> None:
                 attempt=queue.num_requeues(key) + 1,
                 backoff=queue.retry_delay(key),
                 reason=error,
+            )
+            queue.add_rate_limited(key)
+        except Exception as error:
+            queue.errors.contain(
+                error,
+                LOG,
+                "reconcile failed, retrying",
+                controller=queue.name,
+                key=key,
+                attempt=queue.num_requeues(key) + 1,
+                backoff=queue.retry_delay(key),
             )
             queue.add_rate_limited(key)
         else:

@@ -9,7 +9,7 @@ a lease of its own (`scheduler_runner.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,17 +18,23 @@ from phalanx.api.feature_gates import WORKLOAD_RESOURCE_CLAIMS, FeatureGates
 from phalanx.api.kinds import (
     CLUSTER_ROLE,
     COMPOSITE_POD_GROUP,
+    CONFIG_MAP,
+    CONTROLLER_REVISION,
     CRON_JOB,
     JOB,
     LEASE,
     NAMESPACE,
     NODE,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
     POD,
     POD_DISRUPTION_BUDGET,
     POD_GROUP,
     RESOURCE_CLAIM,
     RESOURCE_CLAIM_TEMPLATE,
     SERVICE_ACCOUNT,
+    STATEFUL_SET,
+    STORAGE_CLASS,
     WORKLOAD,
     Kind,
 )
@@ -44,15 +50,19 @@ from phalanx.controllers.namespaces import NamespaceController
 from phalanx.controllers.nodes.node_lifecycle import NodeLifecycle
 from phalanx.controllers.nodes.taint_eviction import TaintEviction
 from phalanx.controllers.pod_garbage_collector import PodGarbageCollector
-from phalanx.controllers.pod_groups.composite_groups import CompositeGroups
-from phalanx.controllers.pod_groups.protection import PodGroupProtection
-from phalanx.controllers.pod_groups.replica_groups import ReplicaGroups
+from phalanx.controllers.pod_groups import CompositeGroups, PodGroupProtection, ReplicaGroups
 from phalanx.controllers.reconcile_loop import Informers
 from phalanx.controllers.resource_claims.controller import ResourceClaimController
 from phalanx.controllers.resource_claims.reservations import ClaimReservationController
 from phalanx.controllers.role_aggregation import ClusterRoleAggregationController
+from phalanx.controllers.root_ca_publisher import RootCAPublisher
 from phalanx.controllers.service_accounts import ServiceAccountController
+from phalanx.controllers.stateful_sets.controller import StatefulSetController
 from phalanx.controllers.ttl_after_finished import TTLAfterFinishedController
+from phalanx.controllers.volumes.binder import VolumeBinder
+from phalanx.controllers.volumes.ephemeral import EphemeralVolumeController
+from phalanx.controllers.volumes.protection import ClaimProtection, VolumeProtection
+from phalanx.controllers.volumes.provisioner import SimulatedProvisioner
 from phalanx.randomness import Random
 
 #: A coroutine function that runs until it is cancelled.
@@ -66,7 +76,8 @@ class ControllerContext:
     """The dependencies of controllers.
 
     `kinds` are those that the server serves, in the order of discovery. A server that is not
-    Phalanx `is_foreign`.
+    Phalanx `is_foreign`. `load_root_ca` returns the certificate authority of the server as PEM
+    text, if it is known.
     """
 
     client: Client
@@ -77,6 +88,7 @@ class ControllerContext:
     kinds: Sequence[Kind]
     basic_workloads: bool = True
     is_foreign: bool = False
+    load_root_ca: Callable[[], Awaitable[str]] | None = None
 
     def new_recorder(self, name: str) -> EventRecorder:
         """Return an event recorder for a component of this name."""
@@ -100,6 +112,7 @@ class ControllerDescriptor(NamedTuple):
     required_kinds: tuple[Kind, ...]
     aliases: tuple[str, ...] = ()
     runs_on_foreign: bool = False
+    requires_root_ca: bool = False
 
 
 def _build_job(context: ControllerContext) -> list[Runnable]:
@@ -157,12 +170,58 @@ def _build_resource_claims(context: ControllerContext) -> list[Runnable]:
     return [recorder.run, claims.run, reservations.run]
 
 
+def _build_stateful_set(context: ControllerContext) -> list[Runnable]:
+    recorder = context.new_recorder("statefulset-controller")
+    stateful_sets = StatefulSetController(
+        context.client, context.informers, context.clock, record=recorder.record
+    )
+    return [recorder.run, stateful_sets.run]
+
+
+def _build_volume_binder(context: ControllerContext) -> list[Runnable]:
+    recorder = context.new_recorder("persistentvolume-controller")
+    binder = VolumeBinder(context.client, context.informers, recorder.record)
+    return [recorder.run, binder.run]
+
+
+def _build_ephemeral_volumes(context: ControllerContext) -> list[Runnable]:
+    recorder = context.new_recorder("ephemeral_volume")
+    claims = EphemeralVolumeController(context.client, context.informers, recorder.record)
+    return [recorder.run, claims.run]
+
+
+def _build_simulated_provisioner(context: ControllerContext) -> list[Runnable]:
+    recorder = context.new_recorder("simulated-provisioner")
+    provisioner = SimulatedProvisioner(
+        context.client,
+        context.informers,
+        context.clock,
+        random=context.random,
+        record=recorder.record,
+    )
+    return [
+        recorder.run,
+        provisioner.run_class,
+        provisioner.run_claims,
+        provisioner.run_volumes,
+    ]
+
+
 def _build_garbage_collector(context: ControllerContext) -> list[Runnable]:
     recorder = context.new_recorder("garbage-collector")
     garbage = GarbageCollector(
-        context.client, context.informers, recorder.record, kinds=context.kinds
+        context.client,
+        context.informers,
+        recorder.record,
+        kinds=context.kinds,
+        is_foreign=context.is_foreign,
     )
     return [recorder.run, garbage.run]
+
+
+def _build_root_ca_publisher(context: ControllerContext) -> list[Runnable]:
+    assert context.load_root_ca is not None
+    return [RootCAPublisher(context.client, context.informers, context.load_root_ca).run]
 
 
 CONTROLLERS = (
@@ -208,6 +267,13 @@ CONTROLLERS = (
         aliases=("serviceaccount-controller",),
     ),
     ControllerDescriptor(
+        "root-ca-certificate-publisher",
+        _build_root_ca_publisher,
+        (CONFIG_MAP, NAMESPACE),
+        aliases=("root-ca-certificate-publisher-controller", "root-ca-cert-publisher"),
+        requires_root_ca=True,
+    ),
+    ControllerDescriptor(
         "role-aggregation",
         lambda c: [ClusterRoleAggregationController(c.client, c.informers).run],
         (CLUSTER_ROLE,),
@@ -230,6 +296,41 @@ CONTROLLERS = (
         _build_resource_claims,
         (RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, POD),
         aliases=("resourceclaim-controller",),
+    ),
+    ControllerDescriptor(
+        "statefulset",
+        _build_stateful_set,
+        (STATEFUL_SET, CONTROLLER_REVISION, PERSISTENT_VOLUME_CLAIM, POD),
+        aliases=("statefulset-controller",),
+    ),
+    ControllerDescriptor(
+        "persistentvolume-binder",
+        _build_volume_binder,
+        (PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, STORAGE_CLASS, POD, NODE),
+        aliases=("persistentvolume-binder-controller",),
+    ),
+    ControllerDescriptor(
+        "pvc-protection",
+        lambda c: [ClaimProtection(c.client, c.informers, c.clock).run],
+        (PERSISTENT_VOLUME_CLAIM, POD),
+        aliases=("persistentvolumeclaim-protection-controller",),
+    ),
+    ControllerDescriptor(
+        "pv-protection",
+        lambda c: [VolumeProtection(c.client, c.informers).run],
+        (PERSISTENT_VOLUME,),
+        aliases=("persistentvolume-protection-controller",),
+    ),
+    ControllerDescriptor(
+        "ephemeral-volume",
+        _build_ephemeral_volumes,
+        (PERSISTENT_VOLUME_CLAIM, POD),
+        aliases=("ephemeral-volume-controller",),
+    ),
+    ControllerDescriptor(
+        "simulated-provisioner",
+        _build_simulated_provisioner,
+        (PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, STORAGE_CLASS, NODE),
     ),
     ControllerDescriptor(
         "replica-groups",
@@ -280,11 +381,12 @@ def _find_controller(name: str) -> ControllerDescriptor:
 def build_controllers(
     context: ControllerContext, controllers: Iterable[ControllerDescriptor]
 ) -> list[Runnable]:
-    """Build the selected controllers whose required kinds are served; returns what to run."""
+    """Build the selected controllers that have what they require; returns what to run."""
     return [
         runnable
         for row in controllers
         if not missing_kinds(context.kinds, row)
+        and not (row.requires_root_ca and context.load_root_ca is None)
         for runnable in row.build(context)
     ]
 

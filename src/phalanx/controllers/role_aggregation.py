@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from phalanx.api.kinds import CLUSTER_ROLE
 from phalanx.api.meta import Key
-from phalanx.api.rbac import ClusterRole
+from phalanx.api.other_kinds import ClusterRole
 from phalanx.api.selectors import selector_matches
 from phalanx.api.wire import Object
 from phalanx.client.client import Client

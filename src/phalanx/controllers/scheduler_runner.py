@@ -28,8 +28,7 @@ from phalanx.controllers.scheduling.decision_log import DecisionLog
 from phalanx.controllers.scheduling.exact_solver import AsyncSolver
 from phalanx.controllers.scheduling.scheduler import Scheduler
 from phalanx.randomness import Random
-from phalanx.scheduler.configuration.profiles import Profiles, apply_feature_gates
-from phalanx.scheduler.policy import DEFAULT_POLICY
+from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles, apply_feature_gates
 
 LOG = logs.component("scheduler")
 

@@ -16,7 +16,7 @@ from phalanx.controllers.event_recorder import EventRecorder
 from phalanx.controllers.garbage_collector import GarbageCollector
 from phalanx.controllers.jobs.controller import JobController
 from phalanx.controllers.jobs.workload_manager import JobSchedulingOptions
-from phalanx.controllers.pod_groups.protection import PodGroupProtection
+from phalanx.controllers.pod_groups import PodGroupProtection
 from phalanx.controllers.reconcile_loop import Informers
 from phalanx.randomness import Random
 from tests.controllers.trial_cluster import (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.api.kinds import JOB, POD, POD_GROUP, WORKLOAD
+from phalanx.api.kinds import JOB, POD, POD_GROUP, RESOURCE_QUOTA, WORKLOAD
+from phalanx.api.meta import Key
 from phalanx.builder.ownership import GROUP_TEMPLATE
 from tests.controllers.fault_trials import Fault, Scenario, compare_trials, crashes, gaps, run_trial
 from tests.controllers.jobs.job_controller_harness import (
@@ -131,6 +132,47 @@ async def is_created_again_while_its_orphans_run(cluster: TrialCluster) -> None:
     await cluster.create(job(gang=True, parallelism=1, completions=1))
 
 
+async def waits_for_a_quota(cluster: TrialCluster) -> None:
+    meta = {"name": "few", "namespace": "default"}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta}
+    await cluster.create({**quota, "spec": {"hard": {"pods": "2"}}})
+    await cluster.create(job(gang=True, parallelism=3, completions=3))
+    await cluster.wait_until_idle()
+    await cluster.patch(RESOURCE_QUOTA, "few", {"spec": {"hard": {"pods": "3"}}})
+
+
+async def is_restarted(cluster: TrialCluster) -> None:
+    meta = {"annotations": {"phalanx.dev/on-degraded": "Restart"}}
+    await cluster.create(indexed(3, gang=True, meta=meta, backoffLimit=0))
+    await cluster.wait_until_idle()
+    for pod in await cluster.list_objects(POD):
+        path = POD.url_path("default", pod["metadata"]["name"], "binding")
+        await cluster.client.post(path, {"target": {"kind": "Node", "name": "n"}})
+    degraded = {
+        "type": "Degraded",
+        "status": "True",
+        "reason": "ReplacementUnschedulable",
+        "message": "the rack is full",
+        "lastTransitionTime": "2027-01-15T08:00:00Z",
+    }
+    group = await cluster.get_only(POD_GROUP)
+    key = Key("default", group["metadata"]["name"])
+    change = {"status": {"conditions": [degraded]}}
+    await cluster.client.patch(POD_GROUP, key, change, subresource="status")
+    await cluster.wait_until_idle()
+    await cluster.finish("Succeeded")
+
+
+async def is_evicted(cluster: TrialCluster) -> None:
+    await cluster.create(indexed(3, gang=True, backoffLimit=0))
+    await cluster.wait_until_idle()
+    for pod in (await cluster.list_objects(POD))[:2]:
+        path = POD.url_path("default", pod["metadata"]["name"], "eviction")
+        await cluster.client.post(path, {"apiVersion": "policy/v1", "kind": "Eviction"})
+    await cluster.wait_until_idle()
+    await cluster.finish("Succeeded")
+
+
 SCENARIOS = [
     Scenario(act.__name__, act, KINDS, (kubelets, garbage_collectors), JobInvariants)
     for act in (
@@ -148,11 +190,15 @@ SCENARIOS = [
         is_deleted_in_the_background,
         is_deleted_in_the_foreground,
         is_created_again_while_its_orphans_run,
+        waits_for_a_quota,
+        is_restarted,
+        is_evicted,
     )
 ]
 EACH = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
 
 
+@pytest.mark.slow
 @EACH
 def test_crash_after_any_write_leads_to_the_same_end(scenario: Scenario) -> None:
     undisturbed = run_trial(scenario, controller)
@@ -160,6 +206,7 @@ def test_crash_after_any_write_leads_to_the_same_end(scenario: Scenario) -> None
     assert compare_trials(scenario, controller, crashes(undisturbed, most=15), undisturbed) == []
 
 
+@pytest.mark.slow
 @EACH
 def test_successor_may_start_with_a_stale_cache(scenario: Scenario) -> None:
     undisturbed = run_trial(scenario, controller)
@@ -172,6 +219,7 @@ def test_successor_may_start_with_a_stale_cache(scenario: Scenario) -> None:
         )
 
 
+@pytest.mark.slow
 @EACH
 def test_missed_events_do_not_change_the_end(scenario: Scenario) -> None:
     undisturbed = run_trial(scenario, controller)

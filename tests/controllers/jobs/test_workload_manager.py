@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 
 from phalanx.api.errors import Invalid
 from phalanx.api.feature_gates import resolve_gates
 from phalanx.api.kinds import JOB, POD, POD_GROUP, WORKLOAD
+from phalanx.api.wire import Request
 from phalanx.controllers.jobs.workload_manager import (
     LONG_QUEUE,
     JobSchedulingOptions,
@@ -14,6 +16,7 @@ from phalanx.controllers.jobs.workload_manager import (
 )
 from tests.builders import in_virtual_time
 from tests.controllers.jobs.job_controller_harness import (
+    conditions_of,
     groups_of,
     indexed,
     job,
@@ -127,3 +130,30 @@ async def test_without_inference_the_shape_is_basic_and_may_change() -> None:
         await cluster.wait_until_idle()
         assert (await cluster.get_only(POD_GROUP))["spec"]["schedulingPolicy"] == {"basic": {}}
         await cluster.patch(JOB, "train", {"spec": {"parallelism": 4, "completions": 4}})
+
+
+@in_virtual_time
+async def test_disabled_gate_is_reported_to_a_job_that_asks_for_a_gang() -> None:
+    gates = resolve_gates({"WorkloadWithJob": False})
+    async with running_job_controller(options_from_gates(gates), gates=gates) as cluster:
+        gang = job("gang", gangPolicy={"policy": "JobAsGang"}, parallelism=2, completions=2)
+        body = orjson.dumps(gang)
+        request = Request("POST", JOB.url_path("default"), body=body)
+        reply = await cluster.transport("user").send(request)
+        assert reply.code == 201
+        assert [text for name, text in reply.headers if name.lower() == "warning"] == [
+            '299 - "spec.gangPolicy.policy is ignored: without the feature gate WorkloadWithJob '
+            'pods are scheduled one by one"'
+        ]
+        await cluster.create(job("none", gangPolicy={"policy": "NoGang"}), job("plain"))
+        await cluster.wait_until_idle()
+        jobs = await cluster.list_objects(JOB)
+        found = {one["metadata"]["name"]: conditions_of(one) for one in jobs}
+        assert found == {
+            "gang": {"SchedulingFallback": ("True", "WorkloadWithJobDisabled")},
+            "none": {},
+            "plain": {},
+        }
+        (event,) = await cluster.events("WorkloadWithJobDisabled")
+        assert event["involvedObject"]["name"] == "gang"
+        assert groups_of(await cluster.list_objects(POD)) == [""] * 4

@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from phalanx.api.annotations import NODE_TYPE_ANNOTATION, SIMULATED_NODE_TYPE
-from phalanx.api.core import Node
+from phalanx.api.core import NODE_TYPE_ANNOTATION, SIMULATED_NODE_TYPE, Node
 from phalanx.api.errors import NotFound
 from phalanx.api.kinds import LEASE, NODE, POD
 from phalanx.api.meta import Key, parse_timestamp
@@ -144,7 +143,7 @@ async def test_a_recreated_pod_runs_for_its_own_time() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
         await c.create(short("10"))
         await asyncio.sleep(8)
-        await c.client.delete(POD, Key("default", "a"), grace_period_seconds=0)
+        await c.client.delete(POD, Key("default", "a"), grace=0)
         await c.create(short("10"))
         await asyncio.sleep(8)
         assert await phase(c) == "Running"

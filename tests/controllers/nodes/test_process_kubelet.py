@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.api.annotations import NODE_TYPE_ANNOTATION, PROCESS_NODE_TYPE
+from phalanx.api.core import NODE_TYPE_ANNOTATION, PROCESS_NODE_TYPE
 from phalanx.api.errors import NotFound
 from phalanx.api.kinds import NODE, POD
 from phalanx.api.meta import Key

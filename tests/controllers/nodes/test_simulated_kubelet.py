@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from phalanx.api.annotations import USAGE_ANNOTATION
 from phalanx.api.core import Node, Pod
 from phalanx.api.errors import NotFound
 from phalanx.api.kinds import POD
 from phalanx.api.meta import Key, find_condition, parse_timestamp
+from phalanx.api.resources import USAGE_ANNOTATION
 from phalanx.api.wire import Object
 from phalanx.controllers.nodes.node_pool import HostedNodePool
 from phalanx.controllers.nodes.simulated_kubelet import STAGES, parse_stage_rules
@@ -102,7 +102,7 @@ async def test_a_deleted_pod_stops_within_its_grace_period(
         await c.create(staged(f"{{stop: {stop}}}"))
         await asyncio.sleep(2)
         since = c.store.revision
-        await c.client.delete(POD, HERE, grace_period_seconds=grace)
+        await c.client.delete(POD, HERE, grace=grace)
         if takes:
             await asyncio.sleep(takes - 0.5)
             assert (await seen(c))[0] == "Running"
@@ -119,7 +119,7 @@ async def test_a_pod_deleted_without_grace_is_removed_at_once() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
         await c.create(staged("{stop: 100}"))
         await asyncio.sleep(2)
-        await c.client.delete(POD, HERE, grace_period_seconds=0)
+        await c.client.delete(POD, HERE, grace=0)
         await asyncio.sleep(0.1)
         with pytest.raises(NotFound):
             await seen(c)

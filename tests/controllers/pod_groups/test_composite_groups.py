@@ -15,7 +15,7 @@ from phalanx.api.scheduling import (
 )
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.client import Client
-from phalanx.controllers.pod_groups.composite_groups import CompositeGroups
+from phalanx.controllers.pod_groups import CompositeGroups
 from phalanx.controllers.reconcile_loop import Informers
 from tests.builders import in_virtual_time, pod
 from tests.controllers.cluster import Cluster, cluster, lagging_client, simulated_nodes

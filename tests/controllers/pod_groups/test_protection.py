@@ -14,7 +14,7 @@ from phalanx.api.meta import Key
 from phalanx.api.scheduling import POD_GROUP_PROTECTION_FINALIZER, PodGroup
 from phalanx.api.wire import Object
 from phalanx.client.protocol import Listing
-from phalanx.controllers.pod_groups.protection import PodGroupProtection
+from phalanx.controllers.pod_groups import PodGroupProtection
 from phalanx.controllers.reconcile_loop import Informers, Patch
 from phalanx.randomness import SeededRandom
 from tests import builders

@@ -9,7 +9,7 @@ from phalanx.api.errors import NotFound
 from phalanx.api.kinds import POD, POD_GROUP, WORKLOAD
 from phalanx.api.meta import Key
 from phalanx.api.wire import Object
-from phalanx.controllers.pod_groups.replica_groups import ReplicaGroups
+from phalanx.controllers.pod_groups import ReplicaGroups
 from phalanx.controllers.reconcile_loop import Informers
 from phalanx.randomness import SeededRandom
 from phalanx.server.objects import decode_record, encoder

@@ -131,7 +131,6 @@ async def test_claim_has_the_fields_of_its_template_and_is_controlled_by_the_pod
                 "name": "p",
                 "uid": uid,
                 "controller": True,
-                "blockOwnerDeletion": True,
             }
         ]
         assert found["spec"]["devices"]["requests"][0]["name"] == "gpu"

@@ -10,8 +10,9 @@ from phalanx.api.kinds import POD
 from phalanx.api.wire import Object
 from phalanx.controllers.scheduling.metrics import METRIC_SPECS, SchedulingMetrics
 from phalanx.scheduler.cluster.cache import SchedulerCache
-from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES
-from phalanx.scheduler.queue.scheduling_queue import TRANSITIONS, QueueTrigger, SchedulingQueue
+from phalanx.scheduler.policy import DEFAULT_PROFILES
+from phalanx.scheduler.queue.queued_entity import QueueTrigger
+from phalanx.scheduler.queue.scheduling_queue import TRANSITIONS, SchedulingQueue
 from phalanx.telemetry import Metrics
 from tests.builders import gang, in_virtual_time, pod, pod_group, priority_class
 from tests.controllers.cluster import Cluster, cluster, simulated_nodes
@@ -258,6 +259,25 @@ async def test_disrupted_groups_and_violated_budgets_are_counted() -> None:
 
 
 @in_virtual_time
+async def test_preemptions_whose_victims_are_not_proven_best_are_counted() -> None:
+    async with cluster(nodes=simulated_nodes(13, cpu="1")) as c:
+        await c.create(priority_class("low", 10), priority_class("high", 100))
+        await c.create(*(important(pod(f"low-{n}", cpu="1"), "low") for n in range(13)))
+        await c.until_placed(*(f"low-{n}" for n in range(13)))
+        term = {"labelSelector": {}, "topologyKey": "kubernetes.io/hostname"}
+        picky = important(pod("picky", cpu="1"), "high")
+        picky["spec"]["affinity"] = {
+            "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+        }
+        await c.create(picky)
+        await c.until_placed("picky")
+        counted = samples_of(
+            c.plane.server.metrics, "phalanx_scheduler_preemption_not_optimal_total"
+        )
+        assert counted == {'preemptor="pod"': 1}
+
+
+@in_virtual_time
 @pytest.mark.parametrize(
     ("priority", "result"),
     [("polite", "Unschedulable"), ("low", "UnschedulableAndUnresolvable")],
@@ -311,7 +331,7 @@ def test_every_queue_event_has_a_label() -> None:
     watched = SchedulingMetrics(metrics, queue, SchedulerCache(), DEFAULT_PROFILES)
     queue.observe_pod(build.pod("p"), 0.0)
     (arrival,) = queue.arrivals
-    stimuli = {stimulus for _, stimulus in TRANSITIONS} - {QueueTrigger.WOKEN, QueueTrigger.POPPED}
+    stimuli = {stimulus for _, stimulus in TRANSITIONS} - {QueueTrigger.POPPED}
     for stimulus in stimuli:
         queue.arrivals[arrival._replace(cause=stimulus)] = 1
     assert len(samples_of(metrics, "scheduler_queue_incoming_entities_total")) >= len(stimuli)

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 import yaml
 
-from phalanx.cli.scheduler_configuration import load_configuration
-from phalanx.controllers.scheduling.plugin_loader import (
+from phalanx.cli.scheduler_configuration import (
     ENTRY_POINT_GROUP,
     PluginLoadError,
+    load_configuration,
     load_plugins,
 )
 from phalanx.library import Cluster

@@ -127,8 +127,7 @@ async def test_a_gang_that_does_not_fit_binds_nothing_and_has_the_reason() -> No
             "0/2 nodes are available: 2 Insufficient cpu.",
             *[f"pod group is unschedulable, {why}"] * 2,
         ]
-        events = dict(await c.events("FailedScheduling"))
-        assert events == dict(zip(members("big", 3), messages, strict=True))
+        assert await c.events("FailedScheduling") == [("big", why)]
 
 
 @in_virtual_time
@@ -466,8 +465,7 @@ async def test_a_settled_cluster_writes_nothing() -> None:
         await c.create(*gang("fits", 2, cpu="1"), *gang("big", 3, cpu="3"))
         await c.create(*gang("short", 1, minimum=2, cpu="1"))
         await asyncio.sleep(120)
-        conditions = await writes_in_a_minute(c)
-        assert conditions <= 10, "a waiting gang may cost only a few repeated events"
+        assert await writes_in_a_minute(c) == 0
 
 
 async def writes_in_a_minute(c: Cluster) -> int:

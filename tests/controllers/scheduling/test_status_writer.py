@@ -8,12 +8,13 @@ import pytest
 from phalanx.api.core import Pod, PodStatus
 from phalanx.api.errors import ServerError
 from phalanx.api.kinds import POD, POD_GROUP
-from phalanx.api.meta import Key, ObjectMeta, timestamp
+from phalanx.api.meta import Key, ObjectMeta, pod_group_ref, timestamp
 from phalanx.api.scheduling import (
     DEGRADED,
     POD_GROUP_INITIALLY_SCHEDULED,
     POD_GROUP_SCHEDULED,
     PodGroup,
+    PodGroupStatus,
 )
 from phalanx.api.wire import ANONYMOUS, STRATEGIC_PATCH, Object, Reply, Request
 from phalanx.client.cache import ObjectCache
@@ -21,12 +22,15 @@ from phalanx.client.client import Client
 from phalanx.client.protocol import Listing
 from phalanx.client.transports import InProcessTransport
 from phalanx.controllers.reconcile_loop import Patch, ReconcilePlan
+from phalanx.controllers.scheduling.group_reports import SHORTFALL_INTERVAL
 from phalanx.controllers.scheduling.status_writer import (
     COUNT_DELAY,
     ConditionUpdate,
     SchedulerView,
     SchedulingStatusWriter,
 )
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.shortfall import GroupShortfall
 from tests import builders
 
 NOW = 1_800_000_000.0
@@ -373,9 +377,9 @@ def test_a_gang_that_was_never_placed_is_not_degraded() -> None:
 async def test_members_are_counted_by_phase() -> None:
     member = make_pod(group="a")
     found = reporter(member, make_group(), placed=0, counts=True).reconcile_group(KEY)
-    assert patched_status(found) == {"pendingPods": 1}
+    assert patched_status(found) == {"pendingPods": 1, "desiredPods": 3}
     found = reporter(member, make_group(), placed=1, counts=True).reconcile_group(KEY)
-    assert patched_status(found) == {"scheduledPods": 1}
+    assert patched_status(found) == {"scheduledPods": 1, "desiredPods": 3}
     ended = msgspec.structs.replace(member, status=PodStatus(phase="Failed"))
     found = reporter(ended, make_group(), placed=0, counts=True).reconcile_group(KEY)
     assert patched_status(found) == {"failedPods": 1}
@@ -385,3 +389,25 @@ async def test_members_are_counted_by_phase() -> None:
 async def test_changed_counts_wait_until_the_scheduler_is_idle() -> None:
     plan = reporter(make_pod(group="a"), make_group(), placed=0, counts=True, busy=True)
     assert plan.reconcile_group(KEY) == ReconcilePlan(requeue_after=COUNT_DELAY)
+
+
+@builders.in_virtual_time
+async def test_changed_shortfall_is_written_with_other_changes_or_after_an_interval() -> None:
+    entity = Entity(pod_group_ref(KEY), make_group(), ())
+    waiting = msgspec.structs.replace(make_group(), status=PodGroupStatus(pending_pods=1))
+    found = reporter(make_pod(group="a"), waiting, placed=0, counts=True)
+    found.report_shortfall(GroupShortfall(entity, {"missingMembers": 2}, ""))
+    status = patched_status(found.reconcile_group(KEY))
+    assert (status["desiredPods"], status["shortfall"]) == (3, {"missingMembers": 2})
+    written = PodGroupStatus(pending_pods=1, desired_pods=3, shortfall={"missingMembers": 2})
+    found = reporter(
+        make_pod(group="a"), msgspec.structs.replace(waiting, status=written), placed=0, counts=True
+    )
+    found.report_shortfall(GroupShortfall(entity, {"missingMembers": 1}, ""))
+    assert patched_status(found.reconcile_group(KEY)) == {"shortfall": {"missingMembers": 1}}
+    # The cache does not show the write yet, and the numbers change again.
+    found.report_shortfall(GroupShortfall(entity, {"missingMembers": 3}, ""))
+    assert found.reconcile_group(KEY) == ReconcilePlan(requeue_after=SHORTFALL_INTERVAL)
+    found.report_group(tried_meta(), UNSCHEDULABLE)
+    status = patched_status(found.reconcile_group(KEY))
+    assert (len(status["conditions"]), status["shortfall"]) == (2, {"missingMembers": 3})

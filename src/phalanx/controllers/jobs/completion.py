@@ -8,6 +8,9 @@ and the final condition (Failed or Complete) once every pod is counted and gone.
     one failed pod                 None: the Job goes on
     two failed pods                FailureTarget, reason BackoffLimitExceeded
     status has FailureTarget       the same outcome, whatever the pods do meanwhile
+
+In a gang Job without a pod failure policy, a pod that was disrupted (preempted, evicted, lost with
+its node: the condition DisruptionTarget) is no failure: it is replaced and counted nowhere.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from phalanx.api.batch import (
     FailureRule,
 )
 from phalanx.api.core import Pod
-from phalanx.api.meta import parse_timestamp
+from phalanx.api.meta import find_condition, parse_timestamp
+from phalanx.api.scheduling import DISRUPTION_TARGET
 from phalanx.controllers.jobs.job_pods import (
     Indexes,
     JobPods,
@@ -47,11 +51,15 @@ class PolicyMatch(NamedTuple):
 
 
 class PodFailures:
-    """The failed pods of a Job under its pod failure policy; each pod is matched once."""
+    """The failed pods of a Job under its pod failure policy; each pod is matched once.
 
-    def __init__(self, job_pods: JobPods) -> None:
+    `ignores_disruptions`: without a policy, disrupted pods are ignored.
+    """
+
+    def __init__(self, job_pods: JobPods, *, ignores_disruptions: bool = False) -> None:
         self._job_pods = job_pods
         self._spec = job_pods.job.spec
+        self._ignores_disruptions = ignores_disruptions and self._spec.pod_failure_policy is None
         self._matches: dict[str, PolicyMatch] = {}
 
     def match_policy(self, pod: Pod) -> PolicyMatch:
@@ -62,8 +70,12 @@ class PodFailures:
         return self._matches[uid]
 
     def is_ignored(self, pod: Pod) -> bool:
-        """Whether the policy ignores the failure of a pod."""
+        """Whether the failure of a pod is ignored."""
         return self.match_policy(pod).action == IGNORE
+
+    def is_ignored_disruption(self, pod: Pod) -> bool:
+        """Whether a pod is ignored because it was disrupted; its replacement needs no back-off."""
+        return self._ignores_disruptions and is_disrupted(pod)
 
     @cached_property
     def failed_indexes(self) -> Indexes:
@@ -108,6 +120,8 @@ class PodFailures:
         return {index: number for number, index in attempts}
 
     def _match_policy(self, pod: Pod) -> PolicyMatch:
+        if self.is_ignored_disruption(pod):
+            return PolicyMatch(IGNORE)
         policy = self._spec.pod_failure_policy
         for number, rule in enumerate(policy.rules if policy else ()):
             # A FailIndex rule has no effect without backoffLimitPerIndex.
@@ -123,6 +137,12 @@ class PodFailures:
         if action in (FAIL_INDEX, IGNORE):
             return action == FAIL_INDEX
         return index_failure_count(pod) >= limit
+
+
+def is_disrupted(pod: Pod) -> bool:
+    """Whether a pod was preempted, evicted or lost with its node."""
+    condition = find_condition(pod.status.conditions, DISRUPTION_TARGET)
+    return condition is not None and condition.status == "True"
 
 
 def _attempt_order(pod: Pod) -> tuple[int, str, str]:
@@ -175,8 +195,21 @@ class JobOutcome:
 class JobSnapshot:
     """The input of one sync: the pods of a Job, its pod failures, and the time."""
 
-    def __init__(self, job_pods: JobPods, now: float) -> None:
-        self.job_pods, self.now, self.failures = job_pods, now, PodFailures(job_pods)
+    def __init__(
+        self,
+        job_pods: JobPods,
+        now: float,
+        *,
+        ignores_disruptions: bool = False,
+        gang_size: int | None = None,
+        restarted_at: float = 0.0,
+    ) -> None:
+        self.job_pods, self.now = job_pods, now
+        #: The `minCount` of a gang Job under a ResourceQuota; None for any other.
+        self.gang_size = gang_size
+        #: Pods that were created before are evicted: the gang was restarted.
+        self.restarted_at = restarted_at
+        self.failures = PodFailures(job_pods, ignores_disruptions=ignores_disruptions)
 
     @cached_property
     def failed_count(self) -> int:

@@ -31,15 +31,16 @@ from phalanx.api.batch import (
 )
 from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError, Invalid
-from phalanx.api.kinds import JOB, POD, Kind
+from phalanx.api.kinds import JOB, POD, POD_GROUP, Kind
 from phalanx.api.meta import Key
+from phalanx.api.other_kinds import ResourceQuota
 from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
 from phalanx.client.work_queue import WorkQueue
 from phalanx.clock import Clock
 from phalanx.controllers.event_recorder import EventRecorder, ObjectEvent
-from phalanx.controllers.jobs.completion import JobSnapshot
+from phalanx.controllers.jobs.completion import JobSnapshot, is_disrupted
 from phalanx.controllers.jobs.job_pods import (
     JobPods,
     claim_pods,
@@ -58,8 +59,10 @@ from phalanx.controllers.jobs.pod_operations import (
     PodOperations,
     is_namespace_terminating,
 )
+from phalanx.controllers.jobs.quota_estimator import RETRY_SECONDS, QuotaEstimator, is_quota_refusal
 from phalanx.controllers.jobs.replicas import MAX_PODS_PER_SYNC
-from phalanx.controllers.jobs.scheduling_intent import NO_GROUP, GroupMembership
+from phalanx.controllers.jobs.restart import GangRestart, find_restart, restart_time
+from phalanx.controllers.jobs.scheduling_intent import GroupMembership
 from phalanx.controllers.jobs.sync import (
     MAX_UNCOUNTED_PODS,
     WARNING,
@@ -70,8 +73,10 @@ from phalanx.controllers.jobs.sync import (
     plan_sync,
 )
 from phalanx.controllers.jobs.workload_manager import (
+    DisabledWorkloadManager,
     JobSchedulingOptions,
     JobWorkloadManager,
+    JobWorkloads,
     MissingKindWorkloadManager,
 )
 from phalanx.controllers.jobs.write_tracker import WriteTracker
@@ -96,12 +101,13 @@ _TRANSITIONS = {
 
 @dataclass(frozen=True, slots=True)
 class JobControllerContext:
-    """What every sync uses. If `workloads` is None, pods get no PodGroup."""
+    """What every sync uses."""
 
     client: Client
     clock: Clock
     write_tracker: WriteTracker
-    workloads: JobWorkloadManager | MissingKindWorkloadManager | None
+    workloads: JobWorkloads
+    quotas: QuotaEstimator
     metrics: JobMetrics
     record_event: Callable[[Job, JobEvent], None]
 
@@ -123,6 +129,9 @@ class JobReconciliation:
         self._pod_operations = PodOperations(self._writer, job, self._record_event)
         self._failures: list[OperationFailure] = []
         self._plan: SyncPlan | None = None
+        self._quota_excess = ""
+        #: After how many seconds a restart that backs off is due.
+        self._requeue_after: float | None = None
 
     async def run(self) -> float | None:
         """Sync the Job; return after how many seconds to sync again, None for no time.
@@ -143,12 +152,16 @@ class JobReconciliation:
             self._context.metrics.record_sync(
                 self._job, self._plan, succeeded=succeeded, seconds=clock.now() - start
             )
-        return self._plan.requeue_after if self._plan else None
+        delays = (
+            self._plan.requeue_after if self._plan else None,
+            RETRY_SECONDS if self._quota_excess else None,
+            self._requeue_after,
+        )
+        return min((delay for delay in delays if delay is not None), default=None)
 
     async def _clean_up_finished(self) -> None:
         """Clean up after a finished Job: its PodGroup, late pods, and remaining finalizers."""
-        if self._context.workloads is not None:
-            await self._context.workloads.clean_up(self._job, self._writer)
+        await self._context.workloads.clean_up(self._job, self._writer)
         late = JobPods(self._job, self._pods).active[:MAX_PODS_PER_SYNC]
         self._failures += (await self._pod_operations.discard(late))[1]
         tracked = [
@@ -160,12 +173,13 @@ class JobReconciliation:
 
     async def _sync(self) -> None:
         job_pods = JobPods(self._job, await self._claim_pods())
-        self._plan = plan = plan_sync(JobSnapshot(job_pods, self._context.clock.now()))
+        await self._restart_degraded_gang(job_pods)
+        self._plan = plan = plan_sync(self._take_snapshot(job_pods))
         membership = await self._ensure_group(plan)
         if self._failures and self._job.status.start_time is None:
             return  # The Job starts when its Workload and PodGroup exist.
         deleted, delete_failures = await self._pod_operations.delete(plan.pods_to_delete)
-        discarded, discard_failures = await self._pod_operations.discard(plan.pods_to_discard)
+        discarded, discard_failures = await self._discard_pods(plan)
         self._failures += [*delete_failures, *discard_failures]
         created = await self._create_pods(plan, membership) if membership else 0
         result = SyncResult(
@@ -173,9 +187,46 @@ class JobReconciliation:
             created=created,
             fallback=membership.fallback if membership else None,
             is_group_known=membership is not None,
+            quota_excess=self._quota_excess,
         )
         await self._write_status(plan, result)
         self._failures += await self._pod_operations.remove_finalizers(plan.pods_to_untrack)
+
+    def _take_snapshot(self, job_pods: JobPods) -> JobSnapshot:
+        workloads = self._context.workloads
+        return JobSnapshot(
+            job_pods,
+            self._context.clock.now(),
+            ignores_disruptions=any(map(is_disrupted, job_pods.pods))
+            and workloads.ignores_disruptions(self._job, job_pods.pods),
+            restarted_at=max(map(restart_time, workloads.owned_groups(self._job)), default=0.0),
+            gang_size=(
+                workloads.gang_size(self._job) if self._context.quotas.concerns(self._job) else None
+            ),
+        )
+
+    async def _restart_degraded_gang(self, job_pods: JobPods) -> None:
+        """Begin to restart a gang whose lost members cannot be replaced, if the Job asks for it."""
+        job, now = self._job, self._context.clock.now()
+        if job.metadata.deletion_timestamp or job.spec.suspend:
+            return
+        groups = self._context.workloads.owned_groups(job)
+        restart = find_restart(job, groups, job_pods.active, now)
+        if isinstance(restart, float):
+            self._requeue_after = restart
+        if not isinstance(restart, GangRestart):
+            return
+        change = {"metadata": {"annotations": restart.annotations}}
+        await self._writer.patch(POD_GROUP, restart.group.metadata, change, exact=True)
+        self._record_event(JobEvent("GangRestarted", f"Restarting: {restart.cause}", WARNING))
+        LOG.info("Gang restarted", kind=JOB.name, key=job.metadata.key, reason=restart.cause)
+        raise StaleCacheError(f"PodGroup {restart.group.metadata.name} was restarted")
+
+    async def _discard_pods(self, plan: SyncPlan) -> tuple[list[Pod], list[OperationFailure]]:
+        if plan.replicas.restarts_gang:
+            text = "the gang is restarted: lost members could not be replaced"
+            return await self._pod_operations.evict(plan.pods_to_discard, text, plan.snapshot.now)
+        return await self._pod_operations.discard(plan.pods_to_discard)
 
     async def _claim_pods(self) -> Sequence[Pod]:
         """Return the owned pods, or adopt and release pods and raise until the cache shows it."""
@@ -194,23 +245,29 @@ class JobReconciliation:
 
     async def _ensure_group(self, plan: SyncPlan) -> GroupMembership | None:
         """Return the PodGroup for new pods; None if no pods are due, or if ensuring it failed."""
-        workloads = self._context.workloads
         if plan.outcome is not None or self._job.metadata.deletion_timestamp:
             return None
-        if workloads is None:
-            return NO_GROUP
         try:
-            return await workloads.ensure_group(plan.snapshot, self._writer)
+            return await self._context.workloads.ensure_group(plan.snapshot, self._writer)
         except (ApiError, Unreachable, StaleCacheError) as failure:
             self._failures.append(failure)
             return None
 
     async def _create_pods(self, plan: SyncPlan, membership: GroupMembership) -> int:
+        """Create pods; those of a gang only if no ResourceQuota refuses them."""
+        if membership.is_gang and plan.pods_to_create:
+            self._quota_excess = await self._context.quotas.find_excess(plan.snapshot)
+            if self._quota_excess:
+                return 0
         created, failures = await self._pod_operations.create(
             plan.pods_to_create, membership.group, at_once=membership.is_gang
         )
-        self._failures += failures
         self._context.metrics.record_pod_creations(plan, created, len(failures))
+        refusals = [one for one in failures if membership.is_gang and is_quota_refusal(one)]
+        if refusals:
+            # The rest follows, or is given up, by the rules of `quota`; not by a retry.
+            self._quota_excess = str(refusals[0])
+        self._failures += [one for one in failures if one not in refusals]
         return created
 
     async def _write_status(self, plan: SyncPlan, result: SyncResult) -> None:
@@ -296,10 +353,12 @@ class JobController:
     ) -> JobControllerContext:
         metrics = JobMetrics(client.metrics)
         caches: dict[Kind, ObjectCache[Any]] = {JOB: self._jobs, POD: self._pods}
-        workloads: JobWorkloadManager | MissingKindWorkloadManager | None = None
-        if options is not None and missing_kind is not None:
+        workloads: JobWorkloads
+        if options is None:
+            workloads = DisabledWorkloadManager()
+        elif missing_kind is not None:
             workloads = MissingKindWorkloadManager(self._record_event, options, missing_kind)
-        elif options is not None:
+        else:
             workloads = JobWorkloadManager(
                 client, self._informers, self._record_event, queue=self._queue, options=options
             )
@@ -309,6 +368,12 @@ class JobController:
             clock,
             WriteTracker(client, caches, clock, metrics=metrics),
             workloads=workloads,
+            quotas=QuotaEstimator(
+                client,
+                self._informers.of(ResourceQuota, optional=True).cache,
+                self._jobs,
+                on_change=lambda key: self._queue.add_after(key, POD_EVENT_DELAY),
+            ),
             metrics=metrics,
             record_event=self._record_event,
         )
@@ -356,7 +421,7 @@ class JobController:
         if old is not None and (new is None or new.is_finished or new.metadata.deletion_timestamp):
             # The Job might have adopted these orphans, and cannot any more.
             self._enqueue_orphans(self._orphans_by_label[selector_index_key(old)])
-        if new is None and old is not None and self._context.workloads is not None:
+        if new is None and old is not None:
             self._context.workloads.forget(old.metadata.key)
 
     def _enqueue_orphans(self, pods: Iterable[Pod]) -> None:

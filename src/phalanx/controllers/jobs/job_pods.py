@@ -161,8 +161,7 @@ def is_terminating(pod: Pod) -> bool:
 
 def is_ready(pod: Pod) -> bool:
     """Whether the condition Ready of a pod is True."""
-    found = find_condition(pod.status.conditions, "Ready")
-    return found is not None and found.status == "True"
+    return pod.is_ready
 
 
 def completion_index(pod: Pod) -> int:

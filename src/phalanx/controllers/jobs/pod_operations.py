@@ -13,12 +13,15 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from phalanx import logs
 from phalanx.api.batch import Job
 from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError, Conflict, NotFound
 from phalanx.api.kinds import JOB, POD
-from phalanx.api.meta import Key
+from phalanx.api.meta import Key, timestamp
+from phalanx.api.scheduling import DISRUPTION_TARGET
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
@@ -40,6 +43,8 @@ LOG = logs.component("job-controller")
 #: The longest `generateName` of an indexed pod: five random characters follow, 63 are allowed.
 _MAX_NAME_PREFIX = 58
 _INDEX_ENV = "JOB_COMPLETION_INDEX"
+#: The reason of DisruptionTarget on the pods of a gang that is restarted.
+RESTART_REASON = "GangRestart"
 
 
 def build_pod(job: Job, new: PodToCreate, group: str) -> Object:
@@ -142,6 +147,19 @@ class PodOperations:
         """Remove the finalizer of pods and delete them, so that they are not counted."""
         return await run_concurrently(self._discard, pods)
 
+    async def evict(
+        self, pods: Iterable[Pod], message: str, now: float
+    ) -> tuple[list[Pod], list[OperationFailure]]:
+        """Mark pods as disrupted, then discard them."""
+        condition = {
+            "type": DISRUPTION_TARGET,
+            "status": "True",
+            "reason": RESTART_REASON,
+            "message": message,
+            "lastTransitionTime": timestamp(now),
+        }
+        return await run_concurrently(partial(self._evict, condition), pods)
+
     async def remove_finalizers(self, pods: Iterable[Pod]) -> list[OperationFailure]:
         """Remove the tracking finalizer of pods that the status counts."""
         remove = partial(self._patch_metadata, "Finalizer removed", REMOVE_TRACKING_FINALIZER)
@@ -186,6 +204,24 @@ class PodOperations:
         self._record_event(JobEvent("SuccessfulDelete", f"Deleted pod: {name}"))
         self._log("Pod deleted", name)
         return pod
+
+    async def _evict(self, condition: Object, pod: Pod) -> Pod:
+        change = {"status": {"conditions": [condition]}}
+        try:
+            patched = await self._writer.patch(
+                POD,
+                pod.metadata,
+                change,
+                content=STRATEGIC_PATCH,
+                subresource="status",
+                exact=True,
+            )
+        except NotFound:
+            return pod
+        version = str(patched["metadata"]["resourceVersion"])
+        return await self._discard(
+            replace(pod, metadata=replace(pod.metadata, resource_version=version))
+        )
 
     async def _discard(self, pod: Pod) -> Pod:
         version = ""

@@ -2,8 +2,9 @@
 
 `plan_replicas` compares the active pods with `parallelism`, the remaining completions and, in an
 indexed Job, the free indexes. After a failure the next pod waits for a back-off that doubles up to
-`MAX_BACKOFF`; with `backoffLimitPerIndex` each index has its own back-off. Pure; used by `sync` for
-a Job that is neither over, nor suspended, nor being deleted.
+`MAX_BACKOFF`; with `backoffLimitPerIndex` each index has its own back-off. The replacement of a
+disrupted gang member does not wait. Pure; used by `sync` for a Job that is neither over, nor
+suspended, nor being deleted.
 
     parallelism 3, completions 5         plan
     succeeded 0, active 1                create 2 pods
@@ -54,6 +55,10 @@ class ReplicaPlan:
     to_delete: tuple[Pod, ...] = ()
     to_create: tuple[PodToCreate, ...] = ()
     requeue_after: float | None = None
+    #: Whether the pods are deleted to release a ResourceQuota that admits only a part of a gang.
+    releases_quota: bool = False
+    #: Whether the pods are evicted to restart a gang that cannot replace lost members.
+    restarts_gang: bool = False
 
 
 def plan_replicas(snapshot: JobSnapshot) -> ReplicaPlan:
@@ -169,6 +174,8 @@ def _next_pod_for_index(
     annotations = [(FAILURE_COUNT, str(failures))]
     if ignored:
         annotations.append((IGNORED_FAILURE_COUNT, str(ignored)))
+    if snapshot.failures.is_ignored_disruption(last_failed):
+        return PodToCreate(index, tuple(annotations)), 0.0
     due = min(finish_time(last_failed), snapshot.now) + _backoff_duration(failures + ignored)
     return PodToCreate(index, tuple(annotations)), due - snapshot.now
 
@@ -182,6 +189,7 @@ def _remaining_backoff(snapshot: JobSnapshot) -> float:
         for pod in pods.pods
         if (pod.is_terminal or pods.has_failed(pod))
         and (is_tracked(pod) or not is_terminating(pod))
+        and not snapshot.failures.is_ignored_disruption(pod)
     ]
     failures, last_failure = 0, 0.0
     for time, _, is_success in sorted(finished):

@@ -19,7 +19,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from phalanx.api.batch import COMPLETE, SCHEDULING_FALLBACK, SUSPENDED, Job, JobCondition
+from phalanx.api.batch import (
+    COMPLETE,
+    QUOTA_EXCEEDED,
+    SCHEDULING_FALLBACK,
+    SUSPENDED,
+    Job,
+    JobCondition,
+)
 from phalanx.api.core import Pod
 from phalanx.api.meta import parse_timestamp, timestamp
 from phalanx.api.wire import Object
@@ -39,12 +46,15 @@ from phalanx.controllers.jobs.job_pods import (
     is_ready,
     is_terminating,
 )
+from phalanx.controllers.jobs.quota import plan_under_quota
 from phalanx.controllers.jobs.replicas import (
     MAX_PODS_PER_SYNC,
     PodToCreate,
     ReplicaPlan,
+    count_desired_pods,
     plan_replicas,
 )
+from phalanx.controllers.jobs.restart import created_at
 
 #: The most uids in `status.uncountedTerminatedPods`.
 MAX_UNCOUNTED_PODS = 500
@@ -173,6 +183,8 @@ class SyncResult:
     created: int = 0
     fallback: JobEvent | None = None
     is_group_known: bool = True
+    #: Which ResourceQuota did not admit the pods of a gang; "" if none refused.
+    quota_excess: str = ""
 
 
 class JobStatusUpdate(NamedTuple):
@@ -186,6 +198,8 @@ class _ConditionChange(NamedTuple):
     type: str
     status: str
     event: JobEvent
+    #: The time of the transition; "" for now.
+    since: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,9 +255,12 @@ class SyncPlan:
             changes += _suspension_changes(job)
         if result.is_group_known:
             changes += _fallback_changes(job, result.fallback)
+        changes += self._quota_changes(result)
         events = [change.event for change in changes]
         conditions = [
-            _build_condition(change.type, change.status, cause=change.event, time=now)
+            _build_condition(
+                change.type, change.status, cause=change.event, time=now, since=change.since
+            )
             for change in changes
         ]
         if self.outcome is None:
@@ -262,6 +279,28 @@ class SyncPlan:
             return conditions, events
         conditions.append(_build_condition(final, "True", cause=self.outcome, time=now))
         return conditions, events
+
+    def _quota_changes(self, result: SyncResult) -> list[_ConditionChange]:
+        """The change of the condition QuotaExceeded.
+
+        Its message is that of the first refusal: the usage of a quota changes all the time.
+        """
+        job, active = self.snapshot.job_pods.job, self.snapshot.job_pods.active
+        current = job.true_condition(QUOTA_EXCEEDED)
+        if self.replicas.releases_quota and current is not None:
+            text = f"{current.message.removesuffix(_RELEASED)}{_RELEASED}"
+            event = JobEvent(QUOTA_EXCEEDED, text, WARNING)
+            since = current.last_transition_time or ""
+            return [_ConditionChange(QUOTA_EXCEEDED, "True", event, since=since)]
+        if result.quota_excess:
+            event = JobEvent(QUOTA_EXCEEDED, result.quota_excess, WARNING)
+            return [] if current else [_ConditionChange(QUOTA_EXCEEDED, "True", event)]
+        is_over = self.outcome is not None or job.spec.suspend
+        is_complete = len(active) + result.created >= count_desired_pods(self.snapshot)
+        if current is None or not (is_over or is_complete):
+            return []
+        event = JobEvent("QuotaAvailable", "The Job waits for no ResourceQuota")
+        return [_ConditionChange(QUOTA_EXCEEDED, "False", event)]
 
     def _excess_success_events(self) -> list[JobEvent]:
         completions = self.snapshot.job_pods.job.spec.completions
@@ -333,8 +372,12 @@ def plan_sync(snapshot: JobSnapshot) -> SyncPlan:
         replicas = ReplicaPlan()
     elif job.spec.suspend:
         replicas = ReplicaPlan(to_delete=tuple(active[:MAX_PODS_PER_SYNC]))
+    elif outdated := [pod for pod in active if created_at(pod) < snapshot.restarted_at]:
+        replicas = ReplicaPlan(to_delete=tuple(outdated[:MAX_PODS_PER_SYNC]), restarts_gang=True)
+    elif snapshot.now < snapshot.restarted_at:
+        replicas = ReplicaPlan(requeue_after=snapshot.restarted_at - snapshot.now)
     else:
-        replicas = plan_replicas(snapshot)
+        replicas = plan_under_quota(snapshot, plan_replicas(snapshot))
     return SyncPlan(snapshot, outcome, replicas, counts=count_pods(snapshot, outcome))
 
 
@@ -361,18 +404,22 @@ def _fallback_changes(job: Job, fallback: JobEvent | None) -> list[_ConditionCha
     return [_ConditionChange(SCHEDULING_FALLBACK, "False", restored)]
 
 
+#: Completes the message of QuotaExceeded once the pods that were created have been removed.
+_RELEASED = "; the pods that were created are removed until all fit"
 #: Conditions whose reason differs from the reason of their event.
 _CONDITION_REASONS = {"Suspended": "JobSuspended", "Resumed": "JobResumed"}
 
 
-def _build_condition(kind: str, status: str, *, cause: JobEvent | JobOutcome, time: str) -> Object:
+def _build_condition(
+    kind: str, status: str, *, cause: JobEvent | JobOutcome, time: str, since: str = ""
+) -> Object:
     return {
         "type": kind,
         "status": status,
         "reason": _CONDITION_REASONS.get(cause.reason, cause.reason),
         "message": cause.message,
         "lastProbeTime": time,
-        "lastTransitionTime": time,
+        "lastTransitionTime": since or time,
     }
 
 

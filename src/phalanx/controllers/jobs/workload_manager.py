@@ -10,29 +10,41 @@ PodGroups:
     nothing                      pods that are scheduled one by one
     a gang or a topology         no pods; an event says which kind is missing
     a group of its parent        pods that are scheduled one by one; a condition says why
+
+`DisabledWorkloadManager` takes its place where the feature gate WorkloadWithJob is off: pods are
+scheduled one by one, and a Job that asks for a gang gets a condition that says why.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from phalanx import logs
-from phalanx.api.batch import Job
-from phalanx.api.errors import NotFound
+from phalanx.api.batch import COMPLETE, FAILED, Job
+from phalanx.api.core import Pod
+from phalanx.api.errors import Invalid, NotFound
 from phalanx.api.feature_gates import (
     JOB_GANG_INFERENCE,
     JOB_GANG_POLICY,
+    JOB_IGNORE_DISRUPTIONS,
     JOB_RELEASE_SCHEDULING,
     WORKLOAD_WITH_JOB,
     FeatureGates,
 )
 from phalanx.api.kinds import JOB, POD_GROUP, WORKLOAD, Kind
-from phalanx.api.meta import Key
-from phalanx.api.scheduling import MEMBERS_TO_RUN_ANNOTATION, PodGroup, Workload
+from phalanx.api.meta import Key, find_condition
+from phalanx.api.scheduling import (
+    DEGRADED,
+    FINISHED_ANNOTATION,
+    MEMBERS_TO_RUN_ANNOTATION,
+    PodGroup,
+    Workload,
+)
+from phalanx.api.validation.job_policies import asks_for_gang
 from phalanx.builder.ownership import GROUP_TEMPLATE, ManageBoth, ManageGroups
 from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
@@ -44,6 +56,7 @@ from phalanx.controllers.jobs.scheduling_intent import (
     GroupMembership,
     SchedulingIntents,
     fallback_event,
+    job_object,
 )
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
 from phalanx.controllers.jobs.workload_objects import JobWorkloadReconciler
@@ -73,6 +86,8 @@ class JobSchedulingOptions:
     infer_gang: bool = False
     #: Whether the PodGroup of a suspended or finished Job is deleted.
     release_groups: bool = False
+    #: Whether disrupted pods of gangs are replaced without counting as failures.
+    ignore_disruptions: bool = True
 
 
 def options_from_gates(
@@ -86,6 +101,7 @@ def options_from_gates(
         use_gang_policy=gates.is_enabled(JOB_GANG_POLICY),
         infer_gang=gates.is_enabled(JOB_GANG_INFERENCE),
         release_groups=gates.is_enabled(JOB_RELEASE_SCHEDULING),
+        ignore_disruptions=gates.is_enabled(JOB_IGNORE_DISRUPTIONS),
     )
 
 
@@ -123,7 +139,7 @@ class JobWorkloadManager:
     async def ensure_group(self, snapshot: JobSnapshot, writer: TrackedWriter) -> GroupMembership:
         """Return the PodGroup for new pods of a Job; create it if it is missing."""
         job = snapshot.job_pods.job
-        if self._options.release_groups and job.spec.suspend:
+        if job.spec.suspend and self._releases_groups(job):
             await self._release_groups(job, writer)
             return NO_GROUP
         intent = self._intents.get(job)
@@ -144,20 +160,63 @@ class JobWorkloadManager:
                 return await reconciler.ensure_for_child(link)
         return NO_GROUP
 
+    def owned_groups(self, job: Job) -> Sequence[PodGroup]:
+        """List the PodGroups that a Job controls."""
+        return self._groups_by_owner[job.metadata.uid]
+
+    def gang_size(self, job: Job) -> int | None:
+        """Return the `minCount` of a Job; None if it is not a gang.
+
+        It is what the Job asks for, or that of the PodGroup of a Workload that is not its own.
+        """
+        intent = self._intents.get(job)
+        group = intent.verified.group if intent.verified else None
+        try:
+            size = intent.size
+        except Invalid:
+            return None
+        return group.min_count if size is None and group and group.is_gang else size
+
+    def ignores_disruptions(self, job: Job, pods: Iterable[Pod]) -> bool:
+        """Whether disrupted pods of a Job are no failures: the Job, or a group of its pods, is a
+        gang.
+        """
+        if not self._options.ignore_disruptions:
+            return False
+        if self.gang_size(job) is not None:
+            return True
+        groups = {pod.group: None for pod in pods if pod.group}
+        return any((group := self._groups.get(key)) and group.is_gang for key in groups)
+
     def forget(self, job: Key) -> None:
         """Drop the state of a deleted Job."""
         self._intents.forget(job)
 
     async def clean_up(self, job: Job, writer: TrackedWriter) -> None:
-        """Delete the PodGroup of a finished Job if that is enabled, or remove its annotation."""
+        """Delete the PodGroup of a finished Job if that is enabled, or annotate how it ended."""
         await self._release_groups(job, writer)
+        desired = {MEMBERS_TO_RUN_ANNOTATION: None, FINISHED_ANNOTATION: describe_end(job)}
         for group in self._groups_by_owner[job.metadata.uid]:
-            if MEMBERS_TO_RUN_ANNOTATION in group.metadata.annotations:
-                change = {"metadata": {"annotations": {MEMBERS_TO_RUN_ANNOTATION: None}}}
-                await writer.patch(POD_GROUP, group.metadata, change)
+            annotations = group.metadata.annotations
+            changed = {
+                name: text for name, text in desired.items() if annotations.get(name) != text
+            }
+            if changed and not group.metadata.deletion_timestamp:
+                await writer.patch(
+                    POD_GROUP, group.metadata, {"metadata": {"annotations": changed}}
+                )
+
+    def _releases_groups(self, job: Job) -> bool:
+        """Whether the PodGroup is deleted when the Job is suspended or has finished.
+
+        Always if the Job uses resource claims: the claims of a PodGroup keep their devices until
+        the PodGroup is gone.
+        """
+        spec = job.spec.template.get("spec") or {}
+        return self._options.release_groups or bool(spec.get("resourceClaims"))
 
     async def _release_groups(self, job: Job, writer: TrackedWriter) -> None:
-        if not self._options.release_groups:
+        if not self._releases_groups(job):
             return
         for group in self._groups_by_owner[job.metadata.uid]:
             if not group.metadata.deletion_timestamp:
@@ -229,6 +288,12 @@ class JobWorkloadManager:
             yield from self._jobs_of_workload(workload) if workload else ()
 
 
+def describe_end(job: Job) -> str:
+    """Say how a finished Job ended: `Complete`, or `Failed: BackoffLimitExceeded`."""
+    failed = job.true_condition(FAILED)
+    return f"{FAILED}: {failed.reason}" if failed else COMPLETE
+
+
 def _build_intents(options: JobSchedulingOptions) -> SchedulingIntents:
     return SchedulingIntents(
         include_basic=options.include_basic,
@@ -262,8 +327,9 @@ def _parent_keys(job: Job) -> list[TargetKey]:
 
 def _relevant_fields(group: PodGroup) -> tuple[object, ...]:
     """The fields of a PodGroup that a sync of its Job reads."""
-    meta = group.metadata
-    return group.spec, meta.annotations, meta.owner_references, meta.deletion_timestamp
+    meta, degraded = group.metadata, find_condition(group.status.conditions, DEGRADED)
+    state = (degraded.status, degraded.reason) if degraded else ()
+    return group.spec, meta.annotations, meta.owner_references, meta.deletion_timestamp, state
 
 
 class MissingKindWorkloadManager:
@@ -291,9 +357,53 @@ class MissingKindWorkloadManager:
                 return GroupMembership(fallback=fallback_event("ParentWorkloadNotFound", text))
         return NO_GROUP
 
+    def owned_groups(self, job: Job) -> Sequence[PodGroup]:
+        """Return nothing: there are no groups."""
+        return ()
+
+    def gang_size(self, job: Job) -> int | None:
+        """Return None: there are no gangs."""
+        return None
+
+    def ignores_disruptions(self, job: Job, pods: Iterable[Pod]) -> bool:
+        """Return False: there are no gangs."""
+        return False
+
     def forget(self, job: Key) -> None:
         """Drop the state of a deleted Job."""
         self._intents.forget(job)
 
     async def clean_up(self, job: Job, writer: TrackedWriter) -> None:
         """Do nothing: a finished Job has no objects."""
+
+
+class DisabledWorkloadManager:
+    """Creates no objects: the feature gate WorkloadWithJob is off."""
+
+    async def ensure_group(self, snapshot: JobSnapshot, writer: TrackedWriter) -> GroupMembership:
+        """Return no group, with the reason if the Job asks for a gang."""
+        if not asks_for_gang(job_object(snapshot.job_pods.job)["spec"]):
+            return NO_GROUP
+        text = f"The feature gate {WORKLOAD_WITH_JOB} is off"
+        return GroupMembership(fallback=fallback_event("WorkloadWithJobDisabled", text))
+
+    def owned_groups(self, job: Job) -> Sequence[PodGroup]:
+        """Return nothing: there are no groups."""
+        return ()
+
+    def gang_size(self, job: Job) -> int | None:
+        """Return None: there are no gangs."""
+        return None
+
+    def ignores_disruptions(self, job: Job, pods: Iterable[Pod]) -> bool:
+        """Return False: there are no gangs."""
+        return False
+
+    def forget(self, job: Key) -> None:
+        """Do nothing: nothing is kept."""
+
+    async def clean_up(self, job: Job, writer: TrackedWriter) -> None:
+        """Do nothing: a finished Job has no objects."""
+
+
+JobWorkloads = JobWorkloadManager | MissingKindWorkloadManager | DisabledWorkloadManager

@@ -25,6 +25,7 @@ from phalanx.api.meta import Key, OwnerReference
 from phalanx.api.scheduling import (
     MANAGED_BY_ANNOTATION,
     MEMBERS_TO_RUN_ANNOTATION,
+    ON_DEGRADED_ANNOTATION,
     SYSTEM_PRIORITY_CLASSES,
     TOPOLOGY_ANNOTATION,
     PodGroup,
@@ -32,7 +33,7 @@ from phalanx.api.scheduling import (
 )
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.builder import jobs as job_builder
-from phalanx.builder.groups import templates
+from phalanx.builder.builder import templates
 from phalanx.builder.ownership import Link
 from phalanx.client.client import Client
 from phalanx.controllers.jobs.completion import JobSnapshot
@@ -60,12 +61,14 @@ from phalanx.controllers.jobs.scheduling_intent import (
 )
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
 from phalanx.controllers.jobs.write_tracker import TrackedWriter
-from phalanx.controllers.pod_groups.replica_groups import inherit_preemption_policy
+from phalanx.controllers.pod_groups import inherit_preemption_policy
 from phalanx.controllers.reconcile_loop import StaleCacheError
 
 #: The value of the managed-by annotation on objects that this controller creates.
 MANAGER_NAME = "job-controller"
 LOG = logs.component("job-controller")
+#: The annotations of a Job that its PodGroup gets.
+_COPIED_ANNOTATIONS = (TOPOLOGY_ANNOTATION, ON_DEGRADED_ANNOTATION)
 
 
 class JobWorkloadReconciler:
@@ -236,9 +239,9 @@ class JobWorkloadReconciler:
         name = self._job.metadata.name
         await self._check_job_exists()
         annotations = {MANAGED_BY_ANNOTATION: MANAGER_NAME}
-        topology = self._job.metadata.annotations.get(TOPOLOGY_ANNOTATION)
-        if topology and kind is POD_GROUP:
-            annotations[TOPOLOGY_ANNOTATION] = topology
+        if kind is POD_GROUP:
+            given = self._job.metadata.annotations
+            annotations |= {name: given[name] for name in _COPIED_ANNOTATIONS if given.get(name)}
         new["metadata"]["annotations"] = annotations
         try:
             created = await self._writer.create(kind, new)

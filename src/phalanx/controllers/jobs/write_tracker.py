@@ -102,9 +102,7 @@ class TrackedWriter:
 
     async def delete(self, kind: Kind, target: ObjectMeta, *, version: str = "") -> None:
         """Delete an object; if `version` is given, only in that version."""
-        deleted = await self._client.delete(
-            kind, target.key, uid=target.uid, resource_version=version
-        )
+        deleted = await self._client.delete(kind, target.key, uid=target.uid, version=version)
         self._record(kind, deleted)
 
     def _record(self, kind: Kind, written: Object) -> Object:

@@ -4,6 +4,7 @@ A hosted node is simulated (nothing is executed) or a process node (pods run as 
 
     node_pool.py            Node objects of hosted nodes; runs them beside any API server
     node_heartbeats.py      leases and Ready conditions of hosted nodes
+    pod_admission.py        which pods a node accepts
     simulated_kubelet.py    moves pods of simulated nodes through their stages
     process_kubelet.py      runs pods of process nodes
     container_process.py    a container as a local process; `launch.py` sets its limits

@@ -30,7 +30,7 @@ from phalanx import logs
 from phalanx.api.errors import ApiError
 from phalanx.api.kinds import POD
 from phalanx.api.meta import Key
-from phalanx.api.quantity import exact_value
+from phalanx.api.resources import exact_value
 from phalanx.api.wire import Object
 from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable

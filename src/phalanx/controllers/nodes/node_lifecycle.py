@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
 
 from phalanx import logs
-from phalanx.api.coordination import Lease
 from phalanx.api.core import Node, Pod
 from phalanx.api.kinds import NODE, POD
 from phalanx.api.meta import Key, find_condition, timestamp
+from phalanx.api.other_kinds import Lease
 from phalanx.api.wire import JSON_PATCH, STRATEGIC_PATCH, Object
 from phalanx.client.client import Client
 from phalanx.clock import Clock

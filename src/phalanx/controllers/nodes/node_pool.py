@@ -11,14 +11,14 @@ between processes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from phalanx import logs
-from phalanx.api.annotations import NODE_TYPE_ANNOTATION, SIMULATED_NODE_TYPE
-from phalanx.api.core import Node
+from phalanx.api.core import NODE_TYPE_ANNOTATION, SIMULATED_NODE_TYPE, Node
 from phalanx.api.errors import AlreadyExists, ApiError, NotFound, Unauthorized
-from phalanx.api.kinds import LEASE_RENEWAL, NODE, Kind
+from phalanx.api.kinds import LEASE_RENEWAL, NODE, RESOURCE_SLICE, Kind
 from phalanx.api.meta import Key, timestamp
 from phalanx.api.wire import Object
 from phalanx.client.client import Client, served_kinds
@@ -28,6 +28,7 @@ from phalanx.controllers.leadership import LeaderElectedRunner, LeaderTask, Runn
 from phalanx.controllers.nodes.container_process import ProcessHost
 from phalanx.controllers.nodes.node_heartbeats import LeaseRenewer, NodeStatusReporter
 from phalanx.controllers.nodes.process_kubelet import ProcessKubelets
+from phalanx.controllers.nodes.simulated_devices import SimulatedDevices
 from phalanx.controllers.nodes.simulated_kubelet import SimulatedKubelets, StageRule
 from phalanx.controllers.reconcile_loop import Informers, NodeClient
 from phalanx.randomness import Random
@@ -48,6 +49,7 @@ class SimulatedNode:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: Sequence[Mapping[str, str]] = ()
     node_type: str = SIMULATED_NODE_TYPE
+    devices: Sequence[SimulatedDevices] = ()
 
     def manifest(self, now: str) -> Object:
         """Return the Node object to register."""
@@ -93,14 +95,30 @@ class HostedNodePool:
     ) -> None:
         self._client, self._clock, self._node_client = client, clock, node_client
         self._nodes = {node.name: node for node in nodes}
+        # Imported late: it needs numpy, which commands that only name nodes do not.
+        from phalanx.controllers.nodes.pod_admission import PodAdmission
+
+        admission = PodAdmission(informers, self._nodes)
         self._kubelet: SimulatedKubelets | ProcessKubelets
         if host is None:
             self._kubelet = SimulatedKubelets(
-                client, informers, clock, names=self._nodes, rules=rules, node_client=node_client
+                client,
+                informers,
+                clock,
+                names=self._nodes,
+                admission=admission,
+                rules=rules,
+                node_client=node_client,
             )
         else:
             self._kubelet = ProcessKubelets(
-                client, informers, clock, names=self._nodes, host=host, node_client=node_client
+                client,
+                informers,
+                clock,
+                names=self._nodes,
+                admission=admission,
+                host=host,
+                node_client=node_client,
             )
         self._status_reporter = NodeStatusReporter(
             client, informers, clock, names=self._nodes, node_client=node_client
@@ -108,13 +126,11 @@ class HostedNodePool:
 
     async def run(self) -> None:
         """Run kubelets, lease renewal and status reports until cancelled."""
+        leases = LeaseRenewer(self._client, self._clock, self._nodes, node_client=self._node_client)
+        errors = self._client.errors
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._kubelet.run())
-            leases = LeaseRenewer(
-                self._client, self._clock, self._nodes, node_client=self._node_client
-            )
-            group.create_task(leases.run())
-            group.create_task(self._status_reporter.run())
+            for run in (self._kubelet.run, leases.run, self._status_reporter.run):
+                group.create_task(errors.keep_running(run, LOG, controller="nodes"))
 
     async def register(self) -> list[str]:
         """Create the Node objects; returns the names of existing nodes that are not ours."""
@@ -143,11 +159,25 @@ async def _register_node(client: Client, clock: Clock, node: SimulatedNode) -> b
     try:
         await client.create(NODE, node.manifest(timestamp(clock.now())))
     except AlreadyExists:
-        return await _is_ours(client, node)
+        is_ours = await _is_ours(client, node)
+        if is_ours:
+            await _publish_devices(client, node)
+        return is_ours
+    await _publish_devices(client, node)
     # Admission taints a new node until it is ready; a hosted node is ready at once.
     taints = [dict(taint) for taint in node.taints]
     await client.patch(NODE, Key("", node.name), {"spec": {"taints": taints or None}})
     return True
+
+
+async def _publish_devices(client: Client, node: SimulatedNode) -> None:
+    """Create the ResourceSlices of a node; existing ones are kept."""
+    if not node.devices:
+        return
+    uid = (await client.get(NODE, Key("", node.name), Node)).metadata.uid
+    for devices in node.devices:
+        with contextlib.suppress(AlreadyExists):
+            await client.create(RESOURCE_SLICE, devices.resource_slice(node.name, uid))
 
 
 async def _is_ours(client: Client, node: SimulatedNode) -> bool:

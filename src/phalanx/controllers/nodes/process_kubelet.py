@@ -1,7 +1,7 @@
 """The kubelet of process nodes: runs the containers of pods as local processes.
 
-`ProcessKubelets` starts a `PodRun` for each pod that is bound to one of its nodes, stops it when
-the pod is deleted, and then removes the pod object. `PodRun` is one pod from start to end:
+`ProcessKubelets` starts a `PodRun` for each pod that one of its nodes admits, stops it when the
+pod is deleted, and then removes the pod object. `PodRun` is one pod from start to end:
 
     permission ─▶ commands ─▶ init containers, one by one ─▶ containers, concurrently ─▶ status
 
@@ -20,11 +20,12 @@ import shutil
 import signal
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from phalanx import logs
 from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError, NotFound
-from phalanx.api.kinds import POD, SUBJECT_ACCESS_REVIEW
+from phalanx.api.kinds import POD, RESOURCE_CLAIM, SUBJECT_ACCESS_REVIEW
 from phalanx.api.meta import Key, timestamp
 from phalanx.api.wire import Object
 from phalanx.client.client import Client
@@ -40,6 +41,7 @@ from phalanx.controllers.nodes.container_process import (
     build_container_command,
     service_account_of,
 )
+from phalanx.controllers.nodes.device_variables import claim_names, device_variables
 from phalanx.controllers.nodes.pod_status import (
     container_status,
     readiness_conditions,
@@ -55,6 +57,9 @@ from phalanx.controllers.reconcile_loop import (
     perform,
     run_workers,
 )
+
+if TYPE_CHECKING:
+    from phalanx.controllers.nodes.pod_admission import PodAdmission
 
 LOG = logs.component("process-kubelet")
 
@@ -152,17 +157,30 @@ class PodRun:
         spec = found["spec"]
         folder = self._host.pod_directory(self.uid)
         base_env = self._host.environment(folder, spec.get("hostname") or found["metadata"]["name"])
+        claims = await self._get_claims(found)
         self._policy, self._start_time = spec.get("restartPolicy", "Always"), self._now()
         self._init_containers = [
-            _build_container(found, container, base_env)
+            _build_container(found, container, {**base_env, **device_variables(container, claims)})
             for container in spec.get("initContainers") or ()
         ]
         self._containers = [
-            _build_container(found, container, base_env) for container in spec["containers"]
+            _build_container(found, container, {**base_env, **device_variables(container, claims)})
+            for container in spec["containers"]
         ]
         self._deadline_seconds = min(
             spec.get("activeDeadlineSeconds") or _NO_DEADLINE, _NO_DEADLINE
         )
+
+    async def _get_claims(self, pod: Object) -> dict[str, Object]:
+        """Return the resource claims of a pod by the name of their entry in `resourceClaims`."""
+        found: dict[str, Object] = {}
+        for entry, name in claim_names(pod).items():
+            key = Key(pod["metadata"]["namespace"], name)
+            try:
+                found[entry] = await self._client.get(RESOURCE_CLAIM, key)
+            except NotFound:
+                raise UnsupportedContainer(f'resourceclaim "{name}" not found') from None
+        return found
 
     async def _check_permission(self, found: Object) -> None:
         """Raise UnsupportedContainer unless the service account may run processes."""
@@ -388,12 +406,14 @@ class ProcessKubelets:
         informers: Informers,
         clock: Clock,
         names: Collection[str],
+        admission: PodAdmission,
         host: ProcessHost,
         node_client: NodeClient | None = None,
     ) -> None:
         self._client, self._clock, self._names, self._host = client, clock, names, host
         self._node_client = node_client or (lambda name: client)
         self._pods = informers.of(Pod).cache
+        self._admission = admission
         self._queue = new_work_queue(client, type(self).__name__)
         self._runs: dict[Key, tuple[PodRun, asyncio.Task[None]]] = {}
         self._finished_uids: dict[Key, str] = {}
@@ -436,6 +456,10 @@ class ProcessKubelets:
             await perform(client, Delete(POD, key, pod.metadata.uid, grace=0))
         elif not is_done and pod.status.phase != "Pending":
             await perform(client, status_patch(pod, _NODE_RESTARTED_STATUS))
+        elif not is_done and (rejection := self._admission.check(pod)) is not None:
+            LOG.info("pod rejected", kind="Pod", key=key, reason=rejection.message)
+            for action in rejection.actions(pod, timestamp(self._clock.now())):
+                await perform(client, action)
         elif not is_done:
             return self._start(key, pod)
         return None
@@ -465,6 +489,9 @@ class ProcessKubelets:
         except (ApiError, Unreachable) as error:
             delay = _RECHECK_SECONDS
             LOG.warning("pod not run, retrying", kind="Pod", key=key, backoff=delay, reason=error)
+        except Exception as error:
+            delay, message = _RECHECK_SECONDS, "pod not run, retrying"
+            self._client.errors.contain(error, LOG, message, controller="nodes", key=key)
         finally:
             del self._runs[key]
         self._queue.add_after(key, delay)

@@ -1,7 +1,7 @@
 """The kubelet of simulated nodes: moves pods through their stages without executing anything.
 
-    bound ─▶ creating ─▶ running ─▶ ready ─▶ terminated        deleted ─▶ terminating ─▶ removed
-             `start`     `ready`    `run` (None: endless)                 `stop`
+    admitted ─▶ creating ─▶ running ─▶ ready ─▶ terminated     deleted ─▶ terminating ─▶ removed
+                `start`     `ready`    `run` (None: endless)              `stop`
 
 `Stages` says how long each stage takes: a constant or a distribution. A pod has them in its
 annotation `phalanx.dev/stages` (YAML), or a file of rules gives them by namespace and labels.
@@ -20,15 +20,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
 from phalanx import logs
-from phalanx.api.annotations import USAGE_ANNOTATION, BadUsage, parse_usage_annotation
 from phalanx.api.core import Pod
 from phalanx.api.kinds import POD
 from phalanx.api.meta import Key, ObjectMeta, find_condition, parse_timestamp, timestamp
+from phalanx.api.resources import USAGE_ANNOTATION, BadUsage, parse_usage_annotation
 from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.nodes.pod_status import (
@@ -46,6 +46,9 @@ from phalanx.controllers.reconcile_loop import (
     ReconcileLoop,
     ReconcilePlan,
 )
+
+if TYPE_CHECKING:
+    from phalanx.controllers.nodes.pod_admission import PodAdmission
 
 LOG = logs.component("simulated-kubelet")
 
@@ -303,10 +306,12 @@ class SimulatedKubelets:
         informers: Informers,
         clock: Clock,
         names: Collection[str],
+        admission: PodAdmission,
         rules: Sequence[StageRule] = (),
         node_client: NodeClient | None = None,
     ) -> None:
         self._clock, self._names, self._rules = clock, names, rules
+        self._admission = admission
         self._node_client = node_client or (lambda name: client)
         self._pods = informers.of(Pod).cache
         self._loop: ReconcileLoop[Key] = ReconcileLoop(
@@ -335,7 +340,11 @@ class SimulatedKubelets:
         if pod.is_terminal:
             return ReconcilePlan()
         if pod.status.phase == "Pending":
-            return self._start(pod, lifetime)
+            rejection = self._admission.check(pod)
+            if rejection is None:
+                return self._start(pod, lifetime)
+            LOG.info("pod rejected", kind="Pod", key=key, reason=rejection.message)
+            return ReconcilePlan(rejection.actions(pod, timestamp(self._clock.now())))
         return self._advance(pod, lifetime)
 
     def _client_for(self, key: Key) -> Client:

@@ -25,7 +25,7 @@ from phalanx.api.core import Pod, PodResourceClaim, PodResourceClaimStatus
 from phalanx.api.errors import ApiError
 from phalanx.api.kinds import POD, POD_GROUP, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, Kind
 from phalanx.api.meta import Key, ObjectMeta, OwnerReference, Ref
-from phalanx.api.resource_claims import POD_CLAIM_NAME, DeviceClaim, ResourceClaimTemplate
+from phalanx.api.other_kinds import POD_CLAIM_NAME, DeviceClaim, ResourceClaimTemplate
 from phalanx.api.scheduling import PodGroup
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.builder.names import claim_name, claim_prefix, free_name
@@ -271,7 +271,6 @@ def _build_claim(
         meta.name,
         uid=meta.uid,
         controller=True,
-        block_owner_deletion=True,
     )
     return {
         "metadata": {
@@ -280,11 +279,15 @@ def _build_claim(
             "namespace": meta.namespace,
             "labels": dict(template_meta.labels),
             "annotations": {**template_meta.annotations, POD_CLAIM_NAME: claim.name},
-            "ownerReferences": [msgspec.to_builtins(reference)],
+            "ownerReferences": [_without_unset(msgspec.to_builtins(reference))],
         },
         # A copy: the receiver of a request may change its object.
         "spec": deepcopy(template.spec.spec),
     }
+
+
+def _without_unset(fields: Object) -> Object:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _status_patches(owner: ClaimOwner, names: Mapping[str, str]) -> list[Action]:

@@ -26,7 +26,7 @@ from phalanx.api.core import Pod, PodResourceClaim
 from phalanx.api.errors import NotFound
 from phalanx.api.kinds import POD, POD_GROUP, RESOURCE_CLAIM, Kind
 from phalanx.api.meta import Key
-from phalanx.api.resource_claims import ClaimConsumer, DeviceClaim
+from phalanx.api.other_kinds import ClaimConsumer, DeviceClaim
 from phalanx.api.scheduling import PodGroup
 from phalanx.api.wire import Object
 from phalanx.client.cache import ObjectCache
@@ -112,6 +112,8 @@ class ClaimReservationController:
             return ReconcilePlan(_release_patches(claim))
         if not consumers and self._is_owner_finished(claim):
             return ReconcilePlan([Delete(RESOURCE_CLAIM, key, claim.metadata.uid)])
+        if not consumers and claim.status.allocation is None:
+            return ReconcilePlan(_release_patches(claim))
         return ReconcilePlan()
 
     async def _confirm_finished(self, key: Key) -> bool:
@@ -209,7 +211,7 @@ def _reservation_patch(claim: DeviceClaim, consumers: list[ClaimConsumer]) -> Pa
 
 
 def _release_patches(claim: DeviceClaim) -> list[Action]:
-    """Deallocate a claim that is being deleted; at the next reconcile remove its finalizer."""
+    """Deallocate a claim that nothing uses; at the next reconcile remove its finalizer."""
     finalizers = claim.metadata.finalizers
     if PROTECTION_FINALIZER not in finalizers:
         return []

@@ -8,6 +8,8 @@ binder.py            GroupBinding for whole groups; pod by pod on foreign server
 bind_intents.py      completes or undoes gangs that a foreign server bound in part
 evictor.py           evicts victims of preemption
 status_writer.py     conditions and counts of pods, PodGroups and CompositePodGroups
+group_reports.py     losses, preemptors and shortfalls of PodGroups
+report_limits.py     how often pending entities are reported
 pending_status.py    conditions of entities that cannot be tried yet
 scheduling_log.py    log lines about decisions, binds and evictions
 decision_log.py      the replayable log of observations and decisions

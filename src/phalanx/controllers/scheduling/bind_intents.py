@@ -35,7 +35,7 @@ from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
 from phalanx.client.protocol import parse_revision
 from phalanx.controllers.event_recorder import EventRecorder, ObjectEvent
-from phalanx.controllers.pod_groups.protection import groups_of
+from phalanx.controllers.pod_groups import groups_of
 from phalanx.controllers.reconcile_loop import Delete, Patch, ReconcileLoop, ReconcilePlan
 from phalanx.controllers.scheduling.status_writer import ConditionUpdate, SchedulingStatusWriter
 from phalanx.randomness import Random

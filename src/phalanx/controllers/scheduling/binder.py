@@ -7,7 +7,8 @@ attempts of the same gang fail too: their placement counted on the members that 
 
 `PodBinder` uses `pods/binding`, which every API server offers, with several requests at a time. If
 not all members of a gang can be bound, `bind_intents` and the next cycles complete or undo it. A
-bind without an answer is looked up before it counts as failed.
+bind without an answer is looked up before it counts as failed. The claims of all members are
+written first (`claim_writer.py`).
 
 Neither binds a pod of another uid, nor a pod that has a node.
 """
@@ -19,6 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
 from phalanx import logs
 from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError, Conflict, ServerError, Timeout
@@ -28,7 +31,8 @@ from phalanx.api.wire import Object
 from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
 from phalanx.controllers.scheduling.bind_intents import BindIntents, count_bound_members
-from phalanx.scheduler.decision import Binding, Placed
+from phalanx.controllers.scheduling.claim_writer import ClaimWriter
+from phalanx.scheduler.decision import Binding, ClaimReservation, Placed
 from phalanx.scheduler.entity import Entity
 from phalanx.telemetry import REQUEST_ID
 
@@ -79,6 +83,36 @@ class BindResult:
 OnBindFinished = Callable[[BindResult], None]
 #: Returns the status of a group after the bind, for the GroupBinding; {} leaves it unchanged.
 GroupBindingStatus = Callable[[PodGroup], Object]
+
+
+def claim_binding(claim: ClaimReservation) -> Object:
+    """Build the entry of a GroupBinding that allocates and reserves a claim."""
+    entry: Object = {
+        "name": claim.claim.name,
+        "uid": claim.uid,
+        "consumer": msgspec.to_builtins(claim.consumer),
+    }
+    if claim.allocation is not None:
+        entry["allocation"] = claim.allocation
+    if claim.spec is not None:
+        entry["spec"] = claim.spec
+        entry["requestMappings"] = list(claim.request_mappings)
+    return entry
+
+
+def contain_bind_error(client: Client, error: Exception, attempt: BindAttempt) -> ServerError:
+    """Contain an unexpected exception of a bind; returns the error of the pods for it."""
+    client.errors.contain(error, LOG, "bind failed", controller="scheduler", key=attempt.entity.key)
+    return ServerError(f"the bind failed: {type(error).__name__}: {error}")
+
+
+def finish_bind(client: Client, result: BindResult, on_finished: OnBindFinished) -> None:
+    """Pass on the outcome of an attempt; an unexpected exception concerns this attempt alone."""
+    try:
+        on_finished(result)
+    except Exception as error:
+        message, key = "outcome of a bind not recorded", result.attempt.entity.key
+        client.errors.contain(error, LOG, message, controller="scheduler", key=key)
 
 
 class GroupBinder:
@@ -145,6 +179,8 @@ class GroupBinder:
             self._on_batch(sum(len(attempt.placed.bindings) for attempt in batch))
         except (ApiError, Unreachable) as caught:
             error = caught
+        except Exception as caught:
+            error = contain_bind_error(self._client, caught, batch[0])
         if error is not None and len(batch) > 1:
             LOG.warning("GroupBinding failed, binding alone", groups=len(batch), reason=error)
             self._retry_alone.extend(batch)
@@ -157,7 +193,7 @@ class GroupBinder:
             else:
                 failures = dict.fromkeys(bindings, error)
                 result = BindResult(attempt, (), failures, has_quorum=False)
-            self._on_finished(result)
+            finish_bind(self._client, result, self._on_finished)
 
     def _group_binding(self, batch: Sequence[BindAttempt]) -> Object:
         bindings = [
@@ -169,12 +205,15 @@ class GroupBinder:
         groups = [group for group in leaves if isinstance(group, PodGroup)]
         # A group with several attempts is listed once, in its latest version.
         latest = {group.metadata.uid: group for group in groups}
-        return {
+        request: Object = {
             "apiVersion": GROUP_BINDING.api_version,
             "kind": GROUP_BINDING.name,
             "bindings": bindings,
             "groups": [self._group_reference(group) for group in latest.values()],
         }
+        if claims := [claim for attempt in batch for claim in attempt.placed.claims]:
+            request["claims"] = [claim_binding(claim) for claim in claims]
+        return request
 
     def _group_reference(self, group: PodGroup) -> Object:
         reference: Object = {"name": group.metadata.name, "uid": group.metadata.uid}
@@ -228,8 +267,15 @@ class _BindProgress:
 class PodBinder:
     """Binds placed entities pod by pod, with bind intents for gangs."""
 
-    def __init__(self, client: Client, intents: BindIntents, on_finished: OnBindFinished) -> None:
+    def __init__(
+        self,
+        client: Client,
+        intents: BindIntents,
+        on_finished: OnBindFinished,
+        claims: ClaimWriter | None = None,
+    ) -> None:
         self._client, self._intents, self._on_finished = client, intents, on_finished
+        self._claims = claims
         self._queue: asyncio.Queue[BindAttempt] = asyncio.Queue()
         self._request_slots = asyncio.Semaphore(MAX_REQUESTS)
         self._in_flight = 0
@@ -256,12 +302,16 @@ class PodBinder:
         REQUEST_ID.set(attempt.request_id)
         try:
             await self._bind(progress)
+        except Exception as caught:
+            error = contain_bind_error(self._client, caught, attempt)
+            left = set(attempt.placed.bindings).difference(progress.bound, progress.failures)
+            progress.failures |= dict.fromkeys(left, error)
         finally:
             self._in_flight -= 1
         result = BindResult(
             attempt, tuple(progress.bound), progress.failures, has_quorum=progress.has_quorum
         )
-        self._on_finished(result)
+        finish_bind(self._client, result, self._on_finished)
 
     async def _bind(self, progress: _BindProgress) -> None:
         entity, bindings = progress.attempt.entity, progress.attempt.placed.bindings
@@ -284,9 +334,18 @@ class PodBinder:
             error = Conflict("bound members of the gang were deleted after the placement")
             progress.failures = dict.fromkeys(progress.attempt.placed.bindings, error)
             return
+        claims = progress.attempt.placed.claims
+        try:
+            if claims and self._claims is not None:
+                await self._claims.reserve(claims)
+        except (ApiError, Unreachable) as error:
+            progress.failures = dict.fromkeys(progress.attempt.placed.bindings, error)
+            return
         async with asyncio.TaskGroup() as group:
             for binding in progress.attempt.placed.bindings:
                 group.create_task(self._bind_one(progress, binding, intent_id))
+        if claims and self._claims is not None:
+            await self._claims.settle(claims, {binding.uid for binding in progress.failures})
 
     async def _bind_one(self, progress: _BindProgress, binding: Binding, intent_id: str) -> None:
         async with self._request_slots:

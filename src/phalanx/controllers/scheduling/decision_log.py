@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,8 +25,6 @@ LOG = logs.component("scheduler")
 MAX_BUFFERED_RECORDS, FLUSH_INTERVAL = 200_000, 0.2
 #: Seconds after a gap until the next checkpoint.
 RESTART_DELAY = 30.0
-#: Bytes after which a file is full, and the number of full files that are kept.
-MAX_FILE_BYTES, MAX_BACKUPS = 64 * 1024 * 1024, 4
 
 #: Writes records in order; returns whether a checkpoint should follow.
 WriteRecords = Callable[[Sequence[DecisionLogRecord]], Awaitable[bool]]
@@ -98,7 +95,11 @@ class DecisionLogFile:
     """A file of records. A checkpoint starts a new file; old files get numbers, oldest highest."""
 
     def __init__(
-        self, path: Path, *, max_bytes: int = MAX_FILE_BYTES, max_backups: int = MAX_BACKUPS
+        self,
+        path: Path,
+        *,
+        max_bytes: int = logs.MAX_FILE_BYTES,
+        max_backups: int = logs.MAX_ROTATED_FILES,
     ) -> None:
         self._path, self._max_bytes, self._max_backups = path, max_bytes, max_backups
         self._encoder = RecordEncoder()
@@ -119,7 +120,7 @@ class DecisionLogFile:
 
     def _append(self, records: Sequence[DecisionLogRecord]) -> None:
         if records:
-            with open(self._path, "ab", opener=_open_private) as file:
+            with open(self._path, "ab", opener=logs.open_private) as file:
                 file.writelines(self._encoder.encode(records))
             self._is_empty = False
 
@@ -128,17 +129,7 @@ class DecisionLogFile:
             self._path.unlink(missing_ok=True)
             return
         self._is_empty = True
-        for number in range(self._max_backups, 0, -1):
-            older = self._backup_path(number - 1)
-            if older.exists():
-                older.replace(self._backup_path(number))
-
-    def _backup_path(self, number: int) -> Path:
-        return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+        logs.rotate_files(self._path, self._max_backups)
 
 
 def write_in_thread(write: Callable[[Sequence[DecisionLogRecord]], bool]) -> WriteRecords:

@@ -6,34 +6,33 @@ preemption policies of groups off, groups are passed on without theirs. Decides 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
+from phalanx.api.batch import Job, job_run_time
 from phalanx.api.core import Namespace, Node, Pod, Service
 from phalanx.api.kinds import (
     COMPOSITE_POD_GROUP,
     POD_GROUP,
     Kind,
 )
-from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, ObjectMeta
-from phalanx.api.policy import PodDisruptionBudget
+from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, Key, ObjectMeta
+from phalanx.api.other_kinds import DeviceClaim, PodDisruptionBudget
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
+from phalanx.api.scheme import DEVICE_KINDS, kind_of, struct_of
 from phalanx.client.cache import ObjectCache
+from phalanx.client.informer import Informer
 from phalanx.clock import Clock
 from phalanx.controllers.reconcile_loop import Informers
 from phalanx.controllers.scheduling.metrics import SchedulingMetrics
-from phalanx.scheduler.decision import Victim
-from phalanx.scheduler.queue.cluster_objects import (
-    ClusterObjects,
-    observations,
-    visible_group,
-    visible_pod,
-)
+from phalanx.scheduler.cluster.device_cache import DeviceObject
+from phalanx.scheduler.decision import Preempting
 from phalanx.scheduler.queue.decision_log import (
     FORMAT,
     CompositePodGroupObserved,
     DecisionLogRecord,
     DisruptionBudgetObserved,
+    JobObserved,
     LogStarted,
     NamespaceObserved,
     NodeObserved,
@@ -42,7 +41,15 @@ from phalanx.scheduler.queue.decision_log import (
     PodObserved,
     ServiceObserved,
 )
-from phalanx.scheduler.queue.scheduler_state import SchedulerState
+from phalanx.scheduler.queue.scheduler_state import (
+    ClusterObjects,
+    SchedulerState,
+    observations,
+    observe_deleted_device_object,
+    observe_device_object,
+    visible_group,
+    visible_pod,
+)
 from phalanx.version import __version__
 
 T = TypeVar("T")
@@ -65,6 +72,11 @@ class EventHandlers:
         self._nodes = informers.of(Node)
         self._namespaces = informers.of(Namespace, optional=True)
         self._services = informers.of(Service, optional=True)
+        self._device_informers: tuple[Informer[Any], ...] = tuple(
+            informers.of(struct_of(kind), optional=True) for kind in DEVICE_KINDS
+        )
+        # Deadlines and expected run times; without the right to read Jobs, those of pods count.
+        self._jobs = informers.of(Job, optional=True)
         self.pods = self._pods.cache
         self.groups = self._groups.cache if self._groups else ObjectCache[PodGroup]()
         composites = self._composites
@@ -83,6 +95,11 @@ class EventHandlers:
         self._services.on_batch.append(on_change)
         self._nodes.cache.subscribe(self._on_node)
         self._nodes.on_batch.append(on_change)
+        for informer in self._device_informers:
+            informer.cache.subscribe(self._on_device_object)
+            informer.on_batch.append(on_change)
+        # No `on_change`: a Job changes when room becomes free, never whether there is room.
+        self._jobs.cache.subscribe(self._on_job)
         # No `on_change`: a budget changes which pods are evicted, never whether a pod fits.
         self._budgets.cache.subscribe(self._on_budget)
         if self._composites is not None:
@@ -118,6 +135,8 @@ class EventHandlers:
             services=self._services.cache.values(),
             namespaces={space.metadata.name: space.metadata.labels for space in spaces},
             budgets=self._budgets.cache.values(),
+            devices=[one for found in self._device_informers for one in found.cache.values()],
+            jobs=self._jobs.cache.values(),
         )
 
     def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
@@ -168,6 +187,24 @@ class EventHandlers:
             record=DisruptionBudgetObserved(self._clock.now(), key, new),
         )
 
+    def _on_device_object(
+        self, old: DeviceObject | DeviceClaim | None, new: DeviceObject | DeviceClaim | None
+    ) -> None:
+        """Observe a ResourceSlice, DeviceClass, DeviceTaintRule or ResourceClaim."""
+        changed: Any = _new_or_old(old, new)
+        now = self._clock.now()
+        record = observe_device_object(changed, now)
+        if new is None:
+            record = observe_deleted_device_object(changed, now)
+        self._observe(kind_of(type(changed)).name, old, new, record=record)
+
+    def _on_job(self, old: Job | None, new: Job | None) -> None:
+        known = job_run_time(old) if old else None
+        seen = job_run_time(new) if new else None
+        if known != seen:
+            key = _new_or_old(old, new).metadata.key
+            self._observe("Job", old, new, record=JobObserved(self._clock.now(), key, seen))
+
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         key, seen = (
             _new_or_old(old, new).metadata.key,
@@ -175,10 +212,18 @@ class EventHandlers:
         )
         self._observe("Pod", old, new, record=PodObserved(self._clock.now(), key, seen))
 
-    def disrupted_groups(self, victims: Iterable[Victim]) -> tuple[tuple[Kind, ObjectMeta], ...]:
-        """Return the groups that lose all of their pods with these victims."""
-        found: dict[str, tuple[Kind, ObjectMeta]] = {}
-        for victim in victims:
+    def node_label(self, name: str, label: str) -> str:
+        """Return the value of a label of a node; "" if the node or the label does not exist."""
+        node = self._nodes.cache.get(Key("", name))
+        return node.metadata.labels.get(label, "") if node else ""
+
+    def disrupted_groups(self, decision: Preempting) -> tuple[tuple[Kind, ObjectMeta], ...]:
+        """Return the groups that lose all of their pods, or the quorum, with the victims."""
+        broken = [self.groups.get(key) for key in decision.broken_groups]
+        found: dict[str, tuple[Kind, ObjectMeta]] = {
+            group.metadata.uid: (POD_GROUP, group.metadata) for group in broken if group
+        }
+        for victim in decision.victims:
             if victim.group is None:
                 continue
             pod = self.pods.get(victim.pod)

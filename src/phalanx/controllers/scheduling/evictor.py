@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from phalanx import logs
-from phalanx.api.errors import ApiError, NotFound
+from phalanx.api.errors import ApiError, NotFound, ServerError
 from phalanx.api.kinds import GROUP_EVICTION, POD, Kind
 from phalanx.api.meta import Key, ObjectMeta, timestamp
 from phalanx.api.scheduling import DISRUPTION_TARGET
@@ -34,7 +34,7 @@ MAX_REQUESTS = 16
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """The preemptor, its victims, and the groups that lose all of their pods."""
+    """The preemptor, its victims, and the groups that lose all of their pods or their quorum."""
 
     entity: Entity
     victims: tuple[Victim, ...]
@@ -93,9 +93,20 @@ class Evictor:
             REQUEST_ID.set(eviction.request_id)
             try:
                 errors = await evict(eviction)
+            except Exception as error:
+                self._contain(error, "eviction failed", eviction)
+                failure = ServerError(f"the eviction failed: {type(error).__name__}: {error}")
+                errors = dict.fromkeys(eviction.victims, failure)
             finally:
                 self._in_flight -= 1
-            self._on_finished(eviction, errors)
+            try:
+                self._on_finished(eviction, errors)
+            except Exception as error:
+                self._contain(error, "outcome of an eviction not recorded", eviction)
+
+    def _contain(self, error: Exception, message: str, eviction: Eviction) -> None:
+        key = eviction.entity.key
+        self._client.errors.contain(error, LOG, message, controller="scheduler", key=key)
 
     async def _evict_groups(self, eviction: Eviction) -> Mapping[Victim, RequestError]:
         errors: dict[Victim, RequestError] = {}
@@ -113,7 +124,9 @@ class Evictor:
             for victim in eviction.victims:
                 group.create_task(self._evict_pod(victim, eviction.message, errors))
         for kind, meta in eviction.groups:
-            await self._mark_disrupted(kind, meta.key, meta.uid, message=eviction.message)
+            await self._mark_disrupted(
+                kind, meta.key, meta.uid, message=eviction.message, generation=meta.generation
+            )
         return errors
 
     async def _evict_pod(
@@ -128,15 +141,19 @@ class Evictor:
             except (ApiError, Unreachable) as error:
                 errors[victim] = error
 
-    async def _mark_disrupted(self, kind: Kind, key: Key, uid: str, message: str) -> None:
+    async def _mark_disrupted(
+        self, kind: Kind, key: Key, uid: str, *, message: str, generation: int = 0
+    ) -> None:
         """Set the DisruptionTarget condition; a failure does not prevent the eviction."""
-        condition = {
+        condition: Object = {
             "type": DISRUPTION_TARGET,
             "status": "True",
             "reason": PREEMPTION_REASON,
             "message": message,
             "lastTransitionTime": timestamp(self._clock.now()),
         }
+        if generation:
+            condition["observedGeneration"] = generation
         change: Object = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
         try:
             await self._client.patch(

@@ -151,6 +151,9 @@ def _solve_with_highs(library: Any, program: IntegerProgram, nodes: int) -> Solv
         "parallel": "off",
         "random_seed": 1,
         "mip_max_nodes": nodes,
+        # An objective counts whole numbers: the best value, not one within a percentage.
+        "mip_rel_gap": 0.0,
+        "mip_abs_gap": 0.5,
     }
     for name, value in options.items():
         highs.setOptionValue(name, value)
@@ -170,7 +173,10 @@ def _highs_model(library: Any, program: IntegerProgram) -> Any:
     size, infinite = len(program.limits), library.kHighsInf
     model = library.HighsLp()
     model.num_col_, model.num_row_ = size, len(program.rows)
-    model.col_cost_ = np.zeros(size)
+    costs = np.zeros(size)
+    for column, factor in program.objective:
+        costs[column] = factor
+    model.col_cost_ = costs
     model.col_lower_ = np.zeros(size)
     model.col_upper_ = np.array(program.limits, float)
     model.integrality_ = [library.HighsVarType.kInteger] * size

@@ -7,13 +7,12 @@ rendered. Names, labels and buckets are those of kube-scheduler where it has the
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import product
 
 from phalanx.controllers.scheduling.binder import BindResult
 from phalanx.scheduler.cluster.cache import SchedulerCache
-from phalanx.scheduler.configuration.profiles import Profiles
 from phalanx.scheduler.decision import (
     SCHEDULER_ERROR,
     ClusterEvent,
@@ -26,8 +25,10 @@ from phalanx.scheduler.decision import (
     nominations_of,
 )
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.queue.queued_entity import PendingEntity, QueueState
-from phalanx.scheduler.queue.scheduling_queue import QueueTrigger, SchedulingQueue
+from phalanx.scheduler.policy import Profiles
+from phalanx.scheduler.queue.queued_entity import PendingEntity, QueueState, QueueTrigger
+from phalanx.scheduler.queue.scheduling_queue import SchedulingQueue
+from phalanx.scheduler.reservation.reservation import Reservation
 from phalanx.telemetry import Counter, Gauge, Histogram, Metrics, MetricSpec, exponential_buckets
 
 _SECONDS_BUCKETS = exponential_buckets(0.001, 2, 15)
@@ -126,6 +127,12 @@ CACHE_SIZE = MetricSpec(
     "Nodes, pods and assumed pods in the scheduler cache.",
     labels=("type",),
 )
+RESERVATIONS = MetricSpec(
+    Gauge,
+    "phalanx_reservations",
+    "Reservations of waiting pods and PodGroups, by whether their start can be foreseen.",
+    labels=("expected_start",),
+)
 BATCH_PODS = MetricSpec(
     Histogram,
     "phalanx_scheduler_bind_batch_pods",
@@ -178,6 +185,12 @@ VIOLATIONS = MetricSpec(
     "Victims whose eviction violates a PodDisruptionBudget.",
     labels=("preemptor",),
 )
+NOT_OPTIMAL = MetricSpec(
+    Counter,
+    "phalanx_scheduler_preemption_not_optimal_total",
+    "Preemptions whose search for the best victims ended at its limit.",
+    labels=("preemptor",),
+)
 EVICTION_SECONDS = MetricSpec(
     Histogram,
     "scheduler_preemption_execution_duration_seconds",
@@ -202,6 +215,7 @@ METRIC_SPECS = (
     ATTEMPTS_NEEDED,
     EVENT_SECONDS,
     CACHE_SIZE,
+    RESERVATIONS,
     BATCH_PODS,
     GENERATED_PLACEMENTS,
     PLACEMENT_EVALUATIONS,
@@ -211,6 +225,7 @@ METRIC_SPECS = (
     GROUP_PREEMPTION_VICTIMS,
     DISRUPTIONS,
     VIOLATIONS,
+    NOT_OPTIMAL,
     EVICTION_SECONDS,
 )
 
@@ -241,7 +256,9 @@ _EVENT_LABELS: Mapping[Enum, str] = {
     ClusterEvent.MEMBER_CHANGED: "PodAdd",
     ClusterEvent.MEMBER_GONE: "PodDelete",
     ClusterEvent.SEARCH_ENDED: "SearchEnd",
+    ClusterEvent.RESERVATION_CHANGED: "ReservationChange",
     QueueTrigger.CHANGED: "PodGroupDelete",
+    QueueTrigger.WOKEN: "EqualEntityScheduled",
     QueueTrigger.EXPIRED: "BackoffComplete",
     QueueTrigger.OUTDATED: "ScheduleAttemptOvertaken",
     QueueTrigger.PLACED: "PodGroupPartlyScheduled",
@@ -265,6 +282,15 @@ class SchedulingMetrics:
         self._batch_pods = metrics.series(BATCH_PODS)
         self._event_series: dict[tuple[str, str], Histogram] = {}
         metrics.on_collect(self, SchedulingMetrics._update_gauges)
+
+    def count_reservations(self, reservations: Sequence[Reservation]) -> None:
+        """Count the current reservations."""
+        known = sum(one.expected_start is not None for one in reservations)
+        counts: dict[tuple[str, ...], float] = {
+            ("known",): known,
+            ("unknown",): len(reservations) - known,
+        }
+        self._metrics.replace_series(RESERVATIONS, counts)
 
     def observe_event(self, kind: str, action: str, seconds: float) -> None:
         """Observe the handling of an informer event."""
@@ -314,6 +340,8 @@ class SchedulingMetrics:
             self._metrics.series(DISRUPTIONS, entity.kind).observe(decision.disruptions)
         if decision.violations:
             self._metrics.series(VIOLATIONS, entity.kind).add(decision.violations)
+        if not decision.optimal:
+            self._metrics.series(NOT_OPTIMAL, entity.kind).add(1)
 
     def observe_eviction(self, entity: Entity, *, succeeded: bool, seconds: float) -> None:
         """Observe the end of a preemption."""

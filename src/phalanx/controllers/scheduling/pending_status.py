@@ -16,7 +16,7 @@ from phalanx import logs
 from phalanx.api.core import Pod
 from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, Key, ObjectMeta, Ref
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
-from phalanx.client.cache import ObjectCache
+from phalanx.client.cache import ObjectCache, OnCacheError, raise_error
 from phalanx.controllers.scheduling.status_writer import ConditionUpdate
 from phalanx.scheduler.decision import IncompleteGroupTree, UnreadyReason
 from phalanx.scheduler.explain import describe_unready
@@ -43,6 +43,8 @@ class _PendingEntry:
     cause: type | None = None
     #: Uids, because a later pod of the same name has no condition yet.
     reported_uids: frozenset[str] = frozenset()
+    #: Whether a report raised an unexpected exception: no other follows until the next attempt.
+    is_failed: bool = False
 
 
 class StatusSink(Protocol):
@@ -66,7 +68,10 @@ class CompositeStatusSink(Protocol):
 
 
 class PendingStatusReporter:
-    """Reports waiting entities to the status writers, and an event per pod to `record`."""
+    """Reports waiting entities to the status writers, and an event per pod to `record`.
+
+    `on_error` is called with an unexpected exception and the key of the entity: others go on.
+    """
 
     def __init__(
         self,
@@ -76,10 +81,11 @@ class PendingStatusReporter:
         status_writer: StatusSink,
         composite_writer: CompositeStatusSink,
         record: Callable[[Pod, str, str], None],
+        on_error: OnCacheError = raise_error,
     ) -> None:
         self._pods, self._groups = pods, groups
         self._composites, self._composite_writer = composites, composite_writer
-        self._status_writer, self._record = status_writer, record
+        self._status_writer, self._record, self._on_error = status_writer, record, on_error
         self._pending: dict[Ref, _PendingEntry] = {}
 
     def update(self, entries: Iterable[QueuedEntityInfo], now: float) -> None:
@@ -91,17 +97,29 @@ class PendingStatusReporter:
             if pending is None or pending.attempt != attempt:
                 pending = _PendingEntry(now, attempt)
             self._pending[entry.ref] = pending
-            if entry.ref.kind == COMPOSITE_POD_GROUP_KIND:
-                self._report_composite(entry.key, _pending_update(entry.unready))
-            elif entry.is_group:
-                self._report_group(entry, pending)
-            if now - pending.since >= POD_REPORT_DELAY:
-                self._report_pods(entry, pending)
+            if pending.is_failed:
+                continue
+            try:
+                self._report(entry, pending, now)
+            except Exception as error:
+                pending.is_failed = True
+                self._on_error(error, entry.key)
 
     def update_trees(self, trees: Iterable[tuple[Key, IncompleteGroupTree]]) -> None:
         """Report CompositePodGroups whose group tree is incomplete or invalid."""
         for key, problem in trees:
-            self._report_composite(key, _pending_update(problem))
+            try:
+                self._report_composite(key, _pending_update(problem))
+            except Exception as error:
+                self._on_error(error, key)
+
+    def _report(self, entry: QueuedEntityInfo, pending: _PendingEntry, now: float) -> None:
+        if entry.ref.kind == COMPOSITE_POD_GROUP_KIND:
+            self._report_composite(entry.key, _pending_update(entry.unready))
+        elif entry.is_group:
+            self._report_group(entry, pending)
+        if now - pending.since >= POD_REPORT_DELAY:
+            self._report_pods(entry, pending)
 
     def _report_composite(self, key: Key, update: ConditionUpdate) -> None:
         if composite := self._composites.get(key):

@@ -14,10 +14,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import assert_never
 
+from phalanx import logs
 from phalanx.api.core import Pod
-from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD
-from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND
+from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD, POD_GROUP
+from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, Key
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
+from phalanx.api.wire import Object
 from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.event_recorder import EventRecorder, ObjectEvent
@@ -30,12 +32,14 @@ from phalanx.controllers.scheduling.binder import (
     PodBinder,
     RequestError,
 )
+from phalanx.controllers.scheduling.claim_writer import ClaimWriter
 from phalanx.controllers.scheduling.decision_log import DecisionLog
 from phalanx.controllers.scheduling.event_handlers import EventHandlers
 from phalanx.controllers.scheduling.evictor import Eviction, Evictor
 from phalanx.controllers.scheduling.exact_solver import AsyncSolver, HighsSolver, InlineSolver
 from phalanx.controllers.scheduling.metrics import SchedulingMetrics
 from phalanx.controllers.scheduling.pending_status import PendingStatusReporter
+from phalanx.controllers.scheduling.report_limits import FailureEvents
 from phalanx.controllers.scheduling.scheduling_log import SchedulingLog
 from phalanx.controllers.scheduling.status_writer import (
     CompositeStatusWriter,
@@ -45,7 +49,6 @@ from phalanx.controllers.scheduling.status_writer import (
 )
 from phalanx.randomness import Random
 from phalanx.scheduler.cluster.group_tree import group_ref
-from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES, Profiles
 from phalanx.scheduler.decision import (
     SCHEDULER_ERROR,
     Binding,
@@ -57,11 +60,18 @@ from phalanx.scheduler.decision import (
     Waiting,
     nominations_of,
 )
-from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.explain import GroupMessage, explain
+from phalanx.scheduler.entity import Entity, reject_after_error
+from phalanx.scheduler.explain import Explanation, GroupMessage, explain
+from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
 from phalanx.scheduler.queue.scheduler_state import SchedulerState
+from phalanx.scheduler.reservation.reservation import Reservation
 from phalanx.scheduler.search.solver import SolverAnswer, SolverRequest
+from phalanx.scheduler.shortfall import find_shortfalls
 
+LOG = logs.component("scheduler")
+
+#: The label of the scheduler in `phalanx_reconcile_errors_total`.
+CONTROLLER = "scheduler"
 #: Seconds between two checks whether stale caches are up to date again.
 STALE_CACHE_PAUSE = 0.1
 
@@ -72,6 +82,9 @@ class Scheduler:
     A foreign server binds pods one by one and keeps no member counts in the status of groups. The
     `solver` answers the integer programs of a cycle; by default on the event loop.
     """
+
+    #: The reservations that were logged and written last.
+    _reported_reservations: tuple[Reservation, ...] = ()
 
     def __init__(
         self,
@@ -91,10 +104,10 @@ class Scheduler:
         self._state = SchedulerState(profiles, decision_log.record if decision_log else None)
         self.cache, self.queue = self._state.cache, self._state.queue
         self._metrics = SchedulingMetrics(client.metrics, self.queue, self.cache, profiles=profiles)
-        self._log = SchedulingLog()
-        self._handlers = handlers = EventHandlers(
-            informers, self._state, clock, metrics=self._metrics
-        )
+        self._log, self._failure_events = SchedulingLog(), FailureEvents(clock)
+        self._errors = client.errors
+        handlers = EventHandlers(informers, self._state, clock, metrics=self._metrics)
+        self._handlers = handlers
         self._recorders = {
             name: EventRecorder(client, clock, random, component=name, is_busy=lambda: self.is_busy)
             for name in profiles.policies
@@ -122,14 +135,14 @@ class Scheduler:
             status_writer=self._status_writer,
             composite_writer=self._composite_writer,
             record=self._record_event,
+            on_error=self._on_report_error,
         )
         self._binder = self._build_binder(client, random, is_foreign=is_foreign)
         self._evictor = Evictor(client, clock, self._on_evicted, is_foreign=is_foreign)
         #: Hooks: called right before each cycle, and right before a decision is carried out.
         self.before_cycle: list[Callable[[Entity], None]] = []
         self.after_decision: list[Callable[[Entity, Decision], None]] = []
-        self._wakeup = asyncio.Event()
-        self._is_deciding = self._is_stopped = False
+        self._wakeup, self._is_deciding, self._is_stopped = asyncio.Event(), False, False
         handlers.groups.subscribe(self._on_group_changed)
         handlers.composites.subscribe(self._on_group_changed)
         handlers.register(self._wakeup.set)
@@ -152,7 +165,7 @@ class Scheduler:
             status_writer=self._status_writer,
             recorder=next(iter(self._recorders.values())),
         )
-        return PodBinder(client, intents, self._on_bound)
+        return PodBinder(client, intents, self._on_bound, ClaimWriter(client, random))
 
     @property
     def is_busy(self) -> bool:
@@ -162,17 +175,19 @@ class Scheduler:
     async def run(self) -> None:
         """Schedule until cancelled."""
         await self._informers.wait_for_sync()
+        tasks = [
+            self._binder.run,
+            self._evictor.run,
+            self._status_writer.run,
+            self._composite_writer.run,
+            *(recorder.run for recorder in self._recorders.values()),
+            *([self._decision_log.run] if self._decision_log else []),
+            self._report_pending,
+            self._run_cycles,
+        ]
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._binder.run())
-            group.create_task(self._evictor.run())
-            group.create_task(self._status_writer.run())
-            group.create_task(self._composite_writer.run())
-            for recorder in self._recorders.values():
-                group.create_task(recorder.run())
-            if self._decision_log:
-                group.create_task(self._decision_log.run())
-            group.create_task(self._report_pending())
-            group.create_task(self._run_cycles())
+            for run in tasks:
+                group.create_task(self._errors.keep_running(run, LOG, controller=CONTROLLER))
 
     def stop_cycles(self) -> None:
         """Start no further cycle; decisions, binds and evictions in progress continue."""
@@ -188,19 +203,67 @@ class Scheduler:
             begin = self._clock.now()
             if self._decision_log and self._decision_log.needs_checkpoint:
                 self._decision_log.begin(self._handlers.initial_records(begin))
+            await self._plan_reservations(begin)
             entity = self._state.pop(begin)
             if entity is None:
                 await self._wait_for_work()
                 continue
             self._is_deciding = True
+            try:
+                await self._attempt(entity, begin)
+                # Other tasks run between two decisions.
+                await asyncio.sleep(0)
+            finally:
+                self._is_deciding = False
+
+    async def _plan_reservations(self, now: float) -> None:
+        """Plan the reservations again if that is due; other tasks run between the steps."""
+        try:
+            for _ in self._state.plan_reservations(now):
+                await asyncio.sleep(0)
+        except Exception as error:
+            self._errors.contain(
+                error, LOG, "reservations not planned, retrying", controller=CONTROLLER
+            )
+        self._report_reservations()
+
+    def _report_reservations(self) -> None:
+        """Write which groups have a reservation, if that has changed."""
+        current = self._state.reservations.current
+        if current == self._reported_reservations:
+            return
+        self._log.log_reservations(self._reported_reservations, current)
+        self._reported_reservations = current
+        self._metrics.count_reservations(current)
+        self._status_writer.report_reservations(
+            {
+                group: ConditionUpdate("True", one.reason, one.message)
+                for one in current
+                for group in one.groups
+            }
+        )
+
+    async def _attempt(self, entity: Entity, begin: float) -> None:
+        """Decide about an entity and act; one that cannot be decided about is pending."""
+        try:
             self._apply(entity, await self._decide(entity), begin)
-            # Other tasks run between two decisions.
-            await asyncio.sleep(0)
-            self._is_deciding = False
+        except Exception as error:
+            self._errors.contain(
+                error,
+                LOG,
+                "scheduling cycle failed, retrying",
+                controller=CONTROLLER,
+                kind=entity.ref.kind,
+                key=entity.key,
+                attempt=entity.attempts,
+            )
+            if self.queue.is_in_flight(entity):
+                self._apply(entity, reject_after_error(entity, error), begin)
 
     async def _wait_for_work(self) -> None:
         """Wait for an event, or for the end of the next back-off."""
-        until = self.queue.next_backoff_end()
+        times = (self.queue.next_backoff_end(), self._state.reservations.next_time())
+        until = min((time for time in times if time is not None), default=None)
         seconds = None if until is None else max(until - self._clock.now(), 0)
         self._wakeup.clear()
         try:
@@ -245,7 +308,7 @@ class Scheduler:
             case Placed():
                 self._binder.submit(BindAttempt(entity, decision, popped_at=begin))
             case Preempting():
-                groups = self._handlers.disrupted_groups(decision.victims)
+                groups = self._handlers.disrupted_groups(decision)
                 self._composite_writer.forget_updates(
                     meta for kind, meta in groups if kind is COMPOSITE_POD_GROUP
                 )
@@ -266,11 +329,35 @@ class Scheduler:
         for key, uid, reason, message in explanation.pods:
             update = ConditionUpdate("False", reason, message, nominated_node=nodes.get(key, ""))
             self._status_writer.report_pod(pods[uid].metadata, update)
-            self._record_event(pods[uid], "FailedScheduling", message, event_type="Warning")
+            if entity.group is None and self._failure_events.is_new(uid, reason, message):
+                self._record_event(pods[uid], "FailedScheduling", message, event_type="Warning")
+        self._record_group_failure(entity, decision, explanation)
         if entity.group is not None and not entity.is_composite and decision.lacks_quorum:
             update = ConditionUpdate("False", explanation.reason, explanation.message)
             self._status_writer.report_group(entity.group.metadata, update)
         self._report_groups(entity, [part for part in explanation.groups if not part.is_placed])
+        if entity.group is not None:
+            for shortfall in find_shortfalls(entity, decision, self._handlers.node_label):
+                self._status_writer.report_shortfall(shortfall)
+
+    def _record_group_failure(
+        self, entity: Entity, decision: Decision, explanation: Explanation
+    ) -> None:
+        """Record one event per group and reason, not one per pod and attempt."""
+        if entity.group is None:
+            return
+        if isinstance(decision, Placed):
+            self._failure_events.forget(entity.uid)
+        elif self._failure_events.is_new(entity.uid, explanation.reason):
+            kind = COMPOSITE_POD_GROUP if entity.is_composite else POD_GROUP
+            event = ObjectEvent(
+                kind,
+                entity.group.metadata,
+                "FailedScheduling",
+                message=explanation.message,
+                type="Warning",
+            )
+            self._recorders[entity.scheduler_name].record(event)
 
     def _report_groups(self, entity: Entity, messages: Iterable[GroupMessage]) -> None:
         """Write the conditions of the groups of a tree."""
@@ -288,13 +375,24 @@ class Scheduler:
         self._log.log_eviction(eviction, errors)
         if errors:
             self._state.cancel_evictions([(one.pod, one.uid) for one in errors], self._clock.now())
-        recorder = self._recorders[entity.scheduler_name]
+        recorder, disrupted = self._recorders[entity.scheduler_name], dict[Key, None]()
         for victim in eviction.victims:
             pod = self._handlers.pods.get(victim.pod)
             if victim not in errors and pod is not None and pod.metadata.uid == victim.uid:
                 node = "cluster" if entity.group else victim.node
                 message = f"Preempted by {entity.kind} {entity.uid} on node {node}"
-                recorder.record(ObjectEvent(POD, pod.metadata, "Preempted", message=message))
+                recorder.record(
+                    ObjectEvent(
+                        POD,
+                        pod.metadata,
+                        "Preempted",
+                        message=message,
+                        related=_reference_to(entity),
+                    )
+                )
+                disrupted |= {pod.group: None} if pod.group else {}
+        for group in disrupted:
+            self._status_writer.report_preemption(group, str(entity.ref))
         seconds = self._clock.now() - eviction.decided_at
         self._metrics.observe_eviction(entity, succeeded=not errors, seconds=seconds)
 
@@ -347,6 +445,11 @@ class Scheduler:
     ) -> None:
         if new is None and old is not None:
             self._log.forget(group_ref(old))
+            self._failure_events.forget(old.metadata.uid)
+
+    def _on_report_error(self, error: Exception, key: Key) -> None:
+        message = "pending entity not reported"
+        self._errors.contain(error, LOG, message, controller=CONTROLLER, key=key)
 
     async def _report_pending(self) -> None:
         """Report entities that cannot be tried yet, once a second.
@@ -355,8 +458,22 @@ class Scheduler:
         """
         while True:
             await asyncio.sleep(1 - self._clock.now() % 1)
+            for key in self._state.take_voided_nominations():
+                self._status_writer.void_nomination(key)
             self._pending.update(self.queue.list_held_back(), self._clock.now())
             self._pending.update_trees(self.queue.broken_trees())
+
+
+def _reference_to(entity: Entity) -> Object:
+    """Return an ObjectReference to the group, or to the pod without a group."""
+    kind = {one.name: one for one in (POD, POD_GROUP, COMPOSITE_POD_GROUP)}[entity.ref.kind]
+    return {
+        "kind": kind.name,
+        "apiVersion": kind.api_version,
+        "namespace": entity.key.namespace,
+        "name": entity.key.name,
+        "uid": entity.uid,
+    }
 
 
 def _group_messages(result: BindResult) -> list[GroupMessage]:

@@ -9,15 +9,16 @@ per attempt. A failed bind or eviction, which is retried with back-off, is a war
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from phalanx import logs
-from phalanx.api.meta import Ref
+from phalanx.api.meta import Ref, timestamp
 from phalanx.controllers.scheduling.binder import BindResult, RequestError
 from phalanx.controllers.scheduling.evictor import Eviction
 from phalanx.scheduler.decision import Decision, Placed, Preempting, Victim, nominations_of
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.explain import Explanation
+from phalanx.scheduler.reservation.reservation import Reservation
 
 LOG = logs.component("scheduler")
 
@@ -50,7 +51,9 @@ class SchedulingLog:
         kind, key = entity.ref.kind, entity.key
         if isinstance(decision, Preempting):
             self._reasons.pop(entity.ref, None)
-            write(f"{kind} preempting", kind=kind, key=key, victims=len(decision.victims))
+            fields = {} if decision.optimal else {"optimal": False}
+            victims = len(decision.victims)
+            write(f"{kind} preempting", kind=kind, key=key, victims=victims, **fields)
             return
         reason = f"{explanation.reason}: {explanation.message}"
         if nominations_of(decision):
@@ -113,6 +116,23 @@ class SchedulingLog:
             LOG.warning("victims not evicted, retrying", **fields)
         else:
             LOG.debug("victims evicted", **fields)
+
+    def log_reservations(self, before: Sequence[Reservation], after: Sequence[Reservation]) -> None:
+        """Log reservations that began, whose expected start became known or unknown, or ended."""
+        known = {one.ref: one for one in before}
+        for one in after:
+            old = known.pop(one.ref, None)
+            if old is None or (old.expected_start is None) != (one.expected_start is None):
+                start = "unknown" if one.expected_start is None else timestamp(one.expected_start)
+                LOG.info(
+                    f"{one.ref.kind} reserved",
+                    kind=one.ref.kind,
+                    key=one.ref.key,
+                    nodes=len(one.nodes),
+                    expected_start=start,
+                )
+        for ref in known:
+            LOG.info(f"{ref.kind} no longer reserved", kind=ref.kind, key=ref.key)
 
     def forget(self, group: Ref) -> None:
         """Forget a deleted group."""

@@ -3,19 +3,21 @@
 The scheduler reports the latest result of each object; a work queue writes one patch per object,
 and only if its status differs. Every patch carries the resourceVersion from which it was computed,
 so that a late patch never overwrites newer data. Changes of counts alone wait until the scheduler
-is idle.
+is idle, and changes of messages alone are limited (`report_limits.py`).
 
 "Initially scheduled" is a lasting fact: once such a condition is True it stays. It also follows
 from bound members and scheduled child groups, so that it is written even if the scheduler that
 bound them has crashed. The DisruptionTarget condition is removed once the group has its quorum
-again.
+again. `group_reports` decides about Degraded, Preempted and the shortfall of a group.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+
+import orjson
 
 from phalanx.api.core import Pod
 from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD, POD_GROUP, Kind
@@ -26,6 +28,9 @@ from phalanx.api.scheduling import (
     DISRUPTION_TARGET,
     POD_GROUP_INITIALLY_SCHEDULED,
     POD_GROUP_SCHEDULED,
+    PREEMPTED,
+    RESERVED,
+    SHORTFALL_ANNOTATION,
     CompositePodGroup,
     PodGroup,
     scheduled_conditions,
@@ -34,10 +39,17 @@ from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
 from phalanx.clock import Clock
-from phalanx.controllers.pod_groups.composite_groups import ChildGroup, parents_of
-from phalanx.controllers.pod_groups.protection import groups_of
+from phalanx.controllers.pod_groups import ChildGroup, groups_of, parents_of
 from phalanx.controllers.reconcile_loop import Patch, ReconcilePlan, StatusPatchLoop
+from phalanx.controllers.scheduling.group_reports import (
+    GroupReports,
+    PresentMembers,
+    build_shortfall_patch,
+    read_annotated_shortfall,
+)
+from phalanx.controllers.scheduling.report_limits import MessageLimit
 from phalanx.scheduler.cluster.group_tree import MAX_DEPTH
+from phalanx.scheduler.shortfall import GroupShortfall
 
 POD_SCHEDULED = "PodScheduled"
 SCHEDULING_GATED = "SchedulingGated"
@@ -86,11 +98,15 @@ class SchedulingStatusWriter:
     ) -> None:
         self._pods, self._groups = pods, groups
         self._clock, self._scheduler_view = clock, scheduler_view
+        self._message_limit = MessageLimit(clock)
         self._members = pods.index(groups_of)
         self._nominated_pods = pods.index(_nominated_nodes)
         #: The latest result by key, with the metadata of the object that was tried.
         self._pod_updates: dict[Key, tuple[ObjectMeta, ConditionUpdate]] = {}
         self._group_updates: dict[Key, tuple[ObjectMeta, ConditionUpdate]] = {}
+        self._reports = GroupReports()
+        #: The reservations of waiting groups.
+        self._reservations: dict[Key, ConditionUpdate] = {}
         #: Uids of pods whose nomination is void, by key.
         self._voided_nominations: dict[Key, str] = {}
         self._pod_loop = StatusPatchLoop(client, self.reconcile_pod, pods, workers=_WORKERS)
@@ -116,6 +132,25 @@ class SchedulingStatusWriter:
             self._group_updates[meta.key] = meta, update
         self._group_loop.queue.add(meta.key)
 
+    def report_shortfall(self, shortfall: GroupShortfall) -> None:
+        """Report what a group lacks after an attempt."""
+        group = self._groups.get(shortfall.group.key)
+        if group is not None and self._reports.set_shortfall(group, shortfall):
+            self._group_loop.queue.add(group.metadata.key)
+
+    def report_preemption(self, group: Key, preemptor: str) -> None:
+        """Report that an entity has preempted members of a group."""
+        if found := self._groups.get(group):
+            self._reports.set_preemptor(found, preemptor)
+            self._group_loop.queue.add(group)
+
+    def report_reservations(self, updates: Mapping[Key, ConditionUpdate]) -> None:
+        """Report for which groups nodes are reserved; no others have a reservation."""
+        before, self._reservations = self._reservations, dict(updates)
+        for key in dict.fromkeys((*before, *updates)):
+            if before.get(key) != updates.get(key):
+                self._group_loop.queue.add(key)
+
     def group_binding_status(self, group: PodGroup) -> Object:
         """Return the status of a group after its bind, for the GroupBinding.
 
@@ -125,6 +160,7 @@ class SchedulingStatusWriter:
         if placed < group.quorum:
             return {}
         return {
+            "desiredPods": _count_desired(group, pending + placed),
             "generation": group.metadata.generation,
             "neededPods": group.quorum,
             "pendingPods": pending,
@@ -137,6 +173,13 @@ class SchedulingStatusWriter:
             if pod.spec.priority < priority:
                 self._voided_nominations[pod.metadata.key] = pod.metadata.uid
                 self._pod_loop.queue.add(pod.metadata.key)
+
+    def void_nomination(self, key: Key) -> None:
+        """Void the nomination, if there is one, of a pod that cannot be tried any more."""
+        pod = self._pods.get(key)
+        if pod is not None and pod.status.nominated_node_name:
+            self._voided_nominations[key] = pod.metadata.uid
+            self._pod_loop.queue.add(key)
 
     def reconcile_pod(self, key: Key) -> ReconcilePlan:
         """Patch the condition and nomination of a pod that has no node."""
@@ -151,7 +194,12 @@ class SchedulingStatusWriter:
         nomination = self._nomination_patch(pod, update)
         if not conditions and not nomination:
             return ReconcilePlan()
+        if not nomination and (wait := self._message_delay(pod, conditions)):
+            return ReconcilePlan(requeue_after=wait)
         return ReconcilePlan([self._patch(POD, pod, conditions, fields=nomination)])
+
+    def _message_delay(self, obj: Pod | PodGroup, conditions: list[Object]) -> float:
+        return self._message_limit.delay(obj.metadata.uid, obj.status.conditions, conditions)
 
     def _pod_condition(self, pod: Pod, update: ConditionUpdate) -> list[Object]:
         """Return the PodScheduled condition of a pod if it has changed."""
@@ -179,14 +227,47 @@ class SchedulingStatusWriter:
         """Patch the conditions and counts of a group."""
         group = self._groups.get(key)
         if group is None:
-            self._group_updates.pop(key, None)
+            self._forget_group(key)
             return ReconcilePlan()
         conditions, counts = self._conditions(group), self._changed_counts(group)
+        wait = self._message_delay(group, conditions) if conditions else 0.0
+        if wait:
+            conditions = []
         if not conditions and counts and self._scheduler_view.is_busy():
             return ReconcilePlan(requeue_after=COUNT_DELAY)
+        if not conditions:
+            self._reports.see_members(key, self._present_members(group))
+        plan = self._plan_shortfall(group, conditions, counts)
+        if plan is not None:
+            return plan
         if not conditions and not counts:
-            return ReconcilePlan()
-        return ReconcilePlan([self._patch(POD_GROUP, group, conditions, fields=counts)])
+            return ReconcilePlan(requeue_after=wait or None)
+        patch = self._patch(POD_GROUP, group, conditions, fields=counts)
+        return ReconcilePlan([patch], requeue_after=wait or None)
+
+    def _plan_shortfall(
+        self, group: PodGroup, conditions: list[Object], counts: Object
+    ) -> ReconcilePlan | None:
+        """Plan the patch of a changed shortfall, with the other changes; None without a change.
+
+        A server that keeps no counts keeps it in an annotation, which has a patch of its own.
+        """
+        key, is_annotated = group.metadata.key, not self._scheduler_view.writes_counts
+        written = read_annotated_shortfall(group) if is_annotated else group.status.shortfall or {}
+        desired = self._reports.find_shortfall(group, written, has_quorum=self._has_quorum(group))
+        if desired == written or self._is_foreign(group) or (is_annotated and conditions):
+            return None
+        now = self._clock.now()
+        are_numbers = bool(written and desired) and not (conditions or counts)
+        if are_numbers and (delay := self._reports.delay_shortfall(key, now)):
+            return ReconcilePlan(requeue_after=delay)
+        self._reports.record_shortfall_write(key, now)
+        if is_annotated:
+            text = orjson.dumps(desired).decode() if desired else None
+            meta = {"uid": group.metadata.uid, "annotations": {SHORTFALL_ANNOTATION: text}}
+            return ReconcilePlan([Patch(POD_GROUP, key, {"metadata": meta})])
+        fields = {**counts, "shortfall": build_shortfall_patch(written, desired)}
+        return ReconcilePlan([self._patch(POD_GROUP, group, conditions, fields=fields)])
 
     def _conditions(self, group: PodGroup) -> list[Object]:
         """Return the changed conditions of a group; none if all its pods have other schedulers."""
@@ -196,14 +277,23 @@ class SchedulingStatusWriter:
         updates = (
             [(kind, tried, change) for kind, change in _group_updates(update)] if update else []
         )
-        if degraded := self._degraded_update(group):
-            updates.append((DEGRADED, group.metadata, degraded))
+        if degraded := self._reports.change_degraded(group, self._present_members(group)):
+            updates.append((DEGRADED, group.metadata, ConditionUpdate(*degraded)))
+        if reserved := self._reserved_update(group):
+            updates.append((RESERVED, group.metadata, reserved))
         current, changes = group.status.conditions, list[Object]()
-        if find_condition(current, DISRUPTION_TARGET) and self._has_quorum(group):
-            changes.append({"type": DISRUPTION_TARGET, "$patch": "delete"})
+        if self._has_quorum(group):
+            self._reports.end_preemption(group.metadata.key)
+            changes += [
+                {"type": kind, "$patch": "delete"}
+                for kind in (DISRUPTION_TARGET, PREEMPTED)
+                if find_condition(current, kind)
+            ]
+        elif preempted := self._reports.change_preempted(group):
+            updates.append((PREEMPTED, group.metadata, ConditionUpdate(*preempted)))
         for kind, meta, change in updates:
             old = find_condition(current, kind)
-            if kind == DEGRADED or not _is_up_to_date(old, change, meta):
+            if kind in (DEGRADED, PREEMPTED, RESERVED) or not _is_up_to_date(old, change, meta):
                 condition = self._condition(kind, change, old)
                 changes.append(condition | {"observedGeneration": meta.generation})
         return changes
@@ -229,21 +319,21 @@ class SchedulingStatusWriter:
         tried, update = self._group_updates.get(key, (group.metadata, None))
         return tried, update if tried.uid == group.metadata.uid else None
 
-    def _degraded_update(self, group: PodGroup) -> ConditionUpdate | None:
-        """Return the changed Degraded condition of a gang that was scheduled before."""
-        placed = find_condition(group.status.conditions, POD_GROUP_INITIALLY_SCHEDULED)
-        if not group.is_gang or placed is None or placed.status != "True":
-            return None
-        old = find_condition(group.status.conditions, DEGRADED)
-        placed_members = self._scheduler_view.placed_members(group.metadata.key)
-        present = placed_members + self._count_in_phase(group, "Succeeded")
-        message = f"{present} of {group.quorum} required members have a node or have succeeded"
-        if present < group.quorum:
-            degraded = ConditionUpdate("True", "MembersLost", message)
-            return None if old is not None and _matches(old, degraded) else degraded
-        if old is not None and old.status == "True":
-            return ConditionUpdate("False", "MembersBack", message)
-        return None
+    def _present_members(self, group: PodGroup) -> PresentMembers:
+        placed = self._scheduler_view.placed_members(group.metadata.key)
+        return PresentMembers(placed, self._count_in_phase(group, "Succeeded"))
+
+    def _reserved_update(self, group: PodGroup) -> ConditionUpdate | None:
+        """Return the changed Reserved condition; a group that never had one gets no False."""
+        old = find_condition(group.status.conditions, RESERVED)
+        update = self._reservations.get(group.metadata.key)
+        if update is None:
+            if old is None or old.status != "True":
+                return None
+            is_started = self._has_quorum(group)
+            reason = "Started" if is_started else "Dropped"
+            return ConditionUpdate("False", reason, "no nodes are reserved any more")
+        return None if old is not None and _matches(old, update) else update
 
     def _changed_counts(self, group: PodGroup) -> Object:
         """Return the changed member counts of a group."""
@@ -256,6 +346,8 @@ class SchedulingStatusWriter:
             "scheduledPods": (status.scheduled_pods, placed),
             "succeededPods": (status.succeeded_pods, self._count_in_phase(group, "Succeeded")),
             "failedPods": (status.failed_pods, self._count_in_phase(group, "Failed")),
+            "desiredPods": (status.desired_pods, _count_desired(group, pending + placed)),
+            "readyPods": (status.ready_pods, self._count_ready(group)),
         }
         return {name: new for name, (old, new) in counts.items() if new != old}
 
@@ -264,6 +356,12 @@ class SchedulingStatusWriter:
         members, placed = self._members[group], self._scheduler_view.placed_members(group)
         alive = sum(not pod.is_terminal and not pod.metadata.deletion_timestamp for pod in members)
         return max(alive - placed, 0), placed
+
+    def _count_ready(self, group: PodGroup) -> int:
+        return sum(
+            pod.is_ready and not pod.is_terminal and not pod.metadata.deletion_timestamp
+            for pod in self._members[group.metadata.key]
+        )
 
     def _count_in_phase(self, group: PodGroup, phase: str) -> int:
         return sum(pod.status.phase == phase for pod in self._members[group.metadata.key])
@@ -301,13 +399,27 @@ class SchedulingStatusWriter:
 
     def _on_group_changed(self, old: PodGroup | None, new: PodGroup | None) -> None:
         if new is None and old is not None:
-            self._group_updates.pop(old.metadata.key, None)
+            self._forget_group(old.metadata.key)
         elif new is not None and (old is None or old.spec != new.spec):
             # Members may have arrived before the group, or been bound by a scheduler that crashed.
             self._group_loop.queue.add(new.metadata.key)
         elif new is not None:
             # Another scheduler may have written a result from a stale cache.
             self._group_loop.queue.add_after(new.metadata.key, COUNT_DELAY)
+
+    def _forget_group(self, key: Key) -> None:
+        self._group_updates.pop(key, None)
+        self._reports.forget(key)
+
+
+def _count_desired(group: PodGroup, alive: int) -> int:
+    """Return how many members a group should have: its live ones, and at least its quorum.
+
+    0 until it has members: a new group needs no write for that.
+    """
+    if group.is_finished or not (alive or group.status.desired_pods):
+        return 0
+    return max(alive, group.quorum if group.is_gang else 0)
 
 
 def _group_updates(update: ConditionUpdate) -> list[tuple[str, ConditionUpdate]]:
@@ -354,6 +466,7 @@ class CompositeStatusWriter:
         placed_members: Callable[[Key], int],
     ) -> None:
         self._composites, self._clock, self._placed_members = composites, clock, placed_members
+        self._message_limit = MessageLimit(clock)
         self._child_indexes = composites.index(parents_of), groups.index(parents_of)
         #: The latest result by key, with the metadata of the object that was tried.
         self._updates: dict[Key, tuple[ObjectMeta, ConditionUpdate]] = {}
@@ -390,6 +503,9 @@ class CompositeStatusWriter:
         if not conditions:
             return ReconcilePlan()
         meta = composite.metadata
+        wait = self._message_limit.delay(meta.uid, composite.status.conditions, conditions)
+        if wait:
+            return ReconcilePlan(requeue_after=wait)
         change: Object = {
             "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
             "status": {"conditions": conditions},

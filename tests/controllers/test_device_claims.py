@@ -1,0 +1,228 @@
+"""Claims on a running control plane, and on a foreign API server: nothing is left allocated."""
+
+from __future__ import annotations
+
+import asyncio
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from phalanx.api.errors import ApiError, Forbidden
+from phalanx.api.kinds import JOB, POD, POD_GROUP, RESOURCE_CLAIM
+from phalanx.api.meta import Key
+from phalanx.api.wire import Object, Request
+from phalanx.controllers.nodes.node_pool import SimulatedNode
+from phalanx.controllers.nodes.simulated_devices import SimulatedDevices
+from tests.builders import in_virtual_time, pod, pod_group, priority_class
+from tests.controllers.cluster import Cluster, cluster
+from tests.controllers.foreign_cluster import FOREIGN_KINDS, ScriptedTransport, running_scheduler
+
+DRIVER = "gpu.example.com"
+CLASS: Object = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": "gpu"},
+    "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]},
+}
+REQUESTS = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]}}
+TEMPLATE: Object = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceClaimTemplate",
+    "metadata": {"name": "gpu", "namespace": "default"},
+    "spec": {"spec": REQUESTS},
+}
+FROM_TEMPLATE = {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]}
+
+
+def nodes(count: int, devices: int) -> list[SimulatedNode]:
+    capacity = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+    return [
+        SimulatedNode(f"n{n}", capacity, devices=[SimulatedDevices(DRIVER, devices)])
+        for n in range(count)
+    ]
+
+
+def claim(name: str) -> Object:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": deepcopy(REQUESTS),
+    }
+
+
+def named(name: str) -> Object:
+    return {"resourceClaims": [{"name": "gpu", "resourceClaimName": name}]}
+
+
+def job(name: str, workers: int, **meta: Any) -> Object:
+    spec = {
+        "restartPolicy": "Never",
+        "containers": [
+            {"name": "c", "image": "x", "resources": {"claims": [{"name": "gpu"}]}},
+        ],
+        **deepcopy(FROM_TEMPLATE),
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "parallelism": workers,
+            "completions": workers,
+            "scheduling": {"schedulingPolicy": {"gang": {}}},
+            "template": {"metadata": {"annotations": meta}, "spec": spec},
+        },
+    }
+
+
+async def allocations(c: Cluster) -> dict[str, list[str]]:
+    """The consumers of each allocated device."""
+    found: dict[str, list[str]] = {}
+    for one in (await c.client.list(RESOURCE_CLAIM)).items:
+        status = one.get("status") or {}
+        results = (status.get("allocation") or {}).get("devices", {}).get("results") or ()
+        for result in results:
+            name = f"{result['pool']}/{result['device']}"
+            assert name not in found, f"device {name} is allocated twice"
+            found[name] = [consumer["name"] for consumer in status.get("reservedFor") or ()]
+    return found
+
+
+@in_virtual_time
+async def test_gangs_take_turns_and_leave_nothing_allocated() -> None:
+    async with cluster(nodes=nodes(2, 2)) as c:
+        await c.create(deepcopy(CLASS), deepcopy(TEMPLATE))
+        await c.create(*(job(f"j{n}", 4, **{"phalanx.dev/run-seconds": "5"}) for n in range(3)))
+
+        async def all_done() -> bool:
+            jobs = (await c.client.list(JOB)).items
+            return all((one.get("status") or {}).get("succeeded") == 4 for one in jobs)
+
+        async def check() -> None:
+            while True:
+                held = await allocations(c)
+                assert all(held.values())
+                assert len(held) <= 4
+                await asyncio.sleep(0.5)
+
+        checking = asyncio.create_task(check())
+        await c.until(all_done, 120)
+        await asyncio.sleep(5)
+        checking.cancel()
+        await asyncio.gather(checking, return_exceptions=True)
+        assert await allocations(c) == {}
+        assert (await c.client.list(RESOURCE_CLAIM)).items == []
+
+
+@in_virtual_time
+async def test_gang_of_higher_priority_gets_the_devices_of_others() -> None:
+    async with cluster(nodes=nodes(1, 4)) as c:
+        await c.create(deepcopy(CLASS), deepcopy(TEMPLATE), priority_class("high", 100))
+        await c.create(*(pod(f"low{n}", spec=deepcopy(FROM_TEMPLATE)) for n in range(4)))
+        await c.until_placed("low0", "low1", "low2", "low3")
+        group = pod_group("g", 3)
+        group["spec"]["priorityClassName"] = "high"
+        await c.create(group)
+        important = {**FROM_TEMPLATE, "priorityClassName": "high"}
+        await c.create(*(pod(f"m{n}", "g", spec=deepcopy(important)) for n in range(3)))
+        await c.until_placed("m0", "m1", "m2")
+        assert len([name for name in await c.pods() if name.startswith("low")]) == 1
+        assert len(await allocations(c)) == 4
+
+
+@in_virtual_time
+async def test_suspended_job_releases_the_claim_of_its_group() -> None:
+    async with cluster(nodes=nodes(1, 1)) as c:
+        await c.create(deepcopy(CLASS), deepcopy(TEMPLATE), job("j", 1))
+
+        async def is_running() -> bool:
+            return bool(await allocations(c))
+
+        await c.until(is_running)
+        await c.client.patch(JOB, Key("default", "j"), {"spec": {"suspend": True}})
+
+        async def is_released() -> bool:
+            groups = (await c.client.list(POD_GROUP)).items
+            return not groups and not await allocations(c)
+
+        await c.until(is_released)
+
+
+@in_virtual_time
+async def test_extended_resource_is_served_by_a_device_of_a_simulated_node() -> None:
+    async with cluster(nodes=nodes(1, 1)) as c:
+        served = deepcopy(CLASS)
+        served["spec"]["extendedResourceName"] = "example.com/gpu"
+        await c.create(served)
+        await c.create(pod("p", asks={"example.com/gpu": "1"}))
+        await c.until_placed("p")
+        await asyncio.sleep(2)
+        assert (await c.pods())["p"].status.phase == "Running"
+        assert await allocations(c) == {"n0/gpu-0": ["p"]}
+        await c.delete(POD, "p")
+
+        async def is_free() -> bool:
+            return not (await c.client.list(RESOURCE_CLAIM)).items
+
+        await c.until(is_free)
+
+
+def foreign(count: int, devices: int) -> Any:
+    without = ("scheduler", "controllers")
+    return cluster(nodes=nodes(count, devices), without=without, kinds=FOREIGN_KINDS)
+
+
+async def create_gang(c: Cluster, size: int) -> None:
+    await c.create(deepcopy(CLASS), *(claim(f"c{n}") for n in range(size)), pod_group("g", size))
+    await c.create(*(pod(f"m{n}", "g", spec=named(f"c{n}")) for n in range(size)))
+
+
+@in_virtual_time
+async def test_claims_are_written_before_the_pods_are_bound() -> None:
+    async with foreign(1, 2) as c:
+        await create_gang(c, 2)
+        transport = ScriptedTransport(c)
+        async with running_scheduler(c, transport):
+            await c.until_placed("m0", "m1")
+        writes = [r.path.rpartition("/")[2] for r in transport.writes]
+        first_bind = writes.index("binding")
+        claims = [r.path for r in transport.writes if "resourceclaims" in r.path]
+        assert all("resourceclaims" not in r.path for r in transport.writes[first_bind:])
+        assert len([path for path in claims if path.endswith("/status")]) == 2
+        assert sorted(await allocations(c)) == ["n0/gpu-0", "n0/gpu-1"]
+
+
+@in_virtual_time
+async def test_claims_are_released_if_one_of_them_cannot_be_written() -> None:
+    async with foreign(1, 2) as c:
+        await create_gang(c, 2)
+        refused = "/resourceclaims/c1/status"
+
+        def refuse(request: Request) -> ApiError | None:
+            is_refused = request.method == "PATCH" and request.path.endswith(refused)
+            return Forbidden("no") if is_refused else None
+
+        transport = ScriptedTransport(c, refuse=refuse)
+        async with running_scheduler(c, transport):
+            await asyncio.sleep(3)
+        assert transport.bound_pods == []
+        assert await allocations(c) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arrives", [True, False])
+@in_virtual_time
+async def test_scheduler_that_crashes_at_any_write_is_succeeded(arrives: bool) -> None:
+    for last in range(12):
+        async with foreign(1, 2) as c:
+            await create_gang(c, 2)
+            crashing = ScriptedTransport(c, last_write=last, last_arrives=arrives)
+            async with running_scheduler(c, crashing):
+                await asyncio.sleep(2)
+            async with running_scheduler(c, ScriptedTransport(c), seed=2):
+                await c.until_placed("m0", "m1")
+            held = await allocations(c)
+            assert sorted(held) == ["n0/gpu-0", "n0/gpu-1"]
+            assert sorted(name for names in held.values() for name in names) == ["m0", "m1"]
