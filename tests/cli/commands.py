@@ -31,8 +31,8 @@ Process = AbstractContextManager[subprocess.Popen[str]]
 
 
 #: Forks processes that have the imports done, which take most of the time of a command.
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload([f"phalanx.cli.{name.replace('-', '_')}" for name in COMMANDS])
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload([f"phalanx.cli.{module}" for module, _ in COMMANDS.values()])
 
 
 def phalanx(*args: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -40,7 +40,7 @@ def phalanx(*args: str, env: Mapping[str, str] | None = None) -> subprocess.Comp
     with tempfile.TemporaryDirectory() as folder:
         files = [str(Path(folder, name)) for name in ("out", "err")]
         environment = {**os.environ, **(env or {})}
-        process = _FORKS.Process(target=_run_main, args=(args, environment, os.getcwd(), files))
+        process = FORKS.Process(target=_run_main, args=(args, environment, os.getcwd(), files))
         process.start()
         process.join(COMMAND_TIMEOUT)
         if process.exitcode is None:

@@ -18,6 +18,14 @@ NUMBERS = itertools.count()
 SHAPE = ("--nodes", "2", "--shape", "cpu=8,memory=8Gi,example.com/gpu=4")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A state directory of the tests' own: control planes of other runs are not found."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def plane() -> Iterator[ControlPlane]:
     """A control plane of two nodes of 8 CPU and 4 GPUs each."""

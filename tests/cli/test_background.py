@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from phalanx.cli.background import NotStarted, find_running, pid_file, start, stop
 from tests.cli.commands import first_line, phalanx, start_up
 
 
@@ -70,3 +77,61 @@ def test_down_stops_a_control_plane_in_the_foreground(env: dict[str, str], tmp_p
         assert first_line(process).startswith("ready ")
         assert phalanx("down", "--data", str(tmp_path / "data"), env=env).returncode == 0
         assert process.wait(10) == 0
+
+
+@contextmanager
+def locked_for_a_moment(folder: Path, lock: int) -> Iterator[None]:
+    """A lock on the PID file of a process that has ended, which is released soon."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    (folder / "up.pid").write_text(f"{ended.pid}\n")
+    file = (folder / "up.pid").open()
+    fcntl.flock(file, lock)
+    timer = threading.Timer(0.1, file.close)
+    timer.start()
+    yield
+    timer.join()
+
+
+@pytest.mark.parametrize("lock", [fcntl.LOCK_SH, fcntl.LOCK_EX], ids=["read", "ending"])
+def test_start_waits_for_a_lock_that_is_not_of_a_running_server(tmp_path: Path, lock: int) -> None:
+    with locked_for_a_moment(tmp_path, lock), pid_file(tmp_path, is_required=True):
+        running = find_running(tmp_path)
+    assert running is not None
+    assert running.pid == os.getpid()
+
+
+def test_start_writes_a_new_pid_file_if_the_last_owner_removes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = fcntl.flock
+
+    def remove_and_lock(file: Any, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        (tmp_path / "up.pid").unlink()
+        lock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", remove_and_lock)
+    with pid_file(tmp_path, is_required=True):
+        assert find_running(tmp_path) is not None
+
+
+def test_process_that_has_ended_meanwhile_counts_as_stopped(tmp_path: Path) -> None:
+    with locked_for_a_moment(tmp_path, fcntl.LOCK_EX):
+        assert stop(tmp_path)
+
+
+def test_variable_of_detach_is_not_for_the_process_in_the_background(env: dict[str, str]) -> None:
+    done = phalanx("up", env={**env, "PHALANX_UP_DETACH": "1"})
+    assert done.returncode == 0, done.stderr
+    assert phalanx("status", env=env).returncode == 0
+
+
+def test_start_that_ends_without_an_error_names_its_exit_code_and_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(NotStarted) as failed:
+        start([], tmp_path)
+    expected = f"the control plane ended with exit code 1; see {tmp_path / 'up.log'}"
+    assert str(failed.value) == expected

@@ -5,7 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from phalanx.api.kinds import LEASE
+from phalanx.cli import check as check_module
+from phalanx.cli.check import check_command
 from tests.builders import gang, pod, pod_group
 from tests.cli.cli_user import CliUser
 from tests.cli.commands import phalanx
@@ -62,6 +66,29 @@ def test_check_prints_one_line_per_violation() -> None:
         ])  # fmt: skip
         code, output, _ = check(user, "-o", "json")
         assert (code, len(json.loads(output)["wrong"])) == (1, 1)
+
+
+def test_check_reports_nodes_without_a_kubelet_and_their_pods(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(check_module, "RENEWAL_TIMEOUT", 0.0)
+    with ControlPlane("--data", ":memory:", "--nodes", "1", "--without", "scheduler") as plane:
+        user = CliUser(plane.kubeconfig)
+        arguments = ["--kubeconfig", str(plane.kubeconfig)]
+        assert CliRunner().invoke(check_command, arguments).exit_code == 0
+        lease = {
+            "metadata": {"name": "lost", "namespace": "kube-node-lease"},
+            "spec": {"holderIdentity": "lost", "renewTime": "2026-01-01T00:00:00.000000Z"},
+        }
+        user.query(lambda client: client.create(LEASE, lease))
+        user.create({"kind": "Node", "metadata": {"name": "lost"}, "status": {
+            "capacity": {"cpu": "8", "pods": "9"}, "allocatable": {"cpu": "8", "pods": "9"},
+        }}, pod("hangs", on="lost", cpu="1"))  # fmt: skip
+        done = CliRunner().invoke(check_command, arguments)
+    assert (done.exit_code, done.stdout.splitlines()) == (1, [
+        f"node lost has no kubelet: its pods cannot run ({user.namespace}/hangs)",
+        "2 nodes, 0 gangs, 1 pod: 1 violation",
+    ])  # fmt: skip
 
 
 def test_check_rejects_wrong_usage_and_a_missing_store(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_completion_script_is_valid_shell(shell: str) -> None:
     [
         ("phalanx wh", ["why", "what-if"]),
         ("phalanx why -o ", ["text", "json", "yaml"]),
-        ("phalanx queue --all", ["--all-namespaces"]),
+        ("phalanx queue --all-", ["--all-namespaces"]),
     ],
 )
 def test_commands_options_and_values_are_completed(words: str, found: list[str]) -> None:

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from phalanx.api.kinds import POD, POD_GROUP
 from phalanx.api.wire import Object
-from phalanx.cli.decisions import command
+from phalanx.cli.decisions import decisions_command
 from phalanx.client import kubeconfig
 from phalanx.controllers.scheduling.decision_log import DecisionLog, DecisionLogFile, write_inline
 from phalanx.sim.scenario import parse_scenario
@@ -33,7 +33,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def decisions(*args: object) -> Result:
-    return CliRunner().invoke(command, [str(arg) for arg in args])
+    return CliRunner().invoke(decisions_command, [str(arg) for arg in args])
 
 
 def test_decisions_are_listed_with_their_time_and_reason(log: Path) -> None:

@@ -27,4 +27,4 @@ def test_demo_uses_the_files_of_the_tutorial_in_order() -> None:
         begin = [text.index(file) for file in files]
         assert begin == sorted(begin)
     (options,) = re.findall(r'OPTIONS = "(.*)"', demo)
-    assert f"phalanx up --detach {options}\n" in tutorial
+    assert f"phalanx up --detach --name tutorial {options}\n" in tutorial

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import ROOT
-from tools.transcripts import differences, find_blocks, normalize
+from tools.transcripts import copy_examples, differences, find_blocks, normalize
 
 DOCUMENTS = ("README.md", "docs/tutorial.md", "examples/README.md")
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_document_shows_what_its_commands_print(name: str, tmp_path: Path) -> None:
     for tool in ("bash", "kubectl", "make"):
@@ -41,6 +42,18 @@ def test_transcripts_ignore_times_ports_and_generated_names() -> None:
     second = "ready https://127.0.0.1:99 kubeconfig ~/.local/state/phalanx\na-bbbbb 12s"
     assert normalize(first) == normalize(second)
     assert normalize("node-0 (3)") != normalize("node-1 (3)")
+
+
+def test_examples_of_transcripts_use_free_ports(tmp_path: Path) -> None:
+    port = re.compile(r'MASTER_PORT, value: "(\d+)"')
+    ports = [
+        set(port.findall((folder / "tutorial" / name).read_text()))
+        for folder in (ROOT / "examples", copy_examples(tmp_path / "examples"))
+        for name in ("plain.yaml", "gang.yaml")
+    ]
+    assert [len(each) for each in ports] == [2, 2, 2, 2]
+    assert (ports[0], ports[2]) == (ports[1], ports[3])
+    assert not ports[0] & ports[2]
 
 
 @pytest.mark.parametrize(

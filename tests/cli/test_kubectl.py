@@ -83,10 +83,10 @@ def test_describe_shows_conditions_and_events(kubectl: Kubectl) -> None:
     group = "podgroup.scheduling.k8s.io/big"
     kubectl("wait", "--for=condition=PodGroupInitiallyScheduled=false", "--timeout=10s", group)
     why = "minCount (3) cannot be satisfied"
-    assert why in kubectl("describe", "podgroup", "big")
-    story = kubectl("describe", "pod", "big-0")
-    assert "Pending" in story
+    story = kubectl("describe", "podgroup", "big")
+    assert why in story
     assert "FailedScheduling" in story
+    assert "Pending" in kubectl("describe", "pod", "big-0")
     node = kubectl("describe", "node", "node-0")
     assert "example.com/gpu" in node
     assert "Ready" in node

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from phalanx.cli import options
 from phalanx.cli.main import COMMANDS, main
+from phalanx.cli.nodes import parse_node_options
 from phalanx.controllers.nodes.node_pool import DEFAULT_CAPACITY
 from tests.cli.commands import phalanx
 
@@ -34,6 +35,36 @@ def test_shape_overrides_the_default_capacity() -> None:
     found = options.parse_shape("cpu=500m, example.com/gpu=8")
     assert (found["cpu"], found["example.com/gpu"], found["pods"]) == ("500m", "8", "110")
     assert options.parse_shape("") == dict(DEFAULT_CAPACITY)
+
+
+def test_devices_of_a_pool_come_before_those_of_the_option(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(
+        "- name: gpu\n  devices: [{driver: gpu.example.com, count: 2, memory: 80Gi}]\n- name: cpu\n"
+    )
+    found = parse_node_options(str(file), "", "", ["nic.example.com=1"])
+    assert {node.name: [(one.driver, one.count) for one in node.devices] for node in found} == {
+        "gpu": [("gpu.example.com", 2)],
+        "cpu": [("nic.example.com", 1)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("devices", "message"),
+    [
+        ("x", "devices: must be a list"),
+        ("[{count: 2}]", "must be a map with a driver"),
+        ("[{driver: GPU}]", "invalid driver"),
+        ("[{driver: a.b, 9x: y}]", "invalid attribute"),
+    ],
+)
+def test_bad_devices_of_a_pool_are_explained(tmp_path: Path, devices: str, message: str) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(f"- name: gpu\n  devices: {devices}\n")
+    with pytest.raises(click.BadParameter, match=message):
+        parse_node_options(str(file), "", "")
+    with pytest.raises(click.BadParameter, match="invalid driver"):
+        parse_node_options("1", "", "", ["GPU=1"])
 
 
 def test_components_are_a_comma_separated_list() -> None:
@@ -195,5 +226,5 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
 
 def test_help_lists_every_command_and_version_is_printed() -> None:
     listed = CliRunner().invoke(main, ["-h"]).stdout
-    assert all(command in listed and line in listed for command, line in COMMANDS.items())
+    assert all(name in listed and line in listed for name, (_, line) in COMMANDS.items())
     assert CliRunner().invoke(main, ["--version"]).stdout.startswith("phalanx, version ")

@@ -75,6 +75,7 @@ def test_queue_prints_a_table(user: CliUser) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert head.split() == [
         "NAME", "OWNER", "STATE", "POSITION", "PRIORITY", "SINCE", "MEMBERS", "REASON",
+        "EXPECTED",
     ]  # fmt: skip
     cells = [row.split() for row in rows]
     assert [row[6] for row in cells] == ["2/2", "0/3", "0/5", "0/1", "0/1"]

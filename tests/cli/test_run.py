@@ -46,7 +46,7 @@ def test_run_prints_progress_and_a_summary(file: Path) -> None:
 
 def test_one_gang_runs_after_the_other_has_ended(file: Path) -> None:
     code, _, progress = run(
-        file, *(gang_job(name, 2, seconds=3, cpu="8") for name in ("first", "second"))
+        file, gang_job("first", 2, seconds=2, cpu="8"), gang_job("second", 2, seconds=1, cpu="8")
     )
     assert code == 0
     assert any(": waiting 0/2: minCount (2)" in line for line in progress.splitlines())
@@ -67,7 +67,7 @@ def test_files_may_be_submitted_in_turn(tmp_path: Path) -> None:
     }  # fmt: skip
     urgent = gang_job("urgent", 1, seconds=1, cpu="8")
     urgent["spec"]["template"]["spec"]["priorityClassName"] = "important"
-    batch = gang_job("batch", 2, seconds=4, cpu="8")
+    batch = gang_job("batch", 2, seconds=2, cpu="8")
     for number, objects in enumerate(([important, batch], [urgent])):
         (tmp_path / f"{number}.yaml").write_text(yaml.safe_dump_all(objects))
     options = ("--in-turn", "--nodes", "2", "--shape", "cpu=8")
@@ -87,7 +87,7 @@ def test_run_reports_jobs_without_pods(file: Path) -> None:
     code, output, _ = run(file, quota, held, stuck, gang_job("fine", 1))
     assert code == 1
     assert "\n  Job/held is suspended\n" in output
-    assert '\n  Job/stuck has no pods: Error creating: pods "stuck-' in output
+    assert "\n  Job/stuck has no pods: 1 pod is needed at once: exceeded quota: none" in output
 
 
 def test_summary_names_the_domain_of_a_gang(file: Path) -> None:

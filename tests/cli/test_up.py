@@ -12,11 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from phalanx.client import kubeconfig
+from tests.builders import gang, pod
 from tests.cli.commands import (
     Kubectl,
     first_line,
+    next_log_line,
     phalanx,
     split_log,
     start_up,
@@ -24,6 +27,12 @@ from tests.cli.commands import (
 )
 
 QUICK = ("--nodes", "0", "--data", ":memory:")
+
+
+@pytest.fixture(autouse=True)
+def own_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The PID file of a control plane in memory is not that of another one on this machine."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 def test_ready_line_names_the_server_and_a_private_kubeconfig(
@@ -56,6 +65,19 @@ def test_up_stops_within_two_seconds_of_a_signal(tmp_path: Path, number: signal.
         assert took < 2
 
 
+def test_limit_critical_pods_refuses_system_classes_outside_kube_system(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with start_up("--nodes", "0", "--data", str(data), "--limit-critical-pods") as process:
+        assert first_line(process).startswith("ready ")
+        admin = Kubectl(data / "kubeconfig", "default", tmp_path)
+        manifest = pod("p", spec={"priorityClassName": "system-node-critical"})
+        del manifest["metadata"]["namespace"]
+        text = yaml.safe_dump({"apiVersion": "v1", "kind": "Pod", **manifest})
+        refused = admin.run("create", "-f", "-", text=text)
+        assert "insufficient quota to match these scopes: [{PriorityClass In" in refused.stderr
+        assert admin.run("-n", "kube-system", "create", "-f", "-", text=text).returncode == 0
+
+
 def page_line(url: str) -> str:
     """The line about the web page on stderr."""
     return f"page {url}/ui/ (sign in with the token of the kubeconfig)\n"
@@ -69,13 +91,37 @@ def component_pid(process: subprocess.Popen[str]) -> int:
     return int(children.read_text())
 
 
-def test_up_stops_when_the_component_process_is_killed(tmp_path: Path) -> None:
-    with start_up("--nodes", "1", "--data", str(tmp_path / "data")) as process:
+@pytest.mark.slow
+def test_killed_component_process_is_started_again_while_the_server_goes_on(tmp_path: Path) -> None:
+    data, config, away = tmp_path / "data", tmp_path / "config.yaml", tmp_path / "away.yaml"
+    config.write_text(
+        "{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration}"
+    )
+    with start_up("--nodes", "2", "--data", str(data), "--config", str(config)) as process:
         assert first_line(process).startswith("ready ")
+        admin = Kubectl(data / "kubeconfig", "default", tmp_path)
+        assert "[+]scheduler ok" in admin("get", "--raw", "/readyz?verbose")
+        # No other component process can start without the file.
+        config.rename(away)
         os.kill(component_pid(process), signal.SIGKILL)
-        _, errors = process.communicate(timeout=10)
-    assert process.returncode == 1
-    assert errors.endswith("Error: stopped: scheduler, controllers and nodes have ended\n")
+        ended = next_log_line(process, "component process has ended, starting it again")
+        assert 'status="killed by SIGKILL"' in ended.text
+        refused = admin.run("get", "--raw", "/readyz")
+        assert "[-]scheduler failed: no scheduler is running" in refused.stderr
+        assert admin("get", "--raw", "/livez") == "ok"
+        queue = phalanx("queue", "--kubeconfig", str(data / "kubeconfig"))
+        assert "Warning: no scheduler is running" in queue.stderr
+        admin.apply(*gang("train", 2, cpu="1"))
+        assert 'status="exit code 2"' in next_log_line(process, "component process has ended").text
+        away.rename(config)
+        next_log_line(process, "component process is ready again")
+        for name in ("train-0", "train-1"):
+            admin("wait", f"pod/{name}", "--for=condition=PodScheduled", "--timeout=10s")
+        assert admin("get", "--raw", "/readyz") == "ok"
+        restarted = component_pid(process)
+        process.kill()
+        process.wait(10)
+        wait_until_dead(restarted)
 
 
 def test_component_process_ends_when_the_server_process_is_killed() -> None:
@@ -107,8 +153,8 @@ def test_metrics_of_both_processes_are_served(tmp_path: Path) -> None:
 def test_restart_keeps_certificates_and_tokens(tmp_path: Path) -> None:
     data = tmp_path / "data"
     credentials: list[bytes] = []
-    for nodes in ("2", "0"):
-        with start_up("--nodes", nodes, "--data", str(data)) as process:
+    for nodes in (["--nodes", "2"], ["--nodes", "0", "--recreate-nodes"]):
+        with start_up(*nodes, "--data", str(data)) as process:
             assert first_line(process).startswith("ready ")
             found = phalanx("why", "pod/missing", "--kubeconfig", str(data / "kubeconfig"))
             assert "there is no pod" in found.stderr

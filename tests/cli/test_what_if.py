@@ -9,7 +9,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from phalanx.api.wire import Object
-from phalanx.cli.what_if import command
+from phalanx.cli.what_if import what_if_command
 from tests.builders import gang, pod
 from tests.cli.cli_user import CliUser, gang_job
 from tools.control_plane import ControlPlane
@@ -31,7 +31,7 @@ class Forecaster(CliUser):
     def invoke(self, *words: str) -> Result:
         """Run what-if in this process."""
         return CliRunner().invoke(
-            command, ["--kubeconfig", str(self.config), "-n", self.namespace, *words]
+            what_if_command, ["--kubeconfig", str(self.config), "-n", self.namespace, *words]
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from phalanx.api.meta import Key, Ref, pod_group_ref
 from phalanx.cli.why import WhyAnswer, answer_data, format_answer
 from phalanx.scheduler.diagnosis.diagnosis import (
+    FITS,
     NOT_READY,
     CapacityEvidence,
     CapacityRow,
@@ -128,3 +129,17 @@ def test_answer_begins_with_the_message_if_resources_are_not_the_reason() -> Non
     enough = CapacityRow("cpu 1", 3, "a", 1, 3, 3, "")
     assert summary(enough) == "minCount (3) …"
     assert summary(enough._replace(fit=0), enough._replace(requests="cpu 2")) == "minCount (3) …"
+
+
+def test_answer_says_that_no_scheduler_is_running_instead_of_promising_a_placement() -> None:
+    fits = Diagnosis(FITS, "2 of 2 pending members would be placed now", 0, 2)
+    waits = Diagnosis("Unschedulable", "no", 0, 2)
+    outage = "no scheduler is running"
+    assert format_answer(WhyAnswer(GANG, fits, outage)).splitlines() == [
+        "PodGroup default/train would fit, but no scheduler is running: "
+        "2 of 2 pending members would be placed now",
+        "  scheduler: no scheduler is running",
+        "  members: 0 placed, 2 pending",
+    ]
+    assert "  scheduler: no scheduler is running" in format_answer(WhyAnswer(GANG, waits, outage))
+    assert text(fits)[0].startswith("PodGroup default/train fits and is about to be placed")

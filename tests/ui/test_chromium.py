@@ -129,6 +129,18 @@ def test_page_shows_gangs_while_they_run_wait_and_end(plane: ControlPlane) -> No
         assert has_no_errors(page), page.errors
 
 
+def test_page_says_that_no_scheduler_is_running() -> None:
+    chromium()
+    options = ("--data", ":memory:", "--nodes", "2", "--shape", SHAPE, "--without", "scheduler")
+    with ControlPlane(*options) as plane, browsing() as page:
+        sign_in(page, plane.access)
+        request(plane.access, "POST", JOBS, job("waits", 2, 1))
+        page.until("document.body.textContent.includes('no scheduler is running')")
+        take_screenshot(page, "no-scheduler")
+        # Chromium reports the 404 of the Lease that no scheduler holds.
+        assert all("404" in error for error in page.errors), page.errors
+
+
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_page_follows_the_colour_scheme_and_its_switch(plane: ControlPlane, theme: str) -> None:
     with browsing() as page:

@@ -1,4 +1,4 @@
-"""`phalanx backup`: copy the store to a file, consistently, while the control plane may run."""
+"""`phalanx backup` copies the store to a file; `phalanx restore` replaces the store by a backup."""
 
 from __future__ import annotations
 
@@ -6,21 +6,16 @@ from pathlib import Path
 
 import click
 
-from phalanx.cli.options import state_directory
-from phalanx.store.backup import backup
-from phalanx.store.errors import StoreUnusable
+from phalanx.cli.cluster_state import data_option
+from phalanx.cli.output import echo
+from phalanx.store.backup import backup, restore
+from phalanx.store.kv import StoreUnusable
 
 
 @click.command()
 @click.argument("target", type=click.Path(path_type=Path), metavar="FILE")
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    default=None,
-    metavar="DIR",
-    help="Data directory of the control plane. [default: that of phalanx up]",
-)
-def command(target: Path, data: Path | None) -> None:
+@data_option
+def backup_command(target: Path, data: Path) -> None:
     """Copy the store to a new file, as of one revision; the control plane may be running.
 
     \b
@@ -28,7 +23,30 @@ def command(target: Path, data: Path | None) -> None:
       phalanx backup monday.db
     """
     try:
-        revision = backup(data or state_directory(), target)
+        revision = backup(data, target)
     except StoreUnusable as error:
         raise click.ClickException(str(error)) from None
-    click.echo(f"copied revision {revision} to {target}")
+    echo(f"copied revision {revision} to {target}")
+
+
+@click.command()
+@click.argument("source", type=click.Path(path_type=Path), metavar="FILE")
+@data_option
+@click.option("--replace", is_flag=True, help="Replace an existing store.")
+def restore_command(source: Path, data: Path, replace: bool) -> None:
+    """Restore the store from a backup; the control plane must not be running.
+
+    Every row of the backup is verified first. A store that is replaced stays in the data directory
+    as store.db.before, until the next restore.
+
+    \b
+    Example:
+      phalanx restore monday.db --replace
+    """
+    try:
+        revision, before = restore(source, data, replace=replace)
+    except StoreUnusable as error:
+        raise click.ClickException(str(error)) from None
+    echo(f"restored; the next revision is greater than {revision}")
+    if before:
+        echo(f"the former store is {before}, until the next restore")

@@ -1,7 +1,8 @@
 """`phalanx check`: verify the invariants of a live cluster or of a store. Changes nothing.
 
 The invariants are those of the simulator (`phalanx.sim.invariants`): no node is over its
-allocatable resources, a gang is placed as a whole, an object does not contradict itself.
+allocatable resources, a gang is placed as a whole, an object does not contradict itself. In a live
+cluster also that every node has a kubelet, without which its pods would hang in silence.
 """
 
 from __future__ import annotations
@@ -16,27 +17,44 @@ import click
 import uvloop
 
 from phalanx.api.core import Pod
-from phalanx.api.kinds import NODE, POD, POD_GROUP
+from phalanx.api.errors import Forbidden, NotFound
+from phalanx.api.kinds import LEASE, NODE, POD, POD_GROUP
+from phalanx.api.meta import parse_timestamp
+from phalanx.api.other_kinds import Lease
 from phalanx.api.scheduling import PodGroup
 from phalanx.cli import options
 from phalanx.cli.cluster_queries import read_cluster
 from phalanx.cli.connection import query_cluster, server_options
-from phalanx.cli.output import JSON, TABLE, YAML, format_structured, output_option, pluralize
+from phalanx.cli.output import (
+    JSON,
+    TABLE,
+    YAML,
+    echo,
+    format_structured,
+    join_names,
+    output_option,
+    pluralize,
+)
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
 from phalanx.components import ComponentConfig
 from phalanx.control_plane import ControlPlane
+from phalanx.controllers.nodes.node_heartbeats import LEASE_NAMESPACE, LEASE_SECONDS
 from phalanx.randomness import SystemRandom
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 from phalanx.sim.invariants import GROUP_INVARIANTS, POD_INVARIANTS, InvariantAuditor, check_cluster
-from phalanx.sim.observer import ApiObserver
+from phalanx.sim.timeline import ApiObserver
 from phalanx.store.backup import backup
 from phalanx.store.database_file import DATABASE_FILE
-from phalanx.store.errors import StoreUnusable
+from phalanx.store.kv import StoreUnusable
 from phalanx.store.sqlite import SqliteStore
 
 #: Seconds between two reads of a live cluster: a violation counts if both reads show it.
 RECHECK_INTERVAL = 1.0
+#: Seconds in which every kubelet renews its Lease at least once.
+RENEWAL_TIMEOUT = 12.0
+#: Pods that a line names.
+_MAX_PODS = 5
 #: Seconds by which the scheduler's view of the cluster may be late.
 MAX_VIEW_LAG = 5.0
 
@@ -58,11 +76,11 @@ MAX_VIEW_LAG = 5.0
     help="Also check every change for this long.",
 )
 @output_option(TABLE, JSON, YAML)
-def command(
+def check_command(
     *, config: Path | None, context: str, data: Path | None, watch: float, output: str
 ) -> None:
-    """Verify cluster invariants: no node is over its allocatable resources, no gang is placed in
-    part, and no object contradicts itself.
+    """Verify cluster invariants: no node is over its allocatable resources or without a kubelet, no
+    gang is placed in part, and no object contradicts itself.
 
     With --watch also that bindings, ended pods, groups and their conditions do not change in ways
     that they must not. Changes nothing.
@@ -92,12 +110,12 @@ def command(
     }
     if output == TABLE:
         for violation in violations:
-            click.secho(violation, fg="red")
+            echo(violation, colour="red")
         objects = ", ".join(pluralize(counts[f"{noun}s"], noun) for noun in ("node", "gang", "pod"))
         result = pluralize(len(violations), "violation") if violations else "all invariants hold"
-        click.echo(f"{objects}: {result}")
+        echo(f"{objects}: {result}")
     else:
-        click.echo(format_structured({"wrong": violations, **counts}, output))
+        echo(format_structured({"wrong": violations, **counts}, output))
     raise click.exceptions.Exit(1 if violations else 0)
 
 
@@ -107,9 +125,47 @@ async def check_live(client: Client, seconds: float) -> tuple[ClusterObjects, li
     broken = await _watch_violations(client, seconds) if seconds else []
     if suspects:
         await asyncio.sleep(RECHECK_INTERVAL)
+    silent = await _wait_for_kubelets(client)
     cluster = await read_cluster(client)
     remaining = find_violations(cluster)
-    return cluster, [*(violation for violation in suspects if violation in remaining), *broken]
+    kept = [violation for violation in suspects if violation in remaining]
+    return cluster, [*kept, *silent, *broken]
+
+
+async def _wait_for_kubelets(client: Client) -> list[str]:
+    """Give all kubelets the time to renew their Lease; return the nodes without a kubelet.
+
+    Right after the start of a control plane its Leases are as old as its stop.
+    """
+    deadline = asyncio.get_running_loop().time() + RENEWAL_TIMEOUT
+    while True:
+        try:
+            leases = (await client.list(LEASE, Lease, namespace=LEASE_NAMESPACE)).items
+        except (NotFound, Forbidden):
+            return []
+        cluster = await read_cluster(client)
+        silent = find_nodes_without_kubelet(cluster, leases, WallClock().now())
+        if not silent or asyncio.get_running_loop().time() > deadline:
+            return silent
+        await asyncio.sleep(RECHECK_INTERVAL)
+
+
+def find_nodes_without_kubelet(
+    cluster: ClusterObjects, leases: Iterable[Lease], now: float
+) -> list[str]:
+    """Return a sentence for each node whose kubelet does not renew its Lease, with its pods."""
+    renewed = {lease.metadata.name: lease.spec.renew_time for lease in leases}
+    violations = []
+    for node in cluster.nodes:
+        name, meta = node.metadata.name, node.metadata
+        # A new node has no Lease yet.
+        sign_of_life = renewed.get(name) or meta.creation_timestamp
+        if not sign_of_life or now - parse_timestamp(sign_of_life) <= LEASE_SECONDS:
+            continue
+        pods = [str(pod.metadata.key) for pod in cluster.pods if pod.occupied_node == name]
+        hanging = f" ({join_names(pods, _MAX_PODS)})" if pods else ""
+        violations.append(f"node {name} has no kubelet: its pods cannot run{hanging}")
+    return violations
 
 
 def find_violations(cluster: ClusterObjects) -> list[str]:

@@ -1,6 +1,6 @@
 """Reads the objects of a cluster through the API, for the commands that answer questions about it.
 
-    read_cluster          what the scheduler reads: nodes, pods, groups, Services, budgets
+    read_cluster          what the scheduler reads: nodes, pods, groups, Services, budgets, devices
     read_library_cluster  the same as a `phalanx.library.Cluster`, with the owners of the groups
 
 Only lists objects; the library and the scheduler decide.
@@ -8,16 +8,21 @@ Only lists objects; the library and the scheduler decide.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import traceback
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import click
 
+from phalanx.api.batch import Job
 from phalanx.api.core import Node, Pod, Service
 from phalanx.api.errors import ApiError, Forbidden, NotFound
 from phalanx.api.kinds import (
     COMPOSITE_POD_GROUP,
+    JOB,
     NAMESPACE,
     NODE,
     POD,
@@ -28,14 +33,15 @@ from phalanx.api.kinds import (
     Kind,
 )
 from phalanx.api.meta import Key, PartialObjectMetadata, Ref
-from phalanx.api.policy import PodDisruptionBudget
+from phalanx.api.other_kinds import PodDisruptionBudget
 from phalanx.api.scheduling import CompositePodGroup, PodGroup, Workload
+from phalanx.api.scheme import DEVICE_KINDS, struct_of
 from phalanx.client.client import Client
 from phalanx.controllers.scheduling.exact_solver import HighsSolver
 from phalanx.library import Cluster, parse_subject
 from phalanx.scheduler.cluster.group_tree import Group
-from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES, Profiles
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects
+from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 
 T = TypeVar("T")
 IgnoredErrors = tuple[type[ApiError], ...]
@@ -70,6 +76,20 @@ def parse_subject_argument(subject: str) -> tuple[Kind, str]:
         raise click.UsageError(str(error)) from None
 
 
+@contextlib.contextmanager
+def report_scheduler_bugs() -> Iterator[None]:
+    """Turn an unexpected exception of the scheduling cycle into an error of one sentence."""
+    try:
+        yield
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise click.ClickException(
+            f"the scheduling cycle failed with {type(error).__name__} ({error}) at "
+            f"{Path(frame.filename).name}:{frame.lineno}; "
+            "this is a bug: report it with the support bundle of phalanx debug"
+        ) from error
+
+
 async def read_cluster(client: Client) -> ClusterObjects:
     """List what the scheduler reads. Without the PodGroup API every pod is on its own."""
     pods: Sequence[Pod] = (await client.list(POD, Pod)).items
@@ -84,6 +104,13 @@ async def read_cluster(client: Client) -> ClusterObjects:
     budgets = await _list_if_served(
         client, POD_DISRUPTION_BUDGET, PodDisruptionBudget, ignored=_UNAVAILABLE
     )
+    devices = [
+        one
+        for kind in DEVICE_KINDS
+        for one in await _list_if_served(client, kind, struct_of(kind), ignored=_UNAVAILABLE) or ()
+    ]
+    # Deadlines and expected run times, by which starts are foreseen.
+    jobs = await _list_if_served(client, JOB, Job, ignored=_UNAVAILABLE)
     return ClusterObjects(
         nodes=(await client.list(NODE, Node)).items,
         groups=groups,
@@ -91,6 +118,8 @@ async def read_cluster(client: Client) -> ClusterObjects:
         services=(await client.list(SERVICE, Service)).items,
         namespaces={namespace.metadata.name: namespace.metadata.labels for namespace in namespaces},
         budgets=budgets or (),
+        devices=devices,
+        jobs=jobs or (),
     )
 
 

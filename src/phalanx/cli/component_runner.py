@@ -22,8 +22,10 @@ import click
 import uvloop
 
 from phalanx.api.errors import ApiError, Unauthorized
-from phalanx.cli.connection import load_client_config
+from phalanx.cli.connection import load_client_config, may_run_plugin
+from phalanx.cli.event_loop_watchdog import watch_event_loop
 from phalanx.cli.options import log_options, parse_address
+from phalanx.cli.output import echo
 from phalanx.client import kubeconfig
 from phalanx.client.client import Client
 from phalanx.client.kubeconfig import KubeconfigError
@@ -187,11 +189,15 @@ class ServerConnection:
     def __init__(self, config: Path | None, context: str, log: Log) -> None:
         try:
             server = load_client_config(config, context)
-            transport = kubeconfig.create_transport(server)
+            transport = kubeconfig.create_transport(server, allow_exec=may_run_plugin(server))
         except KubeconfigError as error:
             raise click.ClickException(str(error)) from None
-        self.client = Client(DenialReportingTransport(transport, log.warning))
-        self.url, self.log = server.server, log
+        self.client = Client(DenialReportingTransport(transport, log.warning), raise_errors=False)
+        self.url, self.ca, self.log = server.server, server.ca, log
+
+    async def load_ca(self) -> str:
+        """Return the certificate authority that the kubeconfig names, as PEM text."""
+        return self.ca
 
 
 class ReadyPrinter:
@@ -208,7 +214,7 @@ class ReadyPrinter:
         if self._is_printed:
             self._server.log.info("ready again", **{self._label: ",".join(names)})
         else:
-            click.echo(f"ready {self._server.url} {self._label} {','.join(names)}")
+            echo(f"ready {self._server.url} {self._label} {','.join(names)}")
         self._is_printed = True
 
 
@@ -229,6 +235,7 @@ async def _run(server: ServerConnection, component: Component, sock: socket.sock
     client = server.client
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(client.close)
+        stack.enter_context(watch_event_loop(client.metrics, server.log.name))
         await stack.enter_async_context(
             serve_health(sock, client.metrics, lambda: component.not_ready_reason)
         )

@@ -59,7 +59,7 @@ _CONTROLLER_NAMES = ", ".join(row.name for row in CONTROLLERS)
     help="Whether Jobs that are not gangs get a Workload and a PodGroup too.",
 )
 @component_options
-def command(
+def controllers_command(
     *,
     config: Path | None,
     context: str,
@@ -94,7 +94,12 @@ def command(
         WallClock(),
         SystemRandom(),
         on_ready=ReadyPrinter(server, "controllers"),
-        config=ControllerManagerConfig(selection, gates, basic_workloads=basic == "always"),
+        config=ControllerManagerConfig(
+            selection,
+            gates,
+            basic_workloads=basic == "always",
+            load_root_ca=server.load_ca if server.ca else None,
+        ),
         election=election,
     )
     run_component(server, manager, sock)

@@ -1,4 +1,8 @@
-"""What `phalanx token` and `phalanx kubeconfig` share: data directory, server, durations."""
+"""Credentials for users: `phalanx token` and `phalanx kubeconfig`.
+
+`phalanx token` creates, lists and revokes tokens. `phalanx kubeconfig` writes a kubeconfig with a
+client certificate. Both open the keyring in the data directory, also while the control plane runs.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,20 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from phalanx.cli.options import state_directory
+from phalanx.api.meta import timestamp
+from phalanx.cli.cluster_state import KUBECONFIG_FILE, data_option
+from phalanx.cli.output import echo
 from phalanx.client import kubeconfig
+from phalanx.clock import WallClock
 from phalanx.server.security.keyring import Keyring
 from phalanx.server.security.private_files import InsecurePermissionsError
+from phalanx.server.security.users import authenticated_user
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
+#: X.509 limits a common name and an organization to 64 bytes.
+_MAX_DAYS, _MAX_NAME_BYTES = 3650, 64
 
 
 class ServerAddress(NamedTuple):
@@ -24,17 +34,6 @@ class ServerAddress(NamedTuple):
 
     url: str
     ca: str
-
-
-def data_option(command: F) -> F:
-    """Add `--data`."""
-    return click.option(
-        "--data",
-        type=click.Path(path_type=Path),
-        default=None,
-        metavar="DIR",
-        help="Data directory of the control plane. [default: that of phalanx up]",
-    )(command)
 
 
 def groups_option(command: F) -> F:
@@ -48,9 +47,8 @@ def groups_option(command: F) -> F:
     )(command)
 
 
-def open_keyring(data: Path | None) -> Keyring:
+def open_keyring(folder: Path) -> Keyring:
     """Open the keys of a control plane that has run before."""
-    folder = data or state_directory()
     try:
         keyring = Keyring(folder)
     except FileNotFoundError:
@@ -62,10 +60,10 @@ def open_keyring(data: Path | None) -> Keyring:
     return keyring
 
 
-def read_server_address(data: Path | None) -> ServerAddress:
+def read_server_address(folder: Path) -> ServerAddress:
     """Read the server's address from the kubeconfig in the data directory."""
     try:
-        config = kubeconfig.load([(data or state_directory()) / "kubeconfig"])
+        config = kubeconfig.load([folder / KUBECONFIG_FILE])
     except kubeconfig.KubeconfigError as error:
         raise click.ClickException(str(error)) from None
     return ServerAddress(config.server, config.ca)
@@ -85,4 +83,102 @@ def write_kubeconfig(file: Path, server: ServerAddress, name: str, **credential:
         kubeconfig.write(file, server.url, server.ca, name=name, **credential)
     except kubeconfig.KubeconfigError as error:
         raise click.ClickException(str(error)) from None
-    click.echo(f"wrote {file}")
+    echo(f"wrote {file}")
+
+
+@click.group()
+def token_command() -> None:
+    """Create, list and revoke tokens, also while the control plane runs.
+
+    Roles decide what a user may do: bind one to the user or to a group.
+
+    \b
+    Example:
+      phalanx token create ann --group team --for 24h
+      kubectl create rolebinding team --clusterrole edit --group team
+    """
+
+
+@token_command.command()
+@click.argument("user")
+@groups_option
+@click.option(
+    "--for",
+    "duration",
+    default="",
+    metavar="24h",
+    help="Validity of the token. [default: until revoked]",
+)
+@click.option(
+    "--kubeconfig",
+    "file",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="FILE",
+    help="Write a kubeconfig with the token instead of printing the token.",
+)
+@data_option
+def create(
+    *, user: str, groups: tuple[str, ...], duration: str, file: Path | None, data: Path
+) -> None:
+    """Create a token for USER. It is shown once; the control plane keeps only its hash."""
+    keyring = open_keyring(data)
+    server = read_server_address(data) if file else None
+    seconds = parse_duration(duration) if duration else None
+    user_info = authenticated_user(user, groups)
+    token = keyring.issued_tokens.create(user_info, WallClock().now(), seconds)
+    if file and server:
+        write_kubeconfig(file, server, user, token=token)
+    else:
+        echo(token)
+
+
+@token_command.command("list")
+@data_option
+def list_tokens(data: Path) -> None:
+    """List the tokens with user, groups and expiry. The tokens themselves are not stored."""
+    for token in open_keyring(data).issued_tokens.all():
+        until = timestamp(token.expires) if token.expires is not None else "revoked"
+        echo(f"{token.id}  {token.user}  {','.join(token.groups)}  until {until}")
+
+
+@token_command.command()
+@click.argument("token_id", metavar="ID")
+@data_option
+def revoke(token_id: str, data: Path) -> None:
+    """Revoke a token by the ID that the list shows."""
+    if not open_keyring(data).issued_tokens.revoke(token_id):
+        raise click.ClickException(f"there is no token {token_id}; see phalanx token list")
+    echo(f"revoked {token_id}")
+
+
+@click.command()
+@click.argument("user")
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+@groups_option
+@click.option(
+    "--days",
+    type=click.IntRange(1, _MAX_DAYS),
+    default=365,
+    show_default=True,
+    help="Validity of the certificate; it cannot be revoked before.",
+)
+@data_option
+def kubeconfig_command(
+    *, user: str, file: Path, groups: tuple[str, ...], days: int, data: Path
+) -> None:
+    """Write a kubeconfig for USER with a client certificate of the control plane's authority.
+
+    \b
+    Example:
+      phalanx kubeconfig ann ann.kubeconfig --group team
+      phalanx kubeconfig system:node:n1 n1.kubeconfig --group system:nodes
+    """
+    keyring, server = open_keyring(data), read_server_address(data)
+    for name in (user, *groups):
+        if not 1 <= len(name.encode()) <= _MAX_NAME_BYTES:
+            raise click.BadParameter(
+                f"{name!r} does not fit into a certificate; use phalanx token create --kubeconfig"
+            )
+    pair = keyring.create_client_certificate(user, groups, days, now=WallClock().now())
+    write_kubeconfig(file, server, user, client_certificate=pair)

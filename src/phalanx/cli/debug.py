@@ -1,31 +1,34 @@
 """`phalanx debug`: collect a support bundle without secrets, as a tar.gz.
 
 The bundle contains versions, objects, events, metrics, decisions and the last lines of the logs. It
-never contains Secrets, values of ConfigMaps and of environment variables, keys, tokens or
-kubeconfigs. `missing.txt` in the bundle lists what could not be read. The cluster is only read.
+never contains Secrets, keys, tokens or kubeconfigs, and of other objects no field that may hold a
+secret: `redact` leaves out values of ConfigMaps, environment variables, commands, arguments, HTTP
+headers and applied manifests, at any depth. `missing.txt` in the bundle lists what could not be
+read. The cluster is only read. The file is readable by its owner only.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import platform
 import sys
 import tarfile
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from phalanx.api.conversion.hub import STORED_KINDS
 from phalanx.api.errors import ApiError
 from phalanx.api.kinds import CONFIG_MAP, SECRET, Kind
-from phalanx.api.meta import timestamp
-from phalanx.api.wire import Object
-from phalanx.cli.connection import query_cluster, server_options
-from phalanx.cli.options import state_directory
-from phalanx.cli.output import JSON, format_structured
+from phalanx.api.meta import LAST_APPLIED_ANNOTATION, timestamp
+from phalanx.cli.cluster_state import cluster_folder
+from phalanx.cli.connection import chosen_cluster, query_cluster, server_options
+from phalanx.cli.output import JSON, echo, format_structured
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
 from phalanx.version import __version__
@@ -35,8 +38,9 @@ MAX_LOG_LINES = 2_000
 #: Logs of a control plane in its data directory.
 _LOG_FILES = ("up.log", "audit.log")
 _REDACTED = "(left out)"
-_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-_ENDPOINTS = {"version.json": "/version", "metrics.txt": "/metrics", "ready.txt": "/readyz"}
+#: The domains of annotations whose meaning is known.
+_KNOWN_DOMAINS = ("phalanx.dev", "kubernetes.io", "k8s.io")
+_ENDPOINTS = {"version.json": "/version", "metrics.txt": "/metrics"}
 
 
 @click.command()
@@ -47,7 +51,7 @@ _ENDPOINTS = {"version.json": "/version", "metrics.txt": "/metrics", "ready.txt"
     type=click.Path(path_type=Path),
     default=None,
     metavar="DIR",
-    help="Data directory of the control plane, for its logs. [default: that of phalanx up]",
+    help="Data directory of the control plane, for its logs. [default: that of the cluster]",
 )
 @click.option(
     "--decision-log",
@@ -57,7 +61,7 @@ _ENDPOINTS = {"version.json": "/version", "metrics.txt": "/metrics", "ready.txt"
     metavar="FILE",
     help="Decision log to include, if phalanx up --decision-log wrote one.",
 )
-def command(
+def debug_command(
     *,
     file: Path | None,
     config: Path | None,
@@ -68,8 +72,9 @@ def command(
     """Collect a support bundle (secrets removed) in FILE, a tar.gz: versions, objects, events,
     metrics, decisions, logs.
 
-    Secrets, values of ConfigMaps and environment variables, keys and tokens are left out. Names are
-    not: check the bundle before you share it.
+    Left out are Secrets, keys and tokens, values of ConfigMaps and environment variables, commands,
+    arguments, HTTP headers and applied manifests. Names are not: check the bundle before you share
+    it.
 
     \b
     Example:
@@ -83,14 +88,14 @@ def command(
         parts |= query_cluster(config, context, _collect_cluster)
     except click.ClickException as error:
         parts["missing.txt"] = f"the cluster: {error.message}\n"
-    parts |= _collect_logs(data or state_directory(), decisions)
+    parts |= _collect_logs(data or cluster_folder(chosen_cluster()), decisions)
     try:
         _write_archive(target, parts, now)
     except OSError as error:
         raise click.ClickException(f"cannot write {target}: {error.strerror}") from None
     if missing := parts.get("missing.txt"):
-        click.echo(f"without {missing}", err=True, nl=False)
-    click.echo(f"wrote {target}")
+        echo(f"without {missing}", err=True, nl=False)
+    echo(f"wrote {target}")
 
 
 def _local_versions() -> str:
@@ -114,6 +119,7 @@ async def _collect_cluster(client: Client, namespace: str) -> dict[str, str]:
 
     for name, path in _ENDPOINTS.items():
         await collect(name, _get_text(client, path))
+    await collect("ready.txt", _get_readiness(client))
     for kind in STORED_KINDS:
         if kind is not SECRET:
             await collect(f"objects/{kind.resource}.json", _dump_objects(client, kind))
@@ -126,32 +132,99 @@ async def _get_text(client: Client, path: str) -> str:
     return (await client.get_raw(path)).decode(errors="replace")
 
 
+async def _get_readiness(client: Client) -> str:
+    """Return the line of every check, whether they pass or not."""
+    return (await client.get_reply("/readyz?verbose")).body.decode(errors="replace")
+
+
 async def _dump_objects(client: Client, kind: Kind) -> str:
     listing = await client.list(kind)
-    return format_structured([_redact(kind, obj) for obj in listing.items], JSON) + "\n"
+    return format_structured([redact(obj, kind.name) for obj in listing.items], JSON) + "\n"
 
 
-def _redact(kind: Kind, obj: Object) -> Object:
-    """Remove values that may be secret from an object."""
-    (obj["metadata"].get("annotations") or {}).pop(_LAST_APPLIED, None)
-    if kind is CONFIG_MAP:
-        for part in ("data", "binaryData"):
-            obj |= {part: dict.fromkeys(obj[part], _REDACTED)} if obj.get(part) else {}
-    _redact_variables(obj)
-    return obj
+def redact(node: Any, kind: str = "") -> Any:
+    """Return a JSON value without the values that may be secret, at any depth.
+
+    `kind` is the kind of an object that does not state its own, such as an item of a list.
+    """
+    if isinstance(node, list):
+        return [redact(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    kind = node.get("kind") or kind
+    redactions = {**_REDACTIONS, **_DATA_REDACTIONS} if kind in _DATA_KINDS else _REDACTIONS
+    return {name: redactions.get(name, redact)(value) for name, value in node.items()}
 
 
-def _redact_variables(node: Any) -> None:
-    """Remove the values of the environment variables of all containers, at any depth."""
-    if isinstance(node, dict):
-        for variable in node.get("env") or () if isinstance(node.get("env"), list) else ():
-            if isinstance(variable, dict) and variable.get("value"):
-                variable["value"] = _REDACTED
-        for value in node.values():
-            _redact_variables(value)
-    elif isinstance(node, list):
-        for value in node:
-            _redact_variables(value)
+def _redact_all(value: Any) -> Any:
+    """Leave out every text in a value."""
+    if isinstance(value, dict):
+        return {name: _redact_all(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_redact_all(one) for one in value]
+    return _REDACTED if isinstance(value, str) else value
+
+
+def _redact_texts(value: Any) -> Any:
+    """Leave out a text or a list of texts; anything else is no command line."""
+    if isinstance(value, str) or (
+        isinstance(value, list) and all(isinstance(one, str) for one in value)
+    ):
+        return _redact_all(value)
+    return redact(value)
+
+
+def _redact_pairs(value: Any) -> Any:
+    """Leave out the values of a list of names and values."""
+    if not isinstance(value, list):
+        return redact(value)
+    return [
+        {**redact(one), "value": _REDACTED} if isinstance(one, dict) and "value" in one else one
+        for one in value
+    ]
+
+
+def _redact_http_get(value: Any) -> Any:
+    """Leave out the headers and the query of a request."""
+    result = redact(value)
+    if isinstance(result, dict) and isinstance(result.get("path"), str):
+        path, mark, _ = result["path"].partition("?")
+        result["path"] = f"{path}?{_REDACTED}" if mark else path
+    return result
+
+
+def _redact_metadata(value: Any) -> Any:
+    """Leave out annotations of other programs: they may keep whole manifests, as kubectl does."""
+    result = redact(value)
+    annotations = result.get("annotations") if isinstance(result, dict) else None
+    if isinstance(annotations, dict):
+        result["annotations"] = {
+            name: text if _is_known_annotation(name) else _REDACTED
+            for name, text in annotations.items()
+        }
+    return result
+
+
+def _is_known_annotation(name: str) -> bool:
+    domain = name.partition("/")[0]
+    return name != LAST_APPLIED_ANNOTATION and domain.endswith(_KNOWN_DOMAINS)
+
+
+#: The kinds whose data are secret, and how.
+_DATA_KINDS = (CONFIG_MAP.name, SECRET.name)
+_DATA_REDACTIONS: Mapping[str, Callable[[Any], Any]] = dict.fromkeys(
+    ("data", "binaryData", "stringData"), _redact_all
+)
+#: How a field is redacted wherever it occurs: pod templates are nested in many kinds.
+_REDACTIONS: Mapping[str, Callable[[Any], Any]] = {
+    "command": _redact_texts,
+    "args": _redact_texts,
+    "env": _redact_pairs,
+    "httpHeaders": _redact_pairs,
+    "httpGet": _redact_http_get,
+    "volumeAttributes": _redact_all,
+    "metadata": _redact_metadata,
+}
 
 
 def _collect_logs(folder: Path, decisions: Path | None) -> dict[str, str]:
@@ -159,16 +232,29 @@ def _collect_logs(folder: Path, decisions: Path | None) -> dict[str, str]:
     paths = {f"logs/{path.name}": path for path in files if path.is_file()}
     if decisions:
         paths[f"decisions/{decisions.name}"] = decisions
-    return {name: _last_lines(path) for name, path in paths.items()}
+    return {name: "".join(map(_redact_line, _last_lines(path))) for name, path in paths.items()}
 
 
-def _last_lines(path: Path) -> str:
-    lines = path.read_text(errors="replace").splitlines(keepends=True)
-    return "".join(lines[-MAX_LOG_LINES:])
+def _last_lines(path: Path) -> list[str]:
+    return path.read_text(errors="replace").splitlines(keepends=True)[-MAX_LOG_LINES:]
+
+
+def _redact_line(line: str) -> str:
+    """Redact a line of a decision log of version 0.1, which recorded the applied manifests."""
+    if LAST_APPLIED_ANNOTATION not in line:
+        return line
+    try:
+        return msgspec.json.encode(redact(msgspec.json.decode(line))).decode() + "\n"
+    except msgspec.DecodeError:
+        return f"{_REDACTED}\n"
 
 
 def _write_archive(file: Path, parts: dict[str, str], now: float) -> None:
-    with tarfile.open(file, "x:gz") as archive:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with (
+        os.fdopen(os.open(file, flags, 0o600), "wb") as target,
+        tarfile.open(fileobj=target, mode="w:gz") as archive,
+    ):
         for name, text in sorted(parts.items()):
             content = text.encode()
             info = tarfile.TarInfo(f"phalanx-debug/{name}")

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from phalanx.api.meta import micro_timestamp
-from phalanx.cli.output import align_columns, pluralize
+from phalanx.cli.output import align_columns, echo, escape_json, pluralize
 from phalanx.cli.scheduler_configuration import load_installed_plugins
 from phalanx.scheduler.decision import Decision, Placed
 from phalanx.scheduler.explain import explain
@@ -33,7 +33,7 @@ DecisionRow = tuple[str, ...]
 )
 @click.option("--check", is_flag=True, help="Replay every decision; exit 1 if one differs.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
-def command(files: tuple[Path, ...], check: bool, output: str) -> None:
+def decisions_command(files: tuple[Path, ...], check: bool, output: str) -> None:
     """List the decisions in a log that `phalanx up --decision-log FILE` wrote, oldest first.
 
     With --check a second scheduler gets the recorded input, and its decisions are compared with the
@@ -51,7 +51,7 @@ def command(files: tuple[Path, ...], check: bool, output: str) -> None:
     if output == "table":
         _print_table(decisions)
         if check:
-            click.echo(f"{counter.decisions} decisions replayed, {counter.differences} differ")
+            echo(f"{counter.decisions} decisions replayed, {counter.differences} differ")
     else:
         _print_json(decisions)
     if counter.faults or counter.differences:
@@ -69,7 +69,7 @@ class _DecisionCounter:
         for item in items:
             if isinstance(item, RecordFault):
                 self.faults += 1
-                click.echo(f"line {item.line} {item.reason}", err=True)
+                echo(f"line {item.line} {item.reason}", err=True)
             else:
                 self.decisions += 1
                 self.differences += item.differs
@@ -86,10 +86,10 @@ def _print_table(decisions: Iterable[ReplayedDecision]) -> None:
     for decision in decisions:
         rows += _decision_rows(decision)
         if len(rows) >= _ROWS_PER_PAGE:
-            click.echo("\n".join(align_columns(rows)))
+            echo("\n".join(align_columns(rows)))
             rows = []
     if rows:
-        click.echo("\n".join(align_columns(rows)))
+        echo("\n".join(align_columns(rows)))
 
 
 def _decision_rows(decision: ReplayedDecision) -> Iterator[DecisionRow]:
@@ -129,4 +129,4 @@ def _print_json(decisions: Iterable[ReplayedDecision]) -> None:
         }
         if decision.replayed is not None:
             row |= {"differs": decision.differs, "now": encode_decision(decision.replayed)}
-        click.echo(msgspec.json.encode(row))
+        echo(escape_json(msgspec.json.encode(row)))

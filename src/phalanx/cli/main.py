@@ -1,41 +1,47 @@
-"""`phalanx COMMAND`: the table of commands.
+"""`phalanx COMMAND`: the table of commands, and `phalanx completion`.
 
-Each command is a module `phalanx.cli.<command>` with a click command named `command`. The module is
-imported when the command is called, so that `phalanx --help` and shell completion start fast.
+The table names the module of each command; the click command of `phalanx what-if` is its function
+`what_if_command`. The module is imported when the command is called, so that `phalanx --help` and
+shell completion start fast.
 """
 
 from __future__ import annotations
 
 import gc
 from importlib import import_module
+from typing import Any
 
 import click
 
+from phalanx.cli.output import echo
+from phalanx.logs import escape_unprintable
 from phalanx.version import __version__
 
-#: Command -> its line in `phalanx --help`.
+#: Command -> its module in `phalanx.cli`, and its line in `phalanx --help`.
 COMMANDS = {
-    "up": "Run a control plane in the foreground.",
-    "down": "Stop the control plane that runs in the background.",
-    "run": "Run manifests once on a temporary control plane.",
-    "scheduler": "Run the scheduler alone, against any API server.",
-    "controllers": "Run the controllers alone, against any API server.",
-    "nodes": "Run simulated nodes alone, against any API server.",
-    "token": "Create, list and revoke tokens.",
-    "kubeconfig": "Write a kubeconfig with a client certificate for a user.",
-    "backup": "Copy the store to a file; the control plane may be running.",
-    "restore": "Replace the store by a backup.",
-    "decisions": "List the decisions that a scheduler recorded, and replay them.",
-    "why": "Explain why a gang or pod is pending, and what would let it run.",
-    "queue": "List running and waiting gangs, with position and reason.",
-    "top": "Show the usage of nodes and the progress of gangs, live.",
-    "what-if": "Tell whether a workload would fit now, must wait, or never fits.",
-    "check": "Verify cluster invariants.",
-    "debug": "Collect a support bundle (secrets removed).",
-    "completion": "Print a shell completion script.",
+    "up": ("up", "Run a control plane in the foreground."),
+    "down": ("background", "Stop a cluster; its data stays."),
+    "clusters": ("clusters", "List the clusters of phalanx up."),
+    "status": ("clusters", "Show whether a cluster runs, and its components and nodes."),
+    "delete": ("clusters", "Delete a cluster with all its data."),
+    "run": ("run", "Run manifests once on a temporary control plane."),
+    "scheduler": ("scheduler", "Run the scheduler alone, against any API server."),
+    "controllers": ("controllers", "Run the controllers alone, against any API server."),
+    "nodes": ("nodes", "Run simulated nodes alone, against any API server."),
+    "token": ("credentials", "Create, list and revoke tokens."),
+    "kubeconfig": ("credentials", "Write a kubeconfig with a client certificate for a user."),
+    "backup": ("backup", "Copy the store to a file; the control plane may be running."),
+    "restore": ("backup", "Replace the store by a backup."),
+    "decisions": ("decisions", "List the decisions that a scheduler recorded, and replay them."),
+    "why": ("why", "Explain why a gang or pod is pending, and what would let it run."),
+    "queue": ("queue", "List running and waiting gangs, with position and reason."),
+    "top": ("top", "Show the usage of nodes and the progress of gangs, live."),
+    "what-if": ("what_if", "Tell whether a workload would fit now, must wait, or never fits."),
+    "check": ("check", "Verify cluster invariants."),
+    "debug": ("debug", "Collect a support bundle (secrets removed)."),
+    "completion": ("main", "Print a shell completion script."),
 }
-
-
+_SHELLS = ("bash", "zsh", "fish")
 #: Every option is also an environment variable: `--listen` of `up` is PHALANX_UP_LISTEN.
 _CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "PHALANX"}
 
@@ -51,17 +57,31 @@ class _LazyGroup(click.Group):
         """Import and return one command."""
         if cmd_name not in COMMANDS:
             return None
+        module_name, _ = COMMANDS[cmd_name]
         # The imported modules stay until the process ends: collecting garbage meanwhile finds none.
         was_enabled = gc.isenabled()
         gc.disable()
         try:
-            module = import_module(f"phalanx.cli.{cmd_name.replace('-', '_')}")
+            module = import_module(f"phalanx.cli.{module_name}")
         finally:
             gc.freeze()
             if was_enabled:
                 gc.enable()
-        command: click.Command = module.command
+        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; the message of an error may quote a server, so it is escaped."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            vars(error)["message"] = escape_unprintable(error.message)  # Declared as final.
+            raise
+        except PermissionError as error:
+            if error.filename is None:
+                raise
+            message = f"cannot use {error.filename}: {error.strerror}"
+            raise click.ClickException(escape_unprintable(message)) from error
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -78,7 +98,7 @@ class _LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands in the help, without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
 @click.command(cls=_LazyGroup, context_settings=_CONTEXT_SETTINGS)
@@ -93,3 +113,23 @@ def main() -> None:
       kubectl get nodes
       phalanx down
     """
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(_SHELLS))
+@click.pass_context
+def completion_command(ctx: click.Context, shell: str) -> None:
+    """Print a script that makes a shell complete commands, options and their values.
+
+    \b
+    Example:
+      phalanx completion fish > ~/.config/fish/completions/phalanx.fish
+      source <(phalanx completion bash)     # in ~/.bashrc
+      source <(phalanx completion zsh)      # in ~/.zshrc
+    """
+    from click.shell_completion import get_completion_class
+
+    completion = get_completion_class(shell)
+    assert completion is not None, shell
+    root = ctx.find_root()
+    echo(completion(root.command, {}, "phalanx", "_PHALANX_COMPLETE").source())

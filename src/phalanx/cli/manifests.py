@@ -1,22 +1,28 @@
 """Manifests: the files of `-f`, parsed into objects with their kinds. Nothing is sent anywhere.
 
-Files are parsed as the server parses request bodies, so that the same YAML means the same. A file
-that cannot be read is a usage error (exit code 2); a file with an invalid object is an error (1).
+Files are parsed as the server parses request bodies, so that the same YAML means the same, and as
+strictly as by kubectl: an unknown field or a duplicate key is an error. A file that cannot be read
+is a usage error (exit code 2); a file with an invalid object is an error (1).
 """
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from phalanx.api.conversion.alias_resolution import resolve_aliases
 from phalanx.api.errors import ApiError
 from phalanx.api.kinds import KINDS, Kind
 from phalanx.api.meta import Key
-from phalanx.api.wire import Object
+from phalanx.api.normalization import Malformed
+from phalanx.api.schema import schema
+from phalanx.api.wire import JSON, Object
 from phalanx.server.serialization import parse_manifests
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -102,13 +108,43 @@ def _parse_manifest(content: Object, namespace: str, name: str) -> Manifest:
         raise click.ClickException(
             f"{name}: not a Kubernetes object: {' and '.join(missing)} {verb} missing"
         )
-    api_version, kind_name = str(content["apiVersion"]), str(content["kind"])
+    api_version, kind_name = content["apiVersion"], content["kind"]
+    if not isinstance(api_version, str) or not isinstance(kind_name, str):
+        raise click.ClickException(
+            f"{name}: not a Kubernetes object: apiVersion and kind must be strings"
+        )
     kind = _KINDS_BY_NAME.get((api_version, kind_name))
     if kind is None:
-        raise click.ClickException(f'{name}: unknown kind "{kind_name}" in {api_version}')
+        versions: dict[str, str] = {}
+        for version, known in _KINDS_BY_NAME:
+            versions.setdefault(known, version)
+        near = get_close_matches(kind_name, versions, n=1)
+        hint = f"; did you mean {near[0]} in {versions[near[0]]}?" if near else ""
+        raise click.ClickException(f'{name}: unknown kind "{kind_name}" in {api_version}{hint}')
     meta = content.get("metadata")
     if not isinstance(meta, dict) or not (meta.get("name") or meta.get("generateName")):
         raise click.ClickException(f"{name}: a {kind_name} has no metadata.name")
+    problems = _find_field_errors(kind, content)
+    if problems:
+        title = f'{kind_name} "{meta.get("name") or meta["generateName"]}"'
+        raise click.ClickException(f"{name}: {title}: {', '.join(problems)}")
     if kind.namespaced:
         meta.setdefault("namespace", namespace)
     return Manifest(kind, content)
+
+
+def _find_field_errors(kind: Kind, content: Object) -> list[str]:
+    """The unknown fields and wrong types that a server with fieldValidation=Strict would report.
+
+    The object itself stays as it is in the file: the server resolves aliases with warnings.
+    """
+    obj = copy.deepcopy({k: v for k, v in content.items() if k not in ("apiVersion", "kind")})
+    resolved = resolve_aliases(kind.schema, JSON, obj)
+    if resolved and resolved.causes:
+        # The server explains these causes.
+        return []
+    try:
+        report = schema(kind.schema).normalize(resolved.value if resolved else obj)
+    except Malformed as error:
+        return [str(error)]
+    return [f'unknown field "{path}"' for path in report.unknown_fields]

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import click
 
 from phalanx import logs
-from phalanx.api.annotations import PROCESS_NODE_TYPE, SIMULATED_NODE_TYPE
+from phalanx.api.core import PROCESS_NODE_TYPE, SIMULATED_NODE_TYPE
 from phalanx.cli import options
 from phalanx.cli.component_runner import (
     ReadyPrinter,
@@ -30,6 +30,7 @@ from phalanx.cli.options import LogOptions, log_options
 from phalanx.clock import WallClock
 from phalanx.controllers.nodes.container_process import ProcessHost
 from phalanx.controllers.nodes.node_pool import NodePoolRunner, SimulatedNode
+from phalanx.controllers.nodes.simulated_devices import EXAMPLE
 from phalanx.randomness import SystemRandom
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -51,9 +52,9 @@ def node_options(command: F) -> F:
             help="Directory in which --run-processes looks for programs first.",
         ),
         click.option(
-            "--run-processes",
+            "--run-processes/--no-run-processes",
             "processes",
-            is_flag=True,
+            default=False,
             help="Run the commands of pods as processes of this machine and this user, for service "
             "accounts that may run processes.phalanx.dev.",
         ),
@@ -77,6 +78,12 @@ def node_options(command: F) -> F:
             help="Resources of each node.",
         ),
         click.option(
+            "--devices",
+            multiple=True,
+            metavar=EXAMPLE,
+            help="Devices of each node, published as ResourceSlices; may be given several times.",
+        ),
+        click.option(
             "--nodes",
             default="3",
             show_default=True,
@@ -88,9 +95,13 @@ def node_options(command: F) -> F:
     return command
 
 
-def parse_node_options(nodes: str, shape: str, topology: str) -> list[SimulatedNode]:
-    """Return the nodes that `--nodes`, `--shape` and `--topology` describe."""
-    return options.parse_nodes(nodes, options.parse_shape(shape), options.parse_topology(topology))
+def parse_node_options(
+    nodes: str, shape: str, topology: str, devices: Sequence[str] = ()
+) -> list[SimulatedNode]:
+    """Return the nodes that `--nodes`, `--shape`, `--topology` and `--devices` describe."""
+    given = options.parse_device_options(devices)
+    found = options.parse_nodes(nodes, options.parse_shape(shape), options.parse_topology(topology))
+    return [replace(node, devices=node.devices or given) for node in found]
 
 
 def check_processes(processes: bool, programs: Path | None, server: str) -> None:
@@ -119,13 +130,14 @@ def process_host(processes: bool, programs: Path | None) -> Iterator[ProcessHost
 @node_options
 @listen_option
 @log_options
-def command(
+def nodes_command(
     *,
     config: Path | None,
     context: str,
     nodes: str,
     shape: str,
     topology: str,
+    devices: tuple[str, ...],
     stages: Path | None,
     processes: bool,
     programs: Path | None,
@@ -141,7 +153,7 @@ def command(
     Example:
       phalanx nodes --kubeconfig here.kubeconfig --nodes 100 --topology rack=4
     """
-    pool = parse_node_options(nodes, shape, topology)
+    pool = parse_node_options(nodes, shape, topology, devices)
     rules = options.load_stage_rules(stages)
     sock = open_health_socket(listen)
     server = ServerConnection(config, context, LOG)

@@ -1,8 +1,8 @@
 """Options that commands share: parsers of option texts, node pools, logging, the decision log.
 
 A parser turns the text of one option into a value. A text that it cannot parse raises
-click.BadParameter: one line and exit code 2. `log_options` and `decision_log_option` are
-decorators that add the same options to several commands.
+click.BadParameter: one line and exit code 2. `log_options` and `decision_log_option` are decorators
+that add the same options to several commands.
 
 A cluster file (`--nodes FILE`) lists pools of simulated nodes. The file may also be the list alone.
 An invalid file raises InvalidClusterFile, which names the field:
@@ -14,6 +14,8 @@ An invalid file raises InvalidClusterFile, which names the field:
       labels: {team: a}
       taints: [{key: gpu, value: "yes", effect: NoSchedule}]
       topology: {block: 2, rack: 4}               # two blocks of four racks each
+      devices:                                    # published as ResourceSlices
+      - {driver: gpu.example.com, count: 8, memory: 80Gi, model: h100}
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +35,15 @@ import yaml
 from phalanx import logs
 from phalanx.api import feature_gates as gates
 from phalanx.api.formats import validate_dns_subdomain
-from phalanx.api.quantity import BadQuantity, exact_value
+from phalanx.api.resources import BadQuantity, exact_value
+from phalanx.cli.output import echo
 from phalanx.controllers.nodes.node_pool import DEFAULT_CAPACITY, SimulatedNode
+from phalanx.controllers.nodes.simulated_devices import (
+    BadDevices,
+    SimulatedDevices,
+    build_devices,
+    parse_devices,
+)
 from phalanx.controllers.nodes.simulated_kubelet import BadStages, StageRule, parse_stage_rules
 
 if TYPE_CHECKING:
@@ -53,7 +63,8 @@ LEVEL_LABELS = {
 #: A larger number of nodes is rejected as a typing error.
 MAX_NODES = 100_000
 #: `room` is the older name of `shape`.
-_POOL_FIELDS = ("name", "count", "shape", "room", "labels", "taints", "topology")
+_POOL_FIELDS = ("name", "count", "shape", "room", "labels", "taints", "topology", "devices")
+_DURATION_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 #: Topology levels from the widest: (node label, number of domains in each domain above).
@@ -80,6 +91,7 @@ class NodePool:
     taints: Sequence[Mapping[str, str]] = ()
     levels: TopologyLevels = ()
     domain_prefix: str = ""
+    devices: Sequence[SimulatedDevices] = ()
 
     def nodes(self) -> list[SimulatedNode]:
         """Return the nodes, spread evenly over the topology domains."""
@@ -89,6 +101,7 @@ class NodePool:
                 self.allocatable,
                 labels={**self._domain_labels(i), **self.labels},
                 taints=self.taints,
+                devices=self.devices,
             )
             for i, name in enumerate(self.names)
         ]
@@ -172,7 +185,28 @@ def _parse_pool(row: Any, defaults: NodePool, field: str) -> NodePool:
         taints=[_parse_taint(one, f"{field}.taints[{i}]") for i, one in enumerate(taints)],
         levels=levels,
         domain_prefix=f"{name}-",
+        devices=_parse_devices(row.get("devices") or [], f"{field}.devices"),
     )
+
+
+def _parse_devices(rows: Any, field: str) -> tuple[SimulatedDevices, ...]:
+    if not isinstance(rows, list):
+        raise InvalidClusterFile(f"{field}: must be a list")
+    found = []
+    for number, row in enumerate(rows):
+        where = f"{field}[{number}]"
+        if not isinstance(row, dict) or not row.get("driver"):
+            raise InvalidClusterFile(f"{where}: must be a map with a driver")
+        count = _parse_count(row.get("count", 1), f"{where}.count")
+        values = _parse_map({"": row}, "", where)
+        others = {k: v for k, v in values.items() if k not in ("driver", "count")}
+        try:
+            # Checks the name of the driver and the number as the option does.
+            parse_devices(f"{row['driver']}={count}")
+            found.append(build_devices(values["driver"], count, others))
+        except BadDevices as error:
+            raise InvalidClusterFile(f"{where}: {error}") from None
+    return tuple(found)
 
 
 def _parse_taint(given: Any, field: str) -> Mapping[str, str]:
@@ -251,6 +285,14 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
+def parse_duration(text: str) -> float:
+    """Parse a duration of Go, such as `1h30m`, `90s` or `0`, as seconds."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|[hms])", text)
+    if text != "0" and (not parts or "".join(map("".join, parts)) != text):
+        raise click.BadParameter(f'invalid duration "{text}"; use for example 90s, 30m or 1h30m')
+    return sum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)
+
+
 def parse_components(text: str) -> frozenset[str]:
     """Parse a comma-separated list of components of the control plane."""
     names = [name.strip() for name in text.split(",") if name.strip()]
@@ -270,7 +312,7 @@ def parse_feature_gates(text: str) -> gates.FeatureGates:
     except gates.BadFeatureGates as error:
         raise click.BadParameter(str(error)) from None
     for warning in gates.deprecation_warnings(requested):
-        click.echo(f"Warning: {warning}", err=True)
+        echo(f"Warning: {warning}", err=True)
     return resolved
 
 
@@ -307,6 +349,14 @@ def parse_nodes(
         return load_node_pools(Path(text), capacity, levels)
     except InvalidClusterFile as error:
         raise click.BadParameter(f"{text!r}: {error}") from None
+
+
+def parse_device_options(texts: Sequence[str]) -> list[SimulatedDevices]:
+    """Parse the texts of `--devices`."""
+    try:
+        return [parse_devices(text) for text in texts]
+    except BadDevices as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def load_stage_rules(path: Path | None) -> list[StageRule]:
@@ -402,10 +452,10 @@ def decision_log_option(command: F) -> F:
     )(command)
 
 
-def check_decision_log(file: Path | None) -> None:
-    """Raise a usage error if the directory of the decision log does not exist."""
+def check_log_directory(option: str, file: Path | None) -> None:
+    """Raise a usage error if the directory of the log that an option names does not exist."""
     if file and not file.absolute().parent.is_dir():
-        raise click.UsageError(f"cannot write --decision-log {file}: its directory does not exist")
+        raise click.UsageError(f"cannot write {option} {file}: its directory does not exist")
 
 
 def open_decision_log(file: Path | None) -> DecisionLog | None:

@@ -1,16 +1,21 @@
 """Printing for all commands: tables, progress bars, JSON and YAML, redrawn terminal lines.
 
-Knows nothing about what it prints. Colours and redrawing are for terminals only.
+Knows nothing about what it prints. Colours and redrawing are for terminals only. Text of the API is
+the text of other users: every command prints with `echo` or `LiveDisplay`, which escape characters
+that could control a terminal (`\\x1b`, `\\u202e`). JSON and YAML escape them in their own syntax.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TextIO, TypeVar
 
 import click
+
+from phalanx.logs import escape_unprintable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,19 +43,38 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def echo(text: str, *, err: bool = False, nl: bool = True, colour: str = "") -> None:
+    """Print text of any origin."""
+    click.echo(colorize(StyledLine(text, colour)), err=err, nl=nl)
+
+
 def format_structured(value: object, output: str) -> str:
     """Format a value as JSON or YAML."""
     if output == YAML:
         import yaml
 
-        return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True)).rstrip("\n")
+        text = str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))
+        if escape_unprintable(text) != text:
+            text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False)
+        return text.rstrip("\n")
     import msgspec
 
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return escape_json(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def escape_json(encoded: bytes) -> str:
+    """Escape what JSON need not escape: such characters stand inside of strings only."""
+    text = encoded.decode()
+    if escape_unprintable(text) == text:
+        return text
+    return "".join(
+        char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text
+    )
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Format rows of cells as the lines of a table, each column as wide as its widest cell."""
+    rows = [[escape_unprintable(cell, keep="") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -97,12 +121,14 @@ class LiveDisplay:
         if len(shown) < len(lines):
             shown[-1] = StyledLine(f"… and {len(lines) - len(shown) + 1} more lines")
         back = _CURSOR_UP.format(self._line_count) if self._line_count else ""
-        body = "".join(f"{colorize(StyledLine(one.text[:width], one.colour))}\n" for one in shown)
+        texts = [(escape_unprintable(one.text, keep="")[:width], one.colour) for one in shown]
+        body = "".join(f"{colorize(StyledLine(*one))}\n" for one in texts)
         self._out.write(f"{back}\r{_CLEAR_BELOW}{body}")
         self._out.flush()
         self._line_count = len(shown)
 
 
 def colorize(line: StyledLine) -> str:
-    """Add the terminal codes of the line's colour."""
-    return click.style(line.text, fg=line.colour) if line.colour else line.text
+    """Escape the text, and add the terminal codes of the line's colour."""
+    text = escape_unprintable(line.text)
+    return click.style(text, fg=line.colour) if line.colour else text

@@ -44,6 +44,7 @@ from phalanx.cli.output import (
     YAML,
     LiveDisplay,
     StyledLine,
+    echo,
     format_structured,
     join_names,
     output_option,
@@ -57,10 +58,12 @@ from phalanx.cli.sandbox import (
     create_objects,
     lacks_pods,
 )
+from phalanx.cli.scheduler_configuration import load_configuration
 from phalanx.cli.top import STATE_COLORS
 from phalanx.client.client import Client
 from phalanx.control_plane import ControlPlane
 from phalanx.controllers.nodes.simulated_kubelet import BadStages, stages_of
+from phalanx.logs import escape_unprintable
 from phalanx.scheduler.diagnosis.queue_order import (
     NOT_TRIED_YET,
     WorkloadRow,
@@ -68,7 +71,8 @@ from phalanx.scheduler.diagnosis.queue_order import (
     list_workloads,
     pods_with_entities,
 )
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects
+from phalanx.scheduler.policy import DEFAULT_PROFILES
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 from phalanx.sim.simulation import first_error
 
 #: Nodes of a gang that the summary names.
@@ -252,6 +256,14 @@ def outcome_data(outcome: RunOutcome) -> dict[str, Any]:
 )
 @node_options
 @click.option(
+    "--config",
+    "policy",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="FILE",
+    help="KubeSchedulerConfiguration of the scheduler.",
+)
+@click.option(
     "--in-turn",
     is_flag=True,
     help="Submit a file only when everything in the files before it runs or waits.",
@@ -266,16 +278,18 @@ def outcome_data(outcome: RunOutcome) -> dict[str, Any]:
 )
 @click.option("--logs", "with_logs", is_flag=True, help="Print the logs of containers at the end.")
 @output_option(TABLE, JSON, YAML)
-def command(
+def run_command(
     *,
     files: tuple[str, ...],
     namespace: str,
     nodes: str,
     shape: str,
     topology: str,
+    devices: tuple[str, ...],
     stages: Path | None,
     processes: bool,
     programs: Path | None,
+    policy: Path | None,
     in_turn: bool,
     timeout: float,
     with_logs: bool,
@@ -296,14 +310,15 @@ def command(
     batches = load_manifest_files(files, namespace)
     if not in_turn:
         batches = [[manifest for batch in batches for manifest in batch]]
-    pool = parse_node_options(nodes, shape, topology)
+    pool = parse_node_options(nodes, shape, topology, devices)
     rules = options.load_stage_rules(stages)
     check_processes(processes, programs, LOOPBACK_HOSTS[0])
     # stderr shows the progress: only errors of the control plane may interrupt it.
+    profiles = load_configuration(policy).profiles if policy else DEFAULT_PROFILES
     logs.configure(level=logging.ERROR)
     progress = ProgressBars(sys.stderr) if sys.stderr.isatty() else ProgressLines(sys.stderr)
     with process_host(processes, programs) as host:
-        plane = create_control_plane(with_node_type(pool, host), rules, host)
+        plane = create_control_plane(with_node_type(pool, host), rules, host, profiles=profiles)
         run = ManifestRun(
             plane.client(CLIENT_NAME),
             batches,
@@ -317,9 +332,9 @@ def command(
         except ManifestRejected as error:
             raise click.ClickException(str(error)) from None
     if output == TABLE:
-        click.echo(format_summary(outcome))
+        echo(format_summary(outcome))
     else:
-        click.echo(format_structured(outcome_data(outcome), output))
+        echo(format_structured(outcome_data(outcome), output))
     raise click.exceptions.Exit(0 if outcome.is_success else 1)
 
 
@@ -357,7 +372,7 @@ class ProgressLines:
             text = f"{gang.title}: {describe_state(gang)}"
             if self._printed.get(gang.ref) != text:
                 self._printed[gang.ref] = text
-                self._out.write(f"{text}\n")
+                self._out.write(f"{escape_unprintable(text, keep='')}\n")
         self._out.flush()
 
 

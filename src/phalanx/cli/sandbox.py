@@ -41,7 +41,8 @@ from phalanx.controllers.nodes.container_process import ProcessHost
 from phalanx.controllers.nodes.node_pool import SimulatedNode
 from phalanx.controllers.nodes.simulated_kubelet import StageRule
 from phalanx.randomness import SystemRandom
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects
+from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 from phalanx.sim.simulation import first_error
 from phalanx.store.memory import MemoryStore
 
@@ -66,9 +67,11 @@ def create_control_plane(
     nodes: Sequence[SimulatedNode],
     stages: Sequence[StageRule] = (),
     host: ProcessHost | None = None,
+    *,
+    profiles: Profiles = DEFAULT_PROFILES,
 ) -> ControlPlane:
     """Create a complete control plane with simulated nodes, or with process nodes of a host."""
-    config = ComponentConfig(nodes=nodes, stage_rules=stages, host=host)
+    config = ComponentConfig(nodes=nodes, stage_rules=stages, host=host, profiles=profiles)
     return ControlPlane(MemoryStore(), WallClock(), SystemRandom(), config=config)
 
 

@@ -21,7 +21,7 @@ from phalanx.cli.component_runner import (
 from phalanx.cli.connection import server_options
 from phalanx.cli.options import (
     LogOptions,
-    check_decision_log,
+    check_log_directory,
     decision_log_option,
     open_decision_log,
 )
@@ -35,12 +35,11 @@ from phalanx.controllers.scheduler_runner import (
 )
 from phalanx.controllers.scheduling.exact_solver import HighsSolver, ThreadedSolver
 from phalanx.randomness import SystemRandom
-from phalanx.scheduler.configuration.profiles import Profiles
 from phalanx.scheduler.configuration.scheduler_configuration import (
     LeaderElectionConfiguration,
     SchedulerConfiguration,
 )
-from phalanx.scheduler.policy import DEFAULT_POLICY
+from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
 
 LOG = logs.component("scheduler")
 
@@ -78,7 +77,7 @@ _DURATION_SECONDS = {
 )
 @decision_log_option
 @component_options
-def command(
+def scheduler_command(
     *,
     config: Path | None,
     context: str,
@@ -104,7 +103,7 @@ def command(
     if configuration:
         profiles = configuration.profiles
     election = _election_config(configuration, elect)
-    check_decision_log(decisions)
+    check_log_directory("--decision-log", decisions)
     sock = open_health_socket(listen)
     server = ServerConnection(config, context, LOG)
     log.configure()

@@ -27,6 +27,7 @@ from phalanx.cli.output import (
     LiveDisplay,
     StyledLine,
     align_columns,
+    echo,
     format_structured,
     is_terminal,
     output_option,
@@ -38,7 +39,7 @@ from phalanx.client.client import Client
 from phalanx.clock import WallClock
 from phalanx.scheduler.cluster.pod_shape import format_amount
 from phalanx.scheduler.diagnosis.queue_order import WorkloadRow, WorkloadState, list_workloads
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 
 #: Resources that the tables omit.
 _HIDDEN_RESOURCES = ("pods", "ephemeral-storage", "hugepages-1Gi", "hugepages-2Mi")
@@ -241,7 +242,7 @@ def _node_data(node: NodeSummary) -> dict[str, Any]:
 )
 @click.option("--once", is_flag=True, help="Print once and exit, on a terminal too.")
 @output_option(TABLE, JSON, YAML)
-def command(
+def top_command(
     *,
     namespace: str,
     config: Path | None,
@@ -270,12 +271,12 @@ def command(
     overview = query_cluster(config, context, query)
     if output == TABLE:
         for line in render_overview(overview, namespace):
-            click.secho(line.text, fg=line.colour or None)
+            echo(line.text, colour=line.colour)
         return
     now = WallClock().now()
     gangs = [gang for gang in overview.gangs if not namespace or gang.ref.namespace == namespace]
     data = {**overview_data(overview), "gangs": [queue_entry_data(gang, now) for gang in gangs]}
-    click.echo(format_structured(data, output))
+    echo(format_structured(data, output))
 
 
 def _refresh_display(namespace: str, config: Path | None, context: str, *, interval: float) -> None:

@@ -10,15 +10,17 @@ import asyncio
 import contextlib
 import logging
 import socket
+from dataclasses import replace
 from http.client import OK
 
 import uvloop
 
-from phalanx.api.wire import Reply, Request
+from phalanx.api.wire import Reply, Request, UserInfo
 from phalanx.cli.component_runner import plain_error
+from phalanx.cli.event_loop_watchdog import watch_event_loop
 from phalanx.cli.nodes import process_host, with_node_type
 from phalanx.cli.options import open_decision_log
-from phalanx.cli.up_processes import READY_PATH, UpOptions, tune_garbage_collector
+from phalanx.cli.up_processes import READY_PATH, ROOT_CA_PATH, UpOptions, tune_garbage_collector
 from phalanx.client.client import Client
 from phalanx.client.process_channel import ProcessChannel
 from phalanx.client.transports import InProcessTransport
@@ -26,7 +28,7 @@ from phalanx.clock import WallClock
 from phalanx.components import ComponentConfig, Components
 from phalanx.controllers.scheduling.exact_solver import HighsSolver, ThreadedSolver
 from phalanx.randomness import SystemRandom
-from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES
+from phalanx.scheduler.policy import DEFAULT_PROFILES
 from phalanx.telemetry import METRICS_CONTENT_TYPE, Metrics
 
 
@@ -44,6 +46,7 @@ def run_components(sock: socket.socket, settings: UpOptions) -> None:
             basic_workloads=settings.basic_workloads,
             stage_rules=settings.stages,
             host=host,
+            raise_errors=False,
         )
         try:
             uvloop.run(_run_until_closed(sock, config, handler))
@@ -59,6 +62,7 @@ async def _run_until_closed(
     async def answer(request: Request) -> Reply:
         if request.path == READY_PATH:
             await is_ready.wait()
+            return Reply(OK, b"")
         return Reply(OK, metrics.render().encode(), METRICS_CONTENT_TYPE)
 
     channel = await ProcessChannel.connect(sock, answer)
@@ -67,11 +71,21 @@ async def _run_until_closed(
     log_handler.addFilter(
         lambda record: record.levelno >= logging.ERROR or not channel.closed.done()
     )
+
+    def client_for(user: UserInfo) -> Client:
+        transport = InProcessTransport(channel.request, user)
+        return Client(transport, metrics, raise_errors=config.raise_errors)
+
+    async def load_root_ca() -> str:
+        reply = await channel.request(Request("GET", ROOT_CA_PATH))
+        assert isinstance(reply, Reply)
+        return reply.body.decode()
+
     components = Components(
-        lambda user: Client(InProcessTransport(channel.request, user), metrics),
+        client_for,
         WallClock(),
         SystemRandom(),
-        config=config,
+        config=replace(config, load_root_ca=load_root_ca),
     )
 
     async def run() -> None:
@@ -80,8 +94,9 @@ async def _run_until_closed(
             tune_garbage_collector()
             await channel.closed
 
-    running = asyncio.create_task(run())
-    await asyncio.wait((running, channel.closed), return_when=asyncio.FIRST_COMPLETED)
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
+    with watch_event_loop(metrics, "components"):
+        running = asyncio.create_task(run())
+        await asyncio.wait((running, channel.closed), return_when=asyncio.FIRST_COMPLETED)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running

@@ -8,55 +8,68 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from pathlib import Path
 
 import click
 import uvloop
 
-from phalanx.api.errors import ApiError
-from phalanx.api.kinds import KINDS
-from phalanx.api.wire import Handler
-from phalanx.cli.background import print_ready
+from phalanx.api.core import Pod
+from phalanx.api.errors import ApiError, NotFound
+from phalanx.api.kinds import KINDS, NODE, POD
+from phalanx.api.meta import Key
+from phalanx.api.wire import Handler, UserInfo
+from phalanx.cli.background import print_ready, record_address
+from phalanx.cli.cluster_state import context_name
 from phalanx.cli.component_runner import stop_signals
+from phalanx.cli.event_loop_watchdog import watch_event_loop
 from phalanx.cli.nodes import LOOPBACK_HOSTS
 from phalanx.cli.up_processes import (
+    AUDIT_DISABLED,
     AUDIT_FILE,
     IN_MEMORY,
+    ComponentProcess,
     ComponentsExited,
+    ComponentSupervisor,
     UpOptions,
-    serve_components,
     tune_garbage_collector,
 )
+from phalanx.cli.user_kubeconfig import USER_KUBECONFIG, merge_cluster
 from phalanx.client import kubeconfig
+from phalanx.client.client import Client
+from phalanx.client.transports import InProcessTransport
 from phalanx.clock import Clock, WallClock
+from phalanx.controllers.nodes.pod_status import disruption_patch
 from phalanx.randomness import SystemRandom
 from phalanx.server.app import Server
-from phalanx.server.http_server import bind_socket, serve_http
+from phalanx.server.http_server import bind_socket, raise_descriptor_limit, serve_http
+from phalanx.server.kubernetes_service import (
+    advertised_address,
+    ensure_kubernetes_service,
+    run_kubernetes_service,
+)
 from phalanx.server.security.audit import AuditFile, AuditLog
 from phalanx.server.security.keyring import CLUSTER_NAMES, LOCAL_NAMES, Keyring, renew_certificates
 from phalanx.server.security.private_files import InsecurePermissionsError
 from phalanx.server.security.request_guard import RefusalHandler
-from phalanx.store.errors import StoreFailed, StoreUnusable
-from phalanx.store.kv import Store
+from phalanx.server.security.users import MASTERS
+from phalanx.store.kv import Store, StoreFailed, StoreUnusable
 from phalanx.store.memory import MemoryStore
 from phalanx.store.sqlite import SqliteStore
 
-#: Value of --audit-log that switches the audit log off.
-_AUDIT_DISABLED = "none"
 
-
-def run_server(settings: UpOptions, folder: Path, component_socket: socket.socket | None) -> None:
-    """Serve until a signal, until the component process ends, or until the store fails."""
+def run_server(settings: UpOptions, folder: Path, components: ComponentProcess | None) -> None:
+    """Serve until a signal, or until the store fails."""
+    raise_descriptor_limit()
     try:
-        uvloop.run(_serve(settings, folder, component_socket))
+        uvloop.run(_serve(settings, folder, components))
     except ComponentsExited as error:
         raise click.ClickException(f"stopped: {error}") from None
     except (ApiError, kubeconfig.KubeconfigError) as error:
         raise click.ClickException(str(error)) from None
 
 
-async def _serve(settings: UpOptions, folder: Path, component_socket: socket.socket | None) -> None:
+async def _serve(settings: UpOptions, folder: Path, components: ComponentProcess | None) -> None:
     clock, random = WallClock(), SystemRandom()
     sock = _open_socket(settings)
     keyring, names = _open_keyring(folder), _extra_names(settings)
@@ -71,7 +84,14 @@ async def _serve(settings: UpOptions, folder: Path, component_socket: socket.soc
 
         store = _open_store(settings, folder, stop)
         server = Server(
-            store, clock, random, kinds=KINDS, tokens=keyring.tokens(), gates=settings.gates
+            store,
+            clock,
+            random,
+            kinds=KINDS,
+            tokens=keyring.tokens(),
+            gates=settings.gates,
+            limit_critical_pods=settings.limit_critical_pods,
+            event_ttl=settings.storage.event_ttl,
         )
         hosts = (*LOCAL_NAMES, *CLUSTER_NAMES, *names, settings.host)
         file = settings.kubeconfig or settings.runtime_directory() / "kubeconfig"
@@ -79,7 +99,7 @@ async def _serve(settings: UpOptions, folder: Path, component_socket: socket.soc
         url = _server_url(settings.host, sock)
         async with (
             _audit_log(server, settings, folder, clock=clock) as on_refused,
-            _start_server(server, store, component_socket, stop=stop) as handle,
+            _start_server(server, store, settings, components, root_ca=authority) as handle,
             serve_http(
                 handle,
                 server.access.authenticator,
@@ -87,39 +107,86 @@ async def _serve(settings: UpOptions, folder: Path, component_socket: socket.soc
                 tls=tls,
                 hosts=hosts,
                 on_refused=on_refused,
+                check_level=server.check_level,
             ),
+            _watchdog(server),
             _background_task(renew_certificates(tls, folder, names, clock=clock)),
+            _kubernetes_service(server, sock),
         ):
-            kubeconfig.write(file, url, ca_pem=authority.decode(), token=token)
-            print_ready(f"ready {url} kubeconfig {file}")
+            _publish_address(settings, file, url, ca_pem=authority.decode(), token=token)
             tune_garbage_collector()
             await stopped.wait()
     if failures:
         raise click.ClickException(f"stopped: {failures[0]}")
 
 
+def _publish_address(settings: UpOptions, file: Path, url: str, *, ca_pem: str, token: str) -> None:
+    """Write the administrator's kubeconfig, and print the `ready` line."""
+    cluster = settings.storage.cluster
+    context = context_name(cluster) if cluster else "phalanx"
+    kubeconfig.write(file, url, ca_pem=ca_pem, token=token, name=context)
+    if settings.storage.merge_kubeconfig:
+        merge_cluster(USER_KUBECONFIG, file, context_name(cluster))
+    record_address(settings.runtime_directory(), url, file)
+    print_ready(f"ready {url} kubeconfig {file}")
+
+
 @contextlib.asynccontextmanager
 async def _start_server(
     server: Server,
     store: Store,
-    component_socket: socket.socket | None,
-    stop: Callable[[Exception], None],
+    settings: UpOptions,
+    components: ComponentProcess | None,
+    *,
+    root_ca: bytes,
 ) -> AsyncIterator[Handler]:
-    """Start the server, serve the component process if there is one, and yield the handler."""
+    """Start the server, supervise the component process if there is one; yield the handler."""
     await server.start()
-    if component_socket is None:
+    if settings.plan:
+        settings.plan.begin()
+        if settings.plan.retired:
+            client = Client(InProcessTransport(server.handle, UserInfo("phalanx", (MASTERS,))))
+            await _delete_nodes(client, settings.plan.retired, WallClock().now())
+            settings.plan.complete()
+    if components is None:
         yield server.handle
     else:
-        async with serve_components(server.handle, component_socket, stop) as handle:
-            yield handle
+        supervisor = ComponentSupervisor(server.handle, components, root_ca)
+        if "scheduler" not in settings.disabled:
+            server.health.add_readiness_check("scheduler", lambda: supervisor.outage)
+        async with supervisor.running():
+            yield supervisor.answer
     await store.close()
 
 
+async def _delete_nodes(client: Client, names: Collection[str], now: float) -> None:
+    """Delete nodes, and end their pods as disrupted, so that controllers replace them."""
+    for pod in (await client.list(POD, Pod)).items:
+        if pod.occupied_node not in names:
+            continue
+        message = "phalanx up --recreate-nodes has replaced the node"
+        failed = disruption_patch(pod, "NodeRecreated", message, now, phase="Failed")
+        with contextlib.suppress(NotFound):
+            await client.patch(
+                POD,
+                pod.metadata.key,
+                failed.change,
+                content=failed.content,
+                subresource=failed.subresource,
+            )
+            await client.delete(POD, pod.metadata.key, uid=pod.metadata.uid, grace=0)
+    for name in names:
+        with contextlib.suppress(NotFound):
+            await client.delete(NODE, Key("", name))
+
+
 def _open_store(settings: UpOptions, folder: Path, stop: Callable[[StoreFailed], None]) -> Store:
-    if settings.store == "memory":
+    if settings.storage.store == "memory":
         return MemoryStore()
     try:
-        return SqliteStore(folder, on_failure=stop)
+        return SqliteStore(
+            folder, on_failure=stop, accept_data_loss=settings.storage.accept_data_loss
+        )
     except StoreUnusable as error:
         raise click.ClickException(str(error)) from None
 
@@ -154,9 +221,9 @@ async def _audit_log(
     server: Server, settings: UpOptions, folder: Path, clock: Clock
 ) -> AsyncIterator[RefusalHandler | None]:
     """Attach the audit log to the server; yield its handler of refused requests, None without."""
-    default = _AUDIT_DISABLED if settings.data == IN_MEMORY else str(folder / AUDIT_FILE)
+    default = AUDIT_DISABLED if settings.storage.data == IN_MEMORY else str(folder / AUDIT_FILE)
     target = settings.audit or default
-    if target == _AUDIT_DISABLED:
+    if target == AUDIT_DISABLED:
         yield None
         return
     server.audit = audit = AuditLog(AuditFile(Path(target)).append, clock)
@@ -164,6 +231,21 @@ async def _audit_log(
         yield audit.record_refusal
     finally:
         audit.close()
+
+
+@contextlib.asynccontextmanager
+async def _watchdog(server: Server) -> AsyncIterator[None]:
+    with watch_event_loop(server.metrics, "server"):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _kubernetes_service(server: Server, sock: socket.socket) -> AsyncIterator[None]:
+    """Keep the Service `kubernetes` and its EndpointSlice at the address of the socket."""
+    address, port = advertised_address(sock), sock.getsockname()[1]
+    await ensure_kubernetes_service(server.context, address, port)
+    async with _background_task(run_kubernetes_service(server.context, address, port)):
+        yield
 
 
 @contextlib.asynccontextmanager

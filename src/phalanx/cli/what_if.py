@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from phalanx.api.meta import Ref
-from phalanx.cli.cluster_queries import read_library_cluster
+from phalanx.cli.cluster_queries import read_library_cluster, report_scheduler_bugs
 from phalanx.cli.connection import cluster_options, query_cluster
 from phalanx.cli.manifests import files_option, load_manifests
 from phalanx.cli.options import MAX_NODES, parse_shape
@@ -23,18 +23,19 @@ from phalanx.cli.output import (
     JSON,
     TABLE,
     YAML,
+    echo,
     format_structured,
     join_names,
     output_option,
     pluralize,
 )
+from phalanx.cli.queue import start_data
 from phalanx.cli.sandbox import ManifestRejected, expand_manifests
 from phalanx.cli.scheduler_configuration import load_configuration
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
 from phalanx.library import Cluster, ObjectNotFound
 from phalanx.scheduler.cluster.group_tree import GroupTrees, group_ref, parent_ref
-from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES
 from phalanx.scheduler.diagnosis.queue_order import (
     entity_of_pod,
     entity_title,
@@ -45,7 +46,8 @@ from phalanx.scheduler.diagnosis.what_if import (
     ForecastVerdict,
     RunningWorkload,
 )
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects
+from phalanx.scheduler.policy import DEFAULT_PROFILES
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 
 _VERDICT_TEXT = {
     ForecastVerdict.FITS: "fits",
@@ -139,7 +141,7 @@ def _check_added_nodes(
     metavar="FILE",
     help="KubeSchedulerConfiguration of the scheduler, if it has one.",
 )
-def command(
+def what_if_command(
     *,
     files: tuple[str, ...],
     add: tuple[str, ...],
@@ -180,11 +182,12 @@ def command(
         subjects, cluster = query_cluster(config, context, query)
     except ManifestRejected as error:
         raise click.ClickException(str(error)) from None
-    forecasts = cluster.forecast(*subjects)
+    with report_scheduler_bugs():
+        forecasts = cluster.forecast(*subjects)
     if output == TABLE:
-        click.echo(_format_forecasts(forecasts, group_owners(cluster.objects)))
+        echo(_format_forecasts(forecasts, group_owners(cluster.objects), now))
     else:
-        click.echo(
+        echo(
             format_structured(
                 {"items": [_forecast_data(forecast) for forecast in forecasts]}, output
             )
@@ -236,14 +239,12 @@ def group_owners(cluster: ClusterObjects) -> dict[Ref, str]:
     return {ref: owner for ref, owner in owners.items() if owner}
 
 
-def _format_forecasts(forecasts: Sequence[Forecast], owners: Mapping[Ref, str]) -> str:
-    return (
-        "\n".join(line for forecast in forecasts for line in _forecast_lines(forecast, owners))
-        or "No workload is waiting."
-    )
+def _format_forecasts(forecasts: Sequence[Forecast], owners: Mapping[Ref, str], now: float) -> str:
+    lines = [line for forecast in forecasts for line in _forecast_lines(forecast, owners, now)]
+    return "\n".join(lines) or "No workload is waiting."
 
 
-def _forecast_lines(forecast: Forecast, owners: Mapping[Ref, str]) -> Iterator[str]:
+def _forecast_lines(forecast: Forecast, owners: Mapping[Ref, str], now: float) -> Iterator[str]:
     owner = owners.get(forecast.subject)
     heading = entity_title(forecast.subject) + (f" of {owner}" if owner else "")
     yield f"{heading} {_VERDICT_TEXT[forecast.verdict]}: {forecast.message}"
@@ -254,6 +255,8 @@ def _forecast_lines(forecast: Forecast, owners: Mapping[Ref, str]) -> Iterator[s
         yield f"  on {join_names(names, _MAX_NAMES)}"
     if forecast.victims:
         yield f"  it would preempt {_describe_workloads(forecast.victims, owners)}"
+    if forecast.expected and forecast.expected.time is not None:
+        yield f"  {forecast.expected.describe(now)}"
     if forecast.waits_for:
         least = " at the latest" if forecast.is_cut_short else ""
         workloads = _describe_workloads(forecast.waits_for, owners)
@@ -280,6 +283,7 @@ def _forecast_data(forecast: Forecast) -> dict[str, Any]:
         "preempts": [{**_ref_data(ref), "pods": pods} for ref, pods in forecast.victims],
         "details": list(forecast.details),
         "cutShort": forecast.is_cut_short,
+        **start_data(forecast.expected),
     }
 
 

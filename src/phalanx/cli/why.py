@@ -15,36 +15,42 @@ The library makes the diagnosis; this module formats it as text, or as data for 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
 from phalanx.api.errors import NotFound
-from phalanx.api.meta import POD_KIND, Key, Ref
+from phalanx.api.kinds import JOB
+from phalanx.api.meta import POD_KIND, Key, Ref, composite_pod_group_ref
 from phalanx.cli.cluster_queries import (
     SubjectQuery,
     parse_subject_argument,
     read_library_cluster,
+    report_scheduler_bugs,
 )
 from phalanx.cli.connection import cluster_options, query_cluster
+from phalanx.cli.job_status import JobFinding, read_job_findings
 from phalanx.cli.output import (
     JSON,
     TEXT,
     YAML,
+    echo,
     format_structured,
     join_names,
     output_option,
     pluralize,
 )
+from phalanx.cli.queue import start_data
 from phalanx.cli.scheduler_configuration import load_configuration
+from phalanx.cli.scheduler_status import find_scheduler_outage
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
-from phalanx.library import ObjectNotFound
-from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES, Profiles
+from phalanx.library import Cluster, ObjectNotFound
 from phalanx.scheduler.diagnosis.diagnosis import (
     EMPTY,
+    FINISHED,
     FITS,
     NOT_READY,
     PLACED,
@@ -52,12 +58,15 @@ from phalanx.scheduler.diagnosis.diagnosis import (
     CapacityRow,
     Diagnosis,
 )
+from phalanx.scheduler.diagnosis.expected_starts import ExpectedStart, expected_starts
+from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
 
 _HEADLINES = {
     PLACED: "is placed",
     FITS: "fits and is about to be placed",
     NOT_READY: "is not ready to be scheduled",
     EMPTY: "has nothing to place",
+    FINISHED: "has finished",
 }
 #: Pods named in a line about pods with the same message.
 _MAX_NAMES = 3
@@ -68,10 +77,14 @@ Cells = tuple[str, ...]
 
 
 class WhyAnswer(NamedTuple):
-    """A pod or group, and its diagnosis."""
+    """A pod or group, its diagnosis, and why no scheduler is running ("" if one is)."""
 
     subject: Ref
     diagnosis: Diagnosis
+    outage: str = ""
+    #: When the subject is expected to start, if that was planned.
+    expected: ExpectedStart | None = None
+    now: float = 0.0
 
     @property
     def is_group(self) -> bool:
@@ -79,14 +92,30 @@ class WhyAnswer(NamedTuple):
         return self.subject.kind != POD_KIND
 
 
+class SubjectAnswers(NamedTuple):
+    """The subject of a question, the answers for its groups, and what a Job itself explains."""
+
+    subject: SubjectQuery
+    answers: list[WhyAnswer]
+    findings: list[JobFinding]
+
+
 def format_answer(answer: WhyAnswer) -> str:
     """Format an answer as text: the reason, the pods' messages, the capacity, the fixes."""
     diagnosis = answer.diagnosis
     headline = _HEADLINES.get(diagnosis.state, "is waiting")
+    if answer.outage and diagnosis.state == FITS:
+        headline = "would fit, but no scheduler is running"
     summary = _summarize_capacity(answer)
     lines = [f"{answer.subject} {headline}: {summary or diagnosis.message}"]
     if diagnosis.state not in _HEADLINES:
         lines.append(f"  reason:  {diagnosis.state}")
+    if diagnosis.preempted:
+        lines.append(f"  history: {diagnosis.preempted}, waiting")
+    if answer.expected and diagnosis.pending:
+        lines.append(f"  start:   {answer.expected.describe(answer.now)}")
+    if answer.outage:
+        lines.append(f"  scheduler: {answer.outage}")
     if summary:
         lines.append(f"  message: {diagnosis.message}")
     if answer.is_group:
@@ -145,12 +174,10 @@ def _describe_limits(rows: Sequence[CapacityRow], nodes: str = "all nodes") -> s
     return ", ".join(parts)
 
 
-def answer_data(answer: WhyAnswer) -> dict[str, Any]:
-    """Return an answer with all details as data for JSON and YAML."""
-    subject, diagnosis = answer.subject, answer.diagnosis
-    evidence = diagnosis.evidence and {
-        "topology": diagnosis.evidence.key,
-        "needed": diagnosis.evidence.needed,
+def _evidence_data(evidence: CapacityEvidence) -> dict[str, Any]:
+    return {
+        "topology": evidence.key,
+        "needed": evidence.needed,
         "rows": [
             {
                 "asks": row.requests,
@@ -161,10 +188,15 @@ def answer_data(answer: WhyAnswer) -> dict[str, Any]:
                 "empty": row.empty,
                 "limit": row.limit,
             }
-            for row in diagnosis.evidence.rows
+            for row in evidence.rows
         ],
-        "more": diagnosis.evidence.more,
+        "more": evidence.more,
     }
+
+
+def answer_data(answer: WhyAnswer) -> dict[str, Any]:
+    """Return an answer with all details as data for JSON and YAML."""
+    subject, diagnosis = answer.subject, answer.diagnosis
     return {
         "kind": subject.kind,
         "namespace": subject.namespace,
@@ -173,6 +205,7 @@ def answer_data(answer: WhyAnswer) -> dict[str, Any]:
         "message": diagnosis.message,
         "bound": diagnosis.bound,
         "pending": diagnosis.pending,
+        "preempted": diagnosis.preempted or None,
         "tree": diagnosis.tree and diagnosis.tree.name,
         "groups": [
             {
@@ -192,7 +225,7 @@ def answer_data(answer: WhyAnswer) -> dict[str, Any]:
             }
             for message in diagnosis.pods
         ],
-        "evidence": evidence,
+        "evidence": diagnosis.evidence and _evidence_data(diagnosis.evidence),
         "cures": [
             {
                 "sort": cure.kind.name.lower() if cure.kind else "hint",
@@ -204,7 +237,7 @@ def answer_data(answer: WhyAnswer) -> dict[str, Any]:
         ],
         "decisions": diagnosis.decisions,
         "cutShort": diagnosis.is_cut_short,
-    }
+    } | start_data(answer.expected)
 
 
 def _fix_lines(diagnosis: Diagnosis) -> Iterator[str]:
@@ -262,7 +295,7 @@ def _align_table(rows: Sequence[Cells]) -> Iterator[str]:
     metavar="FILE",
     help="KubeSchedulerConfiguration of the scheduler, if it has one.",
 )
-def command(
+def why_command(
     *,
     what: str,
     namespace: str,
@@ -284,39 +317,88 @@ def command(
     kind, name = parse_subject_argument(what)
     profiles = load_configuration(policy).profiles if policy else DEFAULT_PROFILES
 
-    async def query(client: Client, default_namespace: str) -> tuple[SubjectQuery, list[WhyAnswer]]:
+    async def query(client: Client, default_namespace: str) -> SubjectAnswers:
         subject = SubjectQuery(kind, Key(namespace or default_namespace, name))
-        return subject, await _diagnose_subject(client, subject, profiles, now=WallClock().now())
+        now = WallClock().now()
+        cluster, answers = await _diagnose_subject(client, subject, profiles, now=now)
+        findings = await _find_job_findings(client, subject, answers)
+        if any(answer.diagnosis.pending for answer in answers):
+            outage = await find_scheduler_outage(client, _waiting_schedulers(cluster, subject), now)
+            answers = [answer._replace(outage=outage) for answer in answers]
+        return SubjectAnswers(subject, answers, findings)
 
-    subject, answers = query_cluster(config, context, query)
+    found = query_cluster(config, context, query)
     if output == TEXT:
-        click.echo(_format_answers(subject, answers))
+        echo(_format_answers(found))
     else:
-        items = [answer_data(answer) for answer in answers]
-        data = {"items": items} if subject.may_have_several else items[0]
-        click.echo(format_structured(data, output))
+        items = [
+            answer_data(answer) | ({"warning": answer.outage} if answer.outage else {})
+            for answer in found.answers
+        ]
+        data = {"items": items} if found.subject.may_have_several else items[0]
+        if found.findings:
+            data["job"] = [finding.data for finding in found.findings]
+        echo(format_structured(data, output))
 
 
 async def explain_pending(client: Client, what: str, namespace: str) -> str:
     """Return the answer of `phalanx why` as text, for callers that have a client."""
     kind, name = parse_subject_argument(what)
     subject = SubjectQuery(kind, Key(namespace, name))
-    answers = await _diagnose_subject(client, subject, DEFAULT_PROFILES, now=0.0)
-    return _format_answers(subject, answers)
+    _, answers = await _diagnose_subject(client, subject, DEFAULT_PROFILES, now=0.0)
+    findings = await _find_job_findings(client, subject, answers)
+    return _format_answers(SubjectAnswers(subject, answers, findings))
 
 
 async def _diagnose_subject(
     client: Client, subject: SubjectQuery, profiles: Profiles, now: float
-) -> list[WhyAnswer]:
+) -> tuple[Cluster, list[WhyAnswer]]:
     cluster = await read_library_cluster(client, subject.kind, profiles=profiles, now=now)
     try:
         subjects = cluster.find(f"{subject.kind.name}/{subject.key.name}", subject.key.namespace)
     except ObjectNotFound as error:
         raise NotFound(str(error)) from None
-    return [WhyAnswer(ref, cluster.diagnose(ref)) for ref in subjects]
+    with report_scheduler_bugs():
+        starts = expected_starts(cluster.objects, profiles, now) if now else {}
+        return cluster, [_build_answer(cluster, ref, starts, now=now) for ref in subjects]
 
 
-def _format_answers(subject: SubjectQuery, answers: list[WhyAnswer]) -> str:
-    if not answers:
-        return f"{subject.kind.name} {subject.key} has no pods and no pod groups yet"
-    return "\n\n".join(map(format_answer, answers))
+def _build_answer(
+    cluster: Cluster, subject: Ref, starts: Mapping[Ref, ExpectedStart], *, now: float
+) -> WhyAnswer:
+    diagnosis = cluster.diagnose(subject)
+    entity = composite_pod_group_ref(diagnosis.tree) if diagnosis.tree else subject
+    return WhyAnswer(subject, diagnosis, expected=starts.get(entity), now=now)
+
+
+def _waiting_schedulers(cluster: Cluster, subject: SubjectQuery) -> set[str]:
+    """Return the scheduler names of the pods without a node in the namespace of the subject."""
+    return {
+        pod.spec.scheduler_name
+        for pod in cluster.objects.pods
+        if pod.metadata.namespace == subject.key.namespace and not pod.spec.node_name
+    }
+
+
+async def _find_job_findings(
+    client: Client, subject: SubjectQuery, answers: Sequence[WhyAnswer]
+) -> list[JobFinding]:
+    """Return what a Job itself explains; nothing for other kinds."""
+    if subject.kind is not JOB:
+        return []
+    diagnoses = [answer.diagnosis for answer in answers]
+    has_pods = any(diagnosis.bound or diagnosis.pending for diagnosis in diagnoses)
+    return await read_job_findings(client, subject.key, has_pods=has_pods)
+
+
+def _format_answers(found: SubjectAnswers) -> str:
+    subject, parts = found.subject, [finding.text for finding in found.findings]
+    # What a Job says replaces an answer that there is nothing to place.
+    parts += [
+        format_answer(answer)
+        for answer in found.answers
+        if not (parts and answer.diagnosis.state in (EMPTY, FINISHED))
+    ]
+    return "\n\n".join(parts) or (
+        f"{subject.kind.name} {subject.key} has no pods and no pod groups yet"
+    )

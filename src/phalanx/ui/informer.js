@@ -49,7 +49,7 @@ export class Informer {
 }
 
 /** Waits for some milliseconds, or until the signal. */
-function sleep(milliseconds, signal) {
+export function sleep(milliseconds, signal) {
   return new Promise((done) => {
     const timer = setTimeout(done, milliseconds);
     signal.addEventListener("abort", () => { clearTimeout(timer); done(); }, { once: true });

@@ -2,6 +2,7 @@
    A browser has six connections per server for all windows, so there are four watches, and none when hidden. */
 
 import { Informer } from "./informer.js";
+import { SchedulerCheck } from "./scheduler.js";
 
 const COLLECTIONS = {
   nodes: { path: "/api/v1/nodes" },
@@ -16,11 +17,12 @@ const COLLECTIONS = {
 };
 
 export class Live {
-  /** Calls `stateChanged({missing, failure})`, and `rejected(error)` when the token is rejected. */
+  /** Calls `stateChanged({missing, failure, outage})`, and `rejected(error)` when the token is rejected. */
   constructor(api, cluster, { stateChanged, rejected }) {
     Object.assign(this, { stateChanged, rejected });
     this.missing = new Set(Object.keys(COLLECTIONS));
     this.failures = new Map();
+    this.scheduler = new SchedulerCheck(api, () => this.#report());
     const sinks = cluster.sinks();
     this.informers = Object.entries(COLLECTIONS).map(([name, place]) => new Informer(api, place, this.#sink(name, sinks[name])));
   }
@@ -35,7 +37,7 @@ export class Live {
   }
 
   #report() {
-    this.stateChanged({ missing: [...this.missing], failure: [...this.failures.values()][0] ?? "" });
+    this.stateChanged({ missing: [...this.missing], failure: [...this.failures.values()][0] ?? "", outage: this.scheduler.outage });
   }
 
   start() {
@@ -43,6 +45,7 @@ export class Live {
     this.stopper = new AbortController();
     const { signal } = this.stopper;
     this.#report();
+    this.scheduler.run(signal);
     for (const informer of this.informers) {
       informer.run(signal).catch((error) => { this.stop(); this.rejected(error); });
     }

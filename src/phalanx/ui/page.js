@@ -82,9 +82,10 @@ class Page {
     this.#state("signed out", "");
   }
 
-  #showState({ missing, failure }) {
+  #showState({ missing, failure, outage }) {
     if (failure) this.#state(`not up to date: ${failure}`, "no");
     else if (missing.length) this.#state(`loading ${missing.join(", ")}`, "");
+    else if (outage) this.#state(outage, "no");
     else this.#state(`live, as ${this.user}`, "yes");
     this.complete = !missing.length;
   }

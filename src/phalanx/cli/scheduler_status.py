@@ -1,0 +1,72 @@
+"""Whether a scheduler runs: what `phalanx queue` and `phalanx why` say about pods that wait.
+
+`phalanx up` with a scheduler says so itself: its `/readyz` has a check of that name, which every
+user may read. Elsewhere the holder of the scheduler's Lease runs; a lease that is not held, or was
+not renewed for its duration, means that none does. Where neither can be read, nothing is said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from phalanx.api.core import DEFAULT_SCHEDULER
+from phalanx.api.errors import ApiError, NotFound
+from phalanx.api.kinds import LEASE
+from phalanx.api.meta import Key, parse_timestamp
+from phalanx.api.printing.cells import format_duration
+from phalanx.api.wire import Object
+from phalanx.client.client import Client
+from phalanx.controllers.scheduler_runner import FOREIGN_SCHEDULER
+from phalanx.server.health import NO_SCHEDULER
+
+_LEASE_NAMESPACE = "kube-system"
+#: The names of leases by scheduler name. Another scheduler may have its lease anywhere, or none.
+_LEASE_NAMES = {
+    DEFAULT_SCHEDULER: (DEFAULT_SCHEDULER, "kube-scheduler"),
+    FOREIGN_SCHEDULER: (FOREIGN_SCHEDULER,),
+}
+_CHECK = re.compile(r"^\[([+-])\]scheduler (?:ok|failed: (.*))$", re.MULTILINE)
+_DEFAULT_DURATION = 15
+
+
+async def find_scheduler_outage(client: Client, schedulers: Iterable[str], now: float) -> str:
+    """Return why no scheduler of these names runs; "" if one does, or if that is unknown."""
+    reply = await client.get_reply("/readyz?verbose")
+    if check := _CHECK.search(reply.body.decode(errors="replace")):
+        return check[2] or ""
+    for name in sorted(set(schedulers)):
+        outage = await _find_lease_outage(client, name, now)
+        if outage:
+            return f'{NO_SCHEDULER} for the schedulerName "{name}": {outage}'
+    return ""
+
+
+async def _find_lease_outage(client: Client, scheduler: str, now: float) -> str:
+    names, outages = _LEASE_NAMES.get(scheduler, (scheduler,)), list[str]()
+    for name in names:
+        key = Key(_LEASE_NAMESPACE, name)
+        try:
+            outage = _describe_outage(key, (await client.get(LEASE, key)).get("spec") or {}, now)
+        except NotFound:
+            continue
+        except ApiError:
+            # Forbidden to a user with rights in one namespace only.
+            return ""
+        if not outage:
+            return ""
+        outages.append(outage)
+    if not outages and scheduler in _LEASE_NAMES:
+        leases = " or ".join(str(Key(_LEASE_NAMESPACE, name)) for name in names)
+        return f"there is no Lease {leases} (a scheduler with --no-leader-elect has none)"
+    return outages[0] if outages else ""
+
+
+def _describe_outage(key: Key, spec: Object, now: float) -> str:
+    holder, renewed = spec.get("holderIdentity"), spec.get("renewTime")
+    if not holder or not renewed:
+        return f"nothing holds the Lease {key}"
+    silent = now - parse_timestamp(renewed)
+    if silent <= (spec.get("leaseDurationSeconds") or _DEFAULT_DURATION):
+        return ""
+    return f"{holder} has not renewed the Lease {key} for {format_duration(silent)}"

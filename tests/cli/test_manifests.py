@@ -1,0 +1,81 @@
+"""Manifests of `-f`: strict as kubectl, in `phalanx run` and `phalanx what-if`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from phalanx.cli.manifests import load_manifests
+from tests.cli.cli_user import gang_job
+from tests.cli.commands import ROOT, phalanx
+from tools.control_plane import ControlPlane
+
+
+@pytest.fixture
+def misspelt(tmp_path: Path) -> Path:
+    """A Job whose parallelism is misspelt: without validation it would be a Job of one pod."""
+    job = gang_job("x", 2)
+    job["spec"]["paralelism"] = job["spec"].pop("parallelism")
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(job))
+    return file
+
+
+def test_run_rejects_an_unknown_field(misspelt: Path) -> None:
+    done = phalanx("run", "-f", str(misspelt), "--nodes", "1")
+    message = f'Error: {misspelt}: Job "x": unknown field "spec.paralelism"\n'
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", message)
+
+
+def test_what_if_rejects_an_unknown_field(plane: ControlPlane, misspelt: Path) -> None:
+    done = phalanx("what-if", "-f", str(misspelt), "--kubeconfig", str(plane.kubeconfig))
+    message = f'Error: {misspelt}: Job "x": unknown field "spec.paralelism"\n'
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", message)
+
+
+def test_duplicate_key_is_an_error_with_its_line_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n---\n"
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {name: x}\n"
+        "spec:\n  parallelism: 2\n  completions: 2\n  parallelism: 3\n"
+    )
+    with pytest.raises(click.ClickException, match='line 11: key "parallelism" already set in map'):
+        load_manifests([str(file)], "default")
+
+
+def test_every_unknown_field_is_named_with_its_path(tmp_path: Path) -> None:
+    job = gang_job("x", 1)
+    job["spec"]["template"]["spec"]["containers"][0]["cmd"] = ["sleep"]
+    job["metadata"]["label"] = {}
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(job))
+    with pytest.raises(click.ClickException) as refused:
+        load_manifests([str(file)], "default")
+    assert 'unknown field "metadata.label"' in str(refused.value)
+    assert 'unknown field "spec.template.spec.containers[0].cmd"' in str(refused.value)
+
+
+def test_fields_with_alias_names_are_known_and_stay_as_written(tmp_path: Path) -> None:
+    job = gang_job("x", 2)
+    job["spec"]["scheduling"] = {"policy": {"gang": {}}}
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(job))
+    (manifest,) = load_manifests([str(file)], "default")
+    assert manifest.content["spec"] == job["spec"]
+
+
+#: Examples that are configurations, not objects.
+CONFIGURATIONS = {"backfill-scheduler.yaml"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sorted(ROOT.glob("examples/**/*.yaml")) if path.name not in CONFIGURATIONS],
+    ids=lambda path: path.stem,
+)
+def test_every_example_passes_strict_validation(path: Path) -> None:
+    assert load_manifests([str(path)], "default")
