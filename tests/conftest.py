@@ -1,12 +1,16 @@
-"""Hypothesis profiles: the suite repeats the same examples, a soak generates new ones."""
+"""Hypothesis profiles: the suite repeats the same examples, a soak generates new ones. Logging."""
 
 from __future__ import annotations
 
 import gc
+import logging
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from phalanx import logs
 
 settings.register_profile("ci", deadline=None, derandomize=True, max_examples=20)
 settings.register_profile(
@@ -32,3 +36,16 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         and settings.get_current_profile_name() == "soak"
     ):
         item.add_marker("soak")
+
+
+@pytest.fixture(autouse=True)
+def _restore_logging() -> Iterator[None]:
+    """Undo `logs.configure`, which is meant for a whole process and which commands call."""
+    logger = logging.getLogger(logs.ROOT)
+    handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
+    yield
+    for handler in logger.handlers:
+        if handler not in handlers:
+            handler.close()
+    logger.handlers[:], logger.propagate = handlers, propagate
+    logger.setLevel(level)

@@ -32,7 +32,10 @@ TEXTS = tuple(
         path
         for part in ("src", "tests", "docs", "tools", "benchmarks", "examples", ".ci", ".")
         for path in (ROOT.glob("*") if part == "." else (ROOT / part).rglob("*"))
-        if path.is_file() and path.suffix in {"", ".md", ".py", ".toml", ".yaml", ".json", ".txt"}
+        # In a linked work tree .git is a file with a path.
+        if path.is_file()
+        and path.name != ".git"
+        and path.suffix in {"", ".md", ".py", ".toml", ".yaml", ".json", ".txt"}
     )
 )
 #: Upper limits only: a reader pays for every hop between small functions and small files.

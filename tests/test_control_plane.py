@@ -11,7 +11,7 @@ import pytest
 from phalanx.api.core import Pod
 from phalanx.api.errors import NotFound
 from phalanx.api.feature_gates import DEFAULT_GATES, FeatureGates, resolve_gates
-from phalanx.api.kinds import JOB, POD, POD_GROUP, WORKLOAD
+from phalanx.api.kinds import JOB, POD, POD_GROUP, STATEFUL_SET, STORAGE_CLASS, WORKLOAD
 from phalanx.api.meta import Key
 from phalanx.client.client import Client
 from phalanx.clock import LoopClock
@@ -141,3 +141,25 @@ async def test_basic_workloads_decides_whether_plain_jobs_get_workloads(
         await wait_until(both_run)
         made = (await client.list(WORKLOAD)).items
         assert sorted(one["spec"]["controllerRef"]["name"] for one in made) == names
+
+
+@in_virtual_time
+async def test_stateful_set_runs_on_simulated_nodes_with_the_class_for_its_claims() -> None:
+    async with running_plane(DEFAULT_GATES) as client:
+        labels = {"app": "web"}
+        template = {
+            "metadata": {"labels": labels},
+            "spec": {"containers": [{"name": "main", "image": "web"}]},
+        }
+        spec = {"replicas": 3, "selector": {"matchLabels": labels}, "template": template}
+        meta = {"name": "web", "namespace": "default"}
+        await client.create(STATEFUL_SET, {"metadata": meta, "spec": spec})
+        await wait_until_placed(client, "web-0", "web-1", "web-2")
+
+        async def are_ready() -> bool:
+            found = await client.get(STATEFUL_SET, Key("default", "web"))
+            return bool(found["status"].get("readyReplicas") == 3)
+
+        await wait_until(are_ready)
+        (storage_class,) = (await client.list(STORAGE_CLASS)).items
+        assert storage_class["metadata"]["name"] == "simulated"

@@ -5,26 +5,14 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from phalanx import logs
 from phalanx.api.meta import Key
-
-
-@pytest.fixture(autouse=True)
-def _restore_logging() -> Iterator[None]:
-    """Undo `configure`, which is meant for a whole process."""
-    logger = logging.getLogger(logs.ROOT)
-    before = logger.handlers[:], logger.level, logger.propagate
-    yield
-    for handler in logger.handlers:
-        handler.close()
-    logger.handlers[:], logger.level, logger.propagate = before[0], before[1], before[2]
-    logger.setLevel(before[1])
-
 
 LOG = logs.component("tester")
 
@@ -144,12 +132,59 @@ def test_a_record_names_the_caller_and_has_the_fields(caplog: pytest.LogCaptureF
     assert record.__dict__["fields"] == {"pods": 3}
 
 
-def test_an_unconfigured_program_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    root, logger = logging.getLogger(), logging.getLogger(logs.ROOT)
-    before, root.handlers = root.handlers, []
-    try:
-        LOG.warning("message")
-    finally:
-        root.handlers = before
-    assert [type(handler) for handler in logger.handlers] == [logging.NullHandler]
-    assert capfd.readouterr().err == ""
+def test_an_unconfigured_program_prints_nothing() -> None:
+    program = "from phalanx import logs; logs.component('test').warning('message')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
+# ---- rotation ------------------------------------------------------------------------------------
+
+
+def write_lines(file: Path, writers: int, lines: int, max_bytes: int) -> None:
+    """Append lines through several handlers in turn, as several processes do."""
+    handlers = [
+        logs.SharedFileHandler(file, max_bytes=max_bytes, max_rotated=3) for _ in range(writers)
+    ]
+    for number in range(lines):
+        record = logging.makeLogRecord({"msg": f"line {number:04}", "levelno": logging.INFO})
+        handlers[number % writers].emit(record)
+    for handler in handlers:
+        handler.close()
+
+
+@pytest.mark.parametrize("writers", [1, 2, 5])
+def test_log_file_is_rotated_and_some_old_files_are_kept(tmp_path: Path, writers: int) -> None:
+    file = tmp_path / "log"
+    write_lines(file, writers, lines=100, max_bytes=200)
+    files = [tmp_path / name for name in ("log.3", "log.2", "log.1", "log")]
+    assert sorted(tmp_path.iterdir()) == sorted(files)
+    assert all(path.stat().st_size <= 200 + 10 for path in files)
+    kept = [line for path in files for line in path.read_text().splitlines()]
+    assert kept == [f"line {number:04}" for number in range(100 - len(kept), 100)]
+    assert len(kept) > 60
+
+
+def test_processes_that_share_a_log_file_lose_no_line_when_it_is_rotated(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib; from tests.test_logs import write_lines;"
+        "write_lines(pathlib.Path(sys.argv[1]), 1, 500, 4500)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "log")]
+    processes = [subprocess.Popen(command, cwd=Path(__file__).parents[1]) for _ in range(3)]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    files = [tmp_path / name for name in ("log", "log.1", "log.2", "log.3")]
+    assert sum(len(path.read_text().splitlines()) for path in files) == 1500
+    assert all(4500 <= path.stat().st_size <= 4600 for path in files[1:])
+
+
+def test_log_file_that_cannot_be_rotated_is_still_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, max_rotated: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(logs, "rotate_files", refuse)
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    write_lines(tmp_path / "log", 1, lines=50, max_bytes=100)
+    assert len((tmp_path / "log").read_text().splitlines()) == 50

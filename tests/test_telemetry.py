@@ -11,6 +11,7 @@ from phalanx.telemetry import (
     MetricSpec,
     StageMeter,
     exponential_buckets,
+    merge_pages,
 )
 
 REQUESTS = MetricSpec(Counter, "api_requests_total", "How often.", ("code", "by"))
@@ -113,3 +114,19 @@ def test_stages_are_rendered_with_seconds_and_counts() -> None:
 
 def test_exponential_buckets_grow_by_a_factor() -> None:
     assert exponential_buckets(0.5, 2, 4) == (0.5, 1, 2, 4)
+
+
+def test_merged_pages_have_one_header_for_each_metric() -> None:
+    pages = Metrics(), Metrics()
+    for number, metrics in enumerate(pages):
+        metrics.series(REQUESTS, "200", f"process-{number}").add()
+    pages[1].series(CAPACITY, "a").value = 3
+    assert merge_pages(*(page.render() for page in pages)).splitlines() == [
+        "# HELP api_requests_total How often.",
+        "# TYPE api_requests_total counter",
+        'api_requests_total{code="200",by="process-0"} 1',
+        'api_requests_total{code="200",by="process-1"} 1',
+        "# HELP capacity How much.",
+        "# TYPE capacity gauge",
+        'capacity{node="a"} 3',
+    ]

@@ -67,6 +67,13 @@ FACTS = {
 #: Optional numbers and booleans that are omitted when zero or false. `readOnly` of every volume
 #: source behaves alike.
 VANISHING = {
+    "apps.v1.StatefulSetSpec": ("minReadySeconds",),
+    "apps.v1.StatefulSetStatus": (
+        "currentReplicas",
+        "observedGeneration",
+        "readyReplicas",
+        "updatedReplicas",
+    ),
     "batch.v1.JobStatus": ("active", "failed", "succeeded"),
     "core.v1.Container": ("stdin", "stdinOnce", "tty"),
     "core.v1.ContainerPort": ("hostPort",),
@@ -102,6 +109,8 @@ MEANINGFUL_EMPTY = {
     "core.v1.PodResourceClaim": ("resourceClaimName", "resourceClaimTemplateName"),
     "core.v1.PodSchedulingGroup": ("podGroupName",),
     "core.v1.PodSpec": ("hostnameOverride", "runtimeClassName"),
+    "discovery.v1.Endpoint": ("hostname", "nodeName", "zone"),
+    "discovery.v1.EndpointPort": ("appProtocol", "name"),
     "scheduling.v1alpha3.CompositePodGroupSpec": ("parentCompositePodGroupName",),
     "scheduling.v1alpha3.PodGroupResourceClaim": ("resourceClaimName", "resourceClaimTemplateName"),
     "scheduling.v1alpha3.PodGroupSpec": ("parentCompositePodGroupName",),

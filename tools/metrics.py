@@ -11,10 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from phalanx.client import metrics as client
+from phalanx.cli.event_loop_watchdog import EVENT_LOOP_STALLS
+from phalanx.client.error_containment import RECONCILE_ERRORS
+from phalanx.client.informer import INFORMER_METRICS
+from phalanx.client.work_queue import QUEUE_METRICS
 from phalanx.controllers.jobs import metrics as jobs
 from phalanx.controllers.scheduling import metrics as scheduling
-from phalanx.server import request_metrics as server
+from phalanx.server.app import SERVER_METRICS
 from phalanx.telemetry import MetricSpec
 
 FILE = Path(__file__).parent.parent / "docs" / "metrics.md"
@@ -42,11 +45,15 @@ Metrics of pods count pods with and without a group. The label `queue`:
 | queue | entities |
 | --- | --- |
 | `active` | are attempted next |
-| `unschedulable` | were refused; retried after an event that may help, or a back-off |
+| `unschedulable` | were refused; attempted again after a change that may help, or a back-off |
 | `backoff` | could not be bound, or were refused because of an error |
 | `gated` | have a scheduling gate, or too few members |
 | `incomplete` | lack their PodGroup or a parent, or belong to an invalid tree |
 | `pending` | are pods that were created during an attempt of their group |
+
+A change wakes the first of the entities that ask one question ([waking](scheduling.md#waking)), so
+`scheduler_queue_incoming_entities_total` counts attempts, not waiting entities. Its event is
+`EqualEntityScheduled` if the entity before it was placed.
 
 An entity that is being attempted is in no queue.
 
@@ -61,7 +68,7 @@ SECTIONS: Sequence[tuple[str, str, Sequence[MetricSpec[Any]]]] = (
     (
         "API server",
         "Requests for resources; health, discovery and `/metrics` itself are not counted.",
-        server.SERVER_METRICS,
+        SERVER_METRICS,
     ),
     (
         "Job controller",
@@ -70,8 +77,14 @@ SECTIONS: Sequence[tuple[str, str, Sequence[MetricSpec[Any]]]] = (
     ),
     (
         "Controllers and informers",
-        "`name` is the function that processes the queue, or the content of the queue.",
-        client.METRICS,
+        "`name` is the function that processes the queue, or the content of the queue; `controller`"
+        " is that name too, or the component.",
+        (*QUEUE_METRICS, *INFORMER_METRICS, RECONCILE_ERRORS),
+    ),
+    (
+        "Processes",
+        "`process` is `server` and `components` for `phalanx up`, or the name of the command.",
+        (EVENT_LOOP_STALLS,),
     ),
 )
 

@@ -68,8 +68,8 @@ MUTANTS = (
     Mutant(
         "resources are not checked at the commit of a bind",
         "server/binding.py",
-        "if short := _reserve(free, allocation.amounts):",
-        'if (short := _reserve(free, allocation.amounts)) and short == "":',
+        "if short := _reserve(free, requests):",
+        'if (short := _reserve(free, requests)) and short == "":',
     ),
     Mutant(
         "node scores are not recomputed after a taint",
@@ -86,14 +86,14 @@ MUTANTS = (
     Mutant(
         "a pod whose bind failed stays assumed",
         "scheduler/queue/scheduler_state.py",
-        "events = self.cache.forget(failed)",
-        "events = ()",
+        "[*self.cache.forget(failed), *self.cache.devices.forget(failed)]",
+        "[]",
     ),
     Mutant(
         "an event that cures a rejection is lost during the attempt",
         "scheduler/queue/scheduling_queue.py",
-        "if entry.missed_events & wakes_on:",
-        "if False:",
+        "elif sum(map(condition.count_cured, entry.missed_changes)) >= entry.lacking:",
+        "elif False:",
         (
             "tests/scheduler/queue/test_queue_attempts.py",
             "tests/scheduler/queue/test_queue_model.py",
@@ -102,8 +102,22 @@ MUTANTS = (
     Mutant(
         "freed resources wake no entity",
         "scheduler/cluster/cache.py",
-        "gone = (ClusterEvent.POD_GONE,) if (moved and before) or is_released else ()",
-        "gone = ()",
+        "assigned, left = after or new_nomination, before if moved else None",
+        "assigned, left = after or new_nomination, None",
+    ),
+    Mutant(
+        "a wake-up is missed: of the members that a gang lacks the last one to fit is not counted",
+        "scheduler/queue/waiting_entities.py",
+        "if question.lacking <= 0:",
+        "if question.lacking < 0:",
+        ("tests/scheduler/queue/test_quiet_queue.py",),
+    ),
+    Mutant(
+        "a wake-up is missed: a question is not passed on when its first gang is placed",
+        "scheduler/queue/scheduling_queue.py",
+        "        entry.failures, entry.outcome = 0, None\n        self._end_question(entry, now)\n",
+        "        entry.failures, entry.outcome = 0, None\n",
+        ("tests/scheduler/queue/test_quiet_queue.py",),
     ),
     Mutant(
         "members that a simulation placed do not count for later members",
@@ -152,7 +166,7 @@ MUTANTS = (
     ),
     Mutant(
         "a terminating pod still counts as a live member",
-        "scheduler/cluster/cache.py",
+        "scheduler/cluster/pod_state.py",
         "return None if self.terminating or self.evicting else self.group",
         "return self.group",
     ),
@@ -183,9 +197,9 @@ MUTANTS = (
     ),
     Mutant(
         "a nominated node is given to an entity of the same priority",
-        "scheduler/cycle.py",
-        "if nomination.priority >= entity.priority and key not in own",
-        "if nomination.priority > entity.priority and key not in own",
+        "scheduler/cluster/hypothetical.py",
+        "if nomination.priority >= priority and key not in own",
+        "if nomination.priority > priority and key not in own",
     ),
     Mutant(
         "a tree is placed with one group too few",
@@ -194,10 +208,20 @@ MUTANTS = (
         "return self.scheduled + 1 >= self.entity.quorum",
     ),
     Mutant(
+        "a tree child dropped: the search of a tree forgets its last group",
+        "scheduler/search/tree_search.py",
+        "children = [build_scope(child, snapshot) for child in entity.children]",
+        "children = [build_scope(child, snapshot) for child in entity.children[:-1]]",
+        (
+            "tests/scheduler/search/test_tree_search.py",
+            "tests/scheduler/test_group_tree_placement.py",
+        ),
+    ),
+    Mutant(
         "a preemptor evicts more pods while its victims terminate",
         "scheduler/preemption/evaluator.py",
-        "    if terminating:\n        result",
-        "    if False:\n        result",
+        "        if result is not None:\n            return _wait_for_victims",
+        "        if False:\n            return _wait_for_victims",
     ),
     Mutant(
         "the Workload of an earlier Job of the same name is used",
@@ -258,7 +282,7 @@ MUTANTS = (
     ),
     Mutant(
         "a finalizer is removed because of a stale cache",
-        "controllers/pod_groups/protection.py",
+        "controllers/pod_groups.py",
         "if plan.actions and is_terminating and await self._has_members(key):",
         "if False:",
         ("tests/controllers/pod_groups/test_protection.py",),
@@ -266,31 +290,45 @@ MUTANTS = (
     Mutant(
         "an owner counts as absent if a stale cache lacks it",
         "controllers/garbage_collector.py",
-        "known = self._ownership.cached_meta(owner) or await self._read_owner(owner)",
-        "known = self._ownership.cached_meta(owner)",
+        "state = await self._read_owner_state(owner)",
+        "state = OwnerState.ABSENT",
         ("tests/controllers/test_garbage_collector_lag.py",),
     ),
     Mutant(
         "an owner is mistaken for a later object of the same name",
         "controllers/garbage_collector.py",
-        "return found.metadata if found.metadata.uid == owner.uid else None",
-        "return found.metadata",
+        "if meta.uid != owner.uid:",
+        "if not meta.uid:",
         (
             "tests/controllers/test_garbage_collector_owners.py",
             "tests/controllers/test_fault_trials.py",
         ),
     ),
     Mutant(
+        "an owner of a kind that is not served counts as absent",
+        "controllers/garbage_collector.py",
+        "if not error.name:",
+        "if False:",
+        ("tests/controllers/test_garbage_collector_custom_kinds.py",),
+    ),
+    Mutant(
+        "children of a hidden kind are deleted with it",
+        "controllers/resource_monitors.py",
+        "is_deleted = self._is_defined.get(monitor.kind.resource) is False",
+        "is_deleted = True",
+        ("tests/controllers/test_garbage_collector_custom_kinds.py",),
+    ),
+    Mutant(
         "a composite group is removed although a stale cache lacks its children",
-        "controllers/pod_groups/composite_groups.py",
+        "controllers/pod_groups.py",
         "if composite is None or not _is_terminating(composite):",
         "if True:",
         ("tests/controllers/pod_groups/test_composite_groups.py",),
     ),
     Mutant(
         "a group is created for a replica that has finished",
-        "controllers/pod_groups/replica_groups.py",
-        "if not await self._is_active(pod):",
+        "controllers/pod_groups.py",
+        "if not _is_same_active_pod(live, pod):",
         "if False:",
         ("tests/controllers/pod_groups/test_replica_groups.py",),
     ),
@@ -307,6 +345,37 @@ MUTANTS = (
         "managers = (OWN_JOB_CONTROLLER,) if context.is_foreign else MANAGED_BY_NAMES",
         "managers = MANAGED_BY_NAMES",
         ("tests/controllers/test_controller_manager.py",),
+    ),
+    Mutant(
+        "budget ignored: victims beyond disruption budgets cost nothing",
+        "scheduler/preemption/eviction_units.py",
+        "violations=self.violations(chosen),",
+        "violations=0,",
+        (
+            "tests/scheduler/preemption/test_evaluator.py",
+            "tests/scheduler/preemption/test_victim_optimality.py",
+        ),
+    ),
+    Mutant(
+        "nomination kept: a gang that became incomplete keeps its nominated nodes",
+        "scheduler/queue/scheduler_state.py",
+        "if pods := self.queue.take_held_back():",
+        "if (pods := self.queue.take_held_back()) and False:",
+        ("tests/scheduler/preemption/test_needless_evictions.py",),
+    ),
+    Mutant(
+        "a backfilled entity delays the reserved one",
+        "scheduler/reservation/tracker.py",
+        "one.expected_start is None or one.expected_start < end",
+        "one.expected_start is None or one.expected_start + 600 < end",
+        ("tests/scheduler/reservation/test_reservation.py",),
+    ),
+    Mutant(
+        "the reservation of an entity that is gone is kept",
+        "scheduler/reservation/tracker.py",
+        "        self.current = tuple(found)\n",
+        "        self.current = tuple(dict.fromkeys((*found, *before)))\n",
+        ("tests/scheduler/reservation/test_reservation.py",),
     ),
 )
 

@@ -47,7 +47,7 @@ class Recording:
     cases: tuple[str, ...]
 
     @property
-    def lane(self) -> str:
+    def plane_type(self) -> str:
         """The kind of control plane that it needs."""
         return "api" if self.name.startswith("api/") else "scenarios"
 
@@ -95,7 +95,7 @@ class Replayer:
                     plane.stop()
                     plane = None
                 if plane is None:
-                    plane = self._plane(recording.lane)
+                    plane = self._plane(recording.plane_type)
                     plane.start()
                 done.append(self.replay(recording, plane))
         finally:
@@ -103,9 +103,9 @@ class Replayer:
                 plane.stop()
         return done
 
-    def _plane(self, lane: str) -> ControlPlane:
+    def _plane(self, plane_type: str) -> ControlPlane:
         """Return a control plane, not started, with some components as processes of their own."""
-        without = WITHOUT[lane]
+        without = WITHOUT[plane_type]
         beside = [part for part in self._beside if part not in without]
         return SplitControlPlane(beside, *BARE, ",".join((*without, *beside)))
 
@@ -174,17 +174,17 @@ def _read(folder: Path, name: str) -> Recording:
 
 def replay_all(recordings: Iterable[Recording], replayer: Replayer, servers: int) -> list[Replayed]:
     """Replay concurrently: the API on one control plane, scenarios on several."""
-    lanes: dict[str, Queue] = {}
+    queues: dict[str, Queue] = {}
     for recording in recordings:
-        lanes.setdefault(recording.lane, queue.SimpleQueue()).put(recording)
-    queues = [lane for name, lane in lanes.items() for _ in range(1 if name == "api" else servers)]
-    with ThreadPoolExecutor(len(queues) or 1) as pool:
-        workers = [pool.submit(replayer.drain, lane) for lane in queues]
+        queues.setdefault(recording.plane_type, queue.SimpleQueue()).put(recording)
+    shares = [one for name, one in queues.items() for _ in range(1 if name == "api" else servers)]
+    with ThreadPoolExecutor(len(shares) or 1) as pool:
+        workers = [pool.submit(replayer.drain, one) for one in shares]
         try:
             return [replayed for worker in workers for replayed in worker.result()]
         except BaseException:
-            for lane in lanes.values():  # leave nothing for the other workers to start
-                list(_drain_queue(lane))
+            for one in queues.values():  # leave nothing for the other workers to start
+                list(_drain_queue(one))
             raise
 
 

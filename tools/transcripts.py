@@ -1,9 +1,10 @@
 """Executes the shell blocks of documents and compares their output with the documents.
 
 `python -m tools.transcripts FILE…` runs every ```sh block of a document in one shell, in order,
-with its own home directory. The output (stdout) of a block must equal the ```text block that
-follows it, except for times, ports and generated names. `--update` writes the output into the
-document. Blocks of other languages are not executed.
+with its own home directory and a copy of the examples whose workers use free ports. The output
+(stdout) of a block must equal the ```text block that follows it, except for times, ports and
+generated names. `--update` writes the output into the document. Blocks of other languages are not
+executed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +28,9 @@ _BLOCK = re.compile(
     r"^```sh\n(?P<lines>.*?)^```\n(?:\n*^```text\n(?P<shown>.*?)^```\n)?", re.MULTILINE | re.DOTALL
 )
 _END = "\x1e"
+#: The ports of workers in the examples, which other processes may be using.
+_WORKER_PORT = re.compile(r'(?<=MASTER_PORT, value: ")\d+')
+_EXAMPLE = re.compile(r"(?<![\w/])examples/")
 #: Patterns that vary between runs, and their placeholders.
 _VARYING = (
     (re.compile(r"\b\d+(\.\d+)?( ?)(ms|s|m)\b"), "0s"),
@@ -54,7 +60,10 @@ def find_blocks(text: str) -> Iterator[Block]:
 def run(found: Sequence[Block], home: Path) -> list[str]:
     """Run the blocks in one shell; return the output of each. The first failure ends the run."""
     script = "".join(f"{block.lines}\nprintf '{_END}'\n" for block in found)
-    down = "trap 'phalanx down >/dev/null 2>&1' EXIT\n"
+    script = _EXAMPLE.sub(f"{copy_examples(home / 'examples')}/", script)
+    clusters = "default tutorial"
+    stop = f"for name in {clusters}; do phalanx down $name || true; done"
+    down = f"trap '{stop} >/dev/null 2>&1' EXIT\n"
     done = subprocess.run(
         ["bash", "-e", "-c", down + script],
         cwd=ROOT, env=environment(home), capture_output=True, text=True, timeout=COMMAND_TIMEOUT,
@@ -64,6 +73,20 @@ def run(found: Sequence[Block], home: Path) -> list[str]:
     if done.returncode:
         raise SystemExit(f"exit code {done.returncode} after:\n{printed[-1]}{done.stderr}")
     return printed[:-1]
+
+
+def copy_examples(folder: Path) -> Path:
+    """Copy the examples to a new directory, with free ports for their workers."""
+    shutil.copytree(ROOT / "examples", folder)
+    ports: dict[str, str] = {}
+    for file in folder.glob("**/*.yaml"):
+        text = file.read_text()
+        for port in _WORKER_PORT.findall(text):
+            if port not in ports:
+                with socket.create_server(("127.0.0.1", 0)) as free:
+                    ports[port] = str(free.getsockname()[1])
+        file.write_text(_WORKER_PORT.sub(lambda match: ports[match[0]], text))
+    return folder
 
 
 def environment(home: Path) -> dict[str, str]:

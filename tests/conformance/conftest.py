@@ -12,7 +12,7 @@ import pytest
 from kubernetes import client
 
 from tests.cli.commands import Kubectl
-from tests.conformance.official_client import connected
+from tests.conformance.official_client import ROOT_CA, connected, watched
 from tools.control_plane import ControlPlane
 
 NUMBERS = itertools.count()
@@ -35,9 +35,11 @@ def api(plane: ControlPlane) -> Iterator[client.ApiClient]:
 
 @pytest.fixture
 def namespace(api: client.ApiClient) -> Iterator[str]:
-    """The name of a new namespace."""
+    """The name of a new namespace with its root certificate."""
     core, name = client.CoreV1Api(api), f"conformance-{os.getpid()}-{next(NUMBERS)}"
     core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=name)))
+    selector = f"metadata.name={ROOT_CA}"
+    assert watched(core.list_namespaced_config_map, name, first=1, field_selector=selector)
     yield name
     core.delete_namespace(name)
 

@@ -26,6 +26,11 @@ def config_map(name: str, **data: str) -> client.V1ConfigMap:
     return client.V1ConfigMap(metadata=client.V1ObjectMeta(name=name), data=data)
 
 
+#: The ConfigMap that a controller creates in every namespace, and the selector of all others.
+ROOT_CA = "kube-root-ca.crt"
+NOT_ROOT_CA = f"metadata.name!={ROOT_CA}"
+
+
 def version(model: Any) -> str:
     """The resourceVersion of an object or a list."""
     return str(model.metadata.resource_version)

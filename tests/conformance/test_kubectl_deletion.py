@@ -13,10 +13,12 @@ from phalanx.api.wire import Object
 from tests.builders import pod
 from tests.cli.commands import COMMAND_TIMEOUT, Kubectl
 from tests.conformance.manifests import IMAGE, config_map, here, job
+from tests.conformance.official_client import NOT_ROOT_CA, ROOT_CA
 
 
 def names(kubectl: Kubectl, *kinds: str) -> list[str]:
-    return kubectl("get", ",".join(kinds), "-o", "name").split()
+    others = f"--field-selector={NOT_ROOT_CA}"
+    return kubectl("get", ",".join(kinds), others, "-o", "name").split()
 
 
 def create_running_pod(kubectl: Kubectl, name: str, **labels: str) -> str:
@@ -144,7 +146,8 @@ def test_delete_accepts_labels_files_and_all(kubectl: Kubectl) -> None:
     again = kubectl.run("delete", "-f", "-", text=manifest)
     assert (again.returncode, "NotFound" in again.stderr) == (1, True)
     assert kubectl("delete", "-f", "-", "--ignore-not-found", text=manifest) == ""
-    assert kubectl("delete", "cm", "--all") == 'configmap "d" deleted\n'
+    deleted = kubectl("delete", "cm", "--all").splitlines()
+    assert deleted == ['configmap "d" deleted', f'configmap "{ROOT_CA}" deleted']
 
 
 def test_a_system_namespace_cannot_be_deleted(kubectl: Kubectl) -> None:
@@ -191,6 +194,23 @@ def test_a_drained_node_has_no_pods_left(kubectl: Kubectl) -> None:
     assert names(kubectl, "pods") == []
 
 
+def test_a_disruption_budget_blocks_an_eviction(kubectl: Kubectl) -> None:
+    create_running_pod(kubectl, "a", app="x")
+    kubectl("create", "poddisruptionbudget", "b", "--selector=app=x", "--min-available=1")
+    kubectl("wait", "--for=jsonpath={.status.observedGeneration}=1", "pdb/b", "--timeout=10s")
+    path = f"/api/v1/namespaces/{kubectl.namespace}/pods/a/eviction"
+    eviction = '{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}}'
+    done = kubectl.run("create", "--raw", path, "-f", "-", text=eviction)
+    assert done.returncode == 1
+    assert "would violate the pod's disruption budget" in done.stderr
+    assert names(kubectl, "pods") == ["pod/a"]
+    kubectl("patch", "pdb/b", "--type=merge", "-p", '{"spec":{"minAvailable":0}}')
+    kubectl("wait", "--for=jsonpath={.status.disruptionsAllowed}=1", "pdb/b", "--timeout=10s")
+    kubectl("create", "--raw", path, "-f", "-", text=eviction)
+    kubectl("wait", "--for=delete", "pod/a", "--timeout=10s")
+
+
+@pytest.mark.slow  # kubectl tries a refused eviction again after five seconds.
 @pytest.mark.usefixtures("uncordoned_nodes")
 def test_a_disruption_budget_blocks_a_drain(kubectl: Kubectl) -> None:
     node = create_running_pod(kubectl, "a", app="x")

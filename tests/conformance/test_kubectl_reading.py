@@ -16,6 +16,10 @@ from phalanx.api.wire import Object
 from tests.builders import pod
 from tests.cli.commands import COMMAND_TIMEOUT, Kubectl, rows
 from tests.conformance.manifests import config_map, here
+from tests.conformance.official_client import NOT_ROOT_CA, ROOT_CA
+
+#: Selects all objects but the root certificate of the namespace.
+OTHERS = f"--field-selector={NOT_ROOT_CA}"
 
 # ---- objects and lists ---------------------------------------------------------------------------
 
@@ -32,7 +36,7 @@ from tests.conformance.manifests import config_map, here
 )
 def test_a_list_is_shown_in_the_requested_format(kubectl: Kubectl, form: str, output: str) -> None:
     kubectl.apply(config_map("b", size="2"), config_map("a", size="1"))
-    assert kubectl("get", "configmaps", "-o", form) == output
+    assert kubectl("get", "configmaps", OTHERS, "-o", form) == output
 
 
 def test_an_object_is_the_same_in_yaml_and_in_json(kubectl: Kubectl) -> None:
@@ -79,9 +83,9 @@ def test_a_wide_table_has_the_columns_of_kubernetes(
 def test_a_list_is_sorted_by_any_field(kubectl: Kubectl) -> None:
     ranks = {"a": "3", "b": "1", "c": "2"}
     kubectl.apply(*(config_map(name, {"rank": rank}) for name, rank in ranks.items()))
-    table = kubectl("get", "cm", "--sort-by=.metadata.labels.rank", "-L", "rank")
+    table = kubectl("get", "cm", OTHERS, "--sort-by=.metadata.labels.rank", "-L", "rank")
     assert [(row[0], row[3]) for row in rows(table)] == [("b", "1"), ("c", "2"), ("a", "3")]
-    backwards = kubectl("get", "cm", "--sort-by={.metadata.labels.rank}", "-o", "name")
+    backwards = kubectl("get", "cm", OTHERS, "--sort-by={.metadata.labels.rank}", "-o", "name")
     assert backwards.split() == ["configmap/b", "configmap/c", "configmap/a"]
 
 
@@ -156,7 +160,8 @@ def start_watch(kubectl: Kubectl, *args: str) -> Iterator[Iterator[str]]:
 def test_a_watch_shows_the_type_of_each_event(kubectl: Kubectl) -> None:
     kubectl.apply(config_map("a"))
     form = 'jsonpath={.type} {.object.metadata.name}{"\\n"}'
-    with start_watch(kubectl, "get", "cm", "--output-watch-events", "-o", form) as lines:
+    options = ("--output-watch-events", "-o", form)
+    with start_watch(kubectl, "get", "cm", OTHERS, *options) as lines:
         assert next(lines) == "ADDED a\n"
         kubectl("label", "cm/a", "x=y")
         kubectl("create", "cm", "b")
@@ -239,7 +244,7 @@ def test_the_api_resources_are_listed(kubectl: Kubectl) -> None:
     assert {"nodes", "namespaces", "priorityclasses.scheduling.k8s.io"} <= set(cluster)
     assert "pods" not in cluster
     every = set(kubectl("get", "all,configmaps", "-o", "name").split())
-    assert every == set()
+    assert every == {f"configmap/{ROOT_CA}"}
     versions = kubectl("api-versions").split()
     assert {"v1", "batch/v1", "coordination.k8s.io/v1", "scheduling.k8s.io/v1beta1"} <= set(
         versions
@@ -286,4 +291,4 @@ def test_an_impersonated_user_has_only_its_own_permissions(kubectl: Kubectl) -> 
     refused = kubectl.run("create", "cm", "a", *impersonation)
     assert refused.returncode == 1
     assert 'User "joe" cannot create resource "configmaps"' in refused.stderr
-    assert kubectl("get", "cm", "-o", "name") == ""
+    assert kubectl("get", "cm", OTHERS, "-o", "name") == ""

@@ -13,7 +13,15 @@ from kubernetes.client import ApiException
 from kubernetes.dynamic.resource import Resource
 
 from tests.conformance.compacting_server import CompactingServer
-from tests.conformance.official_client import config_map, connected, discovered, version, watched
+from tests.conformance.official_client import (
+    NOT_ROOT_CA,
+    ROOT_CA,
+    config_map,
+    connected,
+    discovered,
+    version,
+    watched,
+)
 
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
@@ -114,10 +122,10 @@ def test_a_list_is_read_whole_or_in_pages_of_one_revision(
     second = lists(namespace, limit=2, _continue=meta(first)._continue)
     third = lists(namespace, limit=2, _continue=meta(second)._continue)
     pages = (first, second, third)
-    assert [names(page) for page in pages] == [["a", "b"], ["c", "d"], ["e"]]
+    assert [names(page) for page in pages] == [["a", "b"], ["c", "d"], ["e", ROOT_CA]]
     assert len({version(page) for page in pages}) == 1
-    assert meta(first).remaining_item_count == 3
-    assert names(lists(namespace)) == ["a", "b", "c", "d"]
+    assert meta(first).remaining_item_count == 4
+    assert names(lists(namespace)) == ["a", "b", "c", "d", ROOT_CA]
 
 
 def test_the_second_of_two_writers_of_one_version_gets_a_conflict(
@@ -168,7 +176,8 @@ def test_a_delete_with_a_uid_spares_a_recreated_object(
     assert refusal(refused.value) == (409, "Conflict")
     core.create_namespaced_config_map(namespace, config_map("b"))
     core.delete_collection_namespaced_config_map(namespace)
-    assert core.list_namespaced_config_map(namespace).items == []
+    # The controller of the root certificate creates its ConfigMap again.
+    assert core.list_namespaced_config_map(namespace, field_selector=NOT_ROOT_CA).items == []
     with pytest.raises(ApiException) as gone:
         core.read_namespaced_config_map("a", namespace)
     assert refusal(gone.value) == (404, "NotFound")
@@ -229,7 +238,8 @@ def test_a_watch_without_a_revision_begins_with_the_current_objects(
 
 
 def test_a_watch_ends_when_its_time_is_over(core: client.CoreV1Api, namespace: str) -> None:
-    assert watched(core.list_namespaced_config_map, namespace, seconds=1) == []
+    lists, others = core.list_namespaced_config_map, NOT_ROOT_CA
+    assert watched(lists, namespace, seconds=1, field_selector=others) == []
 
 
 @pytest.fixture

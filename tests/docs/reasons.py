@@ -17,7 +17,9 @@ CALLS = {
     "fallback_event": 0,
     "rejected_status": 0,
     "ConditionUpdate": 1,
+    "GroupCondition": 1,
     "JobOutcome": 1,
+    "_predicate": 0,
     "_reject": 1,
     "_record_exit": 2,
     "ObjectEvent": 2,
@@ -25,9 +27,15 @@ CALLS = {
     "EntityRejection": 0,
     "Waiting": 1,
     "Impossible": 1,
+    "BindingNotice": 0,
+    "_provisioning_event": 1,
+    "_set_event": 0,
 }
 #: Reasons that are constants of a module: module and names.
 CONSTANTS = {
+    "api/batch.py": ("QUOTA_EXCEEDED",),
+    "api/scheduling.py": ("REPLACEMENT_UNSCHEDULABLE",),
+    "server/eviction.py": ("_EVICTION_REASON",),
     "scheduler/decision.py": ("UNSCHEDULABLE", "SCHEDULER_ERROR", "UNDECIDED"),
     "scheduler/diagnosis/diagnosis.py": ("NOT_READY",),
     "scheduler/diagnosis/what_if.py": ("FITS", "NEVER", "PREEMPTS"),
@@ -42,7 +50,10 @@ CONSTANTS = {
 #: The values of placeholders in reasons that are f-strings.
 PARTS = ("Workload", "PodGroup")
 #: Reasons that come from tables or pairs and that no call contains.
-OTHERS = {"GroupsLost", "GroupsBack", "JobSuspended", "JobResumed", "MinCountSatisfied"}
+OTHERS = {
+    "GroupsLost", "GroupsBack", "JobSuspended", "JobResumed", "MinCountSatisfied",
+    "OutOfcpu", "OutOfmemory", "OutOfpods",
+}  # fmt: skip
 
 
 def reasons() -> set[str]:

@@ -39,16 +39,16 @@ def outcome(objects: ObjectsByKind, created: Collection[str]) -> Object:
         "groups": _groups(pods, objects["Node"]),
         "gone": _deleted_pods(created, pods),
         "conditions": {
-            f"{kind}/{_without_hash(_name(group))}": _conditions(
+            f"{kind}/{without_hash(_name(group))}": find_conditions(
                 group, ("PodGroupInitiallyScheduled",)
             )
             for kind in GROUP_KINDS
             for group in objects[kind]
         },
-        "jobs": {_without_hash(_name(job)): _job(job) for job in objects["Job"]},
-        "workloads": {_without_hash(_name(obj)): obj["spec"] for obj in objects["Workload"]},
+        "jobs": {without_hash(_name(job)): _job(job) for job in objects["Job"]},
+        "workloads": {without_hash(_name(obj)): obj["spec"] for obj in objects["Workload"]},
         "podgroups": {
-            _without_hash(_name(obj)): _spec_without_hashes(obj, objects)
+            without_hash(_name(obj)): _spec_without_hashes(obj, objects)
             for obj in objects["PodGroup"]
         },
         "facts": {**_facts(objects), **_pod_facts(pods)},
@@ -72,14 +72,22 @@ def unplaced_reason(pod: Object) -> str | None:
 def outcome_differences(case: Object, got: Object) -> list[str]:
     """Return the differences to the recorded outcome, or to the better one that the case wants."""
     want, alternatives = expected_outcome(case), case.get("also", {})
+    exact = look_parts(case)
     return [
         f"{part} {key}: wanted {json.dumps(expected)}, got {json.dumps(actual)}"
-        for part in COMPARED
+        for part in (*COMPARED, *exact)
         if part in want
         for key, expected, actual in _pairs(want[part], got[part])
-        if not _matches(expected, actual)
+        if not (expected == actual if part in exact else _matches(expected, actual))
         and alternatives.get(part, {}).get(key, expected) != actual
     ]
+
+
+def look_parts(case: Object) -> list[str]:
+    """Return the names of the further parts that a case looks at; they are compared exactly."""
+    look = case.get("look", ())
+    named = [part for part in look if isinstance(part, str)]
+    return [*named, "objects"] if len(named) < len(look) else named
 
 
 def expected_outcome(case: Object) -> Object:
@@ -108,7 +116,7 @@ def _groups(pods: list[Object], nodes: list[Object]) -> Object:
     members: dict[str, list[Object]] = {}
     for pod in pods:
         members.setdefault(group_name(pod), []).append(pod)
-    return {_without_hash(name): _group(members[name], labels) for name in sorted(members)}
+    return {without_hash(name): _group(members[name], labels) for name in sorted(members)}
 
 
 def _group(pods: list[Object], labels: Mapping[str, Mapping[str, str]]) -> Object:
@@ -133,7 +141,7 @@ def _deleted_pods(created: Collection[str], pods: list[Object]) -> dict[str, int
     return dict(sorted(Counter(re.sub(r"-\d+$", "", name) for name in gone).items()))
 
 
-def _conditions(obj: Object, kinds: Collection[str] = ()) -> list[list[str]]:
+def find_conditions(obj: Object, kinds: Collection[str] = ()) -> list[list[str]]:
     """Return the conditions of an object, filtered by type if types are given."""
     return sorted(
         [found["type"], found["status"], found.get("reason", "")]
@@ -147,7 +155,7 @@ def _job(job: Object) -> Object:
     return {
         **{name: status.get(name, 0) for name in ("active", "succeeded", "failed")},
         **{name: status[name] for name in ("completedIndexes", "failedIndexes") if name in status},
-        "conditions": _conditions(job),
+        "conditions": find_conditions(job),
     }
 
 
@@ -158,13 +166,13 @@ def _facts(objects: ObjectsByKind) -> Object:
         for obj in objects[kind]:
             meta = obj["metadata"]
             fact: Object = {
-                "owners": _owners(obj),
+                "owners": find_owners(obj),
                 "finalizers": sorted(meta.get("finalizers", ())),
             }
             if meta.get("deletionTimestamp"):
                 fact["deleting"] = True
             if kind != "Job" or fact != {"owners": [], "finalizers": []}:
-                facts[f"{kind}/{_without_hash(meta['name'])}"] = fact
+                facts[f"{kind}/{without_hash(meta['name'])}"] = fact
     return facts
 
 
@@ -172,7 +180,7 @@ def _pod_facts(pods: list[Object]) -> Object:
     """Return owners, finalizers and phases of pods, counted by owner."""
     by_owners: dict[str, list[Object]] = {}
     for pod in pods:
-        meta, owners = pod["metadata"], _owners(pod)
+        meta, owners = pod["metadata"], find_owners(pod)
         if owners or meta.get("finalizers") or meta.get("deletionTimestamp"):
             key = f"pods of {', '.join(owners)}" if owners else UNOWNED_PODS
             by_owners.setdefault(key, []).append(pod)
@@ -188,13 +196,14 @@ def _count_pods(pods: list[Object]) -> Object:
             Counter(name for meta in metadata for name in meta.get("finalizers", ()))
         ),
         "phases": dict(Counter(pod["status"].get("phase", "") for pod in pods)),
-        "groups": dict(Counter(_without_hash(group_name(pod)) for pod in pods)),
+        "groups": dict(Counter(without_hash(group_name(pod)) for pod in pods)),
     }
 
 
-def _owners(obj: Object) -> list[str]:
+def find_owners(obj: Object) -> list[str]:
+    """Return the owners of an object as text."""
     return sorted(
-        f"{owner['kind']} {_without_hash(owner['name'])}"
+        f"{owner['kind']} {without_hash(owner['name'])}"
         + (", controller" if owner.get("controller") else "")
         + (", blocking" if owner.get("blockOwnerDeletion") else "")
         for owner in obj["metadata"].get("ownerReferences", ())
@@ -209,7 +218,7 @@ def _spec_without_hashes(group: Object, objects: ObjectsByKind) -> Any:
             return {key: replace_names(item) for key, item in value.items()}
         if isinstance(value, list):
             return [replace_names(item) for item in value]
-        return _without_hash(value) if value in generated else value
+        return without_hash(value) if value in generated else value
 
     return replace_names(group["spec"])
 
@@ -222,5 +231,6 @@ def _name(obj: Object) -> str:
     return str(obj["metadata"]["name"])
 
 
-def _without_hash(name: str) -> str:
+def without_hash(name: str) -> str:
+    """Return a name with its generated parts replaced."""
     return _HASH.sub("-HASH", _TIME.sub("-TIME", name))

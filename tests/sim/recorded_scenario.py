@@ -2,10 +2,11 @@
 
     create   creates objects, possibly in copies; a new node is reported ready, as by its kubelet
     delete   deletes the object at a path
-    patch    merge-patches the object at a path
+    patch    patches the object at a path
     finish   terminates running pods, as a kubelet would
     until    waits for a state, or for a time limit
     settle   waits until nothing has changed for some seconds
+    provision, refuse   create the volume of a claim on its selected node, or remove that node
 
 It uses only requests that a user can send. `outcome` returns the resulting state.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,17 +25,31 @@ import orjson
 from phalanx.api.core import Pod
 from phalanx.api.kinds import (
     COMPOSITE_POD_GROUP,
+    CONTROLLER_REVISION,
     CRON_JOB,
+    CSI_DRIVER,
+    CSI_NODE,
+    CSI_STORAGE_CAPACITY,
+    DEVICE_CLASS,
+    DEVICE_TAINT_RULE,
     EVENT,
     JOB,
     NODE,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
     POD,
     POD_DISRUPTION_BUDGET,
     POD_GROUP,
     PRIORITY_CLASS,
+    RESOURCE_CLAIM,
+    RESOURCE_CLAIM_TEMPLATE,
+    RESOURCE_SLICE,
+    STATEFUL_SET,
+    STORAGE_CLASS,
     WORKLOAD,
 )
-from phalanx.api.meta import Key, timestamp
+from phalanx.api.meta import Key, find_condition, timestamp
+from phalanx.api.storage import PROVISIONED_BY, SELECTED_NODE
 from phalanx.api.wire import JSON, MERGE_PATCH, STRATEGIC_PATCH, Object, Reply, Request
 from phalanx.clock import LoopClock
 from phalanx.components import ComponentConfig
@@ -55,16 +70,20 @@ from tests.sim.recorded_outcome import (
     INTERMEDIATE_PARTS,
     expected_outcome,
     group_name,
+    look_parts,
     outcome,
     outcome_differences,
     unplaced_reason,
 )
+from tests.sim.recorded_parts import PARTS, field_at, is_pod_ready
 
 KINDS = {
     kind.name: kind
     for kind in (
         NODE, POD, PRIORITY_CLASS, POD_GROUP, WORKLOAD, COMPOSITE_POD_GROUP, JOB, CRON_JOB,
-        POD_DISRUPTION_BUDGET, EVENT,
+        POD_DISRUPTION_BUDGET, EVENT, STORAGE_CLASS, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM,
+        CSI_DRIVER, CSI_NODE, CSI_STORAGE_CAPACITY, STATEFUL_SET, CONTROLLER_REVISION,
+        DEVICE_CLASS, DEVICE_TAINT_RULE, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, RESOURCE_SLICE,
     )
 }  # fmt: skip
 #: Seconds that a kubelet takes to react.
@@ -78,14 +97,15 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 
 async def run_recorded_scenario(case: Object) -> list[str]:
     """Run the steps of a recorded scenario; return the differences to its recorded outcome."""
-    async with _running_scenario() as scenario:
+    async with _running_scenario(case.get("look", ())) as scenario:
         then = []
+        recorded = (*INTERMEDIATE_PARTS, *look_parts(case))
         for number, step in enumerate(case["steps"], 1):
             ((action, arguments),) = step.items()
             await STEPS[action](scenario, arguments)
             if action == "settle" and number < len(case["steps"]):
                 intermediate = await scenario.outcome()
-                then.append({part: intermediate[part] for part in INTERMEDIATE_PARTS})
+                then.append({part: intermediate[part] for part in recorded})
         got = {**await scenario.outcome(), "then": then}
     return [*_rejection_differences(case, scenario.rejected), *outcome_differences(case, got)]
 
@@ -98,7 +118,7 @@ def _rejection_differences(case: Object, rejected: list[str]) -> list[str]:
 
 
 @asynccontextmanager
-async def _running_scenario() -> AsyncIterator[RecordedScenario]:
+async def _running_scenario(look: Sequence[str | Object]) -> AsyncIterator[RecordedScenario]:
     clock, random = LoopClock(asyncio.get_running_loop(), EPOCH), SeededRandom(1)
     store = MemoryStore(lambda: random.between(*LATENCY))
     plane = ControlPlane(store, clock, random, ComponentConfig(without=("nodes",)))
@@ -106,13 +126,16 @@ async def _running_scenario() -> AsyncIterator[RecordedScenario]:
     kubelets = Kubelets(plane, informers, clock)
     async with plane.running(), asyncio.TaskGroup() as group:
         tasks = [group.create_task(informers.run()), group.create_task(kubelets.run())]
-        yield RecordedScenario(plane, clock)
+        yield RecordedScenario(plane, clock, look)
         for task in tasks:
             task.cancel()
 
 
 class Kubelets:
-    """Runs bound pods and removes deleted pods, unless they are annotated with `hold`."""
+    """Runs bound pods and removes deleted pods, unless they are annotated with `hold`.
+
+    Pods are ready while they have no annotation `unready`.
+    """
 
     def __init__(self, plane: ControlPlane, informers: Informers, clock: LoopClock) -> None:
         self._pods, self._clock = informers.of(Pod).cache, clock
@@ -135,8 +158,12 @@ class Kubelets:
                 return ReconcilePlan()
             failed = [] if pod.is_terminal else [self._report(pod, "Failed", "False")]
             return ReconcilePlan([*failed, Delete(POD, key, pod.metadata.uid, grace=0)])
-        if pod.spec.node_name and pod.status.phase == "Pending":
-            return ReconcilePlan([self._report(pod, "Running", "True")])
+        ready = "False" if "unready" in pod.metadata.annotations else "True"
+        found = find_condition(pod.status.conditions, "Ready")
+        is_running = pod.status.phase == "Running"
+        is_outdated = is_running and found is not None and found.status != ready
+        if pod.spec.node_name and (pod.status.phase == "Pending" or is_outdated):
+            return ReconcilePlan([self._report(pod, "Running", ready)])
         return ReconcilePlan()
 
     def _report(self, pod: Pod, phase: str, ready: str) -> Patch:
@@ -151,14 +178,23 @@ class Kubelets:
 class RecordedScenario:
     """A control plane, and the steps that were applied to it."""
 
-    def __init__(self, plane: ControlPlane, clock: LoopClock) -> None:
-        self._plane, self._clock = plane, clock
+    def __init__(self, plane: ControlPlane, clock: LoopClock, look: Sequence[str | Object]) -> None:
+        self._plane, self._clock, self._look = plane, clock, look
         self._created: set[str] = set()
         self.rejected: list[str] = []
 
     async def outcome(self) -> Object:
         """Return the present outcome."""
-        return outcome({kind: await self.items(kind) for kind in KINDS}, self._created)
+        objects = {kind: await self.items(kind) for kind in KINDS}
+        found = outcome(objects, self._created)
+        for part in self._look:
+            if isinstance(part, str):
+                found[part] = PARTS[part][0](objects)
+            else:
+                _, obj = await self.request("GET", part["get"])
+                fields = {path: field_at(obj, path) for path in part["keep"]}
+                found.setdefault("objects", {})[part["get"]] = fields
+        return found
 
     async def items(self, kind: str) -> list[Object]:
         """List the objects of a kind."""
@@ -181,12 +217,62 @@ class RecordedScenario:
             for number in range(obj.get("copies", 1)):
                 await self._create_one(fill(obj, {"i": str(number)}))
 
-    async def delete(self, path: str) -> None:
-        await self.request("DELETE", await self._resolve_placeholders(path))
+    async def delete(self, arguments: str | tuple[str, Object]) -> None:
+        path, options = (arguments, None) if isinstance(arguments, str) else arguments
+        await self.request("DELETE", await self._resolve_placeholders(path), options)
 
-    async def patch(self, arguments: tuple[str, Object]) -> None:
+    async def patch(self, arguments: Sequence[Any]) -> None:
         path = await self._resolve_placeholders(arguments[0])
-        await self._request_or_reject(f"patch {path}", "PATCH", path, arguments[1], MERGE_PATCH)
+        content = arguments[2] if len(arguments) > 2 else MERGE_PATCH
+        await self._request_or_reject(f"patch {path}", "PATCH", path, arguments[1], content)
+
+    async def provision(self, arguments: Object) -> None:
+        """Create the volume of a claim on its selected node, as an external provisioner would."""
+        claim = await self._claim_with_node(arguments)
+        meta, spec = claim["metadata"], claim["spec"]
+        node = arguments.get("node") or meta["annotations"][SELECTED_NODE]
+        reference = {"namespace": "default", "name": meta["name"], "uid": meta["uid"]}
+        host = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [host]}]}
+        path = STORAGE_CLASS.url_path("", spec.get("storageClassName", ""))
+        driver = (await self.request("GET", path))[1].get("provisioner", "disk.example")
+        volume = {
+            "metadata": {
+                "name": arguments.get("volume", f"made-for-{meta['name']}"),
+                "annotations": {PROVISIONED_BY: driver},
+            },
+            "spec": {
+                "capacity": spec["resources"]["requests"],
+                "accessModes": spec["accessModes"],
+                "storageClassName": spec.get("storageClassName"),
+                "persistentVolumeReclaimPolicy": "Delete",
+                "claimRef": reference,
+                "csi": {"driver": driver, "volumeHandle": meta["name"]},
+                "nodeAffinity": {"required": terms},
+            },
+        }
+        path = PERSISTENT_VOLUME.url_path()
+        await self._request_or_reject(f"provision {meta['name']}", "POST", path, volume)
+
+    async def refuse(self, arguments: Object) -> None:
+        """Remove the selected node of a claim, as a provisioner does when it fails."""
+        claim = await self._claim_with_node(arguments)
+        path = PERSISTENT_VOLUME_CLAIM.url_path("default", claim["metadata"]["name"])
+        change = {"metadata": {"annotations": {SELECTED_NODE: None}}}
+        await self._request_or_reject(f"refuse {path}", "PATCH", path, change, MERGE_PATCH)
+
+    async def _claim_with_node(self, arguments: Object) -> Object:
+        path = PERSISTENT_VOLUME_CLAIM.url_path("default", arguments["claim"])
+
+        async def has_node() -> bool:
+            _, found = await self.request("GET", path)
+            annotations = found["metadata"].get("annotations") or {}
+            return bool(arguments.get("node")) or SELECTED_NODE in annotations
+
+        await self._wait(has_node, STATE_TIMEOUT)
+        assert await has_node(), f"no node was selected for claim {arguments['claim']}"
+        claim: Object = (await self.request("GET", path))[1]
+        return claim
 
     async def finish(self, arguments: Object) -> None:
         """Terminate running pods in the order of their names."""
@@ -211,9 +297,10 @@ class RecordedScenario:
         """Wait until nothing has changed for some seconds."""
         loop = asyncio.get_running_loop()
         last: object = None
+        quiet = [kind for part in self._look if isinstance(part, str) for kind in PARTS[part][1]]
         since = begin = loop.time()
         while loop.time() < begin + QUIET_TIMEOUT:
-            now = [(await self.items(kind)) for kind in QUIET_KINDS]
+            now = [(await self.items(kind)) for kind in (*QUIET_KINDS, *quiet)]
             if now != last:
                 last, since = now, loop.time()
             elif loop.time() - since >= seconds:
@@ -293,7 +380,15 @@ class RecordedScenario:
     async def _has_state(self, arguments: Object) -> bool:
         if "missing" in arguments:
             return (await self.request("GET", arguments["missing"]))[0] == 404
+        if "at" in arguments:
+            code, obj = await self.request("GET", arguments["at"])
+            fields = arguments["is"].items()
+            return code < 400 and all(
+                (field_at(obj, path) or None) == (value or None) for path, value in fields
+            )
         pods = await self.items("Pod")
+        if "pods" in arguments:
+            return _pods_have_state(arguments, pods)
         if "gone" in arguments:
             return all(pod["metadata"]["name"] != arguments["gone"] for pod in pods)
         if "group" in arguments:
@@ -315,7 +410,24 @@ STEPS: Mapping[str, StepFunction] = {
     "finish": RecordedScenario.finish,
     "until": RecordedScenario.until,
     "settle": RecordedScenario.settle,
+    "provision": RecordedScenario.provision,
+    "refuse": RecordedScenario.refuse,
 }
+
+
+def _pods_have_state(arguments: Object, pods: list[Object]) -> bool:
+    wanted = [part.split("=") for part in arguments["pods"].split(",")]
+    found = [
+        pod
+        for pod in pods
+        if all((pod["metadata"].get("labels") or {}).get(key) == value for key, value in wanted)
+    ]
+    counts = {
+        "count": len(found),
+        "ready": sum(map(is_pod_ready, found)),
+        "bound": sum(bool(pod["spec"].get("nodeName")) for pod in found),
+    }
+    return all(counts[name] == arguments[name] for name in counts if name in arguments)
 
 
 def _group_has_state(arguments: Object, pods: list[Object]) -> bool:

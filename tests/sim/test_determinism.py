@@ -6,6 +6,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from phalanx.sim.scenario import parse_scenario
 from phalanx.sim.simulation import run_scenario
 
@@ -26,6 +28,7 @@ def output(hash_seed: str) -> bytes:
     return subprocess.run(command, env=environment, check=True, capture_output=True).stdout
 
 
+@pytest.mark.slow
 def test_timelines_do_not_depend_on_the_hash_seed() -> None:
     first = output("1")
     assert b"train" in first

@@ -10,8 +10,8 @@ from phalanx.components import ComponentConfig
 from phalanx.control_plane import ControlPlane
 from phalanx.randomness import SeededRandom
 from phalanx.sim import virtual_time as loop
-from phalanx.sim.observer import ApiObserver
 from phalanx.sim.simulation import EPOCH
+from phalanx.sim.timeline import ApiObserver
 from phalanx.store.memory import MemoryStore
 
 HOUR = 3600

@@ -16,9 +16,9 @@ from phalanx.control_plane import ControlPlane
 from phalanx.randomness import SeededRandom
 from phalanx.sim import virtual_time as loop
 from phalanx.sim.events import CreateGang
-from phalanx.sim.observer import ApiObserver
 from phalanx.sim.scenario import parse_scenario
 from phalanx.sim.simulation import EPOCH, SimulationReport, run_scenario
+from phalanx.sim.timeline import ApiObserver
 from phalanx.store.memory import MemoryStore
 
 

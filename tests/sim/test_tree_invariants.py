@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from phalanx.api.core import Pod
 from phalanx.api.meta import Condition, Key
 from phalanx.api.scheduling import PodGroup, WorkloadReference
-from phalanx.sim.group_tree_oracle import GroupTreeOracle
+from phalanx.sim.invariants import GroupTreeOracle
 from tests.scheduler.builders import composite, gang
 from tests.sim.test_invariants import Cluster, node, pod
 

@@ -63,4 +63,4 @@ def test_recordings_are_selected_by_parts_of_their_names(tmp_path: Path) -> None
         path.write_text(json.dumps(cases))
     assert [r.name for r in find_recordings(tmp_path, [])] == ["api/nodes.json", "wanted/gang.json"]
     (gang,) = find_recordings(tmp_path, ["gang"])
-    assert (gang.cases, gang.lane) == (("b",), "scenarios")
+    assert (gang.cases, gang.plane_type) == (("b",), "scenarios")

@@ -17,8 +17,7 @@ from phalanx.api.wire import Reply, Request, StreamReply, UserInfo
 from phalanx.client.client import Client
 from phalanx.client.transports import InProcessTransport
 from phalanx.clock import Clock
-from phalanx.controllers.pod_groups.composite_groups import CompositeGroups
-from phalanx.controllers.pod_groups.protection import PodGroupProtection
+from phalanx.controllers.pod_groups import CompositeGroups, PodGroupProtection
 from phalanx.controllers.reconcile_loop import Create, Delete, Informers, Patch, perform
 from phalanx.randomness import Random
 from phalanx.server.app import Server

@@ -1,6 +1,6 @@
 """The reference model of a fault run, read from the store's log.
 
-`StoreLogReader` decodes the log at the moment of each commit. Unlike `sim/observer.py`, which
+`StoreLogReader` decodes the log at the moment of each commit. Unlike `sim/timeline.py`, which
 watches as a client, it keeps the order of changes of different kinds and also sees the node
 allocations, which no API shows.
 
@@ -32,15 +32,15 @@ from phalanx.api.kinds import (
     Kind,
 )
 from phalanx.api.meta import Key
-from phalanx.api.policy import PodDisruptionBudget
+from phalanx.api.other_kinds import PodDisruptionBudget
 from phalanx.api.resources import Amounts
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
 from phalanx.api.scheme import struct_of
 from phalanx.client.cache import ObjectCache
 from phalanx.client.protocol import WatchEvent
 from phalanx.controllers.reconcile_loop import Informers
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects
-from phalanx.server.node_allocations import ALLOCATION_PREFIX
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects
+from phalanx.server.binding import ALLOCATION_PREFIX
 from phalanx.store.kv import StoreChange, StoreReader
 
 

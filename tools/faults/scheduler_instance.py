@@ -24,8 +24,8 @@ from phalanx.controllers.scheduling.scheduler import Scheduler
 from phalanx.randomness import Random
 from phalanx.scheduler.decision import Decision, Placed, Preempting, Waiting, nominations_of
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects
 from phalanx.scheduler.queue.queued_entity import QueuedEntityInfo, QueueState
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 from phalanx.sim.invariants import becomes_bound, becomes_preempted
 from tools.faults.channel import FaultyChannel
 from tools.faults.model import ExpectedView, StoreLogReader
@@ -199,6 +199,8 @@ class SchedulerInstance:
             # Capacity of terminating pods counts once their deletion is observed.
             return
         for place in self.scheduling.queue.list_entities():
+            if isinstance(place.outcome, Waiting) and place.outcome.held_by:
+                continue
             entity = self._unchanged_attempt(place)
             if entity is not None and self._verifier.fits(seen, entity):
                 self._report(f"{place.key} waits, although it can be placed")

@@ -26,15 +26,16 @@ from phalanx.api.scheduling import (
     POD_GROUP_SCHEDULED,
     CompositePodGroup,
     PodGroup,
+    required_when_scheduled,
 )
 from phalanx.scheduler.cluster.cache import SchedulerCache
 from phalanx.scheduler.cluster.snapshot import Snapshot
 from phalanx.scheduler.decision import Decision, Placed, nominations_of
 from phalanx.scheduler.explain import describe_unready, explain
-from phalanx.scheduler.queue.cluster_objects import ClusterObjects, load_state
 from phalanx.scheduler.queue.queued_entity import QueuedEntityInfo, QueueState
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects, load_state
 from phalanx.scheduler.queue.scheduling_queue import SchedulingQueue
-from phalanx.sim.group_tree_oracle import AnyPodGroup, GroupTreeOracle
+from phalanx.sim.invariants import AnyPodGroup, GroupTreeOracle
 from tools.faults.model import StoreLogReader
 
 
@@ -233,21 +234,27 @@ def check_statuses(
 def _check_counts(group: PodGroup, members: GroupMembers) -> Iterator[str]:
     """Check the member counts of a group."""
     status = group.status
-    said = status.scheduled_pods, status.pending_pods, status.succeeded_pods, status.failed_pods
-    true = members.placed, len(members.pending), members.succeeded, members.failed
-    if said != true:
+    counts = status.scheduled_pods, status.pending_pods, status.succeeded_pods, status.failed_pods
+    expected = members.placed, len(members.pending), members.succeeded, members.failed
+    if counts != expected:
         names = "(placed, pending, succeeded, failed)"
-        yield f"group {group.metadata.key} counts {said} {names}, not {true}"
+        yield f"group {group.metadata.key} counts {counts} {names}, not {expected}"
 
 
 def _check_degraded(group: PodGroup, members: GroupMembers) -> Iterator[str]:
-    """Check the condition Degraded of a scheduled gang."""
-    if not group.is_gang or not _is_true(_group_condition(group, POD_GROUP_INITIALLY_SCHEDULED)):
+    """Check the condition Degraded of a scheduled gang.
+
+    A gang that was scheduled with a smaller minimum may lack members without a loss.
+    """
+    scheduled = _group_condition(group, POD_GROUP_SCHEDULED)
+    if not group.is_gang or scheduled is None or scheduled.status != "True":
         return
-    said, there = _group_condition(group, DEGRADED), members.placed + members.succeeded
-    if _is_true(said) != (there < group.quorum):
-        has = f"group {group.metadata.key} has {there} of {group.quorum}"
-        yield f"{has}, but says of {DEGRADED} {_describe_condition(said)}"
+    condition, count = _group_condition(group, DEGRADED), members.placed + members.succeeded
+    is_lacking = count < group.quorum
+    has_grown = 0 < required_when_scheduled(group) < group.quorum
+    if _is_true(condition) != is_lacking and not (is_lacking and has_grown):
+        has = f"group {group.metadata.key} has {count} of {group.quorum}"
+        yield f"{has}, but says of {DEGRADED} {_describe_condition(condition)}"
 
 
 def _check_scheduled(
@@ -257,16 +264,20 @@ def _check_scheduled(
     decision: Decision | None,
 ) -> Iterator[str]:
     """Check that a group has the condition that it is scheduled, or the reason that it is not."""
-    said = _group_condition(group, POD_GROUP_SCHEDULED)
+    condition = _group_condition(group, POD_GROUP_SCHEDULED)
     if members.placed and members.placed >= group.quorum:
-        if not _is_true(said):
-            yield f"group {group.metadata.key} is placed, but says {_describe_condition(said)}"
+        if not _is_true(condition):
+            yield f"group {group.metadata.key} is placed, but says {_describe_condition(condition)}"
     elif place is not None and not _is_true(_group_condition(group, POD_GROUP_INITIALLY_SCHEDULED)):
         wanted = (
             describe_unready(place.unready) if place.unready else _unscheduled_message(decision)
         )
-        if said is None or said.status != "False" or wanted not in (None, said.message):
-            actual = _describe_condition(said)
+        if (
+            condition is None
+            or condition.status != "False"
+            or wanted not in (None, condition.message)
+        ):
+            actual = _describe_condition(condition)
             yield f"group {group.metadata.key} says {actual}, but should say {wanted}"
 
 
@@ -278,18 +289,22 @@ def _check_composite(
 ) -> Iterator[str]:
     """Check a composite group; a scheduled one has no DisruptionTarget condition."""
     name, conditions = composite.metadata.key, composite.status.conditions
-    said = find_condition(conditions, COMPOSITE_INITIALLY_SCHEDULED)
+    condition = find_condition(conditions, COMPOSITE_INITIALLY_SCHEDULED)
     if has_enough:
-        if not _is_true(said):
-            yield f"tree {name} is placed, but says {_describe_condition(said)}"
+        if not _is_true(condition):
+            yield f"tree {name} is placed, but says {_describe_condition(condition)}"
         if place is None and find_condition(conditions, DISRUPTION_TARGET) is not None:
             yield f"tree {name} is placed, but has the condition DisruptionTarget"
-    elif place is not None and not _is_true(said):
+    elif place is not None and not _is_true(condition):
         wanted = (
             describe_unready(place.unready) if place.unready else _unscheduled_message(decision)
         )
-        if said is None or said.status != "False" or wanted not in (None, said.message):
-            yield f"tree {name} says {_describe_condition(said)}, but should say {wanted}"
+        if (
+            condition is None
+            or condition.status != "False"
+            or wanted not in (None, condition.message)
+        ):
+            yield f"tree {name} says {_describe_condition(condition)}, but should say {wanted}"
 
 
 def _unscheduled_message(decision: Decision | None) -> str | None:
@@ -300,11 +315,11 @@ def _check_pod(
     pod: Pod, place: QueuedEntityInfo, wanted: str | None, nominated: str
 ) -> Iterator[str]:
     """Check that a pending pod has the reason, and its nomination, and nothing else."""
-    key, said = pod.metadata.key, find_condition(pod.status.conditions, "PodScheduled")
-    if said is None or said.status != "False" or not said.reason:
-        yield f"pod {key} waits, but says {_describe_condition(said)}"
-    elif place.unready is None and wanted not in (None, said.message):
-        yield f"pod {key} says {_describe_condition(said)}, but should say {wanted}"
+    key, condition = pod.metadata.key, find_condition(pod.status.conditions, "PodScheduled")
+    if condition is None or condition.status != "False" or not condition.reason:
+        yield f"pod {key} waits, but says {_describe_condition(condition)}"
+    elif place.unready is None and wanted not in (None, condition.message):
+        yield f"pod {key} says {_describe_condition(condition)}, but should say {wanted}"
     if (node := pod.status.nominated_node_name) != nominated and place.unready is None:
         yield f"pod {key} has the nominated node {node!r}, but should have {nominated!r}"
 
@@ -313,9 +328,9 @@ def _group_condition(group: PodGroup, kind: str) -> Condition | None:
     return find_condition(group.status.conditions, kind)
 
 
-def _is_true(said: Condition | None) -> bool:
-    return said is not None and said.status == "True"
+def _is_true(condition: Condition | None) -> bool:
+    return condition is not None and condition.status == "True"
 
 
-def _describe_condition(said: Condition | None) -> str:
-    return f"{said.status}: {said.message}" if said else "nothing"
+def _describe_condition(condition: Condition | None) -> str:
+    return f"{condition.status}: {condition.message}" if condition else "nothing"

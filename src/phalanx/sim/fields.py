@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from phalanx.api.core import Taint
-from phalanx.api.quantity import BadQuantity, canonical_quantity, exact_value
+from phalanx.api.resources import BadQuantity, canonical_quantity, exact_value
 
 T = TypeVar("T")
 U = TypeVar("U")

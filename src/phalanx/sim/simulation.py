@@ -22,13 +22,12 @@ from phalanx.components import ComponentConfig
 from phalanx.control_plane import ControlPlane
 from phalanx.controllers.scheduling.decision_log import DecisionLog
 from phalanx.randomness import SeededRandom
-from phalanx.scheduler.configuration.profiles import apply_feature_gates
+from phalanx.scheduler.policy import apply_feature_gates
 from phalanx.sim import virtual_time as loop
 from phalanx.sim.driver import ScenarioDriver, ScenarioNodes
 from phalanx.sim.invariants import InvariantAuditor
-from phalanx.sim.observer import ApiObserver
 from phalanx.sim.scenario import Scenario
-from phalanx.sim.timeline import Timeline, TimelineRecorder, condense
+from phalanx.sim.timeline import ApiObserver, Timeline, TimelineRecorder, condense
 from phalanx.store.memory import MemoryStore
 
 #: The start time of simulations: 2026-01-01T00:00:00Z.

@@ -1,10 +1,8 @@
 """A pytest plugin that gives each test its own control plane, in real or virtual time.
 
-    settings   arguments of @pytest.mark.phalanx
-    cluster    the control plane of a test and its async methods (apply, wait_for, …)
-    blocking   the same methods for tests that are not async
-    served     a cluster on a TLS port in a thread, with a kubeconfig: for any client
-    virtual    a cluster on an event loop with virtual time: waiting for hours takes no time
+    cluster    the control plane of a test: its settings and its async methods (apply, wait_for, …)
+    blocking   the same methods for tests that are not async: on a TLS port in a thread, or on an
+               event loop with virtual time, where waiting for hours takes no time
     plugin     the fixtures `phalanx` and `phalanx_virtual`, and the invariant check after each test
 
 `docs/testing-controllers.md` is the user's guide. pytest loads `plugin` in every run wherever this
@@ -17,22 +15,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from phalanx.testing.blocking import Phalanx
-    from phalanx.testing.cluster import Cluster
-    from phalanx.testing.served import Served, serving
-    from phalanx.testing.settings import Settings
-    from phalanx.testing.virtual import Virtual, virtually
+    from phalanx.testing.blocking import Phalanx, Served, Virtual, serving, virtually
+    from phalanx.testing.cluster import Cluster, Settings
 
 __all__ = ["Cluster", "Phalanx", "Served", "Settings", "Virtual", "serving", "virtually"]
 
 _EXPORTS = {
     "Cluster": "cluster",
     "Phalanx": "blocking",
-    "Served": "served",
-    "Settings": "settings",
-    "Virtual": "virtual",
-    "serving": "served",
-    "virtually": "virtual",
+    "Served": "blocking",
+    "Settings": "cluster",
+    "Virtual": "blocking",
+    "serving": "blocking",
+    "virtually": "blocking",
 }
 
 

@@ -1,16 +1,51 @@
-"""The methods of `Cluster` for tests that are not async: each blocks until its result is there."""
+"""Clusters for tests that are not async: each method blocks until its result is there.
+
+Phalanx    the methods of `Cluster`, blocking
+Virtual    in virtual time: sleeping takes no time, and all randomness comes from a seed
+Served     on a TLS port, in its own thread and in real time: for clients in any language
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import asyncio
+import os
+import secrets
+import ssl
+import subprocess
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+import uvloop
+
 from phalanx.api.errors import ApiError
-from phalanx.testing.cluster import Cluster, NotReached
+from phalanx.client import kubeconfig
+from phalanx.clock import LoopClock, WallClock
+from phalanx.randomness import SeededRandom, SystemRandom
+from phalanx.server.http_server import bind_socket, serve_http
+from phalanx.server.security.authorization import ADMIN, Tokens
+from phalanx.server.security.keyring import server_tls_context
+from phalanx.sim.simulation import EPOCH, LATENCY
+from phalanx.sim.virtual_time import VirtualLoop
+from phalanx.store.memory import MemoryStore
+from phalanx.testing.cluster import (
+    Cluster,
+    NotReached,
+    Settings,
+    running_cluster,
+    unwrap_exception_group,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_HOST = "127.0.0.1"
+#: Seconds between SIGTERM and SIGKILL of a program.
+_TERMINATE_TIMEOUT = 5.0
 
 
 class CoroutineRunner(Protocol):
@@ -54,3 +89,165 @@ class Phalanx:
     wait_gone = _blocking(Cluster.wait_gone)
     why = _blocking(Cluster.why)
     wrongs = _blocking(Cluster.wrongs)
+
+
+# ---- virtual time --------------------------------------------------------------------------------
+
+
+class Virtual(Phalanx):
+    """A cluster whose event loop runs only while the test runs a coroutine on it."""
+
+    def sleep(self, seconds: float) -> None:
+        """Let virtual time pass; the test does not wait."""
+        self.drive(asyncio.sleep(seconds))
+
+
+@contextmanager
+def virtually(settings: Settings) -> Iterator[Virtual]:
+    """Run a cluster in virtual time for the duration of the context."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        ready, stopped = asyncio.Event(), asyncio.Event()
+        clusters: list[Cluster] = []
+
+        async def host() -> None:
+            clock = LoopClock(runner.get_loop(), EPOCH)
+            random = SeededRandom(settings.seed)
+            store = MemoryStore(lambda: random.between(*LATENCY))
+            async with running_cluster(settings, store, clock, random=random) as cluster:
+                clusters.append(cluster)
+                ready.set()
+                await stopped.wait()
+
+        hosting = runner.get_loop().create_task(host(), name="cluster")
+
+        def drive(coroutine: Coroutine[Any, Any, T]) -> T:
+            return runner.run(_run_while_hosted(hosting, coroutine))
+
+        drive(ready.wait())
+        try:
+            yield Virtual(clusters[0], drive)
+        finally:
+            stopped.set()
+            runner.run(_wait_for_end(hosting))
+
+
+async def _run_while_hosted(hosting: asyncio.Task[None], coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end. If the cluster fails before, raise the cluster's error."""
+    task = asyncio.ensure_future(coroutine)
+    await asyncio.wait([task, hosting], return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait([task])
+        await _wait_for_end(hosting)
+    return await task
+
+
+async def _wait_for_end(hosting: asyncio.Task[None]) -> None:
+    with unwrap_exception_group():
+        await hosting
+
+
+# ---- on a port -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ServerIdentity:
+    """The TLS identity of servers: created once and used by any number of clusters."""
+
+    tls: ssl.SSLContext
+    ca: str
+
+    @classmethod
+    def create(cls, folder: Path) -> ServerIdentity:
+        """Load the identity in a directory, or create one there."""
+        tls, authority = server_tls_context(folder, [], WallClock().now())
+        return cls(tls, authority.decode())
+
+
+class Served(Phalanx):
+    """A cluster that listens on a free loopback port, over TLS."""
+
+    def __init__(self, cluster: Cluster, url: str, config: Path) -> None:
+        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+        super().__init__(cluster, self._run_coroutine)
+        self.url = url
+        #: The file of the administrator's kubeconfig.
+        self.kubeconfig = config
+
+    @contextmanager
+    def program(self, *command: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+        """Run a program with $KUBECONFIG set for the duration of the context.
+
+        A program that ends by itself with an exit code other than 0 fails the test.
+        """
+        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+        with subprocess.Popen(list(map(str, command)), env=environment) as process:
+            try:
+                yield process
+                code = process.poll()
+                assert not code, f"{' '.join(map(str, command))} ended with exit code {code}"
+            finally:
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_TERMINATE_TIMEOUT)
+                process.kill()
+
+    def stop(self) -> None:
+        """Stop the cluster."""
+        # The loop is closed already if the cluster has failed.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._stopped.set)
+
+    async def wait_until_stopped(self) -> None:
+        """Wait until `stop` is called."""
+        await self._stopped.wait()
+
+    def _run_coroutine(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self._loop.is_closed():
+            coroutine.close()
+            raise RuntimeError("the control plane has failed; its error follows after the test")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+@contextmanager
+def serving(
+    settings: Settings, folder: Path, identity: ServerIdentity | None = None
+) -> Iterator[Served]:
+    """Serve a cluster for the duration of the context; write its kubeconfig to the directory."""
+    identity = identity or ServerIdentity.create(folder)
+    started: Future[Served] = Future()
+    with ThreadPoolExecutor(1, "phalanx") as thread:
+        ended = thread.submit(
+            lambda: uvloop.run(_serve(settings, folder, identity, started=started))
+        )
+        either: list[Future[Any]] = [started, ended]
+        wait(either, return_when=FIRST_COMPLETED)
+        if not started.done():
+            with unwrap_exception_group():
+                ended.result()
+        served = started.result()
+        try:
+            yield served
+        finally:
+            served.stop()
+            with unwrap_exception_group():
+                ended.result()
+
+
+async def _serve(
+    settings: Settings, folder: Path, identity: ServerIdentity, started: Future[Served]
+) -> None:
+    token = secrets.token_urlsafe(32)
+    tokens, sock = Tokens({token: ADMIN}), bind_socket(_HOST, 0)
+    port = sock.getsockname()[1]
+    url, config = f"https://{_HOST}:{port}", folder / f"kubeconfig-{port}"
+    async with (
+        running_cluster(
+            settings, MemoryStore(), WallClock(), random=SystemRandom(), tokens=tokens
+        ) as cluster,
+        serve_http(cluster.plane.server.handle, tokens, sock, tls=identity.tls),
+    ):
+        kubeconfig.write(config, url, ca_pem=identity.ca, token=token)
+        served = Served(cluster, url, config)
+        started.set_result(served)
+        await served.wait_until_stopped()

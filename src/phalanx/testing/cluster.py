@@ -1,7 +1,7 @@
-"""The control plane of one test and its async methods: apply, get, wait_for, why, ….
+"""The control plane of one test: its settings, and its async methods apply, get, wait_for, why, ….
 
-`virtual` runs a cluster on an event loop with virtual time, `served` on a port in a thread, and
-`blocking` offers the same methods to tests that are not async. All methods go through the API,
+`Settings` are the arguments of `@pytest.mark.phalanx`. `blocking` runs a cluster in virtual time or
+on a port, and offers the same methods to tests that are not async. All methods go through the API,
 except that the server itself says which kinds it serves.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Callable,
+    Collection,
     Coroutine,
     Iterator,
     Mapping,
@@ -20,16 +21,19 @@ from collections.abc import (
 )
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from copy import deepcopy
+from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from phalanx.api.core import Node, Pod
 from phalanx.api.errors import Expired, NotFound
+from phalanx.api.feature_gates import FeatureGates, resolve_gates
 from phalanx.api.kinds import NODE, POD, POD_GROUP, Kind
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import PodGroup
 from phalanx.api.wire import APPLY_PATCH, Object, Reply, UserInfo
+from phalanx.cli.options import COMPONENTS
 from phalanx.cli.why import explain_pending
 from phalanx.client.protocol import ListScope, build_request, decode_reply
 from phalanx.client.transports import InProcessTransport
@@ -38,7 +42,7 @@ from phalanx.components import ComponentConfig
 from phalanx.control_plane import ControlPlane
 from phalanx.controllers.nodes.node_pool import DEFAULT_CAPACITY
 from phalanx.randomness import Random
-from phalanx.scheduler.configuration.profiles import apply_feature_gates
+from phalanx.scheduler.policy import apply_feature_gates
 from phalanx.server.security.authorization import MASTERS, Tokens
 from phalanx.server.serialization import parse_manifests
 from phalanx.sim.driver import ScenarioNodes
@@ -46,7 +50,6 @@ from phalanx.sim.events import ScenarioNode
 from phalanx.sim.invariants import check_cluster
 from phalanx.sim.simulation import first_error
 from phalanx.store.memory import MemoryStore
-from phalanx.testing.settings import Settings
 
 T = TypeVar("T")
 
@@ -61,6 +64,46 @@ FIELD_MANAGER = "phalanx-test"
 DEFAULT_TIMEOUT = 10.0
 #: Objects that a NotReached error describes.
 _MAX_DESCRIBED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of a control plane. Raises ValueError for an unknown name.
+
+    `nodes` is the number of nodes at the start; `room` is the capacity of each, on top of the
+    default. `gates` switch feature gates. `without` leaves out components: "scheduler",
+    "controllers", or "nodes" (Node objects exist, but nothing runs their pods). `invariants` says
+    whether the cluster's invariants are checked after the test. With `virtual` time all randomness
+    comes from the `seed`.
+    """
+
+    nodes: int = 0
+    room: Mapping[str, str | int] = field(default_factory=dict)
+    gates: Mapping[str, bool] = field(default_factory=dict)
+    without: Collection[str] = ()
+    invariants: bool = True
+    virtual: bool = False
+    seed: int = 1
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Settings:
+        """Create settings from keyword arguments of markers."""
+        names = [setting.name for setting in fields(cls)]
+        for name in arguments:
+            if name not in names:
+                raise ValueError(f'unknown setting "{name}"; available: {", ".join(names)}')
+        return cls(**arguments)
+
+    def __post_init__(self) -> None:
+        for name in self.without:
+            if name not in COMPONENTS:
+                raise ValueError(f'unknown component "{name}"; available: {", ".join(COMPONENTS)}')
+        resolve_gates(self.gates)
+
+    @property
+    def feature_gates(self) -> FeatureGates:
+        """Return the feature gates with the settings applied."""
+        return resolve_gates(self.gates)
 
 
 class NotReached(AssertionError):
@@ -201,7 +244,7 @@ class Cluster:
         """Delete an object; the garbage collector deletes its dependents in the background."""
         known = self._find_kind(kind)
         key = _object_key(known, namespace, name)
-        await self.client.delete(known, key, propagation_policy="Background")
+        await self.client.delete(known, key, propagation="Background")
 
     async def wait_for(
         self,

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from phalanx.testing.blocking import Phalanx
-    from phalanx.testing.cluster import Cluster
-    from phalanx.testing.served import ServerIdentity
-    from phalanx.testing.settings import Settings
+    from phalanx.testing.blocking import Phalanx, ServerIdentity
+    from phalanx.testing.cluster import Cluster, Settings
 
 #: The control planes of a test and their settings, by the name of the fixture.
 _CLUSTERS = pytest.StashKey[dict[str | None, tuple["Phalanx", "Settings"]]]()
@@ -38,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def _phalanx_identity(tmp_path_factory: pytest.TempPathFactory) -> ServerIdentity:
-    from phalanx.testing.served import ServerIdentity
+    from phalanx.testing.blocking import ServerIdentity
 
     return ServerIdentity.create(tmp_path_factory.mktemp("phalanx-identity"))
 
@@ -46,8 +44,7 @@ def _phalanx_identity(tmp_path_factory: pytest.TempPathFactory) -> ServerIdentit
 @pytest.fixture
 def phalanx(request: pytest.FixtureRequest) -> Iterator[Phalanx]:
     """A control plane for one test: on a port, with a kubeconfig, or in virtual time if marked."""
-    from phalanx.testing.served import serving
-    from phalanx.testing.virtual import virtually
+    from phalanx.testing.blocking import serving, virtually
 
     settings = _settings_from_markers(request.node)
     with ExitStack() as stack:
@@ -65,7 +62,7 @@ def phalanx(request: pytest.FixtureRequest) -> Iterator[Phalanx]:
 @pytest.fixture
 def phalanx_virtual(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A control plane in virtual time for one `async def` test."""
-    from phalanx.testing.virtual import virtually
+    from phalanx.testing.blocking import virtually
 
     settings = _settings_from_markers(request.node)
     with virtually(settings) as virtual:
@@ -100,7 +97,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 def _settings_from_markers(item: pytest.Item) -> Settings:
     """Merge the markers of a test; the nearest marker wins."""
-    from phalanx.testing.settings import Settings
+    from phalanx.testing.cluster import Settings
 
     markers = reversed(list(item.iter_markers("phalanx")))
     arguments = {name: value for marker in markers for name, value in marker.kwargs.items()}

@@ -1,6 +1,7 @@
 """Fault runs: no seed violates an invariant (I1, I2, I5 to I9, I21 to I31).
 
-A failure names the command that reproduces it. `make soak` runs thousands more.
+A failure names the command that reproduces it. `make test` runs a few short ones, `make test-all`
+all seeds and regressions in full length, `make soak` thousands more.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tools.faults.fault_run import FaultRunResult
 
 ROOT = Path(__file__).parents[3]
 SEEDS = range(40)
+SHORT_SEEDS, SHORT_STEPS = range(100, 106), 150
 #: The soak: number of portions, and seeds per portion.
 SOAK_PORTIONS, SEEDS_PER_PORTION = 100, 20
 REGRESSIONS = [
@@ -41,13 +43,18 @@ def run_seed(seed: int, events: int, **options: int) -> FaultRunResult:
     return result
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.parametrize("seed", SHORT_SEEDS)
+def test_short_fault_run_violates_no_invariant(seed: int) -> None:
+    run_seed(seed, SHORT_STEPS)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_fault_run_violates_no_invariant(seed: int) -> None:
     run_seed(seed, DEFAULT_STEPS)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "events"), REGRESSIONS)
 def test_regression_seed_violates_no_invariant(seed: int, events: int) -> None:
     run_seed(seed, events, share=2)
@@ -60,6 +67,7 @@ def test_soak_violates_no_invariant(portion: int) -> None:
         run_seed(seed, DEFAULT_STEPS, share=2)
 
 
+@pytest.mark.slow
 def test_fault_run_does_not_depend_on_the_hash_seed() -> None:
     command = [
         sys.executable,

@@ -40,7 +40,7 @@ async def test_expected_view_is_as_late_as_its_informers() -> None:
         assert pod_names(view) == []
         await asyncio.sleep(LAG + 0.1)
         assert pod_names(view) == ["a"]
-        await cluster_.client.delete(POD, Key("default", "a"), grace_period_seconds=0)
+        await cluster_.client.delete(POD, Key("default", "a"), grace=0)
         assert pod_names(view) == ["a"]
         await asyncio.sleep(LAG + 0.1)
         assert pod_names(view) == []

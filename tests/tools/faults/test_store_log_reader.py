@@ -24,7 +24,7 @@ async def test_reader_shows_the_objects_of_the_api_and_the_ledger() -> None:
         }  # fmt: skip
         assert list(store_log.groups) == [Key("default", "a")]
         assert store_log.ledger == {"n": {"cpu": 2000, "pods": 1}}
-        await cluster_.client.delete(POD, Key("default", "p"), grace_period_seconds=0)
+        await cluster_.client.delete(POD, Key("default", "p"), grace=0)
         assert (Key("default", "p") in store_log.pods, store_log.ledger) == (False, {})
 
 
