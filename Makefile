@@ -11,7 +11,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := test
-.PHONY: install demo test check coverage bench soak mutants reference
+.PHONY: install demo test test-all check coverage bench soak mutants reference
 
 install: $(STAMP) ## .venv with the package and everything needed to develop and test it
 
@@ -26,12 +26,18 @@ check: install ## format, lint, types, layers
 
 # Three workers on two cores: many tests wait for a process that they have started. Long tests are next
 # to each other in their file, so that an idle worker can take some of them over (worksteal).
-test: check ## the checks and the test suite
-	@$(BIN)/python -m pytest --quiet -n 3 --dist worksteal $(ARGS)
+PYTEST := -m pytest --quiet -n 3 --dist worksteal
 
-coverage: install ## branch coverage of the suite by package, against its floors
+test: check ## the checks and the quick tests: six minutes on two idle cores
+	@$(BIN)/python $(PYTEST) $(ARGS)
+
+test-all: install ## the slow tests, then the coverage of the quick ones: half an hour
+	@$(BIN)/python $(PYTEST) -m slow $(ARGS)
+	@$(MAKE) --no-print-directory coverage
+
+coverage: install ## branch coverage of the quick tests by package, against its floors
 	@rm -rf .coverage && mkdir .coverage
-	@$(BIN)/coverage run -m pytest --quiet -n 2 --dist worksteal --timeout=300 $(ARGS)
+	@$(BIN)/coverage run $(PYTEST) $(ARGS)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage json --quiet -o .coverage/report.json
 	@$(BIN)/python -m tools.coverage_floors .coverage/report.json

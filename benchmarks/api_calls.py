@@ -18,6 +18,10 @@ EVENTS = "/api/v1/namespaces/default/events"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
+DEVICES = "/apis/resource.k8s.io/v1"
+CLAIMS = f"{DEVICES}/namespaces/default/resourceclaims"
+DRIVER = "gpu.example.com"
+ONE_DEVICE = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]}}
 NODE_CAPACITY = {"cpu": "4", "memory": "32Gi", "pods": "110"}
 POD_REQUESTS = {"cpu": "100m", "memory": "100Mi"}
 
@@ -64,11 +68,12 @@ def pod_group(
 
 def pod(
     name: str, *, group: str = "", on: str = "", path: str = PODS, cpu: str = "",
-    importance: str = "",
+    importance: str = "", claims: str = "",
 ) -> Call:  # fmt: skip
     """Return the request that creates a pod.
 
     It may have a group and a node; a pod with a priority class (`importance`) has no grace period.
+    `claims`: it uses the claim of its name, or one from the template.
     """
     need = {**POD_REQUESTS, "cpu": cpu} if cpu else POD_REQUESTS
     container = {"name": "main", "image": "pause", "resources": {"requests": need}}
@@ -79,7 +84,44 @@ def pod(
         spec["schedulingGroup"] = {"podGroupName": group}
     if on:
         spec["nodeName"] = on
+    if claims:
+        source = {
+            "named": ("resourceClaimName", name),
+            "template": ("resourceClaimTemplateName", "gpu"),
+        }
+        spec["resourceClaims"] = [{"name": "gpu", source[claims][0]: source[claims][1]}]
     return _create(path, "v1", "Pod", name, spec=spec)
+
+
+def resource_slice(node_name: str, count: int) -> Call:
+    """Return the request that publishes the devices of a node."""
+    spec = {
+        "driver": DRIVER,
+        "nodeName": node_name,
+        "pool": {"name": node_name, "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": f"gpu-{number}"} for number in range(count)],
+    }
+    path, version = f"{DEVICES}/resourceslices", "resource.k8s.io/v1"
+    return _create(path, version, "ResourceSlice", node_name, spec=spec)
+
+
+def device_class() -> Call:
+    """Return the request that creates the class of all devices."""
+    selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
+    path, version = f"{DEVICES}/deviceclasses", "resource.k8s.io/v1"
+    return _create(path, version, "DeviceClass", "gpu", spec={"selectors": [selector]})
+
+
+def claim_template() -> Call:
+    """Return the request that creates the template of claims for one device."""
+    path = f"{DEVICES}/namespaces/default/resourceclaimtemplates"
+    kind, version = "ResourceClaimTemplate", "resource.k8s.io/v1"
+    return _create(path, version, kind, "gpu", spec={"spec": ONE_DEVICE})
+
+
+def claim(name: str) -> Call:
+    """Return the request that creates a claim for one device."""
+    return _create(CLAIMS, "resource.k8s.io/v1", "ResourceClaim", name, spec=ONE_DEVICE)
 
 
 def job(name: str, *, gang: bool, pods: int = 1) -> Call:

@@ -22,13 +22,29 @@ from phalanx.api.core import (
     Pod,
     PodAffinity,
     PodAffinityTerm,
+    PodResourceClaim,
     PodSpec,
     ResourceRequirements,
     SchedulingGroup,
     TopologySpreadConstraint,
     WeightedPodAffinityTerm,
 )
+from phalanx.api.dynamic_resources import (
+    CelSelector,
+    Device,
+    DeviceClass,
+    DeviceClassSpec,
+    DeviceRequest,
+    DeviceRequests,
+    DeviceSelector,
+    ExactDeviceRequest,
+    ResourceClaimSpec,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+)
 from phalanx.api.meta import Condition, ObjectMeta
+from phalanx.api.other_kinds import DeviceClaim
 from phalanx.api.scheduling import GangPolicy, PodGroup, PodGroupSpec, SchedulingPolicy
 from phalanx.scheduler.cluster.cache import SchedulerCache
 from phalanx.scheduler.cluster.group_tree import group_ref
@@ -41,6 +57,7 @@ from phalanx.scheduler.policy import DEFAULT_POLICY
 
 NODE_CAPACITY: dict[str, str | int | float] = {"cpu": "4", "memory": "32Gi", "pods": "110"}
 ZONES = 50
+DRIVER = "gpu.example.com"
 LABELS = {"app": "gang"}
 SELECTOR = {"matchLabels": LABELS}
 REPEATS = 5
@@ -85,12 +102,15 @@ class PlacementCase:
     target_ms: float | None
     shapes: int = 1
     constraints: GangConstraints = UNCONSTRAINED
+    #: Devices of each node; every pod has a claim for one.
+    devices: int = 0
 
     @property
     def name(self) -> str:
         """The title of the result."""
         shapes = f" of {self.shapes} shapes" if self.shapes > 1 else ""
-        sort = f"{shapes}{self.constraints.name}"
+        devices = f", a device each of {self.devices} per node" if self.devices else ""
+        sort = f"{shapes}{self.constraints.name}{devices}"
         return f"decide {self.gangs:,} x {self.size:,}{sort}, {self.nodes:,} nodes"
 
     def quick(self) -> PlacementCase:
@@ -107,6 +127,7 @@ PLACEMENT_CASES = (
         PlacementCase(5_000, 1, 1_000, 200, constraints=constraints)
         for constraints in (SPREAD, SOFT_SPREAD, ONE_PER_NODE, SOFT_AFFINITY)
     ),
+    PlacementCase(5_000, 1, 1_000, 40, devices=8),
 )
 
 
@@ -128,10 +149,15 @@ def create_cluster(case: PlacementCase) -> tuple[SchedulerCache, list[Entity]]:
     """Return an empty cluster and the gangs to place on it."""
     cache = SchedulerCache()
     for number in range(case.nodes):
-        node = _node(number)
+        node = create_node(number)
         cache.update_node(node.metadata.name, node)
+        if case.devices:
+            _publish_devices(cache, node.metadata.name, case.devices)
     gangs = [_gang(cache, number, case) for number in range(case.gangs)]
-    cache.snapshot()
+    snapshot = cache.snapshot()
+    if case.devices:
+        # The devices of the cluster are counted once, not with every decision.
+        decide(gangs[0], snapshot, DEFAULT_POLICY)
     return cache, gangs
 
 
@@ -163,12 +189,37 @@ def frozen_gc() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _node(number: int) -> Node:
+def create_node(number: int, prefix: str = "node") -> Node:
+    """Create one of the nodes of a cluster."""
     ready = Condition(type="Ready", status="True")
     status = NodeStatus(allocatable=NODE_CAPACITY, conditions=(ready,))
-    name = f"node-{number:06}"
+    name = f"{prefix}-{number:06}"
     labels = {HOSTNAME: name, ZONE: f"zone-{number % ZONES}"}
     return Node(metadata=ObjectMeta(name=name, labels=labels), status=status)
+
+
+def _publish_devices(cache: SchedulerCache, node: str, count: int) -> None:
+    published = ResourceSlice(
+        ObjectMeta(name=node),
+        ResourceSliceSpec(
+            driver=DRIVER,
+            pool=ResourcePool(node, 1, 1),
+            devices=tuple(Device(name=f"gpu-{number}") for number in range(count)),
+            node_name=node,
+        ),
+    )
+    selector = DeviceSelector(CelSelector(f'device.driver == "{DRIVER}"'))
+    of_driver = DeviceClass(ObjectMeta(name="gpu"), DeviceClassSpec(selectors=(selector,)))
+    cache.devices.update_object(ResourceSlice, node, published)
+    cache.devices.update_object(DeviceClass, "gpu", of_driver)
+
+
+def _claim(pod: Pod) -> DeviceClaim:
+    request = DeviceRequest("gpu", ExactDeviceRequest(device_class_name="gpu"))
+    return DeviceClaim(
+        ObjectMeta(name=pod.metadata.name, namespace="default", uid=f"claim-{pod.metadata.uid}"),
+        ResourceClaimSpec(DeviceRequests((request,))),
+    )
 
 
 def _gang(cache: SchedulerCache, number: int, case: PlacementCase) -> Entity:
@@ -182,6 +233,8 @@ def _gang(cache: SchedulerCache, number: int, case: PlacementCase) -> Entity:
     cache.update_group(group_ref(group), group)
     for pod in pods:
         cache.update_pod(pod.metadata.key, pod)
+        if case.devices:
+            cache.devices.update_claim(pod.metadata.key, _claim(pod))
     members = tuple(Member(pod, shape_of(pod)) for pod in pods)
     return Entity(group_ref(group), group, members)
 
@@ -196,6 +249,7 @@ def _pod(gang: str, number: int, case: PlacementCase) -> Pod:
         scheduling_group=SchedulingGroup(pod_group_name=gang),
         topology_spread_constraints=constraints.spreads,
         affinity=constraints.affinity,
+        resource_claims=(PodResourceClaim("gpu", name),) if case.devices else (),
     )
     return Pod(
         metadata=ObjectMeta(name=name, namespace="default", uid=name, labels=LABELS), spec=spec

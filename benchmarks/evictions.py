@@ -39,7 +39,7 @@ from phalanx.api.scheduling import (
 from phalanx.scheduler.cluster.cache import SchedulerCache
 from phalanx.scheduler.cluster.pod_shape import shape_of
 from phalanx.scheduler.cycle import decide
-from phalanx.scheduler.decision import Decision, Placed, Preempting
+from phalanx.scheduler.decision import Decision, Placed, Preempting, Waiting
 from phalanx.scheduler.entity import Entity, Member
 from phalanx.scheduler.policy import DEFAULT_POLICY
 
@@ -54,6 +54,14 @@ def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
     full, empty = _full_cluster(nodes), _empty_cluster(nodes)
     evict = _measure_median(lambda: _decide(full, _gang("high", 100, HIGH_PRIORITY), Preempting))
     yield Result(f"evict for 1 x 100, {nodes:,} nodes, {4 * nodes:,} pods", evict, "ms", 250)
+    crowded = _crowded_cluster(nodes)
+    refused = _measure_median(lambda: _decide(crowded, _gang("low", 8, cpu="4"), Waiting))
+    size = f"{nodes:,} nodes, {10 * nodes:,} pods"
+    yield Result(f"refuse 1 x 8 without lower priorities, {size}", refused, "ms")
+    evict = _measure_median(
+        lambda: _decide(crowded, _gang("high", 8, HIGH_PRIORITY, cpu="4"), Preempting)
+    )
+    yield Result(f"evict for 1 x 8, {size}", evict, "ms", 150)
     place = _measure_median(lambda: _decide(empty, _tree(), Placed))
     yield Result(f"decide a tree of 8 x 64 in racks of a zone, {nodes:,} nodes", place, "ms")
 
@@ -91,13 +99,25 @@ def _full_cluster(nodes: int) -> SchedulerCache:
     return cache
 
 
-def _gang(name: str, size: int, priority: int = 0, *, parent: str = "", key: str = "") -> Entity:
+def _crowded_cluster(nodes: int) -> SchedulerCache:
+    """Return a full cluster: ten pods of one low priority per node."""
+    cache = _empty_cluster(nodes)
+    for number in range(10 * nodes):
+        on = f"node-{number % nodes:06}"
+        pod = _pod(f"small-{number}", "", 0, on=on, cpu="400m")
+        cache.update_pod(pod.metadata.key, pod)
+    return cache
+
+
+def _gang(
+    name: str, size: int, priority: int = 0, *, parent: str = "", key: str = "", cpu: str = "1"
+) -> Entity:
     policy = SchedulingPolicy(gang=GangPolicy(size))
     spec = PodGroupSpec(
         scheduling_policy=policy, priority=priority, parent_composite_pod_group_name=parent,
         scheduling_constraints=_topology_constraints(key),
     )  # fmt: skip
-    pods = [_pod(f"{name}-{number}", name, priority) for number in range(size)]
+    pods = [_pod(f"{name}-{number}", name, priority, cpu=cpu) for number in range(size)]
     members = tuple(Member(pod, shape_of(pod)) for pod in pods)
     return Entity(Ref(POD_GROUP_KIND, "default", name), PodGroup(_meta(name), spec), members)
 
@@ -122,8 +142,8 @@ def _meta(name: str) -> ObjectMeta:
     return ObjectMeta(name=name, namespace="default", uid=name)
 
 
-def _pod(name: str, group: str, priority: int, on: str = "") -> Pod:
-    needs = ResourceRequirements(requests={"cpu": "1", "memory": "100Mi"})
+def _pod(name: str, group: str, priority: int, on: str = "", *, cpu: str = "1") -> Pod:
+    needs = ResourceRequirements(requests={"cpu": cpu, "memory": "100Mi"})
     spec = PodSpec(
         node_name=on, priority=priority,
         containers=(Container(name="main", image="pause", resources=needs),),

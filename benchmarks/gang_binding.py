@@ -44,7 +44,9 @@ class BindingCase:
         where = f" in {work.racks} racks" if work.racks else ""
         lost = work.victims * work.victim_size
         victims = f" evicting {work.victims:,} gangs of {lost:,} pods" if work.victims else ""
-        return f"{work.gangs:,} gangs x {work.size:,}{victims}, {work.nodes:,} nodes{where}"
+        claims = {"named": ", a claim each", "template": ", a claim each from a template"}
+        sort = f"{victims}{claims.get(work.claims, '')}"
+        return f"{work.gangs:,} gangs x {work.size:,}{sort}, {work.nodes:,} nodes{where}"
 
     def quick(self) -> BindingCase:
         """Return a tenth of the case: fewer gangs if there are many, else smaller ones."""
@@ -53,7 +55,14 @@ class BindingCase:
         racks, victims = full.racks // 10, full.victims // 10
         size = min(size, full.nodes // 10 // max(gangs, 1)) if victims else size
         fewer = Workload(
-            full.nodes // 10, gangs, size, full.plain, racks, victims, full.victim_size
+            full.nodes // 10,
+            gangs,
+            size,
+            full.plain,
+            racks,
+            victims,
+            full.victim_size,
+            full.claims,
         )
         return BindingCase(fewer)
 
@@ -62,6 +71,8 @@ BINDING_CASES = (
     BindingCase(Workload(5000, 1000, 3), 21.6, 2.1),
     BindingCase(Workload(5000, 3, 1000), 23.9, 2.4),
     BindingCase(Workload(5000, 5000, 1, plain=True), 20.3, 4.1),
+    BindingCase(Workload(5000, 3, 1000, claims="named"), None, 4.8),
+    BindingCase(Workload(5000, 3, 1000, claims="template"), None, 7.2),
     BindingCase(Workload(5000, 750, 4, racks=50), 87.7, 2.5),
     BindingCase(Workload(5000, 3, 1000, racks=50), 87.0, 2.5),
     BindingCase(Workload(100, 1, 100, victims=1000), 6.1, 0.61),
@@ -117,6 +128,7 @@ def _run_driver(
     command += ["--plain"] * workload.plain
     command += ["--racks", workload.racks, "--victims", workload.victims]
     command += ["--victim-size", workload.victim_size]
+    command += ["--claims", workload.claims] if workload.claims else []
     done = subprocess.run([str(c) for c in command], cwd=ROOT, capture_output=True, text=True)
     if done.stdout.startswith("{"):
         output: dict[str, Any] = json.loads(done.stdout)

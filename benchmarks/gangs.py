@@ -32,6 +32,7 @@ from benchmarks.process_usage import measure_cpu
 from tools.control_plane import Access
 
 CHECKS, CHECK_EVERY = 30, 1.0
+DEVICES_PER_NODE = 8
 LOW, HIGH = "low-priority", "high-priority"
 
 
@@ -50,6 +51,8 @@ class Workload:
     racks: int = 0
     victims: int = 0
     victim_size: int = 1
+    #: Every pod has a device: "named" claims that exist before, or claims from a "template".
+    claims: str = ""
 
     @property
     def pods(self) -> int:
@@ -61,7 +64,17 @@ class Workload:
         names = [f"node-{n:06}" for n in range(self.nodes)]
         racks = [f"rack-{n % self.racks}" if self.racks else "" for n in range(self.nodes)]
         made = [calls.node(name, rack) for name, rack in zip(names, racks, strict=True)]
+        devices = [calls.resource_slice(name, DEVICES_PER_NODE) for name in names]
+        made += devices if self.claims else []
         return made + [calls.remove_taints(name) for name in names]
+
+    def claim_calls(self) -> list[Call]:
+        """Return the requests that create the class, and the template or the claims."""
+        if not self.claims:
+            return []
+        if self.claims == "template":
+            return [calls.device_class(), calls.claim_template()]
+        return [calls.device_class(), *(calls.claim(f"pod-{n}") for n in range(self.pods))]
 
     def class_calls(self) -> list[Call]:
         """Return the requests that create the priority classes of victims and preemptors."""
@@ -99,7 +112,13 @@ class Workload:
         groups = ("" if self.plain else f"gang-{n // self.size}" for n in range(self.pods))
         cpu = "4" if self.victims else ""
         return [
-            calls.pod(f"pod-{n}", group=group, cpu=cpu, importance=self.importance)
+            calls.pod(
+                f"pod-{n}",
+                group=group,
+                cpu=cpu,
+                importance=self.importance,
+                claims=self.claims,
+            )
             for n, group in enumerate(groups)
         ]
 
@@ -221,6 +240,7 @@ async def measure(
         await send_all(access, workload.class_calls())
         await send_all(access, victims)
         await _all_bound(access, workload.victims * workload.victim_size)
+    await send_all(access, workload.claim_calls())
     await send_all(access, workload.group_calls())
     await asyncio.sleep(pause)
     spawn = multiprocessing.get_context("spawn")
@@ -280,13 +300,14 @@ def main() -> int:
     parser.add_argument("--racks", type=int, default=0, help="every gang in one of so many racks")
     parser.add_argument("--victims", type=int, default=0, help="gangs that must make way")
     parser.add_argument("--victim-size", type=int, default=1, help="pods of each of these")
+    parser.add_argument("--claims", choices=("named", "template"), default="", help="for devices")
     parser.add_argument("--pause", type=float, default=2, help="seconds for caches to fill")
     parser.add_argument("--limit", type=float, default=300, help="seconds to wait for the last pod")
     parser.add_argument("--server", type=int, default=0, help="process whose work is measured too")
     options = parser.parse_args()
     workload = Workload(
         options.nodes, options.gangs, options.size, options.plain, options.racks, options.victims,
-        options.victim_size,
+        options.victim_size, options.claims,
     )  # fmt: skip
     limits = (options.pause, options.limit)
     result = uvloop.run(measure(options.kubeconfig, workload, *limits, options.server))

@@ -65,7 +65,9 @@ def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
     gang, alone = asyncio.run(measure_steady_reconcile(setting.size(RECONCILES)))
     beside = {"gang us": gang * 1e6, "plain us": alone * 1e6}
     extra, limit = (gang / alone - 1) * 100, setting.target(STEADY_LIMIT)
-    yield Result("objects at a look at a quiet Job", extra, "% more", limit, beside=beside)
+    yield Result(
+        "objects in the reconcile of an unchanged Job", extra, "% more", limit, beside=beside
+    )
 
 
 # ---- Workloads and pods of Jobs ------------------------------------------------------------------

@@ -20,7 +20,19 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import decisions, evictions, footprint, gang_binding, guards, jobs, requests
+from benchmarks import (
+    contention,
+    decisions,
+    evictions,
+    footprint,
+    gang_binding,
+    guards,
+    jobs,
+    node_changes,
+    packing,
+    requests,
+    trees,
+)
 from benchmarks import exact_placement as exact
 from benchmarks import request_stages as stages
 from benchmarks import scaling as growth
@@ -32,12 +44,21 @@ from tools.control_plane import NotReady
 ROOT = Path(__file__).resolve().parent.parent
 LATEST = ROOT / "benchmarks" / "results" / "latest.json"
 
+
+def _measure_decisions(setting: BenchmarkEnvironment) -> Iterator[Result]:
+    yield from decisions.section(setting)
+    yield from trees.section(setting)
+
+
 #: All sections, in order.
 SECTIONS: Mapping[str, Callable[[BenchmarkEnvironment], Iterator[Result]]] = {
     "guards": guards.section,
-    "decisions": decisions.section,
+    "decisions": _measure_decisions,
+    "nodes": node_changes.section,
+    "packing": packing.section,
     "exact": exact.section,
     "evictions": evictions.section,
+    "contention": contention.section,
     "start": footprint.start,
     "idle": footprint.idle,
     "requests": requests.section,
