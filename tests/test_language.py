@@ -108,11 +108,17 @@ def identifiers(module: ast.Module) -> Iterator[tuple[ast.AST, str]]:
                 yield node, name
 
 
+@cache
+def any_house_word() -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{'|'.join(house_words())})\b", re.IGNORECASE)
+
+
 def house_words_in_prose(text: str) -> list[str]:
+    """The house words of a text. Only words that occur are looked up in their allowed uses."""
     found = []
-    for word, allowed in house_words().items():
+    for word in sorted({match.lower() for match in any_house_word().findall(text)}):
         rest = text
-        for pattern in allowed:
+        for pattern in house_words()[word]:
             rest = re.sub(pattern, "", rest)
         found += [word] * len(re.findall(rf"\b{word}\b", rest, re.IGNORECASE))
     return found
