@@ -42,14 +42,17 @@ POLL_INTERVAL = 2.0
 
 
 def start(setting: BenchmarkEnvironment) -> Iterator[Result]:
-    """Measure the time from process start to the ready line, with few and with many objects."""
-    seconds, sizes = [], []
+    """Measure the time from process start to the ready line, and from SIGTERM to the end."""
+    seconds, sizes, stops = [], [], []
     for _ in range(QUICK_STARTS if setting.is_quick else STARTS):
         with setting.plane("--nodes", "0") as plane:
             seconds.append(plane.seconds_to_ready)
             time.sleep(QUICK_REST)
             sizes.append(resident_megabytes(plane.pid))
+            plane.stop()
+            stops.append(plane.seconds_to_stop)
     yield Result("start to ready", statistics.median(seconds), "s", 1.0, 3.3)
+    yield Result("signal to end", max(stops), "s", 2.0)
     yield Result("idle memory", statistics.median(sizes), "MB", 120, 560)
     yield _start_with_objects(setting)
 

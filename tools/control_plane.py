@@ -61,7 +61,7 @@ class Command:
         self._folder = tempfile.TemporaryDirectory(prefix="phalanx-")
         self._ready, self._is_ready = threading.Event(), False
         self._log = Path(self._folder.name) / "log"
-        self.seconds_to_ready = 0.0
+        self.seconds_to_ready = self.seconds_to_stop = 0.0
 
     def __enter__(self) -> Self:
         self.start()
@@ -108,12 +108,14 @@ class Command:
 
     def stop(self) -> int:
         """Stop it, by force if needed; return the exit code."""
+        begin = time.monotonic()
         self._process.terminate()
         try:
             code = self._process.wait(STOP_LIMIT)
         except subprocess.TimeoutExpired:
             self._process.kill()
             code = self._process.wait()
+        self.seconds_to_stop = time.monotonic() - begin
         self._reader.join()
         self._folder.cleanup()
         return code

@@ -14,6 +14,7 @@ from phalanx.api.wire import Handler, Reply, Request
 from phalanx.cli import up_processes
 from phalanx.cli.up_processes import ComponentsExited, ComponentSupervisor
 from phalanx.client.process_channel import ProcessChannel
+from phalanx.client.transports import Unreachable
 from tests.client.test_process_channel import run_on_uvloop
 from tests.recording_log import captured_lines
 
@@ -210,3 +211,43 @@ async def test_components_that_do_not_answer_are_an_outage(
         await until_outage(
             supervisor, "no scheduler is running: its process has not answered for 0 s"
         )
+
+
+@run_on_uvloop
+async def test_requests_of_the_components_are_handled_before_the_supervisor_ends() -> None:
+    """The store is closed next: a request that was under way would find it closed."""
+    received, may_answer, answered = asyncio.Event(), asyncio.Event(), 0
+
+    async def slow(request: Request) -> Reply:
+        nonlocal answered
+        received.set()
+        await may_answer.wait()
+        answered += 1
+        return Reply(200, b"")
+
+    process = FakeProcess()
+    async with ComponentSupervisor(slow, process).running():
+        channel = await process.connecting
+        asking = asyncio.create_task(channel.request(Request("POST", "/")))
+        await received.wait()
+        asyncio.get_running_loop().call_later(0.01, may_answer.set)
+    assert answered == 1
+    with pytest.raises(Unreachable):
+        await asking
+    channel.close()
+
+
+@run_on_uvloop
+async def test_supervisor_that_ends_during_a_restart_leaves_no_request_under_way() -> None:
+    ready = asyncio.Event()
+
+    async def never_ready_again(request: Request) -> Reply:
+        ready.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with supervised() as (supervisor, process):
+        process.answer = never_ready_again
+        await process.crash()
+        await ready.wait()
+    assert supervisor.outage == "no scheduler is running"

@@ -16,6 +16,7 @@ from phalanx.api.wire import Handler, Reply, Request, StreamReply, UserInfo
 from phalanx.client import process_channel
 from phalanx.client.process_channel import ProcessChannel
 from phalanx.client.transports import InProcessTransport, Unreachable
+from tests.recording_log import captured_lines
 
 P = ParamSpec("P")
 
@@ -214,3 +215,39 @@ async def test_pending_requests_fail_when_the_other_process_ends() -> None:
         with pytest.raises(Unreachable, match="it has ended"):
             await near.request(Request("GET", "/"))
         await asyncio.wait_for(watch.closed.wait(), 5)
+
+
+@run_on_uvloop
+async def test_finish_cancels_requests_that_take_too_long(caplog: pytest.LogCaptureFixture) -> None:
+    cancelled, received = asyncio.Event(), asyncio.Event()
+
+    async def hang(request: Request) -> Reply:
+        received.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        raise AssertionError
+
+    async with connected_channels(near_handler=hang) as (near, far):
+        asking = asyncio.create_task(far.request(Request("GET", "/")))
+        await received.wait()
+        await near.finish(0.01)
+        await cancelled.wait()
+        with pytest.raises(Unreachable):
+            await asking
+    assert [line.message for line in captured_lines(caplog, "client")] == [
+        "requests of the other process cancelled"
+    ]
+
+
+@run_on_uvloop
+async def test_finish_does_not_wait_for_a_process_that_reads_nothing() -> None:
+    near, far = socket.socketpair()
+    with far:
+        channel = await ProcessChannel.connect(near, reply_not_found)
+        asking = asyncio.create_task(channel.request(Request("POST", "/", body=bytes(8 << 20))))
+        await asyncio.sleep(0)
+        await channel.finish(0.01)
+        with pytest.raises(Unreachable):
+            await asking

@@ -12,7 +12,7 @@ from phalanx.api.kinds import CONFIG_MAP, POD
 from phalanx.api.wire import Reply, Request, UserInfo
 from phalanx.server import watches
 from phalanx.server.security.request_guard import PriorityLevels
-from phalanx.store.kv import StoreFailed
+from phalanx.store.kv import StoreClosed, StoreFailed
 from tests.builders import in_virtual_time
 from tests.recording_log import LogLine, captured_lines
 from tests.server.api import Api
@@ -84,6 +84,17 @@ async def test_a_store_failure_is_one_error(caplog: pytest.LogCaptureFixture) ->
     found = [(line.level, line.message) for line in lines(caplog)]
     assert found == [("ERROR", "store failed"), *[("DEBUG", "store failed")] * 2]
     assert lines(caplog)[0].fields["error"] == "the store stopped: disk full"
+
+
+@in_virtual_time
+async def test_a_write_while_the_server_stops_is_refused_without_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    api = await Api.start()
+    await fail_commits(api, StoreClosed("the store is closed"))
+    answer = await api.ask("POST", CONFIG_MAP.url_path("default"), config_map("a"))
+    assert (answer.code, answer.body["reason"]) == (503, "ServiceUnavailable")
+    assert [(line.level, line.message) for line in lines(caplog)] == [("DEBUG", "request refused")]
 
 
 @in_virtual_time

@@ -19,7 +19,7 @@ from phalanx.store.kv import (
     RevisionCompacted,
     Store,
     StoreChange,
-    StoreFailed,
+    StoreClosed,
     StoreUnusable,
     StoreWrite,
 )
@@ -238,7 +238,7 @@ async def test_close_commits_pending_transactions_and_leaves_one_file(tmp_path: 
 async def test_closed_store_refuses_commits(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     await store.close()
-    with pytest.raises(StoreFailed, match="closed"):
+    with pytest.raises(StoreClosed, match="closed"):
         await store.commit([put("/a", "x")])
 
 

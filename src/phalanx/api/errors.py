@@ -233,6 +233,12 @@ class Timeout(ApiError):
     code, reason = 504, "Timeout"
 
 
+class ServiceUnavailable(ApiError):
+    """The server is stopping; another one, or this one after its restart, can answer."""
+
+    code, reason = 503, "ServiceUnavailable"
+
+
 class ServerError(ApiError):
     """A bug of the server, or a reply that is not a Status."""
 

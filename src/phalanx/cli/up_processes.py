@@ -61,6 +61,8 @@ _METRICS_PATH, READY_PATH = "/metrics", "/readyz"
 ROOT_CA_PATH = "/root-ca.crt"
 #: Seconds that the component process gets to end before it is killed.
 _EXIT_TIMEOUT = 8.0
+#: Seconds that the server process waits for requests of the component process that are under way.
+_FINISH_TIMEOUT = 5.0
 #: Reference counting frees most objects of a request: the collector runs rarely.
 _GC_THRESHOLDS = (20_000, 20, 50)
 _EXITED_MESSAGE = "scheduler, controllers and nodes have ended"
@@ -221,6 +223,7 @@ class ComponentProcess:
         """Close the socket, on which the process ends; kill it if it does not."""
         self.socket.close()
         if self._wait(_EXIT_TIMEOUT) is None:
+            LOG.warning("component process does not end, killing it", seconds=_EXIT_TIMEOUT)
             self._kill()
         return self._wait(None)
 
@@ -249,8 +252,10 @@ class ComponentSupervisor:
             yield
         finally:
             supervising.cancel()
+            await asyncio.wait([supervising])
             if self._channel is not None:
-                self._channel.close()
+                # The caller closes the store next: no request may be under way then.
+                await self._channel.finish(_FINISH_TIMEOUT)
 
     @property
     def outage(self) -> str:

@@ -21,8 +21,11 @@ from typing import cast
 import msgspec
 import orjson
 
+from phalanx import logs
 from phalanx.api.wire import Handler, Reply, Request, StreamReply, UserInfo
 from phalanx.client.transports import Unreachable
+
+LOG = logs.component("client")
 
 #: Bytes of a stream that may be buffered; a slower reader loses the stream.
 MAX_UNREAD_BYTES = 64 << 20
@@ -261,6 +264,23 @@ class ProcessChannel(asyncio.Protocol):
         """Close after all pending frames are sent."""
         self._flush()
         self._transport.close()
+
+    async def finish(self, grace: float) -> None:
+        """Close, and return when the requests of the other process are handled.
+
+        What takes longer than `grace` seconds is cancelled: the last frames to a process that
+        does not read them, and requests.
+        """
+        self.close()
+        await asyncio.wait([self.closed], timeout=grace)
+        self._transport.abort()
+        await self.closed
+        if tasks := list(self._handler_tasks.values()):
+            _, late = await asyncio.wait(tasks, timeout=grace)
+            if late:
+                LOG.warning("requests of the other process cancelled", count=len(late))
+            for task in late:
+                task.cancel()
 
 
 class _StreamBuffer:

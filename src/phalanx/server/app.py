@@ -24,6 +24,7 @@ from phalanx.api.errors import (
     ApiError,
     MethodNotAllowed,
     ServerError,
+    ServiceUnavailable,
     Timeout,
     TooManyRequests,
 )
@@ -53,7 +54,7 @@ from phalanx.server.serialization import encode_reply, negotiate
 from phalanx.server.server_side_apply import apply_configuration
 from phalanx.server.watches import WatchBroadcaster
 from phalanx.server.write_handlers import insert
-from phalanx.store.kv import Store, StoreFailed
+from phalanx.store.kv import Store, StoreClosed, StoreFailed
 from phalanx.telemetry import (
     METRICS_CONTENT_TYPE,
     STAGE_SECONDS,
@@ -71,6 +72,8 @@ _KUBERNETES_VERSION = ("1", "37")
 _TEXT = "text/plain; charset=utf-8"
 #: What clients read when the server has a bug; the traceback is in the log.
 INTERNAL_ERROR = "internal error; see the server log"
+#: What clients read that send a request while the process of the server ends.
+STOPPING = "the server is stopping; try again later"
 
 
 # ---- metrics -------------------------------------------------------------------------------------
@@ -249,6 +252,10 @@ class Server:
                 reply = self._handle_non_resource_path(request)
         except ApiError as error:
             reply = _log_and_reply(request, error)
+        except StoreClosed:
+            # The process is stopping. The client sees a lost connection, or asks the next process.
+            LOG.debug("request refused", method=request.method, path=request.path, reason=STOPPING)
+            reply = error_reply(ServiceUnavailable(STOPPING, retry_after=1))
         except StoreFailed as error:
             self._log_store_failure(error)
             reply = error_reply(ServerError(str(error)))

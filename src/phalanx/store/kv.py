@@ -16,6 +16,7 @@ Errors of a store on disk are StoreErrors, each with one plain sentence:
 
     StoreUnusable   it was not opened, copied or restored; nothing was changed
     StoreFailed     it stopped while running; unacknowledged writes did not happen
+    StoreClosed     its process is stopping; the write did not happen
 """
 
 from __future__ import annotations
@@ -80,6 +81,10 @@ class StoreUnusable(StoreError):
 
 class StoreFailed(StoreError):
     """A store stopped: it writes nothing any more, and its process should stop too."""
+
+
+class StoreClosed(StoreFailed):
+    """A store was closed before the write. Its process is stopping; nothing is wrong."""
 
 
 class StoreReader(Protocol):

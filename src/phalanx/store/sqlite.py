@@ -39,6 +39,7 @@ from phalanx.store.kv import (
     KeyValue,
     RevisionCompacted,
     StoreChange,
+    StoreClosed,
     StoreFailed,
     StoreUnusable,
     StoreWrite,
@@ -278,7 +279,7 @@ class SqliteStore(CachedStore):
         if self.failure:
             raise self.failure
         if self._is_closed:
-            raise StoreFailed("the store is closed")
+            raise StoreClosed("the store is closed")
         return await super().commit(writes)
 
     def compact(self, revision: int) -> None:
