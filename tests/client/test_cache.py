@@ -146,3 +146,13 @@ def test_index_of_the_same_function_is_shared() -> None:
     cache: ObjectCache[Pod] = ObjectCache()
     assert cache.index(nodes) is cache.index(nodes)
     assert cache.index(nodes) is not cache.index(lambda pod: [pod.occupied_node])
+
+
+def test_object_with_one_key_twice_leaves_the_index_when_it_is_deleted() -> None:
+    cache: ObjectCache[Pod] = ObjectCache()
+    by_node = cache.index(lambda pod: [pod.occupied_node, pod.occupied_node])
+    cache.replace(Listing(pods("a@2:x", "b@3:x"), 4))
+    cache.apply(_parse_event("-a@6:x"))
+    assert list(map(short_form, by_node["x"])) == ["b@3"]
+    cache.apply(_parse_event("-b@7:x"))
+    assert len(by_node) == 0

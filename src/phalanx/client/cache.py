@@ -81,10 +81,11 @@ class CacheIndex(Generic[Indexed]):
             return ()
 
     def _remove(self, key: Hashable, name: Key) -> None:
-        objects = self._objects_by_key[key]
-        del objects[name]
+        # A key function may return a key twice, so that it is removed already.
+        objects = self._objects_by_key.get(key, {})
+        objects.pop(name, None)
         if not objects:
-            del self._objects_by_key[key]
+            self._objects_by_key.pop(key, None)
 
 
 R = TypeVar("R", bound=HasMetadata)
