@@ -225,9 +225,9 @@ MUTANTS = (
     ),
     Mutant(
         "the Workload of an earlier Job of the same name is used",
-        "controllers/jobs/scheduling_intent.py",
-        "return controller.uid == owner_uid",
-        "return True",
+        "builder/discovery.py",
+        "        return controller.uid == owner_uid",
+        "        return True",
         ("tests/controllers/jobs/test_scheduling_objects.py",),
     ),
     Mutant(

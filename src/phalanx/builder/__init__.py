@@ -6,7 +6,10 @@ no requests. `docs/builder.md` is its guide.
 
     config              how one group is scheduled; reads the API's building blocks
     workload_item       the tree of groups, resolved from defaults, user and callbacks
-    builder             builds and validates the Workload of a tree, and the groups of a Workload
+    builder             builds and validates the Workload of a tree, and plans its objects
+    groups              builds PodGroups and CompositePodGroups from the templates of a Workload
+    discovery           finds the objects of an owner by reference
+    ensure, ensure_plan    plans which objects to create, resize and delete
     validation          validation errors, at the fields of the user's object
     ownership           owner references, links, and which controller creates which objects
     names               names of Workloads, templates, groups and claims
@@ -18,14 +21,7 @@ no requests. `docs/builder.md` is its guide.
 'Forbidden: basic scheduling policy is not supported by this controller'
 """
 
-from phalanx.builder.builder import (
-    Template,
-    WorkloadBuilder,
-    new_composite_pod_group,
-    new_groups,
-    new_pod_group,
-    templates,
-)
+from phalanx.builder.builder import WorkloadBuilder
 from phalanx.builder.config import (
     All,
     Basic,
@@ -38,6 +34,24 @@ from phalanx.builder.config import (
     map_composite_group_config,
     map_pod_group_config,
     read_intent,
+)
+from phalanx.builder.discovery import Fallback
+from phalanx.builder.ensure import ensure_linked, plan_deletion
+from phalanx.builder.ensure_plan import (
+    CreateObject,
+    DeleteObject,
+    EnsurePlan,
+    GroupInstance,
+    ObjectOperation,
+    ObservedObjects,
+    PatchObject,
+)
+from phalanx.builder.groups import (
+    Template,
+    new_composite_pod_group,
+    new_groups,
+    new_pod_group,
+    templates,
 )
 from phalanx.builder.names import pod_group_name, template_name, workload_name
 from phalanx.builder.ownership import (
@@ -60,12 +74,20 @@ __all__ = [
     "All",
     "Basic",
     "Callback",
+    "CreateObject",
+    "DeleteObject",
+    "EnsurePlan",
+    "Fallback",
     "Gang",
+    "GroupInstance",
     "Intent",
     "Link",
     "ManageBoth",
     "ManageGroups",
     "ManageNothing",
+    "ObjectOperation",
+    "ObservedObjects",
+    "PatchObject",
     "ResourceClaim",
     "SchedulingConfig",
     "Single",
@@ -75,12 +97,14 @@ __all__ = [
     "WorkloadItem",
     "controller_reference",
     "default_min_count",
+    "ensure_linked",
     "map_composite_group_config",
     "map_pod_group_config",
     "new_composite_pod_group",
     "new_groups",
     "new_pod_group",
     "owner_reference",
+    "plan_deletion",
     "pod_group_name",
     "read_intent",
     "read_link",

@@ -17,8 +17,9 @@ from dataclasses import replace
 from phalanx.api.errors import Cause
 from phalanx.api.validation.job_policies import NO_GANG, is_gang_by_policy
 from phalanx.api.wire import Object
-from phalanx.builder.builder import WorkloadBuilder, first_template, new_pod_group
+from phalanx.builder.builder import WorkloadBuilder
 from phalanx.builder.config import All, Basic, Gang, Intent, PodTemplate, Single, read_intent
+from phalanx.builder.groups import first_template, new_pod_group
 from phalanx.builder.names import pod_group_name, template_name
 from phalanx.builder.ownership import (
     SCHEDULING_PARENTS,

@@ -23,7 +23,7 @@ from phalanx.api.validation.job_set_policies import (
 )
 from phalanx.api.wire import Object
 from phalanx.builder import jobs
-from phalanx.builder.builder import WorkloadBuilder, invalid_workload, new_groups
+from phalanx.builder.builder import WorkloadBuilder, invalid_workload
 from phalanx.builder.config import (
     All,
     Basic,
@@ -34,6 +34,7 @@ from phalanx.builder.config import (
     Single,
     read_intent,
 )
+from phalanx.builder.groups import new_groups
 from phalanx.builder.names import free_name
 from phalanx.builder.ownership import (
     Link,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from phalanx.api.errors import Cause, invalid
 from phalanx.api.wire import Object
-from phalanx.builder.builder import WorkloadBuilder, first_template, invalid_workload, new_pod_group
+from phalanx.builder.builder import WorkloadBuilder, invalid_workload
 from phalanx.builder.config import All, Basic, Gang, PodTemplate, Single, read_intent
+from phalanx.builder.groups import first_template, new_pod_group
 from phalanx.builder.ownership import (
     Link,
     Management,

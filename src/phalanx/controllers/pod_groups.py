@@ -52,7 +52,7 @@ from phalanx.api.scheduling import (
     PodGroup,
 )
 from phalanx.api.wire import STRATEGIC_PATCH, Object
-from phalanx.builder.builder import new_pod_group
+from phalanx.builder.groups import new_pod_group
 from phalanx.builder.ownership import owner_reference
 from phalanx.client.client import Client
 from phalanx.client.protocol import HasMetadata

@@ -39,10 +39,14 @@ LOG = logs.component("controllers")
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create an object, unless it exists."""
+    """Create an object, unless it exists; with `owner_uid`, unless this owner controls it.
+
+    If another object has the name, an `owner_uid` makes the action fail with AlreadyExists.
+    """
 
     kind: Kind
     obj: Object
+    owner_uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +132,21 @@ async def perform(
         if isinstance(action, (Create, Update)):
             raise
     except AlreadyExists:
-        if not isinstance(action, Create):
+        if not isinstance(action, Create) or not await _is_controlled(client, action):
             raise
+
+
+async def _is_controlled(client: Client, action: Create) -> bool:
+    """Whether the existing object is the one to create; True if it is gone again."""
+    if not action.owner_uid:
+        return True
+    meta = action.obj["metadata"]
+    try:
+        existing = await client.get(action.kind, Key(meta.get("namespace", ""), meta["name"]))
+    except NotFound:
+        return True
+    owners = existing["metadata"].get("ownerReferences", ())
+    return any(one.get("controller") and one["uid"] == action.owner_uid for one in owners)
 
 
 def _log_action(action: Action, controller: str) -> None:

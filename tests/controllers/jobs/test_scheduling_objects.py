@@ -10,15 +10,13 @@ import pytest
 from phalanx.api.scheduling import MANAGED_BY_ANNOTATION, PodGroup, Workload
 from phalanx.api.wire import Object
 from phalanx.builder import jobs as job_builder
+from phalanx.builder.discovery import ObjectFound, ObjectMissing, ObjectUnusable
+from phalanx.builder.ensure import workload_object
 from phalanx.controllers.jobs.scheduling_intent import (
-    ObjectFound,
-    ObjectMissing,
-    ObjectUnusable,
     find_parent_workload,
     find_pod_group,
     find_workload,
     job_object,
-    workload_object,
 )
 from tests.controllers.jobs import job_controller_harness as harness
 from tests.controllers.jobs.job_builders import job
@@ -75,11 +73,11 @@ def test_deleted_workload_is_ignored_and_a_deleted_group_is_used() -> None:
 def test_two_objects_are_ambiguous_and_both_are_named() -> None:
     found = find_workload(job(), [workload("b"), workload("a")])
     assert isinstance(found, ObjectUnusable)
-    assert found.event.reason == "AmbiguousWorkload"
-    assert found.event.message.startswith("2 Workloads refer to the Job: a, b; ")
+    assert found.fallback.reason == "AmbiguousWorkload"
+    assert found.fallback.message.startswith("2 Workloads refer to the Job: a, b")
     groups = find_pod_group(job(), [group("g"), group("h")])
     assert isinstance(groups, ObjectUnusable)
-    assert groups.event.reason == "AmbiguousPodGroup"
+    assert groups.fallback.reason == "AmbiguousPodGroup"
 
 
 def test_own_object_is_redundant_if_the_only_other_is_the_users() -> None:
@@ -97,7 +95,7 @@ def test_own_object_is_redundant_if_the_only_other_is_the_users() -> None:
 def test_workload_with_more_than_one_template_is_malformed(sizes: tuple[int, ...]) -> None:
     found = find_workload(job(), [workload("w", *sizes)])
     assert isinstance(found, ObjectUnusable)
-    assert found.event.reason == "MalformedWorkload"
+    assert found.fallback.reason == "MalformedWorkload"
 
 
 def test_parent_workload_is_found_by_the_uid_of_the_parent() -> None:

@@ -22,14 +22,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from phalanx.api.batch import Job
 from phalanx.api.core import SchedulingGroup
-from phalanx.api.kinds import JOB, WORKLOAD
+from phalanx.api.kinds import JOB
 from phalanx.api.meta import Key, ObjectMeta, OwnerReference
 from phalanx.api.scheduling import (
-    MANAGED_BY_ANNOTATION,
     MEMBERS_TO_RUN_ANNOTATION,
     PodGroup,
     Workload,
@@ -37,49 +36,27 @@ from phalanx.api.scheduling import (
 from phalanx.api.validation.job_policies import is_inferred_gang
 from phalanx.api.wire import Object
 from phalanx.builder import jobs as job_builder
+from phalanx.builder.discovery import (
+    Fallback,
+    LookupResult,
+    ObjectFound,
+    ObjectUnusable,
+    find_usable,
+)
 from phalanx.builder.ownership import Management
 from phalanx.controllers.jobs.completion import JobSnapshot
 from phalanx.controllers.jobs.job_pods import controller_of
 from phalanx.controllers.jobs.replicas import count_desired_pods
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
 
-T = TypeVar("T", Workload, PodGroup)
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectFound(Generic[T]):
-    """Exactly one object is usable; `is_owned` if the Job controls it."""
-
-    obj: T
-    is_owned: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectMissing:
-    """No object is usable."""
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectUnusable(Generic[T]):
-    """The usable objects are ambiguous or malformed: the Job falls back to single pods.
-
-    `redundant` is the Job's own object if the only other one is the user's.
-    """
-
-    event: JobEvent
-    redundant: T | None = None
-
-
-LookupResult = ObjectFound[T] | ObjectMissing | ObjectUnusable[T]
-
 
 def find_workload(job: Job, candidates: Sequence[Workload]) -> LookupResult[Workload]:
     """Find the Workload of a root Job among those that refer to the Job."""
-    found = _select_single(candidates, job.metadata.uid, "Workloads")
+    found = _find(candidates, job.metadata.uid, "Workloads")
     if isinstance(found, ObjectFound) and (number := found.obj.pod_group_template_count) != 1:
         name = found.obj.metadata.name
         text = f"Workload {name} has {number} PodGroupTemplates, a Job needs exactly 1"
-        return ObjectUnusable(fallback_event("MalformedWorkload", text))
+        return ObjectUnusable(Fallback("MalformedWorkload", text))
     return found
 
 
@@ -87,7 +64,7 @@ def find_parent_workload(
     owner: OwnerReference, candidates: Sequence[Workload]
 ) -> LookupResult[Workload]:
     """Find the Workload of the controller of a Job among those that refer to that controller."""
-    return _select_single(candidates, owner.uid, "Workloads")
+    return _find(candidates, owner.uid, "Workloads")
 
 
 def find_pod_group(job: Job, candidates: Sequence[PodGroup]) -> LookupResult[PodGroup]:
@@ -95,7 +72,13 @@ def find_pod_group(job: Job, candidates: Sequence[PodGroup]) -> LookupResult[Pod
 
     A PodGroup that is being deleted counts: its finalizer keeps it as long as it has members.
     """
-    return _select_single(candidates, job.metadata.uid, "PodGroups", include_terminating=True)
+    return find_usable(
+        candidates,
+        job.metadata.uid,
+        plural="PodGroups",
+        owner_kind=JOB.name,
+        include_terminating=True,
+    )
 
 
 def fallback_event(reason: str, message: str) -> JobEvent:
@@ -148,46 +131,8 @@ def job_object(job: Job, *, use_gang_policy: bool = True, infer_gang: bool = Fal
     }
 
 
-def workload_object(workload: Workload) -> Object:
-    """Encode the fields of a Workload that the builder reads."""
-    meta, spec = workload.metadata, workload.spec
-    return {
-        "apiVersion": WORKLOAD.api_version,
-        "kind": WORKLOAD.name,
-        "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
-        "spec": {
-            "podGroupTemplates": list(spec.pod_group_templates or ()),
-            "compositePodGroupTemplates": list(spec.composite_pod_group_templates or ()),
-        },
-    }
-
-
-def _select_single(
-    candidates: Sequence[T], owner_uid: str, plural: str, *, include_terminating: bool = False
-) -> LookupResult[T]:
-    """Select the only candidate that the owner controls or that the user has created."""
-    usable = [
-        one
-        for one in candidates
-        if _is_usable(one.metadata, owner_uid)
-        and (include_terminating or not one.metadata.deletion_timestamp)
-    ]
-    if not usable:
-        return ObjectMissing()
-    if len(usable) == 1:
-        return ObjectFound(usable[0], is_owned=controller_of(usable[0].metadata) is not None)
-    owned = [one for one in usable if controller_of(one.metadata)]
-    names = ", ".join(sorted(one.metadata.name for one in usable))
-    text = f"{len(usable)} {plural} refer to the Job: {names}"
-    redundant = owned[0] if len(owned) == 1 and len(usable) == 2 else None
-    return ObjectUnusable(fallback_event(f"Ambiguous{plural.removesuffix('s')}", text), redundant)
-
-
-def _is_usable(meta: ObjectMeta, owner_uid: str) -> bool:
-    controller = controller_of(meta)
-    if controller is not None:
-        return controller.uid == owner_uid
-    return MANAGED_BY_ANNOTATION not in meta.annotations
+def _find(candidates: Sequence[Workload], owner_uid: str, plural: str) -> LookupResult[Workload]:
+    return find_usable(candidates, owner_uid, plural=plural, owner_kind=JOB.name)
 
 
 def _owner_object(owner: OwnerReference) -> Object:

@@ -33,7 +33,15 @@ from phalanx.api.scheduling import (
 )
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.builder import jobs as job_builder
-from phalanx.builder.builder import templates
+from phalanx.builder.discovery import (
+    Fallback,
+    LookupResult,
+    ObjectFound,
+    ObjectMissing,
+    ObjectUnusable,
+)
+from phalanx.builder.ensure import workload_object
+from phalanx.builder.groups import templates
 from phalanx.builder.ownership import Link
 from phalanx.client.client import Client
 from phalanx.controllers.jobs.completion import JobSnapshot
@@ -42,10 +50,6 @@ from phalanx.controllers.jobs.pod_operations import is_namespace_terminating
 from phalanx.controllers.jobs.scheduling_intent import (
     NO_GROUP,
     GroupMembership,
-    LookupResult,
-    ObjectFound,
-    ObjectMissing,
-    ObjectUnusable,
     SchedulingIntent,
     SchedulingObjectLister,
     SchedulingObjects,
@@ -56,7 +60,6 @@ from phalanx.controllers.jobs.scheduling_intent import (
     find_workload,
     is_controlled_by_job,
     members_to_run,
-    workload_object,
     workload_target,
 )
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
@@ -94,8 +97,8 @@ class JobWorkloadReconciler:
         match self._find_own_workload():
             case ObjectFound() as workload:
                 return await self._use_workload(workload, None)
-            case ObjectUnusable(event, redundant):
-                return await self._fall_back(WORKLOAD, event, redundant)
+            case ObjectUnusable(fallback, redundant):
+                return await self._fall_back(WORKLOAD, _event(fallback), redundant)
         return await self._create_workload()
 
     async def ensure_for_child(self, link: Link) -> GroupMembership:
@@ -104,8 +107,8 @@ class JobWorkloadReconciler:
         match await self._find_parent_workload(owner) if owner else ObjectMissing():
             case ObjectFound() as workload:
                 return await self._use_workload(workload, link)
-            case ObjectUnusable(event):
-                return GroupMembership(fallback=event)
+            case ObjectUnusable(fallback):
+                return GroupMembership(fallback=_event(fallback))
         text = "The Workload of its parent was not found"
         return GroupMembership(fallback=fallback_event("ParentWorkloadNotFound", text))
 
@@ -120,8 +123,8 @@ class JobWorkloadReconciler:
         match find_pod_group(self._job, candidates):
             case ObjectFound() as group:
                 return await self._use_group(workload, group)
-            case ObjectUnusable(event, redundant):
-                return await self._fall_back(POD_GROUP, event, redundant)
+            case ObjectUnusable(fallback, redundant):
+                return await self._fall_back(POD_GROUP, _event(fallback), redundant)
         membership = await self._create_group(workload, link)
         if link is None and membership.group:
             # The user may have created one too: the cache shows it when it shows this one.
@@ -316,6 +319,10 @@ class JobWorkloadReconciler:
 
     def _log(self, action: str, **fields: object) -> None:
         LOG.debug(action, kind=JOB.name, key=self._job.metadata.key, **fields)
+
+
+def _event(fallback: Fallback) -> JobEvent:
+    return fallback_event(fallback.reason, fallback.message)
 
 
 def _template_gang_size(workload: Workload, name: str) -> int | None:

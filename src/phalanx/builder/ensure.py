@@ -1,0 +1,491 @@
+"""Plans the writes that give an owner its Workload and groups: a pure function of what exists.
+
+    owner, observed objects ─▶ ensure ─▶ EnsurePlan: operations in order, the groups of the pods
+
+The plan is what every controller of workloads needs: it discovers objects by reference, creates the
+missing ones in order (Workload, CompositePodGroups, PodGroups), resizes gangs, publishes how many
+members are still to run, gives way to the user's own objects, and deletes groups that are no longer
+wanted. A caller performs the operations, observes the result and plans again, until the plan
+`is_ready`. Groups refer to the uid of their Workload, and so are planned once the Workload exists.
+
+Planning again on the same objects gives the same operations; on stale objects it repeats some of
+them, which fail with AlreadyExists or NotFound and do no harm.
+
+    observed                       operations
+    nothing                        create the Workload
+    Workload                       create root, driver, workers
+    all, workers were 4, now 8     patch the Workload, patch workers
+    ours and one of the user's     delete ours, unless pods have started with it
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD_GROUP, WORKLOAD, Kind
+from phalanx.api.scheduling import (
+    MANAGED_BY_ANNOTATION,
+    MEMBERS_TO_RUN_ANNOTATION,
+    SYSTEM_PRIORITY_CLASSES,
+    CompositePodGroup,
+    PodGroup,
+    Workload,
+)
+from phalanx.api.validation.pod_group import COMPOSITE_POD_GROUP_TEMPLATES, POD_GROUP_TEMPLATES
+from phalanx.api.wire import STRATEGIC_PATCH, Object
+from phalanx.builder.discovery import (
+    Fallback,
+    LookupResult,
+    ObjectFound,
+    ObjectMissing,
+    ObjectUnusable,
+    find_usable,
+    is_controlled_by,
+)
+from phalanx.builder.ensure_plan import (
+    CreateObject,
+    DeleteObject,
+    EnsurePlan,
+    Group,
+    GroupInstance,
+    GroupKey,
+    ObjectOperation,
+    ObservedObjects,
+    PatchObject,
+)
+from phalanx.builder.groups import Template, build_group, first_template, templates
+from phalanx.builder.names import pod_group_name
+from phalanx.builder.ownership import Link, controller_of, controller_reference, owner_reference
+
+
+def kind_of_group(group: Group) -> Kind:
+    """Return the kind of a decoded group."""
+    return POD_GROUP if isinstance(group, PodGroup) else COMPOSITE_POD_GROUP
+
+
+def workload_object(workload: Workload) -> Object:
+    """Encode the fields of a Workload that the builder reads."""
+    meta, spec = workload.metadata, workload.spec
+    return {
+        "apiVersion": WORKLOAD.api_version,
+        "kind": WORKLOAD.name,
+        "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
+        "spec": {
+            POD_GROUP_TEMPLATES: list(spec.pod_group_templates or ()),
+            COMPOSITE_POD_GROUP_TEMPLATES: list(spec.composite_pod_group_templates or ()),
+        },
+    }
+
+
+def find_own_workload(owner: Object, workloads: Sequence[Workload]) -> LookupResult[Workload]:
+    """Find the Workload of a root: the only usable one whose `controllerRef` is the owner."""
+    reference = controller_reference(owner)
+    return _find_workload(reference, owner["metadata"].get("namespace", ""), workloads)
+
+
+def _find_workload(
+    reference: Object, namespace: str, workloads: Sequence[Workload]
+) -> LookupResult[Workload]:
+    group = reference["apiVersion"].rpartition("/")[0]
+    identity = group, reference["kind"], reference["name"]
+    candidates = [
+        one
+        for one in workloads
+        if one.controller_identity == identity and one.metadata.namespace == namespace
+    ]
+    return find_usable(
+        candidates, reference["uid"], plural="Workloads", owner_kind=reference["kind"]
+    )
+
+
+def ensure_owned(
+    owner: Object,
+    observed: ObservedObjects,
+    groups: Sequence[GroupInstance] | None,
+    *,
+    build: Callable[[], Object],
+    sizes: Callable[[], Mapping[str, int]],
+    is_single: bool,
+    manager: str,
+    is_started: bool,
+) -> EnsurePlan:
+    """Plan the objects of a root; `WorkloadBuilder.ensure` describes the arguments.
+
+    `build` builds the Workload, `sizes` returns the size of each gang of pods by template, and
+    `is_single` if the tree is a single group of pods.
+    """
+    found = find_own_workload(owner, observed.workloads)
+    if isinstance(found, ObjectFound) and is_single:
+        found = _check_single_template(owner, found)
+    match found:
+        case ObjectUnusable(fallback, redundant):
+            return _give_way(owner, observed, fallback, redundant=redundant, is_started=is_started)
+        case ObjectFound() as workload:
+            planner = _GroupPlanner(
+                owner, observed, workload, manager=manager, is_started=is_started
+            )
+            return planner.plan(groups, sizes() if workload.is_owned else {})
+    new = _mark_managed(build(), manager)
+    planned = _decode(new)
+    planner = _GroupPlanner(
+        owner, observed, ObjectFound(planned, is_owned=True), manager=manager, is_started=is_started
+    )
+    blocked = planner.find_blocked(groups)
+    return blocked or EnsurePlan((CreateObject(WORKLOAD, new),))
+
+
+def ensure_linked(
+    owner: Object,
+    link: Link,
+    observed: ObservedObjects,
+    groups: Sequence[GroupInstance] | None = None,
+    *,
+    ancestors: Sequence[Object] = (),
+    manager: str = "",
+    is_started: bool = False,
+) -> EnsurePlan:
+    """Plan the groups of a child in the Workload of its controller, by the link to a template.
+
+    The template may be one of a composite: then the groups below it are the child's too. Without
+    `groups` there is one of each. The Workload is that of the controller of `owner`, or of the
+    first of the `ancestors` that has one: references to the controllers above, nearest first.
+    """
+    direct = controller_of(owner)
+    namespace = owner["metadata"].get("namespace", "")
+    for reference in ([direct] if direct else []) + list(ancestors):
+        match _find_workload(reference, namespace, observed.workloads):
+            case ObjectUnusable(fallback):
+                return EnsurePlan(is_ready=True, fallback=fallback)
+            case ObjectFound(workload):
+                # The Workload may outlive the child: the child does not own it.
+                planner = _GroupPlanner(
+                    owner,
+                    observed,
+                    ObjectFound(workload, is_owned=False),
+                    manager=manager,
+                    is_started=is_started,
+                    link=link,
+                )
+                return planner.plan(groups, {})
+    text = "The Workload of its parent was not found"
+    return EnsurePlan(is_ready=True, fallback=Fallback("ParentWorkloadNotFound", text))
+
+
+def plan_deletion(
+    owner: Object, observed: ObservedObjects, *, keep_workload: bool = False
+) -> list[ObjectOperation]:
+    """Plan the deletion of the groups that an owner controls, then of its Workloads.
+
+    The garbage collector does the same after the owner is deleted; this is for an owner that stays,
+    such as one that is suspended, or that no longer wants groups.
+    """
+    uid = owner["metadata"].get("uid", "")
+    groups = [
+        DeleteObject(kind_of_group(one), one.metadata)
+        for one in reversed(observed.all_groups)
+        if is_controlled_by(one.metadata, uid) and not one.metadata.deletion_timestamp
+    ]
+    workloads = [
+        DeleteObject(WORKLOAD, one.metadata)
+        for one in observed.workloads
+        if is_controlled_by(one.metadata, uid) and not one.metadata.deletion_timestamp
+    ]
+    return [*groups, *([] if keep_workload else workloads)]
+
+
+def _check_single_template(
+    owner: Object, found: ObjectFound[Workload]
+) -> ObjectFound[Workload] | ObjectUnusable[Workload]:
+    number, name = found.obj.pod_group_template_count, found.obj.metadata.name
+    if number == 1:
+        return found
+    text = f"Workload {name} has {number} PodGroupTemplates, a {owner['kind']} needs exactly 1"
+    return ObjectUnusable(Fallback("MalformedWorkload", text))
+
+
+def _give_way(
+    owner: Object,
+    observed: ObservedObjects,
+    fallback: Fallback,
+    *,
+    redundant: Workload | None,
+    is_started: bool,
+) -> EnsurePlan:
+    """Use no group; but delete our own redundant Workload if nothing has started with it."""
+    uid = owner["metadata"].get("uid", "")
+    groups = list(observed.groups_of(redundant)) if redundant else []
+    is_used = is_started or any(not is_controlled_by(one.metadata, uid) for one in groups)
+    if redundant is None or is_used:
+        return EnsurePlan(is_ready=True, fallback=fallback)
+    # First the groups, later the Workload: else a second group could be created.
+    deletions: Iterable[ObjectOperation] = (
+        DeleteObject(kind_of_group(one), one.metadata)
+        for one in groups
+        if not one.metadata.deletion_timestamp
+    )
+    last = () if groups else (DeleteObject(WORKLOAD, redundant.metadata),)
+    return EnsurePlan((*deletions, *last), fallback=fallback)
+
+
+def _mark_managed(
+    obj: Object, manager: str, annotations: Mapping[str, str] | None = None
+) -> Object:
+    """Set the annotations of a new object: without the first it would count as the user's."""
+    marks = {MANAGED_BY_ANNOTATION: manager} if manager else {}
+    if marks or annotations:
+        obj["metadata"]["annotations"] = {**marks, **(annotations or {})}
+    return obj
+
+
+def _decode(workload: Object) -> Workload:
+    return msgspec.convert(workload, Workload)
+
+
+class _GroupPlanner:
+    """Plans the groups of an owner in a Workload that exists, or is about to."""
+
+    def __init__(
+        self,
+        owner: Object,
+        observed: ObservedObjects,
+        workload: ObjectFound[Workload],
+        *,
+        manager: str,
+        is_started: bool,
+        link: Link | None = None,
+    ) -> None:
+        self._owner, self._workload, self._link = owner, workload, link
+        self._uid = owner["metadata"].get("uid", "")
+        self._manager, self._is_started = manager, is_started
+        self._encoded = workload_object(workload.obj)
+        self._templates = templates(self._encoded)
+        self._observed = list(observed.groups_of(workload.obj))
+        self._found: dict[GroupKey, Group] = {}
+        #: The linked template; "" for a root. A link without a template means the first one.
+        self._top = (link.template or first_template(self._encoded)) if link else ""
+
+    def plan(self, groups: Sequence[GroupInstance] | None, sizes: Mapping[str, int]) -> EnsurePlan:
+        """Plan the creation, resizing and deletion of groups."""
+        wanted = self._complete(groups)
+        if isinstance(wanted, Fallback):
+            return EnsurePlan(is_ready=True, fallback=wanted, workload=self._workload)
+        creations: list[ObjectOperation] = []
+        changes: list[ObjectOperation] = [*self._resize_workload(sizes)]
+        is_waiting = False
+        for one in wanted:
+            match self._find(one):
+                case ObjectUnusable(fallback, redundant):
+                    return self._give_way(fallback, redundant)
+                case ObjectFound(group, is_owned):
+                    self._found[one.key] = group
+                    name = group.metadata.name
+                    if group.metadata.deletion_timestamp and name not in one.pod_groups:
+                        is_waiting = True
+                    elif is_owned and isinstance(group, PodGroup) and group.is_gang:
+                        changes += self._resize_group(one, group, sizes)
+                case ObjectMissing():
+                    new = self._build(one)
+                    if blocked := _find_reason_against(new, one):
+                        return self._without_groups(blocked)
+                    creations.append(CreateObject(self._kind(one), new))
+        changes += self._delete_unwanted(wanted)
+        return EnsurePlan(
+            (*creations, *changes),
+            is_ready=not creations and not is_waiting,
+            workload=self._workload,
+            groups=self._found,
+        )
+
+    def find_blocked(self, groups: Sequence[GroupInstance] | None) -> EnsurePlan | None:
+        """Return the plan without groups if one must not be created; None if all may be."""
+        wanted = self._complete(groups)
+        if isinstance(wanted, Fallback):
+            return EnsurePlan(is_ready=True, fallback=wanted)
+        for one in wanted:
+            if blocked := _find_reason_against(self._build(one), one):
+                return self._without_groups(blocked)
+        return None
+
+    def _without_groups(self, reason: Fallback) -> EnsurePlan:
+        return EnsurePlan(is_ready=True, fallback=reason if reason.reason else None)
+
+    def _complete(self, groups: Sequence[GroupInstance] | None) -> list[GroupInstance] | Fallback:
+        """Return the wanted groups and those above them, parents first; or why there are none."""
+        top, below = self._top, self._templates_below(self._top)
+        if groups is None:
+            groups = [GroupInstance(name) for name in below or (top,)]
+        elif len(groups) == 1 and not groups[0].template:
+            groups = [replace(groups[0], template=top or first_template(self._encoded))]
+        wanted: dict[GroupKey, GroupInstance] = {}
+        for one in groups:
+            if one.template not in below:
+                name, have = self._workload.obj.metadata.name, " ".join(self._templates)
+                text = f'template "{one.template}" not found in workload "{name}" (have [{have}])'
+                return Fallback("TemplateNotFound", text)
+            wanted[one.key] = one
+            parent = self._templates[one.template].parent
+            while parent in below:
+                above = GroupInstance(parent, one.parent_instance, one.parent_instance)
+                wanted.setdefault(above.key, above)
+                parent = self._templates[parent].parent
+        order = list(below)
+        return sorted(wanted.values(), key=lambda one: order.index(one.template))
+
+    def _templates_below(self, top: str) -> dict[str, Template]:
+        """The templates of the owner: all, or the linked one and those below it."""
+        below: dict[str, Template] = {}
+        for name, template in self._templates.items():
+            if not top or name == top or template.parent in below:
+                below[name] = template
+        return below
+
+    def _kind(self, wanted: GroupInstance) -> Kind:
+        return self._templates[wanted.template].kind
+
+    def _find(
+        self, wanted: GroupInstance
+    ) -> LookupResult[PodGroup] | LookupResult[CompositePodGroup]:
+        kind = self._kind(wanted)
+        candidates = [
+            group
+            for group in self._observed
+            if group.spec.workload_ref
+            and group.spec.workload_ref.template_name == wanted.template
+            and kind_of_group(group) is kind
+            and (self._link is None or is_controlled_by(group.metadata, self._uid))
+            and (not wanted.instance or group.metadata.name == self._name(wanted))
+        ]
+        return find_usable(  # type: ignore[type-var, return-value]
+            candidates,  # all of one kind
+            self._uid,
+            plural=f"{kind.name}s",
+            owner_kind=self._owner["kind"],
+            include_terminating=True,
+        )
+
+    def _name(self, wanted: GroupInstance) -> str:
+        return wanted.name or pod_group_name(
+            self._workload.obj.metadata.name, wanted.template, self._instance(wanted.instance)
+        )
+
+    def _instance(self, instance: str) -> str:
+        """The instance in the name of a group; children that share a template have their own."""
+        if self._link is None:
+            return instance
+        name: str = self._owner["metadata"]["name"]
+        return f"{name}-{instance}" if instance else name
+
+    def _build(self, wanted: GroupInstance) -> Object:
+        template = self._templates[wanted.template]
+        above = GroupInstance(template.parent, wanted.parent_instance)
+        parent = self._link.parent if self._link else ""
+        if template.parent and wanted.template != self._top:
+            found = self._found.get(above.key)
+            parent = found.metadata.name if found else self._name(above)
+        owners = [controller_reference(self._owner)]
+        if self._workload.is_owned and self._workload.obj.metadata.uid:
+            owners.append(owner_reference(self._encoded))
+        group = build_group(
+            self._encoded,
+            template,
+            instance=self._instance(wanted.instance),
+            name=self._name(wanted),
+            parent=parent,
+            owners=owners,
+        )
+        return _mark_managed(group, self._manager, wanted.annotations)
+
+    def _give_way(
+        self, fallback: Fallback, redundant: PodGroup | CompositePodGroup | None
+    ) -> EnsurePlan:
+        """Use no group; but delete our own redundant group if nothing has started with it."""
+        if redundant is None or self._is_started:
+            return EnsurePlan(is_ready=True, fallback=fallback, workload=self._workload)
+        deletion = DeleteObject(kind_of_group(redundant), redundant.metadata)
+        return EnsurePlan((deletion,), fallback=fallback, workload=self._workload)
+
+    def _delete_unwanted(self, wanted: Iterable[GroupInstance]) -> Iterator[ObjectOperation]:
+        """Delete groups of the owner that are no longer wanted; pods in them keep them alive."""
+        kept = {group.metadata.uid for group in self._found.values()}
+        names = Counter(self._name(one) for one in wanted)
+        for group in reversed(self._observed):
+            meta = group.metadata
+            is_ours = is_controlled_by(meta, self._uid) and not meta.deletion_timestamp
+            if is_ours and meta.uid not in kept and not names[meta.name]:
+                yield DeleteObject(kind_of_group(group), meta)
+
+    def _resize_workload(self, sizes: Mapping[str, int]) -> Iterator[ObjectOperation]:
+        change = _build_size_patch(self._encoded["spec"], sizes)
+        if change:
+            meta = self._workload.obj.metadata
+            yield PatchObject(WORKLOAD, meta, {"spec": change}, STRATEGIC_PATCH)
+
+    def _resize_group(
+        self, wanted: GroupInstance, group: PodGroup, sizes: Mapping[str, int]
+    ) -> Iterator[ObjectOperation]:
+        meta, current = group.metadata, _gang_size(self._templates[wanted.template].value)
+        size = sizes.get(wanted.template, current) if current is not None else None
+        size = size or group.min_count
+        if size != group.min_count:
+            change: Object = {"spec": {"schedulingPolicy": {"gang": {"minCount": size}}}}
+            yield PatchObject(POD_GROUP, meta, change, STRATEGIC_PATCH)
+        if wanted.members_to_run is None:
+            return
+        members = wanted.members_to_run(meta.name)
+        text = str(members) if 0 < members < size else None
+        if meta.annotations.get(MEMBERS_TO_RUN_ANNOTATION) != text:
+            annotations = {MEMBERS_TO_RUN_ANNOTATION: text}
+            yield PatchObject(POD_GROUP, meta, {"metadata": {"annotations": annotations}})
+
+
+def _find_reason_against(group: Object, wanted: GroupInstance) -> Fallback | None:
+    """Return why a group must not be created; None if it may be.
+
+    A group cannot have a system priority class. And pods cannot join a group later: if there are
+    pods, only the group that they already name is created again. Pods without any group have no
+    reason to state.
+    """
+    priority_class = group["spec"].get("priorityClassName")
+    if priority_class in SYSTEM_PRIORITY_CLASSES:
+        text = f"A {group['kind']} cannot have the priority class {priority_class}"
+        return Fallback("PriorityTooHigh", text)
+    if all(name == group["metadata"]["name"] for name in wanted.pod_groups):
+        return None
+    if not any(wanted.pod_groups):
+        return _NO_REASON
+    text = "The Workload or PodGroup of its pods was deleted"
+    return Fallback("SchedulingObjectsLost", text)
+
+
+_NO_REASON = Fallback("", "")
+
+
+def _gang_size(template: Object) -> int | None:
+    """The `minCount` of a template; None if it is not a gang of pods."""
+    policy: Object = template.get("schedulingPolicy") or {}
+    size: int | None = (policy.get("gang") or {}).get("minCount")
+    return size
+
+
+def _build_size_patch(holder: Object, sizes: Mapping[str, int]) -> Object:
+    """Build the strategic merge patch that gives the gangs of pods in a holder these sizes."""
+    patch: Object = {}
+    leaves = [
+        {"name": one["name"], "schedulingPolicy": {"gang": {"minCount": sizes[one["name"]]}}}
+        for one in holder.get(POD_GROUP_TEMPLATES) or ()
+        if _gang_size(one) not in (None, sizes.get(one["name"], _gang_size(one)))
+    ]
+    if leaves:
+        patch[POD_GROUP_TEMPLATES] = leaves
+    composites = [
+        {"name": one["name"], **change}
+        for one in holder.get(COMPOSITE_POD_GROUP_TEMPLATES) or ()
+        if (change := _build_size_patch(one, sizes))
+    ]
+    if composites:
+        patch[COMPOSITE_POD_GROUP_TEMPLATES] = composites
+    return patch

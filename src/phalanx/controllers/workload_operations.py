@@ -1,0 +1,75 @@
+"""Performs the operations of an `EnsurePlan` (`phalanx.builder.ensure`) with a client.
+
+A controller with a reconcile loop turns operations into actions (`to_actions`) and plans again when
+its caches show the effect. A program without caches calls `ensure_objects`, which observes what it
+has created and plans again until the plan is ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD_GROUP
+from phalanx.api.meta import Key
+from phalanx.api.wire import Object
+from phalanx.builder.ensure_plan import (
+    CreateObject,
+    DeleteObject,
+    EnsurePlan,
+    ObjectOperation,
+    ObservedObjects,
+    PatchObject,
+)
+from phalanx.client.client import Client
+from phalanx.controllers.pod_groups import inherit_preemption_policy
+from phalanx.controllers.reconcile_loop import Action, Create, Delete, Patch, perform
+
+
+def to_action(operation: ObjectOperation, owner_uid: str) -> Action:
+    """Return the action of a reconcile loop that performs an operation."""
+    match operation:
+        case CreateObject(kind, obj):
+            return Create(kind, obj, owner_uid=owner_uid)
+        case PatchObject(kind, meta, change, content):
+            conditional = {**change, "metadata": {**change.get("metadata", {}), "uid": meta.uid}}
+            return Patch(kind, meta.key, conditional, content=content)
+        case DeleteObject(kind, meta):
+            return Delete(kind, meta.key, meta.uid)
+
+
+def to_actions(operations: Iterable[ObjectOperation], owner_uid: str) -> list[Action]:
+    """Return the actions of a reconcile loop that perform operations, in order."""
+    return [to_action(one, owner_uid) for one in operations]
+
+
+async def perform_operation(client: Client, operation: ObjectOperation, owner_uid: str) -> None:
+    """Perform an operation; a new group inherits the preemption policy of its priority class."""
+    if isinstance(operation, CreateObject) and operation.kind in (POD_GROUP, COMPOSITE_POD_GROUP):
+        await inherit_preemption_policy(client, operation.obj["spec"])
+    await perform(client, to_action(operation, owner_uid))
+
+
+async def ensure_objects(
+    client: Client,
+    owner: Object,
+    observed: ObservedObjects,
+    plan: Callable[[ObservedObjects], EnsurePlan],
+) -> EnsurePlan:
+    """Perform the operations of a plan, and plan again with what was created, until it is ready.
+
+    Returns the last plan. It is not ready if objects must be deleted first: call again once they
+    are gone.
+    """
+    uid, current = owner["metadata"]["uid"], plan(observed)
+    while current.operations:
+        creates = [one for one in current.operations if isinstance(one, CreateObject)]
+        for operation in current.operations:
+            await perform_operation(client, operation, uid)
+        for one in creates:
+            meta = one.obj["metadata"]
+            created = await client.get(one.kind, Key(meta["namespace"], meta["name"]))
+            observed = observed.with_created(created)
+        if not creates:
+            break
+        current = plan(observed)
+    return current
