@@ -9,11 +9,12 @@ from pathlib import Path
 from tests.cli.commands import ROOT
 
 SOURCE = ROOT / "src" / "phalanx"
-SEARCHED_PATHS = ("controllers", "scheduler", "components.py", "server/eviction.py")
+SEARCHED_PATHS = ("builder", "controllers", "scheduler", "components.py", "server/eviction.py")
 #: The position of the reason among the arguments of a call.
 CALLS = {
     "CronJobEvent": 0,
     "JobEvent": 0,
+    "Fallback": 0,
     "fallback_event": 0,
     "rejected_status": 0,
     "ConditionUpdate": 1,
