@@ -31,6 +31,7 @@ from dataclasses import replace
 
 from msgspec.structs import replace as but
 
+from phalanx.api.meta import Key
 from phalanx.scheduler.cluster.hypothetical import nominated_pods, with_changes
 from phalanx.scheduler.cluster.pod_index import selections_of
 from phalanx.scheduler.cluster.snapshot import Snapshot
@@ -113,7 +114,8 @@ def run_cycle(
     entity = resolve_claims(entity, snapshot)
     yield from _count_peers(entity, snapshot)
     if snapshot.nominations:
-        snapshot = _with_nominated_pods(entity, snapshot)
+        ignored = holds.ignored if holds is not None else frozenset()
+        snapshot = _with_nominated_pods(entity, snapshot, ignored)
     context = PlacementContext(snapshot, policy)
     result = yield from place_entity(entity, context)
     if isinstance(result, EntityRejection):
@@ -157,29 +159,29 @@ def _decide_beside_reservations(
         result.build_waiting(), relaxation_delay=seconds_until_relaxed(entity), held_by=held_by
     )
     if held_by:
-        waiting = _wake_by_reservations(waiting)
+        waiting = _wake_by_reservations(waiting, holds)
     decision = yield from preempt(entity, context, waiting)
     if isinstance(decision, Waiting):
         # The room of leaving pods and of victims may be kept too.
         leaves_room = any(True for _ in snapshot.pod_index.terminating_pods())
         if holds and (leaves_room or decision.preemption not in ("", NOT_ALLOWED)):
-            decision = _wake_by_reservations(decision)
+            decision = _wake_by_reservations(decision, holds)
         if decision.nominated or not holds.nominated:
             return decision
         return replace(decision, nominated=holds.nominated, starts_soon=True)
-    waiting = _wake_by_reservations(waiting)
+    waiting = _wake_by_reservations(waiting, holds)
     bindings = decision.bindings if isinstance(decision, Placed) else decision.waiting.nominated
     victims = () if isinstance(decision, Placed) else [victim.pod for victim in decision.victims]
     return waiting if holds.conflicts(entity, bindings, snapshot, victims) else decision
 
 
-def _wake_by_reservations(waiting: Waiting) -> Waiting:
+def _wake_by_reservations(waiting: Waiting, holds: ReservationHolds) -> Waiting:
     """Let changes of reservations wake an entity that fits, or could preempt, without them.
 
     An entity that does not fit without them either waits for room alone.
     """
     wakes_on = waiting.wakes_on | CAPACITY_EVENTS | {ClusterEvent.RESERVATION_CHANGED}
-    return replace(waiting, wakes_on=wakes_on)
+    return replace(waiting, wakes_on=wakes_on, holders=holds.holders)
 
 
 def _avoid_reservations(
@@ -217,9 +219,13 @@ def _count_peers(entity: Entity, snapshot: Snapshot) -> Iterator[int]:
             yield from snapshot.pod_index.count_in_steps(selection)
 
 
-def _with_nominated_pods(entity: Entity, snapshot: Snapshot) -> Snapshot:
-    """Add the nominated pods of the same or a higher priority, except the entity's own."""
-    nominated = nominated_pods(snapshot, entity.priority, entity.pod_keys)
+def _with_nominated_pods(entity: Entity, snapshot: Snapshot, ignored: frozenset[Key]) -> Snapshot:
+    """Add the nominated pods of the same or a higher priority, except the entity's own.
+
+    `ignored` are the pods of reservations behind the entity.
+    """
+    own = ignored.union(entity.pod_keys) if ignored else entity.pod_keys
+    nominated = nominated_pods(snapshot, entity.priority, own)
     forked = with_changes(snapshot, added=nominated, nominated=True)
     if any(pod.claim_keys for pod in nominated):
         hold_nominated_devices(forked, nominated)

@@ -187,6 +187,8 @@ class Waiting:
     leaving_delay: float | None = None
     #: The reservation that keeps the room that the entity would fit in; "" if none does.
     held_by: str = ""
+    #: The entities whose reservations keep room from the entity that it could use.
+    holders: tuple[Ref, ...] = ()
     #: Whether the nominated nodes are those of its reservation, which are about to become free.
     starts_soon: bool = False
 

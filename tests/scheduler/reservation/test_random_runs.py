@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import product
 
 import pytest
 
 from phalanx.api.core import Pod
+from phalanx.api.meta import pod_group_ref
 from phalanx.scheduler.cluster.group_tree import group_ref
-from tests.scheduler.builders import composite, gang, node
+from phalanx.scheduler.decision import Waiting
+from tests.scheduler.builders import composite, gang, key, node
 from tests.scheduler.reservation.virtual_scheduler import VirtualScheduler, ending_pod, profiles
 
 MODES = ("Easy", "Conservative")
@@ -38,6 +41,8 @@ class RandomRun:
         self.submitted: dict[str, float] = {}
         self._seconds: dict[str, float] = {}
         self.scheduler.on_placed = self._start
+        #: Called after every pass.
+        self.on_pass: Callable[[], None] = lambda: None
 
     def _start(self, name: str, pods: list[Pod]) -> None:
         self.started[name] = self.scheduler.now
@@ -92,6 +97,7 @@ class RandomRun:
                     size = self.chance.choice((1, 1, 2))
                     self.submit(name, size, self.chance.choice(("2", "4")), priority=level)
             self.scheduler.run_pass()
+            self.on_pass()
 
 
 @pytest.mark.parametrize(
@@ -123,6 +129,35 @@ def test_backfilled_gang_never_delays_the_reserved_one(seed: int, mode: str) -> 
     assert promised
     for name, start in promised.items():
         assert run.started[name] <= start
+
+
+@pytest.mark.parametrize(
+    ("seed", "mode", "is_known"),
+    [
+        (2, "Easy", True),
+        (3, "Conservative", False),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in product(range(6), (*MODES, "Strict"), (True, False))
+        ),
+    ],
+)
+def test_no_entity_that_could_start_is_left_waiting(seed: int, mode: str, is_known: bool) -> None:
+    run = RandomRun(seed, is_known=is_known, has_racks=seed % 2 == 1, priorities=2, mode=mode)
+    state, waited = run.scheduler.state, 0
+
+    def check() -> None:
+        nonlocal waited
+        for name in run.submitted.keys() - run.started.keys():
+            ref = pod_group_ref(key(name))
+            entity = state.queue.waiting_entity(ref, run.scheduler.now)
+            if entity is not None:
+                waited += 1
+                assert isinstance(state.decide(entity), Waiting), name
+
+    run.on_pass = check
+    run.run(60, {20: 6, 40: 0 if seed % 2 else 7})
+    assert waited
 
 
 @pytest.mark.slow

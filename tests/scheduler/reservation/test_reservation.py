@@ -15,6 +15,7 @@ from phalanx.scheduler.queue.decision_log import (
     DecisionLogRecord,
     JobObserved,
     LogStarted,
+    PodGroupObserved,
     PodObserved,
     RecordEncoder,
 )
@@ -155,7 +156,7 @@ def test_held_gang_is_woken_when_the_reservation_ends_without_any_other_event() 
     assert scheduler.reservations == {}
 
 
-@pytest.mark.parametrize("change", ["gone", "gated", "incomplete"])
+@pytest.mark.parametrize("change", ["gone", "gated", "incomplete", "larger", "without group"])
 def test_reservation_is_dropped_when_the_entity_cannot_be_attempted(change: str) -> None:
     scheduler = two_busy_nodes()
     reserve_large(scheduler)
@@ -166,8 +167,12 @@ def test_reservation_is_dropped_when_the_entity_cannot_be_attempted(change: str)
         case "gated":
             gated = pod("large-0", "large", gates=["wait"], cpu="4")
             scheduler.submit_pods(gated)
-        case _:
+        case "incomplete":
             scheduler.state.observe(PodObserved(61, key("large-1"), None))
+        case "larger":
+            scheduler.add_group(gang("large", 3))
+        case _:
+            scheduler.state.observe(PodGroupObserved(61, key("large"), None))
     scheduler.run_pass()
     assert scheduler.reservations == {}
 
@@ -514,3 +519,49 @@ def test_planning_is_due_only_after_a_change() -> None:
     assert scheduler.state.reservations.is_due(62)
     list(steps_of(scheduler, 62))
     assert not scheduler.state.reservations.is_due(62)
+
+
+def test_nominations_for_the_nodes_of_an_earlier_plan_keep_no_room_of_the_new_one() -> None:
+    scheduler = VirtualScheduler(nodes(2))
+    scheduler.run_pods(
+        ending_pod("a", on="n0", seconds=1000), ending_pod("b", on="n1", seconds=2000)
+    )
+    reserve_large(scheduler, 1)
+    scheduler.submit("small", members("small", 1))
+    scheduler.run_pass(100)
+    assert scheduler.run_pass(980) == []
+    assert scheduler.state.cache.snapshot().nominations[key("large-0")].node == "n0"
+    scheduler.end("b")
+    assert scheduler.run_pass(981) == ["large"]
+
+
+def test_nominations_are_dropped_when_the_expected_start_is_no_longer_imminent() -> None:
+    scheduler = two_busy_nodes()
+    reserve_large(scheduler)
+    scheduler.run_pass(980)
+    assert key("large-0") in scheduler.state.cache.snapshot().nominations
+    scheduler.run_pass(1031)
+    assert scheduler.reservations["large"].expected_start == 2000
+    assert scheduler.state.cache.snapshot().nominations == {}
+
+
+def test_nominations_of_a_later_reservation_do_not_delay_an_earlier_one() -> None:
+    scheduler = VirtualScheduler(nodes(3), profiles(mode="Conservative"))
+    scheduler.run_pods(
+        ending_pod("a", on="n0", seconds=1000),
+        ending_pod("b", on="n1", seconds=1000),
+        ending_pod("c", on="n2", seconds=200),
+    )
+    first = reserve_large(scheduler)
+    scheduler.submit("short", members("short", 1))
+    scheduler.run_pass(62)
+    scheduler.run_pass(123)
+    assert first.expected_start == 1000
+    assert scheduler.reservations["short"].expected_start == 200
+    scheduler.run_pass(180)
+    assert scheduler.state.cache.snapshot().nominations[key("short-0")].node == "n2"
+    scheduler.end("a")
+    scheduler.run_pass(185)
+    assert scheduler.reservations["large"].expected_start == 200
+    scheduler.end("c")
+    assert scheduler.run_pass(200) == ["large"]

@@ -131,13 +131,13 @@ class SchedulerCache:
             return ClusterDelta(ClusterEvent.POD_PLACED) if old else None
         if old is not None and _is_equivalent_node(old, node):
             return None
-        before, info = self._room(name), self._node_info(name)
+        before, info = self.room(name), self._node_info(name)
         info.node, info.allocatable = node, self._resource_row(node_allocatable(node))
         if old is None:
             self._moved_nodes[name] = None
-            return ClusterDelta(ClusterEvent.NODE_ADDED, after=self._room(name))
+            return ClusterDelta(ClusterEvent.NODE_ADDED, after=self.room(name))
         self._changed_nodes[name] = node
-        return ClusterDelta(ClusterEvent.NODE_UPDATED, before, self._room(name))
+        return ClusterDelta(ClusterEvent.NODE_UPDATED, before, self.room(name))
 
     def update_pod(self, key: Key, pod: Pod | None) -> tuple[ClusterDelta, ...]:
         """Add, replace or (None) remove a pod. Returns the changes for pending entities."""
@@ -307,7 +307,7 @@ class SchedulerCache:
         assigned, left = after or new_nomination, before if moved else None
         if old_nomination and (assigned is None or assigned.node != old_nomination.node):
             left = old_nomination
-        room = self._room(left.node) if left else None
+        room = self.room(left.node) if left else None
         if old and before:
             self._count_member(old.live_group, -1)
             if moved:
@@ -324,7 +324,7 @@ class SchedulerCache:
             self._change_nomination(key, old_nomination, new_nomination)
         changes: tuple[ClusterDelta, ...] = ()
         if left:
-            room_after = self._room(left.node)
+            room_after = self.room(left.node)
             changes = (ClusterDelta(ClusterEvent.POD_GONE, room, room_after, pods=(left,)),)
         if after and (is_changed or (old and new and old.terminating != new.terminating)):
             versions = (before, after) if before else (after,)
@@ -341,7 +341,7 @@ class SchedulerCache:
         if new:
             self._nominated.setdefault(new.node, {})[key] = new
 
-    def _room(self, name: str) -> NodeRoom | None:
+    def room(self, name: str) -> NodeRoom | None:
         """Describe a node and its pods as they are now; None if there is no such node."""
         info = self._nodes.get(name)
         if info is None or info.node is None:

@@ -123,6 +123,8 @@ class ClusterDelta(Struct, frozen=True, eq=False):
     after: NodeRoom | None = None
     #: The versions of the pod that came, changed or went.
     pods: tuple[AssignedPod, ...] = ()
+    #: Whether entities that ask one question may get different answers after the change.
+    concerns_each: bool = False
 
     @property
     def has_details(self) -> bool:
@@ -170,6 +172,26 @@ class ClusterDelta(Struct, frozen=True, eq=False):
             upper = RoomView(priority, evicts=True, counts_leaving=True)
             added = max(added, self._added(shapes, lower, upper))
         return added
+
+    def frees_held_room(
+        self, shapes: Collection[PodShape], view: RoomView, *, reserved_pods: int
+    ) -> int:
+        """Count at most how many pods of some shapes more than before fit beside reservations.
+
+        What these keep on the node is unknown, except that they keep at most `reserved_pods` pods.
+        """
+        before, after = self.before, self.after
+        if after is None:
+            return 0
+        if before is None or before is after:
+            return sum(after.count(shape, view) for shape in shapes)
+        old, new = before.free_amounts(view), after.free_amounts(view)
+        old = old + [0] * (len(new) - len(old))
+        grown = {name for name, i in after.columns.items() if i < len(new) and new[i] > old[i]}
+        if "pods" in grown and old[after.columns["pods"]] > reserved_pods:
+            grown.remove("pods")
+        requested = (shape for shape in shapes if grown & {name for name, _ in shape.requests})
+        return sum(after.count(shape, view) for shape in requested)
 
     def _added(self, shapes: Collection[PodShape], lower: RoomView, upper: RoomView) -> int:
         before, after = self.before, self.after

@@ -281,6 +281,7 @@ _FIELD_NAMES = {"nominated": "promised", "relaxation_delay": "relaxes"}
 _OMITTED_DEFAULTS = {
     "leaving_delay": None,
     "held_by": "",
+    "holders": (),
     "starts_soon": False,
     "broken_groups": (),
     "optimal": True,

@@ -55,7 +55,7 @@ class RefusalMemo:
         self, entity: Entity, decision: Decision, snapshot: Snapshot, policy: SchedulerPolicy
     ) -> None:
         """Remember a refusal by the version of the last `find`."""
-        if not is_final(decision) or decision.retry_delay is not None:
+        if not is_final(decision) or decision.retry_delay is not None or decision.holders:
             return
         if len(self._answers) < _MAX_ANSWERS:
             question = _question_of(entity, snapshot, policy)

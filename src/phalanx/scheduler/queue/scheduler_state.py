@@ -85,7 +85,7 @@ from phalanx.scheduler.queue.decision_log import (
 from phalanx.scheduler.queue.refusal_memo import RefusalMemo
 from phalanx.scheduler.queue.scheduling_queue import SchedulingQueue
 from phalanx.scheduler.queue.wake_condition import condition_of, count_lacking
-from phalanx.scheduler.reservation.tracker import ReservationTracker
+from phalanx.scheduler.reservation.tracker import FreedRoom, ReservationTracker
 from phalanx.scheduler.search.solver import SolverAnswer, Steps
 
 GroupType = TypeVar("GroupType", PodGroup, CompositePodGroup)
@@ -134,7 +134,7 @@ class SchedulerState:
         snapshot, policy = self.cache.snapshot(), self.profiles.policy(entity)
         holds = self.reservations.holds_for(entity, snapshot, self._popped_at)
         version = self.version
-        if holds is None or not holds.nominated:
+        if holds is None or not (holds.nominated or holds.ignored & snapshot.nominations.keys()):
             answer = self._memo.find(entity, snapshot, policy, version=version)
             if answer is not None:
                 return answer
@@ -156,16 +156,20 @@ class SchedulerState:
             return
         tracker, snapshot = self.reservations, self.cache.snapshot()
         before = tracker.current, tracker.turns
-        is_freed = yield from tracker.plan(snapshot, self.queue.waiting_entity, now)
+        freed = yield from tracker.plan(snapshot, self.queue.waiting_entity, now)
         is_changed = (tracker.current, tracker.turns) != before
         if self._recorder and (is_changed or tracker.entities_to_nominate(snapshot, now)):
             self._recorder(ReservationsPlanned(now, tracker.current, tracker.turns))
-        self._wake_after_planning(now, is_freed=is_freed)
+        self._wake_after_planning(now, freed)
 
-    def _wake_after_planning(self, now: float, *, is_freed: bool) -> None:
+    def _wake_after_planning(self, now: float, freed: FreedRoom) -> None:
         """Attempt entities that may use more room, or that are about to start on their nodes."""
-        if is_freed:
-            self.queue.wake(ClusterDelta(ClusterEvent.RESERVATION_CHANGED), now)
+        if freed.is_any:
+            self._wake_held(now, concerns_each=freed.concerns_each)
+        for name in () if freed.is_any else freed.nodes:
+            room = self.cache.room(name)
+            if room is not None:
+                self.queue.wake(ClusterDelta(ClusterEvent.RESERVATION_CHANGED, room, room), now)
         for ref in self.reservations.entities_to_nominate(self.cache.snapshot(), now):
             self.queue.activate(ref, now)
 
@@ -177,8 +181,8 @@ class SchedulerState:
 
     def restore_reservations(self, record: ReservationsPlanned) -> None:
         """Set the reservations as they were planned."""
-        is_freed = self.reservations.restore(record.reservations, record.turns)
-        self._wake_after_planning(record.at, is_freed=is_freed)
+        freed = self.reservations.restore(record.reservations, record.turns)
+        self._wake_after_planning(record.at, freed)
 
     def record_answer(self, answer: SolverAnswer, now: float) -> None:
         """Record the answer of the exact solver that the current cycle got."""
@@ -214,12 +218,19 @@ class SchedulerState:
             self.queue.done(entity, decision, now)
         else:
             policy = self.profiles.policy(entity)
-            condition = condition_of(entity, decision, self.cache.snapshot(), policy)
+            condition = condition_of(
+                entity,
+                decision,
+                self.cache.snapshot(),
+                policy,
+                reservations=self.reservations.current,
+                asks_alone=self.reservations.is_before_any(entity),
+            )
             lacking = count_lacking(condition, decision)
             self.queue.done(entity, decision, now, condition, lacking=lacking)
         self._drop_nominations(now)
         if is_freed:
-            self.queue.wake(ClusterDelta(ClusterEvent.RESERVATION_CHANGED), now)
+            self._wake_held(now, concerns_each=False)
         return True
 
     def _may_preempt(self, entity: Entity, decision: Preempting) -> bool:
@@ -319,11 +330,13 @@ class SchedulerState:
         if not is_composite:
             meta = observed.group.metadata if observed.group else None
             if self.reservations.observe_group(observed.key, meta):
-                self._wake_held(observed.at)
+                self._wake_held_each(observed.at)
         if observed.group is None:
-            self.queue.remove_group(ref, observed.at)
+            is_changed = self.queue.remove_group(ref, observed.at)
         else:
-            self.queue.observe_group(observed.group, observed.at)
+            is_changed = self.queue.observe_group(observed.group, observed.at)
+        if is_changed:
+            self.reservations.observe_entity()
         self._drop_nominations(observed.at)
         self._wake([change], observed.at)
 
@@ -332,12 +345,16 @@ class SchedulerState:
 
     def _observe_job(self, observed: JobObserved) -> None:
         if self.reservations.observe_job(observed.key, observed.job):
-            self._wake_held(observed.at)
+            self._wake_held_each(observed.at)
 
-    def _wake_held(self, now: float) -> None:
+    def _wake_held_each(self, now: float) -> None:
         """Attempt entities again that reservations hold: they may be known to end in time now."""
         if self.reservations.current:
-            self.queue.wake(ClusterDelta(ClusterEvent.RESERVATION_CHANGED), now)
+            self._wake_held(now, concerns_each=True)
+
+    def _wake_held(self, now: float, *, concerns_each: bool) -> None:
+        event = ClusterEvent.RESERVATION_CHANGED
+        self.queue.wake(ClusterDelta(event, concerns_each=concerns_each), now)
 
     def _observe_slice(self, observed: ResourceSliceObserved) -> None:
         self._update_devices(ResourceSlice, observed.name, observed.slice, now=observed.at)

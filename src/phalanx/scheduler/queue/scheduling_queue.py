@@ -20,14 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 
 from phalanx.api.core import DEFAULT_SCHEDULER, Pod
-from phalanx.api.meta import (
-    POD_GROUP_KIND,
-    POD_KIND,
-    Key,
-    Ref,
-    pod_group_ref,
-    pod_ref,
-)
+from phalanx.api.meta import POD_GROUP_KIND, POD_KIND, Key, Ref, pod_group_ref, pod_ref
 from phalanx.scheduler.cluster.cluster_delta import ClusterDelta
 from phalanx.scheduler.cluster.group_tree import (
     Group,
@@ -127,18 +120,21 @@ class SchedulingQueue(QueueListing):
             entry.remove_pod(key)
             self._notify(entry, ClusterEvent.MEMBER_GONE, now)
 
-    def observe_group(self, group: Group, now: float) -> None:
-        """Add a group, or its new version."""
+    def observe_group(self, group: Group, now: float) -> bool:
+        """Add a group, or its new version; whether it changed for scheduling."""
         name = group_ref(group)
-        if is_same_group(self._group_tree.get(name), group):
-            self._group_tree.update(name, group)
-        else:
+        is_changed = not is_same_group(self._group_tree.get(name), group)
+        if is_changed:
             self._update_tree(name, group, now)
+        else:
+            self._group_tree.update(name, group)
+        return is_changed
 
-    def remove_group(self, ref: Ref, now: float) -> None:
-        """Remove a group."""
-        if self._group_tree.get(ref) is not None:
+    def remove_group(self, ref: Ref, now: float) -> bool:
+        """Remove a group; whether there was one."""
+        if is_known := self._group_tree.get(ref) is not None:
             self._update_tree(ref, None, now)
+        return is_known
 
     def _update_tree(self, name: Ref, group: Group | None, now: float) -> None:
         """Add, replace or remove (None) a group; move pods whose tree changes with it."""

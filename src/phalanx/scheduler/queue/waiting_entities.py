@@ -109,7 +109,7 @@ class WaitingEntities:
         return bool(self._by_event[event])
 
     def cured_by(self, change: ClusterDelta) -> list[Ref]:
-        """Return the first entity of every question that a change may answer otherwise.
+        """Return the first entity, or each, of every question that a change may answer otherwise.
 
         A question that is being asked is left out: its attempt sees the change.
         """
@@ -119,7 +119,9 @@ class WaitingEntities:
             if question.asked_by is not None:
                 continue
             question.lacking -= condition.count_cured(change)
-            if question.lacking <= 0:
+            if question.lacking <= 0 and change.concerns_each:
+                found += sorted(question.waiting, key=question.waiting.__getitem__)
+            elif question.lacking <= 0:
                 first = question.first()
                 assert first is not None
                 found.append(first)

@@ -18,14 +18,15 @@ one policy. What refuses the first of them refuses all, so the queue attempts th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from phalanx.api.meta import Key, Ref
 from phalanx.api.scheduling import TOPOLOGY_ANNOTATION
-from phalanx.scheduler.cluster.cluster_delta import ClusterDelta
+from phalanx.scheduler.cluster.cluster_delta import ClusterDelta, RoomView
 from phalanx.scheduler.cluster.peer_constraints import Labels, PodSelector
 from phalanx.scheduler.cluster.pod_index import PodIndex
 from phalanx.scheduler.cluster.pod_shape import PodShape
@@ -33,6 +34,7 @@ from phalanx.scheduler.cluster.snapshot import Snapshot
 from phalanx.scheduler.decision import (
     CAPACITY_EVENTS,
     ENTITY_EVENTS,
+    NODE_EVENTS,
     PEER_EVENTS,
     UNSCHEDULABLE,
     ClusterEvent,
@@ -44,12 +46,13 @@ from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.placement.group_placement import count_scheduled
 from phalanx.scheduler.placement.topology_domains import topology_label_keys
 from phalanx.scheduler.policy import SchedulerPolicy
-from phalanx.scheduler.preemption.evaluator import NOT_HELPFUL, VICTIMS_TERMINATING
+from phalanx.scheduler.preemption.evaluator import NOT_ALLOWED, NOT_HELPFUL, VICTIMS_TERMINATING
+from phalanx.scheduler.reservation.reservation import Reservation
 
 #: More members than any entity lacks.
 ANY_NUMBER = 1 << 30
 #: The events whose changes are described; a refusal that awaits another one is not.
-_DESCRIBED_EVENTS = PEER_EVENTS | ENTITY_EVENTS
+_DESCRIBED_EVENTS = PEER_EVENTS | ENTITY_EVENTS | {ClusterEvent.RESERVATION_CHANGED}
 #: With more terms of anti-affinity than this in the cluster, every entity asks for itself.
 _MAX_COMPARED_TERMS = 64
 
@@ -69,6 +72,9 @@ class RefusalScope(Struct, frozen=True):
     depends_on_time: bool
     #: How many members of each group had a node.
     scheduled: tuple[int, ...]
+    #: The entities whose reservations keep room from the entity, and how many pods these have.
+    holders: tuple[Ref, ...] = ()
+    reserved_pods: int = 0
 
 
 class WakeCondition(Struct, frozen=True, cache_hash=True):
@@ -103,11 +109,20 @@ class WakeCondition(Struct, frozen=True, cache_hash=True):
             or any(_concerns_peers(shape, change) for shape in shapes)
         ):
             return ANY_NUMBER
-        added = change.adds_room(
-            shapes, self.priority, free=self.scope.free, evictable=self.scope.evictable
-        )
+        if self.scope.holders:
+            views = [RoomView(self.priority)]
+            if self.scope.evictable:
+                views.append(RoomView(self.priority, evicts=True, counts_leaving=True))
+            reserved_pods = self.scope.reserved_pods
+            added = max(
+                change.frees_held_room(shapes, view, reserved_pods=reserved_pods) for view in views
+            )
+        else:
+            added = change.adds_room(
+                shapes, self.priority, free=self.scope.free, evictable=self.scope.evictable
+            )
         # A new or changed node is rare, and the entity reports what is missing then.
-        return added if change.event is ClusterEvent.POD_GONE or not added else ANY_NUMBER
+        return ANY_NUMBER if added and change.event in NODE_EVENTS else added
 
     @property
     def shapes(self) -> dict[PodShape, None]:
@@ -129,10 +144,25 @@ class GroupQuestion(Struct, frozen=True, cache_hash=True):
 
 
 def condition_of(
-    entity: Entity, decision: PendingDecision, snapshot: Snapshot, policy: SchedulerPolicy
+    entity: Entity,
+    decision: PendingDecision,
+    snapshot: Snapshot,
+    policy: SchedulerPolicy,
+    *,
+    reservations: Sequence[Reservation] = (),
+    asks_alone: bool = False,
 ) -> WakeCondition:
-    """Return which changes may cure the refusal of an entity."""
+    """Return which changes may cure the refusal of an entity beside the reservations.
+
+    `asks_alone`: the answer to an equal entity may differ, because it is behind a reservation.
+    """
     scope = _scope_of(entity, decision, snapshot, policy)
+    if scope is not None and asks_alone:
+        scope = replace(scope, is_shared=False)
+    if scope is not None and isinstance(decision, Waiting) and decision.holders:
+        held = [one for one in reservations if one.ref in decision.holders]
+        reserved_pods = sum(len(one.bindings) for one in held)
+        scope = replace(scope, free=True, holders=decision.holders, reserved_pods=reserved_pods)
     return build_condition(entity, decision.wakes_on, scope)
 
 
@@ -146,6 +176,7 @@ def count_lacking(condition: WakeCondition, decision: PendingDecision) -> int:
         isinstance(decision, Waiting)
         and condition.scope is not None
         and decision.preemption != NOT_HELPFUL
+        and (not decision.holders or decision.preemption in ("", NOT_ALLOWED))
         and len(condition.groups) == 1
         and not condition.topology_keys
         and len(condition.shapes) == 1

@@ -79,7 +79,16 @@ class _Plan(NamedTuple):
 class ReservationPlanner:
     """Plans the reservations of one pass, in order: each beside those that were planned before."""
 
-    def __init__(self, snapshot: Snapshot, run_times: RunTimes, now: float) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        run_times: RunTimes,
+        now: float,
+        *,
+        reserved: frozenset[Key] = frozenset(),
+    ) -> None:
+        #: The pods of the reservations of the last plan: their nominations follow from the plan.
+        self._reserved = reserved
         self._real, self._base, self._run_times, self._now = snapshot, snapshot, run_times, now
         self._ends = run_times.ends
         self._ends.align(snapshot)
@@ -135,9 +144,10 @@ class ReservationPlanner:
 
     def _find_start(self, request: ReservationRequest) -> Steps[_Plan | None]:
         """Find the first time at which enough pods have ended by their known ends."""
-        # Nominated pods start before the entity does, and when they end is unknown.
+        # Other nominated pods start before the entity does, and when they end is unknown.
         entity = request.entity
-        nominated = nominated_pods(self._base, entity.priority, entity.pod_keys)
+        own = self._reserved.union(entity.pod_keys)
+        nominated = nominated_pods(self._base, entity.priority, own)
         base = with_changes(self._base, added=nominated, nominated=True)
         estimate = _FitEstimate(request.entity, base, request.policy)
         low, high = 0, self._known

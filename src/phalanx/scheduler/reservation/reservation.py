@@ -122,6 +122,7 @@ class ReservationHolds:
 
     `own` are the bindings of its own reservation, `nominated` the same if it is about to start.
     `avoided` are the reservations behind the entity: it leaves their room to them if it can.
+    `ignored` are the pods of those reservations: their nominations keep nothing from the entity.
     """
 
     def __init__(
@@ -132,9 +133,10 @@ class ReservationHolds:
         own: tuple[Binding, ...] = (),
         nominated: tuple[Binding, ...] = (),
         avoided: Sequence[Reservation] = (),
+        ignored: frozenset[Key] = frozenset(),
     ) -> None:
         self._reservations, self._ends, self._own = reservations, ends, own
-        self.nominated, self._avoided = nominated, avoided
+        self.nominated, self._avoided, self.ignored = nominated, avoided, ignored
 
     @property
     def with_avoided(self) -> ReservationHolds | None:
@@ -151,6 +153,11 @@ class ReservationHolds:
     def __bool__(self) -> bool:
         """Whether anything is kept from the entity."""
         return bool(self._reservations)
+
+    @property
+    def holders(self) -> tuple[Ref, ...]:
+        """The entities whose reservations keep room."""
+        return tuple(reservation.ref for reservation in self._reservations)
 
     def describe(self) -> str:
         """Name the reservations that keep room."""

@@ -49,6 +49,17 @@ class _WaitingEntity(NamedTuple):
     args: ReservationArgs
 
 
+class FreedRoom(NamedTuple):
+    """What a plan no longer keeps from entities that reservations hold."""
+
+    #: Whether a reservation has ended, or may keep room from other entities than before.
+    is_any: bool
+    #: Whether entities that differ in names and run times only may get different answers.
+    concerns_each: bool
+    #: The nodes on which less is kept.
+    nodes: tuple[str, ...]
+
+
 #: Returns the entity that waits under a name, as the queue has it; None if it does not wait.
 EntityLookup = Callable[[Ref, float], Entity | None]
 
@@ -59,6 +70,8 @@ class ReservationTracker:
     def __init__(self, profiles: Profiles) -> None:
         self._profiles, self.run_times = profiles, RunTimes()
         self.current: tuple[Reservation, ...] = ()
+        #: The reservations that the last plan did not continue.
+        self._dropped: tuple[Reservation, ...] = ()
         self._is_enabled = any(
             policy.reservation.mode != ReservationMode.OFF for policy in profiles.policies.values()
         )
@@ -89,6 +102,10 @@ class ReservationTracker:
     def observe_node(self) -> None:
         """A node was added, changed or removed."""
         self._infeasible.clear()
+        self._is_changed = True
+
+    def observe_entity(self) -> None:
+        """A group changed: its entity may be incomplete, or need other room."""
         self._is_changed = True
 
     def note_decision(self, entity: Entity, decision: Decision, now: float) -> bool:
@@ -154,25 +171,29 @@ class ReservationTracker:
         soonest = min(first, self._next_time if self._eligible else float("inf"))
         return None if soonest == float("inf") else soonest
 
-    def plan(self, snapshot: Snapshot, lookup: EntityLookup, now: float) -> Steps[bool]:
-        """Plan all reservations again; whether others may now use more room than before."""
+    def plan(self, snapshot: Snapshot, lookup: EntityLookup, now: float) -> Steps[FreedRoom]:
+        """Plan all reservations again; returns the room that others may now use."""
         yield from self.run_times.update()
         before, self._is_changed, self.run_times.is_changed = self.current, False, False
         self._promote(now)
         self._end_turns(now)
-        planner = ReservationPlanner(snapshot, self.run_times, now)
+        reserved = frozenset(pod for one in before for pod, _, _ in one.bindings)
+        planner = ReservationPlanner(snapshot, self.run_times, now, reserved=reserved)
         try:
             found = yield from self._plan_in_order(planner, lookup, now)
         finally:
             planner.close()
-        self.current = tuple(found)
+        self.current, self._dropped = tuple(found), _without_successor(before, found)
         self._next_time = min((self._review_time(one, now) for one in found), default=float("inf"))
-        return any(_frees_room(old, found) for old in before)
+        return _freed_room(before, found)
 
-    def restore(self, found: Sequence[Reservation], turns: Sequence[tuple[Ref, float]]) -> bool:
-        """Set reservations that were planned before; whether others may now use more room."""
+    def restore(
+        self, found: Sequence[Reservation], turns: Sequence[tuple[Ref, float]]
+    ) -> FreedRoom:
+        """Set reservations that were planned before; returns the room that others may now use."""
         before, self.current, self._turns = self.current, tuple(found), dict(turns)
-        return any(_frees_room(old, found) for old in before)
+        self._dropped = _without_successor(before, found)
+        return _freed_room(before, found)
 
     def _promote(self, now: float) -> None:
         """Entities that have waited long enough become eligible."""
@@ -248,13 +269,26 @@ class ReservationTracker:
         since = max(entity.ready_since, self._turns.get(entity.ref, entity.ready_since))
         return ReservationOrder(-entity.priority, since, entity.ref)
 
+    def is_before_any(self, entity: Entity) -> bool:
+        """Whether the entity has a reservation, or is before one in the order."""
+        order = self.order_of(entity)
+        return any(one.order >= order or one.ref == entity.ref for one in self.current)
+
     def entities_to_nominate(self, snapshot: Snapshot, now: float) -> list[Ref]:
-        """Return the entities that are about to start and are not nominated for their nodes yet."""
-        return [
+        """Return the entities whose nominated nodes are not those of their reservation.
+
+        Those that are about to start are nominated for its nodes, the others for none.
+        """
+        found = [
             one.ref
             for one in self.current
-            if one.is_imminent(now) and not _is_nominated(one, snapshot)
+            if (
+                not _is_nominated(one, snapshot)
+                if one.is_imminent(now)
+                else _has_nominations(one, snapshot)
+            )
         ]
+        return found + [one.ref for one in self._dropped if _has_nominations(one, snapshot)]
 
     def holds_for(self, entity: Entity, snapshot: Snapshot, now: float) -> ReservationHolds | None:
         """Return what the reservations keep from an entity that is about to be decided."""
@@ -267,8 +301,10 @@ class ReservationTracker:
         for one in self.current:
             if one.ref == entity.ref:
                 own, nominated = one.bindings, one.bindings if one.is_imminent(now) else ()
-            elif not _is_nominated(one, snapshot):
-                (before if one.order < order else behind).append(one)
+            elif one.order > order:
+                behind.append(one)
+            elif one.is_strict or not _is_nominated(one, snapshot):
+                before.append(one)
         for _ in self.run_times.update() if before else ():
             pass
         end = self.run_times.declared_end(entity, now) if before else None
@@ -280,7 +316,12 @@ class ReservationTracker:
             ]
         avoided = [one for one in behind if not one.is_strict]
         return ReservationHolds(
-            before, self.run_times.ends, own=own, nominated=nominated, avoided=avoided
+            before,
+            self.run_times.ends,
+            own=own,
+            nominated=nominated,
+            avoided=avoided,
+            ignored=frozenset(pod for one in behind for pod, _, _ in one.bindings),
         )
 
 
@@ -290,19 +331,42 @@ def _lacks_room(decision: Decision) -> bool:
 
 
 def _is_nominated(reservation: Reservation, snapshot: Snapshot) -> bool:
-    """Whether the nominations of the reserved pods keep the room already."""
-    return all(pod in snapshot.nominations for pod, _, _ in reservation.bindings)
+    """Whether the nominations of the reserved pods keep the room already.
+
+    Nominations for the nodes of an earlier plan do not.
+    """
+    found = snapshot.nominations
+    return all(pod in found and found[pod].node == node for pod, _, node in reservation.bindings)
 
 
-def _frees_room(old: Reservation, found: Sequence[Reservation]) -> bool:
-    """Whether the successor of a reservation keeps less, or keeps it for later."""
-    new = next((one for one in found if one.ref == old.ref), None)
-    if new is None or new.order != old.order:
-        return True
-    was, start = old.expected_start, new.expected_start
-    if start is not None and (was is None or start > was):
-        return True
-    kept = {(node, resource): amount for node, resource, amount in new.kept}
-    return any(
-        amount > max(kept.get((node, resource), 0), 0) for node, resource, amount in old.kept
-    )
+def _has_nominations(reservation: Reservation, snapshot: Snapshot) -> bool:
+    """Whether a reserved pod is nominated for a node."""
+    return any(pod in snapshot.nominations for pod, _, _ in reservation.bindings)
+
+
+def _without_successor(
+    before: Sequence[Reservation], found: Sequence[Reservation]
+) -> tuple[Reservation, ...]:
+    """Return the reservations of entities that no longer have one."""
+    refs = {one.ref for one in found}
+    return tuple(one for one in before if one.ref not in refs)
+
+
+def _freed_room(before: Sequence[Reservation], found: Sequence[Reservation]) -> FreedRoom:
+    """Compare two plans: where the second one keeps less, or keeps it for later."""
+    successors = {one.ref: one for one in found}
+    is_any = concerns_each = False
+    nodes: dict[str, None] = {}
+    for old in before:
+        new = successors.get(old.ref)
+        if new is None:
+            is_any = True
+            continue
+        was, start = old.expected_start, new.expected_start
+        concerns_each |= new.order != old.order
+        concerns_each |= start is not None and (was is None or start > was)
+        kept = {(node, resource): amount for node, resource, amount in new.kept}
+        for node, resource, amount in old.kept:
+            if amount > max(kept.get((node, resource), 0), 0):
+                nodes[node] = None
+    return FreedRoom(is_any or concerns_each, concerns_each, tuple(nodes))
