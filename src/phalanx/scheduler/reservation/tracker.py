@@ -183,7 +183,8 @@ class ReservationTracker:
             found = yield from self._plan_in_order(planner, lookup, now)
         finally:
             planner.close()
-        self.current, self._dropped = tuple(found), _without_successor(before, found)
+        self.current = tuple(found)
+        self._dropped = _without_successor(before, found)
         self._next_time = min((self._review_time(one, now) for one in found), default=float("inf"))
         return _freed_room(before, found)
 
