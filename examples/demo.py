@@ -28,7 +28,7 @@ from phalanx.client.client import Client
 HERE = Path(__file__).parent
 OPTIONS = "--nodes 3 --shape cpu=2 --run-processes --programs examples/06-barrier"
 #: Seconds to wait for each step, and to observe the deadlock.
-STEP_TIMEOUT, DEADLOCK_SECONDS = 60.0, 3.0
+STEP_TIMEOUT, DEADLOCK_SECONDS = 600.0, 3.0
 JOBS, WORKERS = ("red", "blue"), 4
 COLOURS = {"red": 31, "blue": 34, "bold": 1, "good": 32}
 EXPECTED_OUTPUT = "the sum is 30"

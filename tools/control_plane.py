@@ -23,7 +23,8 @@ from urllib.parse import urlsplit
 import yaml
 
 COMMAND = Path(sys.prefix) / "bin" / "phalanx"
-STOP_LIMIT = 5.0
+#: Seconds that a command has to become ready, and to end: a limit for hangs, not for slow machines.
+READY_LIMIT, STOP_LIMIT = 240.0, 60.0
 
 
 class NotReady(Exception):
@@ -56,7 +57,7 @@ class Access:
 class Command:
     """One of our commands; a context manager that is ready inside."""
 
-    def __init__(self, *words: str, limit: float = 20.0) -> None:
+    def __init__(self, *words: str, limit: float = READY_LIMIT) -> None:
         self._arguments, self._limit = words, limit
         self._folder = tempfile.TemporaryDirectory(prefix="phalanx-")
         self._ready, self._is_ready = threading.Event(), False
@@ -134,7 +135,7 @@ class Command:
 class ControlPlane(Command):
     """One `phalanx up` with the given options."""
 
-    def __init__(self, *options: str, limit: float = 20.0) -> None:
+    def __init__(self, *options: str, limit: float = READY_LIMIT) -> None:
         super().__init__(limit=limit)
         self.kubeconfig = Path(self._folder.name) / "kubeconfig"
         fixed = ("up", "--listen", "127.0.0.1:0", "--kubeconfig", str(self.kubeconfig))
@@ -149,7 +150,7 @@ class ControlPlane(Command):
 class SplitControlPlane(ControlPlane):
     """A control plane whose scheduler or controllers run as processes of their own."""
 
-    def __init__(self, parts: Sequence[str], *options: str, limit: float = 20.0) -> None:
+    def __init__(self, parts: Sequence[str], *options: str, limit: float = READY_LIMIT) -> None:
         super().__init__(*options, limit=limit)
         self._components = [Command(part, "--kubeconfig", str(self.kubeconfig)) for part in parts]
 

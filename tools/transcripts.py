@@ -5,11 +5,15 @@ with its own home directory and a copy of the examples whose workers use free po
 (stdout) of a block must equal the ```text block that follows it, except for times, ports and
 generated names. `--update` writes the output into the document. Blocks of other languages are not
 executed.
+
+A slow machine changes no output: commands that wait get more time, and a command that only reads is
+repeated while it prints something else than the document shows.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import shutil
@@ -17,19 +21,28 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 ROOT = Path(__file__).parent.parent
-#: Seconds for all blocks of a document.
-COMMAND_TIMEOUT = 120.0
+#: Seconds that a command which only reads is repeated for, and between two of its runs.
+REPEAT_SECONDS, REPEAT_INTERVAL = 60.0, 0.25
 _BLOCK = re.compile(
     r"^```sh\n(?P<lines>.*?)^```\n(?:\n*^```text\n(?P<shown>.*?)^```\n)?", re.MULTILINE | re.DOTALL
 )
 _END = "\x1e"
 #: The ports of workers in the examples, which other processes may be using.
 _WORKER_PORT = re.compile(r'(?<=MASTER_PORT, value: ")\d+')
+#: Commands that wait for something, with a limit that no machine reaches.
+_WAITING = (
+    (re.compile(r"\bkubectl wait (?!.*--timeout)"), "kubectl wait --timeout=600s "),
+    (re.compile(r"\bphalanx run (?!.*--timeout)"), "phalanx run --timeout=600 "),
+)
+#: Commands that can be repeated: they change nothing.
+_READING = re.compile(r"(kubectl (get|logs)|phalanx (queue|why|what-if|check|status)) ")
 _EXAMPLE = re.compile(r"(?<![\w/])examples/")
 #: Patterns that vary between runs, and their placeholders.
 _VARYING = (
@@ -57,22 +70,67 @@ def find_blocks(text: str) -> Iterator[Block]:
         yield Block(match["lines"], match["shown"], match.span("shown"))
 
 
-def run(found: Sequence[Block], home: Path) -> list[str]:
+def run(found: Sequence[Block], home: Path, *, expect: bool = True) -> list[str]:
     """Run the blocks in one shell; return the output of each. The first failure ends the run."""
-    script = "".join(f"{block.lines}\nprintf '{_END}'\n" for block in found)
-    script = _EXAMPLE.sub(f"{copy_examples(home / 'examples')}/", script)
-    clusters = "default tutorial"
-    stop = f"for name in {clusters}; do phalanx down $name || true; done"
-    down = f"trap '{stop} >/dev/null 2>&1' EXIT\n"
-    done = subprocess.run(
-        ["bash", "-e", "-c", down + script],
-        cwd=ROOT, env=environment(home), capture_output=True, text=True, timeout=COMMAND_TIMEOUT,
-        check=False,
-    )  # fmt: skip
-    printed = done.stdout.split(_END)
-    if done.returncode:
-        raise SystemExit(f"exit code {done.returncode} after:\n{printed[-1]}{done.stderr}")
-    return printed[:-1]
+    examples = copy_examples(home / "examples")
+    printed: list[str] = []
+    with Shell(home) as shell:
+        for block in found:
+            shown, output = normalize(block.shown or "").splitlines(), ""
+            for command in filter(str.strip, block.lines.splitlines()):
+                text = _EXAMPLE.sub(f"{examples}/", command)
+                for pattern, words in _WAITING:
+                    text = pattern.sub(words, text)
+                until = time.monotonic() + REPEAT_SECONDS
+                while True:
+                    more = shell.run(text)
+                    lines = normalize(output + more).splitlines()
+                    if not expect or block.shown is None or lines == shown[: len(lines)]:
+                        break
+                    if not _READING.match(command) or time.monotonic() > until:
+                        break
+                    time.sleep(REPEAT_INTERVAL)
+                output += more
+            printed.append(output)
+    return printed
+
+
+class Shell:
+    """A bash process that runs one command after the other."""
+
+    def __init__(self, home: Path) -> None:
+        self._errors = home / "stderr"
+        with self._errors.open("w") as errors:
+            self._process = subprocess.Popen(
+                ["bash", "-e"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+                cwd=ROOT, env=environment(home), text=True, bufsize=1,
+            )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        stop = "for name in default tutorial; do phalanx down $name || true; done"
+        self.run(f"trap '{stop} >/dev/null 2>&1' EXIT")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+        self._process.wait()
+
+    def run(self, command: str) -> str:
+        """Run a command; return its output. Raises SystemExit if it fails."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        # The command reads nothing: the rest of stdin are the next commands.
+        self._process.stdin.write(f"{{ {command}\n}} </dev/null\nprintf '{_END}\\n'\n")
+        output: list[str] = []
+        for line in self._process.stdout:
+            if line.endswith(f"{_END}\n"):
+                return "".join((*output, line[: -len(_END) - 1]))
+            output.append(line)
+        code, errors = self._process.wait(), self._errors.read_text()
+        raise SystemExit(f"exit code {code} of {command}:\n{''.join(output)}{errors}")
 
 
 def copy_examples(folder: Path) -> Path:
@@ -119,7 +177,8 @@ def update(document: Path, home: Path) -> None:
     """Write the actual output into a document."""
     text = document.read_text()
     found = list(find_blocks(text))
-    for block, printed in reversed(list(zip(found, run(found, home), strict=True))):
+    printed_blocks = run(found, home, expect=False)
+    for block, printed in reversed(list(zip(found, printed_blocks, strict=True))):
         if block.shown is not None:
             begin, end = block.span
             text = f"{text[:begin]}{printed.strip(chr(10))}\n{text[end:]}"

@@ -13,7 +13,7 @@ import socket
 import time
 
 #: Seconds that a worker waits for the other workers.
-TIMEOUT = 60.0
+TIMEOUT = 600.0
 
 
 def run_leader(port: int, world: int, number: int) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from phalanx.cli.background import NotStarted, find_running, pid_file, start, stop
-from tests.cli.commands import first_line, phalanx, start_up
+from tests.cli.commands import COMMAND_TIMEOUT, first_line, phalanx, start_up
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_down_stops_a_control_plane_in_the_foreground(env: dict[str, str], tmp_p
     with start_up("--data", str(tmp_path / "data"), env=env) as process:
         assert first_line(process).startswith("ready ")
         assert phalanx("down", "--data", str(tmp_path / "data"), env=env).returncode == 0
-        assert process.wait(10) == 0
+        assert process.wait(COMMAND_TIMEOUT) == 0
 
 
 @contextmanager

@@ -36,12 +36,11 @@ ALONE = ("--without", "controllers", "--nodes", "1", "--data", ":memory:")
 controllers = partial(start_component, "controllers")
 
 
-def stop(process: subprocess.Popen[str]) -> tuple[int, str, float]:
-    """Stop a process; return its exit code, the rest of stderr and how long that took."""
-    begin = time.monotonic()
+def stop(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Stop a process; return its exit code and the rest of stderr."""
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=10)
-    return process.returncode, errors, time.monotonic() - begin
+    _, errors = process.communicate(timeout=COMMAND_TIMEOUT)
+    return process.returncode, errors
 
 
 def submit(config: Path, job: Object) -> list[str]:
@@ -70,7 +69,7 @@ def submit(config: Path, job: Object) -> list[str]:
 
 def get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=COMMAND_TIMEOUT) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -88,11 +87,10 @@ def test_standalone_controllers_replace_those_of_the_control_plane(tmp_path: Pat
             groups = submit(config, job(gang=True, parallelism=2, completions=2))
             assert len(set(groups)) == 1
             assert groups[0].startswith("train-")
-            code, errors, took = stop(process)
+            code, errors = stop(process)
             lines, other = split_log(errors)
             assert (code, other) == (0, "")
             assert {line.level for line in lines} == {"INFO"}
-            assert took < 2
 
 
 def test_controllers_serve_health_and_metrics(tmp_path: Path) -> None:
@@ -111,7 +109,7 @@ def test_controllers_serve_health_and_metrics(tmp_path: Path) -> None:
                 assert f'workqueue_depth{{name="{name}"}} ' in text
             assert get(f"{base}/elsewhere")[0] == 404
             plane.terminate()
-            plane.communicate(timeout=10)
+            plane.communicate(timeout=COMMAND_TIMEOUT)
             deadline = time.monotonic() + COMMAND_TIMEOUT
             while get(f"{base}/readyz")[0] == 200:
                 assert time.monotonic() < deadline

@@ -15,7 +15,7 @@ from phalanx.controllers.scheduling.decision_log import DecisionLog, DecisionLog
 from phalanx.sim.scenario import parse_scenario
 from phalanx.sim.simulation import run_scenario
 from tests.builders import gang
-from tests.cli.commands import first_line, phalanx, split_log, start_up
+from tests.cli.commands import COMMAND_TIMEOUT, first_line, phalanx, split_log, start_up
 
 SCENARIO = """
 nodes: {each: {gpu: 4}}
@@ -107,7 +107,7 @@ def test_control_plane_writes_a_decision_log(tmp_path: Path) -> None:
         assert first_line(process).startswith("ready ")
         asyncio.run(create(config, gang("train", 3, cpu="1")))
         process.terminate()
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=COMMAND_TIMEOUT)
         other = split_log(errors)[1]
         assert (process.returncode, other.count("\n"), other[:5]) == (0, 1, "page ")
     done = phalanx("decisions", str(log), "--check")

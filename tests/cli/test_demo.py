@@ -4,13 +4,16 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.cli.commands import ROOT
 
 
+@pytest.mark.slow
 def test_demo_shows_a_deadlock_its_cure_and_a_diagnosis() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "demo.py")],
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "  red ▶▶▶·   blue ▶▶▶·\n  deadlock: each job waits for its fourth worker" in done.stdout

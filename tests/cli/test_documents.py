@@ -15,7 +15,7 @@ DOCUMENTS = ("README.md", "docs/tutorial.md", "examples/README.md")
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(1800)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_document_shows_what_its_commands_print(name: str, tmp_path: Path) -> None:

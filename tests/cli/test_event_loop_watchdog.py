@@ -18,7 +18,7 @@ from tests.recording_log import LogLine, captured_lines
 #: Seconds that are a stall here.
 STALL = 0.1
 #: Seconds after which a log line is missing.
-TIMEOUT = 60.0
+TIMEOUT = 240.0
 
 
 def block_by_sleeping() -> None:

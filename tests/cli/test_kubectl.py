@@ -10,7 +10,7 @@ import yaml
 
 from phalanx.api.wire import Object
 from tests.builders import gang, pod, pod_group
-from tests.cli.commands import COMMAND_TIMEOUT, Kubectl, rows
+from tests.cli.commands import COMMAND_TIMEOUT, WAIT_LIMIT, Kubectl, rows
 
 
 def here(kubectl: Kubectl, objects: list[Object]) -> list[Object]:
@@ -24,7 +24,7 @@ def placed(kubectl: Kubectl, name: str, pods: int) -> None:
     """Create a gang and wait until it runs."""
     kubectl.apply(*here(kubectl, gang(name, pods)))
     names = [f"pod/{name}-{n}" for n in range(pods)]
-    kubectl("wait", "--for=jsonpath={.status.phase}=Running", "--timeout=10s", *names)
+    kubectl("wait", "--for=jsonpath={.status.phase}=Running", WAIT_LIMIT, *names)
 
 
 def test_get_shows_tables_and_objects(kubectl: Kubectl) -> None:
@@ -81,7 +81,7 @@ def test_watch_shows_changes(kubectl: Kubectl) -> None:
 def test_describe_shows_conditions_and_events(kubectl: Kubectl) -> None:
     kubectl.apply(*here(kubectl, gang("big", 3, cpu="7")))
     group = "podgroup.scheduling.k8s.io/big"
-    kubectl("wait", "--for=condition=PodGroupInitiallyScheduled=false", "--timeout=10s", group)
+    kubectl("wait", "--for=condition=PodGroupInitiallyScheduled=false", WAIT_LIMIT, group)
     why = "minCount (3) cannot be satisfied"
     story = kubectl("describe", "podgroup", "big")
     assert why in story
@@ -134,7 +134,7 @@ def test_namespace_is_deleted_with_its_objects(kubectl: Kubectl) -> None:
     kubectl("create", "namespace", space)
     inside = Kubectl(kubectl.kubeconfig, space, kubectl.home)
     placed(inside, "a", 2)
-    kubectl("delete", "namespace", space, "--timeout=15s")
+    kubectl("delete", "namespace", space, WAIT_LIMIT)
     assert "NotFound" in kubectl.run("get", "namespace", space).stderr
 
 
@@ -169,7 +169,7 @@ def test_invalid_object_is_rejected_with_a_reason(
 def test_top_shows_what_pods_and_nodes_use(kubectl: Kubectl) -> None:
     placed(kubectl, "a", 2)
     kubectl.apply(*here(kubectl, [pod("b", cpu="1", memory="64Mi")]))
-    kubectl("wait", "--for=jsonpath={.status.phase}=Running", "--timeout=10s", "pod/b")
+    kubectl("wait", "--for=jsonpath={.status.phase}=Running", WAIT_LIMIT, "pod/b")
     assert ["b", "1000m", "64Mi"] in rows(kubectl("top", "pods"))
     assert rows(kubectl("top", "pod", "b", "--containers")) == [["b", "main", "1000m", "64Mi"]]
     nodes = rows(kubectl("top", "nodes"))

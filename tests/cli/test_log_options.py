@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import first_line, phalanx, split_log, start_component, start_up
+from tests.cli.commands import (
+    COMMAND_TIMEOUT,
+    first_line,
+    phalanx,
+    split_log,
+    start_component,
+    start_up,
+)
 
 QUICK = ("--nodes", "1", "--data", ":memory:")
 FIELDS = {"time", "level", "component", "message"}
@@ -18,7 +25,7 @@ def stop_up(*options: str) -> str:
     with start_up(*QUICK, *options) as process:
         assert first_line(process).startswith("ready ")
         process.terminate()
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=COMMAND_TIMEOUT)
     assert process.returncode == 0, errors
     return errors
 
@@ -28,7 +35,7 @@ def stop_component(name: str, config: Path, *options: str) -> str:
     with start_component(name, config, *options) as process:
         assert first_line(process).startswith("ready ")
         process.terminate()
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=COMMAND_TIMEOUT)
     assert process.returncode == 0, errors
     return errors
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,8 @@ from click.testing import CliRunner
 from phalanx.cli.main import main
 from tests.builders import pod
 from tests.cli.commands import (
+    COMMAND_TIMEOUT,
+    WAIT_LIMIT,
     Kubectl,
     first_line,
     next_log_line,
@@ -60,19 +61,17 @@ def test_standalone_nodes_run_pods_until_a_signal(alone: Kubectl, tmp_path: Path
             {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
         ]
         alone.apply(pod("a", meta={"labels": {"app": "short"}}))
-        alone("wait", "--for=jsonpath={.status.phase}=Failed", "pod/a", "--timeout=10s")
+        alone("wait", "--for=jsonpath={.status.phase}=Failed", "pod/a", WAIT_LIMIT)
         assert alone("logs", "a").splitlines() == [
             "default/a: main started on simulated node plain",
             "image registry.example/main:1, nothing is executed: no command",
             "ended with exit code 3",
         ]
-        begin = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=COMMAND_TIMEOUT)
         lines, other = split_log(errors)
         assert (process.returncode, other) == (0, "")
         assert {line.level for line in lines} == {"INFO"}
-        assert time.monotonic() - begin < 2
 
 
 def test_existing_node_is_logged_and_not_touched(alone: Kubectl) -> None:

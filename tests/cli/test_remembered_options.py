@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from phalanx.cli.cluster_state import given_options, load_record
 from phalanx.cli.up import up_command
 from tests.cli.cli_user import CliUser, gang_job
-from tests.cli.commands import first_line, phalanx, start_up
+from tests.cli.commands import COMMAND_TIMEOUT, first_line, phalanx, start_up
 
 CREATED = ("--nodes", "2", "--shape", "cpu=8", "--feature-gates", "CompositePodGroup=false")
 
@@ -30,7 +30,7 @@ def running(data: Path, *options: str) -> Iterator[CliUser]:
         assert ready.startswith("ready "), process.communicate()[1]
         yield CliUser(data / "kubeconfig")
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(COMMAND_TIMEOUT) == 0
 
 
 def node_cpus(user: CliUser) -> dict[str, str]:

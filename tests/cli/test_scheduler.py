@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 import subprocess
-import time
 import urllib.request
 from contextlib import aclosing
 from functools import partial
@@ -36,12 +35,11 @@ ALONE = ("--without", "scheduler", "--nodes", "2", "--shape", "cpu=4")
 scheduler = partial(start_component, "scheduler")
 
 
-def stop(process: subprocess.Popen[str]) -> tuple[int, str, float]:
-    """Stop a process; return its exit code, the rest of stderr and how long that took."""
-    begin = time.monotonic()
+def stop(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Stop a process; return its exit code and the rest of stderr."""
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=10)
-    return process.returncode, errors, time.monotonic() - begin
+    _, errors = process.communicate(timeout=COMMAND_TIMEOUT)
+    return process.returncode, errors
 
 
 def place(config: Path, *objects: Object, count: int) -> list[str]:
@@ -90,11 +88,10 @@ def test_standalone_scheduler_replaces_that_of_the_control_plane(tmp_path: Path)
             assert get_lease(config, "default-scheduler")["holderIdentity"]
             nodes = place(config, *gang("a", 4, cpu="2"), count=4)
             assert nodes == ["node-0", "node-0", "node-1", "node-1"]
-            code, errors, took = stop(process)
+            code, errors = stop(process)
             lines, other = split_log(errors)
             assert (code, other) == (0, "")
             assert {line.level for line in lines} == {"INFO"}
-            assert took < 2
         assert "holderIdentity" not in get_lease(config, "default-scheduler")
 
 
@@ -107,7 +104,9 @@ def test_scheduler_writes_a_decision_log_and_serves_metrics(tmp_path: Path) -> N
             assert re.fullmatch(r"serving metrics url=http://127\.0\.0\.1:\d+/metrics", line.text)
             assert first_line(process).startswith("ready ")
             place(config, *gang("a", 2, cpu="1"), count=2)
-            with urllib.request.urlopen(line.text.rpartition("=")[2], timeout=5) as answer:
+            with urllib.request.urlopen(
+                line.text.rpartition("=")[2], timeout=COMMAND_TIMEOUT
+            ) as answer:
                 assert "scheduler_podgroup_schedule_attempts_total" in answer.read().decode()
             assert stop(process)[0] == 0
         done = phalanx("decisions", str(log), "--check")
@@ -124,9 +123,8 @@ def test_scheduler_waits_for_a_server_until_a_signal(tmp_path: Path) -> None:
         line = next_log_line(process, "waiting for the API server")
         assert (line.level, line.component) == ("WARNING", "scheduler")
         assert f'reason="cannot reach http://127.0.0.1:{port}: Connection refused"' in line.text
-        code, errors, took = stop(process)
+        code, errors = stop(process)
         assert (code, split_log(errors)[1]) == (0, "")
-        assert took < 2
 
 
 def test_scheduler_survives_a_restart_of_the_server(tmp_path: Path) -> None:
@@ -138,7 +136,7 @@ def test_scheduler_survives_a_restart_of_the_server(tmp_path: Path) -> None:
             assert first_line(process).startswith("ready ")
             place(config, *gang("a", 2, cpu="1"), count=2)
             plane.terminate()
-            plane.communicate(timeout=10)
+            plane.communicate(timeout=COMMAND_TIMEOUT)
             assert "cannot reach " in next_log_line(process, "API server unreachable").text
             with start_up(*options, "--listen", f"127.0.0.1:{port}") as again:
                 assert first_line(again).startswith("ready ")

@@ -13,7 +13,7 @@ import yaml
 from phalanx.cli.options import parse_duration
 from phalanx.store.database_file import HighWaterMark
 from phalanx.store.sqlite import SqliteStore
-from tests.cli.commands import Kubectl, first_line, phalanx, start_up
+from tests.cli.commands import WAIT_LIMIT, Kubectl, first_line, phalanx, start_up
 from tests.store.writes import put
 
 
@@ -66,7 +66,7 @@ def test_events_expire_while_the_api_server_runs_alone(tmp_path: Path) -> None:
         assert first_line(process).startswith("ready ")
         kubectl = Kubectl(config, "default", tmp_path)
         kubectl("create", "-f", "-", text=yaml.safe_dump(event))
-        kubectl("wait", "--for=delete", "event/e", "--timeout=60s")
+        kubectl("wait", "--for=delete", "event/e", WAIT_LIMIT)
 
 
 def test_up_refuses_a_store_that_lost_writes(tmp_path: Path) -> None:

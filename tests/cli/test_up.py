@@ -16,6 +16,8 @@ import yaml
 from phalanx.client import kubeconfig
 from tests.builders import gang, pod
 from tests.cli.commands import (
+    COMMAND_TIMEOUT,
+    WAIT_LIMIT,
     Kubectl,
     first_line,
     next_log_line,
@@ -120,11 +122,11 @@ def test_killed_component_process_is_started_again_while_the_server_goes_on(tmp_
         away.rename(config)
         next_log_line(process, "component process is ready again")
         for name in ("train-0", "train-1"):
-            admin("wait", f"pod/{name}", "--for=condition=PodScheduled", "--timeout=10s")
+            admin("wait", f"pod/{name}", "--for=condition=PodScheduled", WAIT_LIMIT)
         assert admin("get", "--raw", "/readyz") == "ok"
         restarted = component_pid(process)
         process.kill()
-        process.wait(10)
+        process.wait(COMMAND_TIMEOUT)
         wait_until_dead(restarted)
 
 
@@ -133,7 +135,7 @@ def test_component_process_ends_when_the_server_process_is_killed() -> None:
         assert first_line(process).startswith("ready ")
         components = component_pid(process)
         process.kill()
-        process.wait(10)
+        process.wait(COMMAND_TIMEOUT)
         wait_until_dead(components)
 
 
@@ -163,7 +165,7 @@ def test_restart_keeps_certificates_and_tokens(tmp_path: Path) -> None:
             found = phalanx("why", "pod/missing", "--kubeconfig", str(data / "kubeconfig"))
             assert "there is no pod" in found.stderr
             process.terminate()
-            process.communicate(timeout=10)
+            process.communicate(timeout=COMMAND_TIMEOUT)
         credentials.append((data / "ca.crt").read_bytes() + (data / "tokens.json").read_bytes())
     assert credentials[0] == credentials[1]
 
@@ -173,7 +175,7 @@ def test_in_memory_control_plane_leaves_only_a_kubeconfig(tmp_path: Path) -> Non
     with start_up(*QUICK, env=home) as process:
         assert first_line(process).endswith(f"kubeconfig {tmp_path}/phalanx/kubeconfig\n")
         process.terminate()
-        process.communicate(timeout=10)
+        process.communicate(timeout=COMMAND_TIMEOUT)
     assert [path.name for path in (tmp_path / "phalanx").iterdir()] == ["kubeconfig"]
 
 
@@ -185,7 +187,7 @@ def test_feature_gate_switches_off_pod_groups(tmp_path: Path) -> None:
         found = phalanx("why", "podgroup/g", "--kubeconfig", str(config))
         assert 'there is no pod group "g"' in found.stderr
         process.terminate()
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=COMMAND_TIMEOUT)
     warning = "feature gate GenericWorkloadPodGroup is now called GenericWorkload"
     expected = (0, f"Warning: {warning}\n{page_line(url)}")
     assert (process.returncode, split_log(errors)[1]) == expected

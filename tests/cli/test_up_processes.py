@@ -20,7 +20,7 @@ from tests.recording_log import captured_lines
 
 METRICS = Request("GET", "/metrics")
 #: Seconds after which a condition has not become true.
-TIMEOUT = 10.0
+TIMEOUT = 240.0
 
 
 async def server(request: Request) -> Reply:

@@ -25,7 +25,7 @@ from phalanx.server.security.keyring import server_tls_context
 from phalanx.store.memory import MemoryStore
 from tests.builders import pod
 
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 240.0
 
 
 @pytest.fixture(autouse=True)

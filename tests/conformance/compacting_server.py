@@ -67,7 +67,7 @@ class CompactingServer:
             done.set()
 
         self._loop.call_soon_threadsafe(compact)
-        assert done.wait(10)
+        assert done.wait(240)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -75,7 +75,7 @@ class CompactingServer:
         thread = threading.Thread(target=lambda: uvloop.run(self._run()))
         thread.start()
         try:
-            assert self._ready.wait(10)
+            assert self._ready.wait(240)
             yield
         finally:
             self._loop.call_soon_threadsafe(self._stopped.set)

@@ -12,7 +12,7 @@ from kubernetes import client
 from kubernetes.client import ApiException
 
 from phalanx.api.wire import Object
-from tests.cli.commands import Kubectl, rows
+from tests.cli.commands import WAIT_LIMIT, Kubectl, rows
 from tests.conformance.official_client import discovered, watched
 
 SPEC: Object = {
@@ -91,7 +91,7 @@ def test_a_kind_is_served_as_soon_as_it_is_established(kubectl: Kubectl) -> None
     name = f"crd/gadgets.{group}"
     assert kubectl.apply(definition(group)).endswith(" created\n")
     try:
-        kubectl("wait", "--for=condition=Established", name, "--timeout=10s")
+        kubectl("wait", "--for=condition=Established", name, WAIT_LIMIT)
         [row] = rows(kubectl("api-resources", f"--api-group={group}", "-o", "wide"))
         assert row[:5] == ["gadgets", "gd", f"{group}/v1", "true", "Gadget"]
         assert row[-1] == "toys"
@@ -162,7 +162,7 @@ def test_the_status_is_a_subresource(kubectl: Kubectl, group: str) -> None:
     found = kubectl.get(what)
     assert (found["status"], found["spec"]["size"]) == ({"mood": "good"}, "small")
     assert found["metadata"]["generation"] == 1
-    kubectl("wait", "--for=jsonpath={.status.mood}=good", what, "--timeout=10s")
+    kubectl("wait", "--for=jsonpath={.status.mood}=good", what, WAIT_LIMIT)
 
 
 @pytest.mark.parametrize(

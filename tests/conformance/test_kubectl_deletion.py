@@ -11,7 +11,7 @@ import pytest
 
 from phalanx.api.wire import Object
 from tests.builders import pod
-from tests.cli.commands import COMMAND_TIMEOUT, Kubectl
+from tests.cli.commands import COMMAND_TIMEOUT, WAIT_LIMIT, Kubectl
 from tests.conformance.manifests import IMAGE, config_map, here, job
 from tests.conformance.official_client import NOT_ROOT_CA, ROOT_CA
 
@@ -24,7 +24,7 @@ def names(kubectl: Kubectl, *kinds: str) -> list[str]:
 def create_running_pod(kubectl: Kubectl, name: str, **labels: str) -> str:
     """A running pod, and its node."""
     kubectl.apply(here(kubectl, pod(name, meta={"labels": labels})))
-    kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=10s")
+    kubectl("wait", "--for=condition=Ready", f"pod/{name}", WAIT_LIMIT)
     return kubectl("get", "pod", name, "-o", "jsonpath={.spec.nodeName}")
 
 
@@ -43,14 +43,14 @@ def test_wait_ends_when_its_condition_is_met(
     kubectl: Kubectl, what: str, condition: str, change: tuple[str, ...]
 ) -> None:
     kubectl(*change)
-    assert kubectl("wait", f"--for={condition}", what, "--timeout=10s").endswith(" condition met\n")
+    assert kubectl("wait", f"--for={condition}", what, WAIT_LIMIT).endswith(" condition met\n")
 
 
 def test_wait_for_deletion_ends_with_the_last_object(kubectl: Kubectl) -> None:
     for name in ("a", "b"):
         kubectl("create", "cm", name)
     waiting = subprocess.Popen(
-        kubectl.command(["wait", "--for=delete", "cm/a", "cm/b", "--timeout=15s"]),
+        kubectl.command(["wait", "--for=delete", "cm/a", "cm/b", WAIT_LIMIT]),
         stdout=subprocess.PIPE, text=True, env=kubectl.env,
     )  # fmt: skip
     timer = threading.Timer(COMMAND_TIMEOUT, waiting.kill)
@@ -105,7 +105,7 @@ def test_background_deletion_removes_dependents_afterwards(
     kubectl: Kubectl, dependents: list[str]
 ) -> None:
     kubectl("delete", "job/parent", "--cascade=background")
-    kubectl("wait", "--for=delete", "pod/child", "cm/grandchild", "--timeout=10s")
+    kubectl("wait", "--for=delete", "pod/child", "cm/grandchild", WAIT_LIMIT)
     assert names(kubectl, "jobs", "pods", "cm") == []
 
 
@@ -189,7 +189,7 @@ def test_a_drained_node_has_no_pods_left(kubectl: Kubectl) -> None:
     unforced = kubectl.run("drain", node)
     assert unforced.returncode == 1
     assert "Pods that declare no controller (use --force to override)" in unforced.stderr
-    output = kubectl("drain", node, "--force", "--timeout=15s")
+    output = kubectl("drain", node, "--force", WAIT_LIMIT)
     assert f"pod/a evicted\nnode/{node} drained\n" in output
     assert names(kubectl, "pods") == []
 
@@ -197,7 +197,7 @@ def test_a_drained_node_has_no_pods_left(kubectl: Kubectl) -> None:
 def test_a_disruption_budget_blocks_an_eviction(kubectl: Kubectl) -> None:
     create_running_pod(kubectl, "a", app="x")
     kubectl("create", "poddisruptionbudget", "b", "--selector=app=x", "--min-available=1")
-    kubectl("wait", "--for=jsonpath={.status.observedGeneration}=1", "pdb/b", "--timeout=10s")
+    kubectl("wait", "--for=jsonpath={.status.observedGeneration}=1", "pdb/b", WAIT_LIMIT)
     path = f"/api/v1/namespaces/{kubectl.namespace}/pods/a/eviction"
     eviction = '{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}}'
     done = kubectl.run("create", "--raw", path, "-f", "-", text=eviction)
@@ -205,9 +205,9 @@ def test_a_disruption_budget_blocks_an_eviction(kubectl: Kubectl) -> None:
     assert "would violate the pod's disruption budget" in done.stderr
     assert names(kubectl, "pods") == ["pod/a"]
     kubectl("patch", "pdb/b", "--type=merge", "-p", '{"spec":{"minAvailable":0}}')
-    kubectl("wait", "--for=jsonpath={.status.disruptionsAllowed}=1", "pdb/b", "--timeout=10s")
+    kubectl("wait", "--for=jsonpath={.status.disruptionsAllowed}=1", "pdb/b", WAIT_LIMIT)
     kubectl("create", "--raw", path, "-f", "-", text=eviction)
-    kubectl("wait", "--for=delete", "pod/a", "--timeout=10s")
+    kubectl("wait", "--for=delete", "pod/a", WAIT_LIMIT)
 
 
 @pytest.mark.slow  # kubectl tries a refused eviction again after five seconds.
@@ -215,11 +215,11 @@ def test_a_disruption_budget_blocks_an_eviction(kubectl: Kubectl) -> None:
 def test_a_disruption_budget_blocks_a_drain(kubectl: Kubectl) -> None:
     node = create_running_pod(kubectl, "a", app="x")
     kubectl("create", "poddisruptionbudget", "b", "--selector=app=x", "--min-available=1")
-    kubectl("wait", "--for=jsonpath={.status.observedGeneration}=1", "pdb/b", "--timeout=10s")
+    kubectl("wait", "--for=jsonpath={.status.observedGeneration}=1", "pdb/b", WAIT_LIMIT)
     done = kubectl.run("drain", node, "--force", "--timeout=1s")
     assert done.returncode == 1
     assert "would violate the pod's disruption budget" in done.stderr
     assert names(kubectl, "pods") == ["pod/a"]
     kubectl("patch", "pdb/b", "--type=merge", "-p", '{"spec":{"minAvailable":0}}')
-    kubectl("wait", "--for=jsonpath={.status.disruptionsAllowed}=1", "pdb/b", "--timeout=10s")
-    assert "pod/a evicted" in kubectl("drain", node, "--force", "--timeout=15s")
+    kubectl("wait", "--for=jsonpath={.status.disruptionsAllowed}=1", "pdb/b", WAIT_LIMIT)
+    assert "pod/a evicted" in kubectl("drain", node, "--force", WAIT_LIMIT)

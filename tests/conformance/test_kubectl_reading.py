@@ -14,7 +14,7 @@ import yaml
 
 from phalanx.api.wire import Object
 from tests.builders import pod
-from tests.cli.commands import COMMAND_TIMEOUT, Kubectl, rows
+from tests.cli.commands import COMMAND_TIMEOUT, WAIT_LIMIT, Kubectl, rows
 from tests.conformance.manifests import config_map, here
 from tests.conformance.official_client import NOT_ROOT_CA, ROOT_CA
 
@@ -104,7 +104,7 @@ def test_labels_select_across_all_namespaces(kubectl: Kubectl) -> None:
 
 def test_fields_select(kubectl: Kubectl) -> None:
     kubectl.apply(here(kubectl, pod("runs")), here(kubectl, pod("waits", cpu="100")))
-    kubectl("wait", "--for=condition=Ready", "pod/runs", "--timeout=10s")
+    kubectl("wait", "--for=condition=Ready", "pod/runs", WAIT_LIMIT)
     for selector, names in (
         ("status.phase=Running", "pod/runs"),
         ("status.phase!=Running", "pod/waits"),
@@ -119,7 +119,7 @@ def test_fields_select(kubectl: Kubectl) -> None:
 
 def test_a_subresource_can_be_read(kubectl: Kubectl) -> None:
     kubectl.apply(here(kubectl, pod("a")))
-    kubectl("wait", "--for=jsonpath={.status.phase}=Running", "pod/a", "--timeout=10s")
+    kubectl("wait", "--for=jsonpath={.status.phase}=Running", "pod/a", WAIT_LIMIT)
     part = ("get", "pod", "a", "--subresource=status", "-o", "jsonpath={.status.phase}")
     assert kubectl(*part) == "Running"
 
@@ -198,7 +198,7 @@ def test_events_of_an_object_are_shown(kubectl: Kubectl) -> None:
 
 def test_a_pod_has_logs_once_it_runs(kubectl: Kubectl) -> None:
     kubectl.apply(here(kubectl, pod("a")))
-    kubectl("wait", "--for=condition=Ready", "pod/a", "--timeout=10s")
+    kubectl("wait", "--for=condition=Ready", "pod/a", WAIT_LIMIT)
     assert kubectl("logs", "a") == kubectl("logs", "pod/a", "-c", "main", "--tail=5")
     for args, complaint in (
         (("logs", "none"), 'pods "none" not found'),

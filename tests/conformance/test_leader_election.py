@@ -46,7 +46,7 @@ def race(candidates: Sequence[Any]) -> list[bool]:
     start = Barrier(len(candidates))
 
     def run(candidate: Any) -> bool:
-        start.wait(10)
+        start.wait(240)
         return try_to_lead(candidate)
 
     with ThreadPoolExecutor(len(candidates)) as pool:

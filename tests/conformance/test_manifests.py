@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from phalanx.api.wire import Object
-from tests.cli.commands import Kubectl, rows
+from tests.cli.commands import WAIT_LIMIT, Kubectl, rows
 from tests.conformance.manifests import config_map
 
 FOLDER = Path(__file__).parent.parent / "manifests"
@@ -134,5 +134,5 @@ def test_the_dependents_of_a_job_set_are_deleted_with_it(kubectl: Kubectl) -> No
     ]
     kubectl.apply(owned, config_map("free", x="1"))
     kubectl("delete", "jobset/a")
-    kubectl("wait", "--for=delete", "configmap/owned", "--timeout=15s")
+    kubectl("wait", "--for=delete", "configmap/owned", WAIT_LIMIT)
     assert kubectl("get", "configmap/free", "-o", "name") == "configmap/free\n"

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from phalanx.api.wire import Object
-from tests.cli.commands import Kubectl
+from tests.cli.commands import WAIT_LIMIT, Kubectl
 from tests.recorded_cases import dig
 from tools.control_plane import ControlPlane
 from tools.seeds import Manifest, load_manifests
@@ -259,7 +259,7 @@ def test_a_pod_without_a_group_gets_one_from_its_template(
 ) -> None:
     pod, workload = applied["5764-3-pod.yaml"], applied["5764-2-workload.yaml"]
     name = f"podgroup/{pod.object['spec']['schedulingGroup']['podGroupName']}"
-    pod.kubectl("wait", "--for=create", name, "--timeout=10s")
+    pod.kubectl("wait", "--for=create", name, WAIT_LIMIT)
     group = pod.kubectl.get(name)
     assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 10}}
     owner = group["metadata"]["ownerReferences"][0]

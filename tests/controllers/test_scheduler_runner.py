@@ -483,14 +483,14 @@ def test_a_gang_is_bound_one_by_one_over_the_network(tmp_path: Path) -> None:
             for name in ("n1", "n2"):
                 await user.create(NODE, node(name, cpu="2"))
                 await user.patch(NODE, Key("", name), {"spec": {"taints": None}})
-            await asyncio.wait_for(ready.wait(), 10)
+            await asyncio.wait_for(ready.wait(), 240)
             group, *members = gang("a", 4, cpu="1")
             await user.create(POD_GROUP, group)
             for member in members:
                 await user.create(
                     POD, {**member, "spec": {**member["spec"], "schedulerName": "me"}}
                 )
-            await asyncio.wait_for(wait_until_bound(user), 10)
+            await asyncio.wait_for(wait_until_bound(user), 240)
             await runner.drain()
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)

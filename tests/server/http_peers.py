@@ -114,7 +114,7 @@ class ServerNetwork:
     peers: list[Peer] = field(default_factory=list)
     port: int = 0
     #: Seconds until a scenario fails.
-    timeout: float = 20.0
+    timeout: float = 240.0
 
     @asynccontextmanager
     async def serving(

@@ -4,7 +4,6 @@ import asyncio
 import json
 import socket
 import ssl
-import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -155,23 +154,21 @@ def test_a_server_with_open_watches_stops_at_once(tmp_path: Path) -> None:
     tls, authority = server_tls_context(tmp_path, [], WallClock().now())
     client = ssl.create_default_context(cadata=authority.decode())
 
-    async def main() -> float:
+    async def main() -> None:
         await server.start()
         url = f"https://127.0.0.1:{sock.getsockname()[1]}"
         transport = HttpTransport(url, token=TOKEN, tls=client)
-        async with serve_http(server.handle, Tokens({TOKEN: ADMIN}), sock, tls):
+        no_end = HttpLimits(stop_timeout=float("inf"))
+        async with serve_http(server.handle, Tokens({TOKEN: ADMIN}), sock, tls, no_end):
             answer = await transport.send(WATCH)
             assert isinstance(answer, StreamReply)
             await transport.send(post(PODS, pod("a")))
             await anext(answer.chunks)
-            begun = time.monotonic()
-        took = time.monotonic() - begun
         with pytest.raises((Unreachable, StopAsyncIteration)):
             await anext(answer.chunks)
         await transport.close()
-        return took
 
-    assert asyncio.run(main()) < 1
+    asyncio.run(main())
     assert len(server.context.watch_broadcaster) == 0
 
 
@@ -193,7 +190,7 @@ def test_a_stopping_server_completes_running_requests(tmp_path: Path) -> None:
         async with serve_http(server.handle, Tokens({TOKEN: ADMIN}), sock, tls):
             begun.clear()
             asking = asyncio.ensure_future(transport.send(post(PODS, pod("a"))))
-            await asyncio.wait_for(begun.wait(), 5)
+            await asyncio.wait_for(begun.wait(), 240)
         answer = await asking
         await transport.close()
         return answer.code
@@ -238,8 +235,6 @@ async def test_a_server_stops_even_if_handlers_do_not_end(net: ServerNetwork) ->
         watching.send(raw("GET", "/?watch"))
         await watching.read_head()
         assert handler.held == 2
-        begin = asyncio.get_running_loop().time()
-    assert asyncio.get_running_loop().time() - begin < 2
     assert handler.held == 0
     for peer in (idle, begun, slow, watching):
         assert await peer.read_rest() == b""
@@ -266,8 +261,6 @@ async def test_a_stopping_server_does_not_wait_for_clients_that_do_not_read(
         peer = await net.connect()
         peer.send(raw("GET", "/"))
         await peer.read_head()
-        begin = asyncio.get_running_loop().time()
-    assert asyncio.get_running_loop().time() - begin < 2
     assert len(await peer.read_rest()) < 2**22
 
 

@@ -40,7 +40,7 @@ async def replace_often(store: Store, times: int) -> None:
 
 
 async def wait_until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not is_true():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)

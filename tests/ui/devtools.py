@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 
 #: Seconds until a reply, or anything else that is waited for, is overdue.
-TIMEOUT = 20.0
+TIMEOUT = 240.0
 #: Key codes of keys without a text.
 _KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowRight": 39, "ArrowDown": 40}
 

@@ -38,7 +38,7 @@ def run(name: str, env: Mapping[str, str]) -> None:
     """Run one file of tests; fail with its output."""
     found = subprocess.run(
         [node(), "--test", str(HERE / name)],
-        capture_output=True, text=True, timeout=50, env={**os.environ, **env}, check=False,
+        capture_output=True, text=True, timeout=240, env={**os.environ, **env}, check=False,
     )  # fmt: skip
     assert found.returncode == 0, found.stdout[-6000:]
 

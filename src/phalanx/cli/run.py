@@ -79,8 +79,10 @@ from phalanx.sim.simulation import first_error
 _MAX_NODE_NAMES = 8
 #: Topology levels, the smallest first, whose domain the summary names if it contains a whole gang.
 _DOMAIN_LABELS = tuple(LEVEL_LABELS[name] for name in ("rack", "block", "zone", "region"))
-#: Seconds between two reads of the cluster, and without a change after which the run ends.
-POLL_INTERVAL, QUIET_PERIOD = 0.1, 2.0
+#: Seconds between two reads of the cluster, and reads without a change after which the run ends.
+#: Between two reads the control plane, which is on the same event loop, does all that it can do:
+#: on a slow machine so many reads take longer.
+POLL_INTERVAL, QUIET_READS = 0.1, 20
 
 ProgressCallback = Callable[[Sequence[WorkloadRow]], None]
 
@@ -426,16 +428,16 @@ class ManifestRun:
     async def run(self) -> RunOutcome:
         """Submit and observe until all gangs have run, nothing changes, or the time is over."""
         time = asyncio.get_running_loop().time
-        start = changed = time()
+        start, quiet_reads = time(), 0
         namespaces = [one for batch in self._batches for one in _namespace_manifests(batch)]
         await create_objects(self._client, namespaces)
         await create_objects(self._client, self._batches.pop(0))
         progress: list[Any] = []
         while True:
             seen = await self._observe()
-            if seen.progress() != progress:
-                progress, changed = seen.progress(), time()
-            timed_out, is_quiet = time() - start > self._timeout, time() - changed > QUIET_PERIOD
+            quiet_reads = quiet_reads + 1 if seen.progress() == progress else 0
+            progress = seen.progress()
+            timed_out, is_quiet = time() - start > self._timeout, quiet_reads > QUIET_READS
             if self._batches and seen.is_settled():
                 await create_objects(self._client, self._batches.pop(0))
             elif self._is_complete(seen) or timed_out or (is_quiet and not self._will_end(seen)):

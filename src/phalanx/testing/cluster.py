@@ -61,7 +61,7 @@ ManifestSource = Object | str | Path
 #: The field manager of a test, and its user name.
 FIELD_MANAGER = "phalanx-test"
 #: Seconds that the wait methods wait by default, in real or virtual time.
-DEFAULT_TIMEOUT = 10.0
+DEFAULT_TIMEOUT = 60.0
 #: Objects that a NotReached error describes.
 _MAX_DESCRIBED = 10
 

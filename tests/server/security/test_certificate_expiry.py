@@ -84,7 +84,7 @@ def with_client(test: Callable[[Client], Coroutine[Any, Any, None]]) -> Any:
             client_tls.load_cert_chain(file)
             authenticator = server.access.authenticator
             async with (
-                asyncio.timeout(20),
+                asyncio.timeout(240),
                 serve_http(server.handle, authenticator, sock, tls, limits, clock=clock),
             ):
                 await test(Client(sock.getsockname()[1], client_tls, clock))

@@ -213,9 +213,9 @@ async def test_authorization_takes_under_a_millisecond_with_ten_thousand_binding
         api.server.access.rbac._update_grant(key, "default", manifest)
     users = [UserInfo(f"u{number}", ("system:authenticated",)) for number in range(0, 10_000, 100)]
     attributes = AuthorizationAttributes("list", "", "pods", "default")
-    begin = time.perf_counter()
+    begin = time.thread_time()
     assert all(api.server.access.allows(one, attributes) for one in users)
-    assert (time.perf_counter() - begin) / len(users) < 0.001
+    assert (time.thread_time() - begin) / len(users) < 0.001
 
 
 def test_rbac_kinds_have_the_store_prefix_that_the_authorizer_watches() -> None:

@@ -95,7 +95,7 @@ def with_server(test: Callable[[TlsServer], Coroutine[Any, Any, None]]) -> Calla
         async def scenario() -> None:
             folder = tmp_path / "keys"
             folder.mkdir()
-            async with asyncio.timeout(20), serving(folder, _NOW) as server:
+            async with asyncio.timeout(240), serving(folder, _NOW) as server:
                 await test(server)
 
         asyncio.run(scenario())
