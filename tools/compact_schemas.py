@@ -22,6 +22,7 @@ _REF = "#/components/schemas/"
 #: Prefixes before the short name of a definition, longest first.
 PREFIXES = (
     "io.k8s.apiextensions-apiserver.pkg.apis.",
+    "io.k8s.kube-aggregator.pkg.apis.",
     "io.k8s.apimachinery.pkg.apis.",
     "io.k8s.apimachinery.pkg.",
     "io.k8s.api.",
@@ -67,6 +68,29 @@ FACTS = {
 #: Optional numbers and booleans that are omitted when zero or false. `readOnly` of every volume
 #: source behaves alike.
 VANISHING = {
+    "apps.v1.DaemonSetSpec": ("minReadySeconds",),
+    "apps.v1.DaemonSetStatus": (
+        "numberAvailable",
+        "numberUnavailable",
+        "observedGeneration",
+        "updatedNumberScheduled",
+    ),
+    "apps.v1.DeploymentSpec": ("minReadySeconds", "paused"),
+    "apps.v1.DeploymentStatus": (
+        "availableReplicas",
+        "observedGeneration",
+        "readyReplicas",
+        "replicas",
+        "unavailableReplicas",
+        "updatedReplicas",
+    ),
+    "apps.v1.ReplicaSetSpec": ("minReadySeconds",),
+    "apps.v1.ReplicaSetStatus": (
+        "availableReplicas",
+        "fullyLabeledReplicas",
+        "observedGeneration",
+        "readyReplicas",
+    ),
     "apps.v1.StatefulSetSpec": ("minReadySeconds",),
     "apps.v1.StatefulSetStatus": (
         "currentReplicas",
@@ -74,6 +98,7 @@ VANISHING = {
         "readyReplicas",
         "updatedReplicas",
     ),
+    "autoscaling.v2.HorizontalPodAutoscalerStatus": ("currentReplicas",),
     "batch.v1.JobStatus": ("active", "failed", "succeeded"),
     "core.v1.Container": ("stdin", "stdinOnce", "tty"),
     "core.v1.ContainerPort": ("hostPort",),
@@ -92,18 +117,32 @@ VANISHING = {
         "successThreshold",
         "timeoutSeconds",
     ),
+    "core.v1.ReplicationControllerSpec": ("minReadySeconds",),
+    "core.v1.ReplicationControllerStatus": (
+        "availableReplicas",
+        "fullyLabeledReplicas",
+        "observedGeneration",
+        "readyReplicas",
+    ),
     "core.v1.ServicePort": ("nodePort",),
     "core.v1.ServiceSpec": ("publishNotReadyAddresses",),
     "core.v1.VolumeMount": ("readOnly",),
+    "flowcontrol.v1.QueuingConfiguration": ("handSize", "queueLengthLimit", "queues"),
+    "flowcontrol.v1.ResourcePolicyRule": ("clusterScope",),
     "meta.v1.Condition": ("observedGeneration",),
     "meta.v1.ObjectMeta": ("generation",),
+    "networking.v1.ServiceBackendPort": ("number",),
     "policy.v1.PodDisruptionBudgetStatus": ("observedGeneration",),
     "scheduling.v1.PriorityClass": ("globalDefault",),
+    "apiregistration.v1.APIServiceSpec": ("insecureSkipTLSVerify",),
+    "admissionregistration.v1.ValidatingAdmissionPolicyStatus": ("observedGeneration",),
 }
 
 #: Optional strings for which empty differs from absent.
 MEANINGFUL_EMPTY = {
     "coordination.v1.LeaseSpec": ("holderIdentity", "preferredHolder"),
+    "core.v1.EndpointAddress": ("nodeName",),
+    "core.v1.EndpointPort": ("appProtocol",),
     "core.v1.GRPCAction": ("service",),
     "core.v1.PersistentVolumeClaimSpec": ("storageClassName",),
     "core.v1.PodResourceClaim": ("resourceClaimName", "resourceClaimTemplateName"),
@@ -111,6 +150,10 @@ MEANINGFUL_EMPTY = {
     "core.v1.PodSpec": ("hostnameOverride", "runtimeClassName"),
     "discovery.v1.Endpoint": ("hostname", "nodeName", "zone"),
     "discovery.v1.EndpointPort": ("appProtocol", "name"),
+    "networking.v1.IngressClassParametersReference": ("apiGroup", "namespace", "scope"),
+    "networking.v1.IngressSpec": ("ingressClassName",),
+    "admissionregistration.v1.ServiceReference": ("path",),
+    "admissionregistration.v1.WebhookClientConfig": ("url",),
     "scheduling.v1alpha3.CompositePodGroupSpec": ("parentCompositePodGroupName",),
     "scheduling.v1alpha3.PodGroupResourceClaim": ("resourceClaimName", "resourceClaimTemplateName"),
     "scheduling.v1alpha3.PodGroupSpec": ("parentCompositePodGroupName",),

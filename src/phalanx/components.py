@@ -55,6 +55,7 @@ _SERVICE_ACCOUNTS = {
     "replica-groups": "replica-group-controller",
     "resourceclaim": "resource-claim-controller",
     "role-aggregation": "clusterrole-aggregation-controller",
+    "replicationcontroller": "replication-controller",
     "root-ca-certificate-publisher": "root-ca-cert-publisher",
     "serviceaccount": "service-account-controller",
     "simulated-provisioner": "simulated-provisioner",

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.api.kinds import CLUSTER_ROLE, JOB, KINDS, SECRET, Kind
+from phalanx.api.kinds import (
+    CLUSTER_ROLE,
+    JOB,
+    KINDS,
+    REPLICATION_CONTROLLER,
+    SECRET,
+    Kind,
+)
 
 
 def test_no_two_kinds_share_a_url_path() -> None:
@@ -42,5 +49,6 @@ def test_field_selector_with_another_name_has_a_path() -> None:
         assert set(kind.selectable_field_paths) <= set(kind.selectable_fields)
 
 
-def test_only_jobs_orphan_their_dependents_by_default() -> None:
-    assert [kind for kind in KINDS if kind.orphans_by_default] == [JOB]
+def test_only_jobs_and_replication_controllers_orphan_their_dependents_by_default() -> None:
+    orphaning = {kind for kind in KINDS if kind.orphans_by_default}
+    assert orphaning == {JOB, REPLICATION_CONTROLLER}

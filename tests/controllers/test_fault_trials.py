@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from phalanx.api.apps import ReplicationController
 from phalanx.api.kinds import (
     CLUSTER_ROLE,
     COMPOSITE_POD_GROUP,
     CONFIG_MAP,
     CONTROLLER_REVISION,
     CRON_JOB,
+    DEPLOYMENT,
     JOB,
     NAMESPACE,
     NODE,
@@ -21,6 +23,8 @@ from phalanx.api.kinds import (
     POD,
     POD_DISRUPTION_BUDGET,
     POD_GROUP,
+    REPLICA_SET,
+    REPLICATION_CONTROLLER,
     RESOURCE_CLAIM,
     SERVICE_ACCOUNT,
     STATEFUL_SET,
@@ -31,6 +35,7 @@ from phalanx.api.kinds import (
 from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.cronjobs.controller import CronJobController
+from phalanx.controllers.deployments.controller import DeploymentController
 from phalanx.controllers.disruption import DisruptionController
 from phalanx.controllers.garbage_collector import GarbageCollector
 from phalanx.controllers.namespaces import NamespaceController
@@ -39,6 +44,7 @@ from phalanx.controllers.nodes.taint_eviction import TaintEviction
 from phalanx.controllers.pod_garbage_collector import PodGarbageCollector
 from phalanx.controllers.pod_groups import CompositeGroups, PodGroupProtection, ReplicaGroups
 from phalanx.controllers.reconcile_loop import Informers
+from phalanx.controllers.replica_sets.controller import ReplicaSetController
 from phalanx.controllers.resource_claims.controller import ResourceClaimController
 from phalanx.controllers.resource_claims.reservations import ClaimReservationController
 from phalanx.controllers.role_aggregation import ClusterRoleAggregationController
@@ -55,6 +61,7 @@ from tests.controllers import (
     claim_scenarios,
     custom_resource_scenarios,
     node_scenarios,
+    replica_scenarios,
     scenarios,
     volume_scenarios,
 )
@@ -114,6 +121,11 @@ lifecycle = controller_part(lambda c, i, t: NodeLifecycle(c, i, t))
 eviction = controller_part(lambda c, i, t: TaintEviction(c, i, t))
 pod_garbage = controller_part(lambda c, i, t: PodGarbageCollector(c, i, t, threshold=2))
 
+replica_sets = controller_part(lambda c, i, t: ReplicaSetController(c, i, t))
+replication_controllers = controller_part(
+    lambda c, i, t: ReplicaSetController(c, i, t, struct=ReplicationController)
+)
+deployments = controller_part(lambda c, i, t: DeploymentController(c, i, t))
 stateful_sets = controller_part(lambda c, i, t: StatefulSetController(c, i, t))
 binder = controller_part(lambda c, i, t: VolumeBinder(c, i))
 claim_protection = controller_part(lambda c, i, t: ClaimProtection(c, i, t))
@@ -343,6 +355,29 @@ TRIALS: list[
             volume_scenarios.updates_a_parallel_stateful_set,
             volume_scenarios.deletes_claims_by_their_policy,
             volume_scenarios.adopts_pods_and_limits_the_history,
+        ),
+    ),
+    (
+        replica_sets,
+        (REPLICA_SET, POD),
+        (kubelets, garbage_collectors),
+        (replica_scenarios.scales_a_replica_set, replica_scenarios.adopts_and_releases_pods),
+    ),
+    (
+        replication_controllers,
+        (REPLICATION_CONTROLLER, POD),
+        (kubelets,),
+        (replica_scenarios.replaces_pods_of_a_replication_controller,),
+    ),
+    (
+        deployments,
+        (DEPLOYMENT, REPLICA_SET, POD),
+        (kubelets, replica_sets, garbage_collectors),
+        (
+            replica_scenarios.rolls_out_a_deployment_and_goes_back,
+            replica_scenarios.scales_a_deployment_during_a_rollout,
+            replica_scenarios.recreates_a_deployment,
+            replica_scenarios.adopts_replica_sets,
         ),
     ),
 ]

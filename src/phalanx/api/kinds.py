@@ -20,11 +20,14 @@ RBAC_GROUP = "rbac.authorization.k8s.io"
 class ScalePaths:
     """The paths of the desired replicas, the current replicas and the selector of the scale
     subresource.
+
+    The selector is text or a label selector; with `selects_by_labels` it is a map of labels.
     """
 
     spec_replicas: tuple[str, ...]
     status_replicas: tuple[str, ...]
     selector: tuple[str, ...] = ()
+    selects_by_labels: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -340,6 +343,36 @@ CONTROLLER_REVISION = Kind(
     "apps", "v1", "ControllerRevision", "controllerrevisions", "apps.v1.ControllerRevision",
     singular="controllerrevision",
 )  # fmt: skip
+DEPLOYMENT = Kind(
+    "apps", "v1", "Deployment", "deployments", "apps.v1.Deployment",
+    singular="deployment", short_names=("deploy",), categories=("all",),
+    subresources=("status", "scale"),
+    scale=ScalePaths(("spec", "replicas"), ("status", "replicas"), ("spec", "selector")),
+    generation=True, status_updates_metadata=True,
+)  # fmt: skip
+REPLICA_SET = Kind(
+    "apps", "v1", "ReplicaSet", "replicasets", "apps.v1.ReplicaSet",
+    singular="replicaset", short_names=("rs",), categories=("all",),
+    subresources=("status", "scale"),
+    scale=ScalePaths(("spec", "replicas"), ("status", "replicas"), ("spec", "selector")),
+    selectable_fields={**METADATA_SELECTORS, "status.replicas": "0"},
+    generation=True, status_updates_metadata=True,
+)  # fmt: skip
+DAEMON_SET = Kind(
+    "apps", "v1", "DaemonSet", "daemonsets", "apps.v1.DaemonSet",
+    singular="daemonset", short_names=("ds",), categories=("all",), subresources=("status",),
+    generation=True, status_updates_metadata=True, has_no_controller=True,
+)  # fmt: skip
+REPLICATION_CONTROLLER = Kind(
+    "", "v1", "ReplicationController", "replicationcontrollers", "core.v1.ReplicationController",
+    singular="replicationcontroller", short_names=("rc",), categories=("all",),
+    subresources=("status", "scale"),
+    scale=ScalePaths(
+        ("spec", "replicas"), ("status", "replicas"), ("spec", "selector"), selects_by_labels=True
+    ),
+    selectable_fields={**METADATA_SELECTORS, "status.replicas": "0"},
+    generation=True, orphans_by_default=True, status_updates_metadata=True,
+)  # fmt: skip
 DEVICE_TAINT_RULE = Kind(
     "resource.k8s.io", "v1", "DeviceTaintRule", "devicetaintrules", "resource.v1.DeviceTaintRule",
     namespaced=False, singular="devicetaintrule", subresources=("status",),
@@ -449,7 +482,8 @@ NODE_METRICS = Kind(
 #: All served kinds, in the order of discovery.
 KINDS = (
     BINDING, CONFIG_MAP, EVENT, LIMIT_RANGE, NAMESPACE, NODE, PERSISTENT_VOLUME_CLAIM,
-    PERSISTENT_VOLUME, POD, POD_TEMPLATE, RESOURCE_QUOTA, SECRET, SERVICE_ACCOUNT, SERVICE,
+    PERSISTENT_VOLUME, POD, POD_TEMPLATE, REPLICATION_CONTROLLER, RESOURCE_QUOTA, SECRET,
+    SERVICE_ACCOUNT, SERVICE,
     CUSTOM_RESOURCE_DEFINITION, EVENTS_EVENT, CRON_JOB, JOB, POD_DISRUPTION_BUDGET,
     SELF_SUBJECT_REVIEW, TOKEN_REVIEW, LOCAL_SUBJECT_ACCESS_REVIEW, SELF_SUBJECT_ACCESS_REVIEW,
     SELF_SUBJECT_RULES_REVIEW, SUBJECT_ACCESS_REVIEW,
@@ -458,7 +492,7 @@ KINDS = (
     COMPOSITE_POD_GROUP, POD_GROUP_V1ALPHA3, WORKLOAD_V1ALPHA3,
     POD_GROUP_V1ALPHA2, WORKLOAD_V1ALPHA2, POD_GROUP_V1ALPHA1, WORKLOAD_V1ALPHA1, LEASE,
     ENDPOINT_SLICE, DEVICE_CLASS, DEVICE_TAINT_RULE, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE,
-    RESOURCE_SLICE, CONTROLLER_REVISION, STATEFUL_SET,
+    RESOURCE_SLICE, CONTROLLER_REVISION, DAEMON_SET, DEPLOYMENT, REPLICA_SET, STATEFUL_SET,
     CSI_DRIVER, CSI_NODE, CSI_STORAGE_CAPACITY, STORAGE_CLASS, VOLUME_ATTACHMENT,
     VOLUME_ATTRIBUTES_CLASS,
     JOB_SET, LEADER_WORKER_SET, GROUP_BINDING, GROUP_EVICTION,

@@ -18,7 +18,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from phalanx.api.apps import ControllerRevision, StatefulSet
+from phalanx.api.apps import (
+    ControllerRevision,
+    Deployment,
+    ReplicaSet,
+    ReplicationController,
+    StatefulSet,
+)
 from phalanx.api.batch import CronJob, Job
 from phalanx.api.core import Namespace, Node, Pod, Service, ServiceAccount
 from phalanx.api.dynamic_resources import DeviceClass, DeviceTaintRule, ResourceSlice
@@ -27,6 +33,7 @@ from phalanx.api.kinds import (
     COMPOSITE_POD_GROUP,
     CONTROLLER_REVISION,
     CRON_JOB,
+    DEPLOYMENT,
     DEVICE_CLASS,
     DEVICE_TAINT_RULE,
     JOB,
@@ -38,6 +45,8 @@ from phalanx.api.kinds import (
     POD,
     POD_DISRUPTION_BUDGET,
     POD_GROUP,
+    REPLICA_SET,
+    REPLICATION_CONTROLLER,
     RESOURCE_CLAIM,
     RESOURCE_CLAIM_TEMPLATE,
     RESOURCE_QUOTA,
@@ -66,6 +75,7 @@ STRUCTS: Mapping[Kind, type[Struct]] = {
     COMPOSITE_POD_GROUP: CompositePodGroup,
     CONTROLLER_REVISION: ControllerRevision,
     CRON_JOB: CronJob,
+    DEPLOYMENT: Deployment,
     DEVICE_CLASS: DeviceClass,
     DEVICE_TAINT_RULE: DeviceTaintRule,
     JOB: Job,
@@ -77,6 +87,8 @@ STRUCTS: Mapping[Kind, type[Struct]] = {
     POD: Pod,
     POD_DISRUPTION_BUDGET: PodDisruptionBudget,
     POD_GROUP: PodGroup,
+    REPLICA_SET: ReplicaSet,
+    REPLICATION_CONTROLLER: ReplicationController,
     RESOURCE_CLAIM: DeviceClaim,
     RESOURCE_CLAIM_TEMPLATE: ResourceClaimTemplate,
     RESOURCE_QUOTA: ResourceQuota,

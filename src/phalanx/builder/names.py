@@ -5,6 +5,7 @@
     group        <workload>-<template>-<hash of both>, with the instance after the template
     claim        <owner>-<claim>-<hash of the owner's uid and the claim>
     revision     <owner>-<hash of its data>
+    ReplicaSet   <owner>-<hash of its template>
 
 A long name is truncated before its hash. The hash is of the full text, so that different inputs
 keep different names. No object is ever looked up by such a name: objects refer to each other.
@@ -96,6 +97,24 @@ def revision_name(owner: str, data: str) -> str:
     """
     suffix = _hash(data)
     return f"{_truncate(owner, _LABEL_LIMIT - len(suffix) - 1)}-{suffix}"
+
+
+def replica_set_name(owner: str, template_hash: str) -> str:
+    """Return the name of a ReplicaSet of a Deployment.
+
+    >>> replica_set_name("web", "7b7584ccd5")
+    'web-7b7584ccd5'
+    """
+    return f"{_truncate(owner, _OBJECT_LIMIT - len(template_hash) - 1)}-{template_hash}"
+
+
+def hash_text(text: str) -> str:
+    """Return the hash of a text as names and labels contain it.
+
+    >>> hash_text("data")
+    '7b7584ccd5'
+    """
+    return _hash(text)
 
 
 def free_name(name: str, taken: Collection[str]) -> str:

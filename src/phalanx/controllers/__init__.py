@@ -14,11 +14,16 @@ controller never touches a store.
     nodes/                   hosted nodes with their kubelets; node lifecycle; taint eviction
     pod_groups.py            PodGroup protection, CompositePodGroup status, replica groups
     jobs/, cronjobs/         Jobs with their pods and Workloads; CronJobs
+    deployments/             Deployments with their ReplicaSets
+    replica_sets/            ReplicaSets and ReplicationControllers with their pods
     stateful_sets/           StatefulSets with their pods, claims and revisions
     volumes/                 binding, protection and provisioning of volumes
     resource_claims/         ResourceClaims of pods and groups
     garbage_collector.py     deletes dependents of absent owners, by the propagation policy
     ownership_graph.py       owners and dependents over all kinds, for the garbage collector
+    pod_ownership.py         adoption, release and pods of a template, for all workloads
+    pod_control.py           creates and deletes pods in batches
+    write_tracker.py         whether the caches show the last writes
     resource_monitors.py     informers of every deletable kind, custom kinds included
     root_ca_publisher.py, service_accounts.py, namespaces.py, disruption.py,
     pod_garbage_collector.py, role_aggregation.py, ttl_after_finished.py

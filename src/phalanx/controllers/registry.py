@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from phalanx.api.apps import ReplicaSet, ReplicationController
 from phalanx.api.batch import OWN_JOB_CONTROLLER
 from phalanx.api.feature_gates import WORKLOAD_RESOURCE_CLAIMS, FeatureGates
 from phalanx.api.kinds import (
@@ -21,6 +22,7 @@ from phalanx.api.kinds import (
     CONFIG_MAP,
     CONTROLLER_REVISION,
     CRON_JOB,
+    DEPLOYMENT,
     JOB,
     LEASE,
     NAMESPACE,
@@ -30,6 +32,8 @@ from phalanx.api.kinds import (
     POD,
     POD_DISRUPTION_BUDGET,
     POD_GROUP,
+    REPLICA_SET,
+    REPLICATION_CONTROLLER,
     RESOURCE_CLAIM,
     RESOURCE_CLAIM_TEMPLATE,
     SERVICE_ACCOUNT,
@@ -41,6 +45,7 @@ from phalanx.api.kinds import (
 from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.cronjobs.controller import CronJobController
+from phalanx.controllers.deployments.controller import DeploymentController
 from phalanx.controllers.disruption import DisruptionController
 from phalanx.controllers.event_recorder import EventRecorder
 from phalanx.controllers.garbage_collector import GarbageCollector
@@ -52,6 +57,7 @@ from phalanx.controllers.nodes.taint_eviction import TaintEviction
 from phalanx.controllers.pod_garbage_collector import PodGarbageCollector
 from phalanx.controllers.pod_groups import CompositeGroups, PodGroupProtection, ReplicaGroups
 from phalanx.controllers.reconcile_loop import Informers
+from phalanx.controllers.replica_sets.controller import ReplicaSetController
 from phalanx.controllers.resource_claims.controller import ResourceClaimController
 from phalanx.controllers.resource_claims.reservations import ClaimReservationController
 from phalanx.controllers.role_aggregation import ClusterRoleAggregationController
@@ -168,6 +174,27 @@ def _build_resource_claims(context: ControllerContext) -> list[Runnable]:
         context.client, context.informers, groups=groups and shares
     )
     return [recorder.run, claims.run, reservations.run]
+
+
+def _build_deployment(context: ControllerContext) -> list[Runnable]:
+    recorder = context.new_recorder("deployment-controller")
+    deployments = DeploymentController(
+        context.client, context.informers, context.clock, record=recorder.record
+    )
+    return [recorder.run, deployments.run]
+
+
+def _build_replica_sets(
+    struct: type[ReplicaSet] | type[ReplicationController], name: str
+) -> Callable[[ControllerContext], list[Runnable]]:
+    def build(context: ControllerContext) -> list[Runnable]:
+        recorder = context.new_recorder(name)
+        controller = ReplicaSetController(
+            context.client, context.informers, context.clock, struct=struct, record=recorder.record
+        )
+        return [recorder.run, controller.run]
+
+    return build
 
 
 def _build_stateful_set(context: ControllerContext) -> list[Runnable]:
@@ -296,6 +323,24 @@ CONTROLLERS = (
         _build_resource_claims,
         (RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, POD),
         aliases=("resourceclaim-controller",),
+    ),
+    ControllerDescriptor(
+        "deployment",
+        _build_deployment,
+        (DEPLOYMENT, REPLICA_SET, POD),
+        aliases=("deployment-controller",),
+    ),
+    ControllerDescriptor(
+        "replicaset",
+        _build_replica_sets(ReplicaSet, "replicaset-controller"),
+        (REPLICA_SET, POD),
+        aliases=("replicaset-controller",),
+    ),
+    ControllerDescriptor(
+        "replicationcontroller",
+        _build_replica_sets(ReplicationController, "replication-controller"),
+        (REPLICATION_CONTROLLER, POD),
+        aliases=("replicationcontroller-controller",),
     ),
     ControllerDescriptor(
         "statefulset",

@@ -119,6 +119,8 @@ def _scale_of(paths: ScalePaths, obj: Object) -> Object:
 def _selector_text(obj: Object, paths: ScalePaths) -> str:
     """Return the selector as text; built-in kinds hold it as a label selector."""
     selector = _value_at(obj, paths.selector, object, default="")
+    if paths.selects_by_labels:
+        selector = {"matchLabels": selector or {}}
     return format_selector(selector) if isinstance(selector, dict) else str(selector or "")
 
 

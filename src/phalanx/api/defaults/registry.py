@@ -20,13 +20,20 @@ from phalanx.api import kinds
 from phalanx.api.defaults import storage
 from phalanx.api.defaults.pod import default_pod, prepare_pod_for_create
 from phalanx.api.defaults.workloads import (
+    count_template_change,
     default_cron_job,
+    default_daemon_set,
+    default_deployment,
     default_job,
     default_job_set,
     default_leader_worker_set,
     default_pod_template,
+    default_replica_set,
+    default_replication_controller,
     default_stateful_set,
+    prepare_daemon_set_for_create,
     prepare_job_for_create,
+    prepare_replicas_for_create,
     prepare_stateful_set_for_create,
 )
 from phalanx.api.kinds import RBAC_GROUP, Kind
@@ -250,6 +257,10 @@ _DEFAULTS: Mapping[str, tuple[DefaultFunction, ...]] = {
     kinds.RESOURCE_CLAIM_TEMPLATE.qualified_name: (_default_template_device_count,),
     kinds.STORAGE_CLASS.qualified_name: (storage.default_storage_class,),
     kinds.CSI_DRIVER.qualified_name: (storage.default_csi_driver,),
+    kinds.DEPLOYMENT.qualified_name: (default_deployment,),
+    kinds.REPLICA_SET.qualified_name: (default_replica_set,),
+    kinds.DAEMON_SET.qualified_name: (default_daemon_set,),
+    kinds.REPLICATION_CONTROLLER.qualified_name: (default_replication_controller,),
     kinds.STATEFUL_SET.qualified_name: (default_stateful_set,),
     kinds.JOB_SET.qualified_name: (default_job_set,),
     kinds.LEADER_WORKER_SET.qualified_name: (default_leader_worker_set,),
@@ -271,6 +282,10 @@ _CREATE_FUNCTIONS: Mapping[str, tuple[CreateFunction, ...]] = {
     kinds.DEVICE_TAINT_RULE.qualified_name: (_clear_status,),
     kinds.CSI_NODE.qualified_name: (_clear_status,),
     kinds.VOLUME_ATTACHMENT.qualified_name: (storage.prepare_attachment_for_create,),
+    kinds.DEPLOYMENT.qualified_name: (_clear_status,),
+    kinds.REPLICA_SET.qualified_name: (prepare_replicas_for_create,),
+    kinds.REPLICATION_CONTROLLER.qualified_name: (prepare_replicas_for_create,),
+    kinds.DAEMON_SET.qualified_name: (prepare_daemon_set_for_create,),
     kinds.STATEFUL_SET.qualified_name: (prepare_stateful_set_for_create,),
     kinds.JOB_SET.qualified_name: (_remove_status,),
     kinds.LEADER_WORKER_SET.qualified_name: (_remove_status,),
@@ -278,4 +293,5 @@ _CREATE_FUNCTIONS: Mapping[str, tuple[CreateFunction, ...]] = {
 
 _UPDATE_FUNCTIONS: Mapping[str, UpdateFunction] = {
     kinds.PERSISTENT_VOLUME.qualified_name: storage.set_phase_transition_time,
+    kinds.DAEMON_SET.qualified_name: count_template_change,
 }

@@ -1,4 +1,4 @@
-"""Defaults of workloads (Jobs, StatefulSets, JobSets, …), and the labels of a Job's pods.
+"""Defaults of workloads (Jobs, Deployments, …), and the labels of a Job's pods.
 
 The Job template of a CronJob gets none of a Job's own defaults: the Job that is created from it
 gets them. The Jobs inside a JobSet are defaulted in place.
@@ -138,6 +138,93 @@ def default_stateful_set(stateful_set: Object) -> None:
 def prepare_stateful_set_for_create(stateful_set: Object, now: str) -> None:
     """Reset the status of a new StatefulSet."""
     stateful_set["status"] = {"replicas": 0, "availableReplicas": 0}
+
+
+_DEPLOYMENT_DEFAULTS: Mapping[str, Any] = {
+    "replicas": 1,
+    "revisionHistoryLimit": 10,
+    "progressDeadlineSeconds": 600,
+}
+_DEPLOYMENT_SHARE = "25%"
+
+
+def default_deployment(deployment: Object) -> None:
+    """Apply the defaults of a Deployment."""
+    spec = deployment["spec"]
+    for key, default in _DEPLOYMENT_DEFAULTS.items():
+        spec.setdefault(key, default)
+    strategy = spec["strategy"]
+    if not strategy.get("type"):
+        strategy["type"] = "RollingUpdate"
+    if strategy["type"] == "RollingUpdate":
+        rolling = strategy.setdefault("rollingUpdate", {})
+        for field in ("maxUnavailable", "maxSurge"):
+            rolling.setdefault(field, _DEPLOYMENT_SHARE)
+    default_pod_spec(spec["template"]["spec"])
+
+
+def default_replica_set(replica_set: Object) -> None:
+    """Apply the defaults of a ReplicaSet."""
+    spec = replica_set["spec"]
+    spec.setdefault("replicas", 1)
+    default_pod_spec(spec.setdefault("template", {}).setdefault("spec", {}))
+
+
+def default_replication_controller(controller: Object) -> None:
+    """Apply the defaults of a ReplicationController; labels and selector follow the template."""
+    spec = controller["spec"]
+    spec.setdefault("replicas", 1)
+    if not spec.get("minReadySeconds"):
+        spec.pop("minReadySeconds", None)  # The schema's default; Kubernetes does not return it.
+    if "template" not in spec:
+        return
+    labels = (spec["template"].get("metadata") or {}).get("labels")
+    if labels:
+        if not spec.get("selector"):
+            spec["selector"] = dict(labels)
+        if not controller["metadata"].get("labels"):
+            controller["metadata"]["labels"] = dict(labels)
+    default_pod_spec(spec["template"].setdefault("spec", {}))
+
+
+def default_daemon_set(daemon_set: Object) -> None:
+    """Apply the defaults of a DaemonSet."""
+    spec = daemon_set["spec"]
+    spec.setdefault("revisionHistoryLimit", 10)
+    strategy = spec["updateStrategy"]
+    if not strategy.get("type"):
+        strategy["type"] = "RollingUpdate"
+    if strategy["type"] == "RollingUpdate":
+        rolling = strategy.setdefault("rollingUpdate", {})
+        rolling.setdefault("maxUnavailable", 1)
+        rolling.setdefault("maxSurge", 0)
+    default_pod_spec(spec["template"]["spec"])
+
+
+def prepare_replicas_for_create(obj: Object, now: str) -> None:
+    """Reset the status of a new ReplicaSet or ReplicationController."""
+    obj["status"] = {"replicas": 0}
+
+
+#: The annotation of a DaemonSet that counts the changes of its template.
+TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
+_DAEMON_SET_COUNTS = (
+    "currentNumberScheduled", "desiredNumberScheduled", "numberMisscheduled", "numberReady",
+)  # fmt: skip
+
+
+def prepare_daemon_set_for_create(daemon_set: Object, now: str) -> None:
+    """Reset the status of a new DaemonSet and begin to count the changes of its template."""
+    daemon_set["status"] = dict.fromkeys(_DAEMON_SET_COUNTS, 0)
+    daemon_set["metadata"].setdefault("annotations", {})[TEMPLATE_GENERATION] = "1"
+
+
+def count_template_change(new: Object, old: Object, now: str) -> None:
+    """Count a change of a DaemonSet's template; clients cannot set the count."""
+    text = (old["metadata"].get("annotations") or {}).get(TEMPLATE_GENERATION, "")
+    number = int(text) if text.isdecimal() else 1
+    number += new["spec"].get("template") != old["spec"].get("template")
+    new["metadata"].setdefault("annotations", {})[TEMPLATE_GENERATION] = str(number)
 
 
 _JOB_SET_DEFAULTS: Mapping[str, Any] = {

@@ -24,6 +24,7 @@ from phalanx.api.printing.cells import (
     labels,
 )
 from phalanx.api.printing.storage_columns import STORAGE_COLUMNS
+from phalanx.api.printing.workload_columns import WORKLOAD_COLUMNS, container_columns
 from phalanx.api.scheduling import POD_GROUP_INITIALLY_SCHEDULED
 from phalanx.api.wire import Object
 
@@ -172,14 +173,6 @@ def _last_schedule(job: Object, now: float) -> str:
     return format_duration(now - parse_timestamp(text)) if text else NONE
 
 
-def _container_columns(pod_spec: str) -> tuple[Column, ...]:
-    """Return the columns of a pod template."""
-    return (
-        Column("Containers", item_list(f"{pod_spec}.containers", "name"), priority=1),
-        Column("Images", item_list(f"{pod_spec}.containers", "image"), priority=1),
-    )
-
-
 # -------------------------------------------------------------------------- services and volumes
 
 
@@ -226,11 +219,6 @@ def _controller_name(revision: Object, now: float) -> str:
     group = owner.get("apiVersion", "").rpartition("/")[0]
     kind = owner["kind"].lower() + (f".{group}" if group else "")
     return f"{kind}/{owner['name']}"
-
-
-def _set_ready(stateful_set: Object, now: float) -> str:
-    ready = stateful_set.get("status", {}).get("readyReplicas", 0)
-    return f"{ready}/{stateful_set.get('spec', {}).get('replicas', 0)}"
 
 
 def _quota_usage(*, limits: bool) -> Cell:
@@ -331,7 +319,7 @@ PRINTER_COLUMNS: Mapping[str, tuple[Column, ...]] = {
         Column("Active", item_count("status.active"), "integer"),
         Column("Last Schedule", _last_schedule),
         AGE_COLUMN,
-        *_container_columns("spec.jobTemplate.spec.template.spec"),
+        *container_columns("spec.jobTemplate.spec.template.spec"),
         Column("Selector", label_selector("spec.jobTemplate.spec.selector"), priority=1),
     ),
     "EndpointSlice": (
@@ -362,7 +350,7 @@ PRINTER_COLUMNS: Mapping[str, tuple[Column, ...]] = {
         Column("Completions", _completions),
         Column("Duration", _job_duration),
         AGE_COLUMN,
-        *_container_columns("spec.template.spec"),
+        *container_columns("spec.template.spec"),
         Column("Selector", label_selector("spec.selector"), priority=1),
     ),
     "JobSet": (
@@ -497,13 +485,8 @@ PRINTER_COLUMNS: Mapping[str, tuple[Column, ...]] = {
         Column("Secrets", item_count("secrets"), "integer"),
         AGE_COLUMN,
     ),
-    "StatefulSet": (
-        NAME_COLUMN,
-        Column("Ready", _set_ready),
-        AGE_COLUMN,
-        *_container_columns("spec.template.spec"),
-    ),
     **STORAGE_COLUMNS,
+    **WORKLOAD_COLUMNS,
 }
 
 #: The columns of kinds without rows.

@@ -17,7 +17,14 @@ from phalanx.api.feature_gates import JOB_GANG_INFERENCE, FeatureGates
 from phalanx.api.formats import validate_config_key, validate_finalizer, validate_label_key
 from phalanx.api.kinds import JOB, Kind
 from phalanx.api.scheduling import MAX_USER_PRIORITY, SYSTEM_PRIORITY_CLASSES
-from phalanx.api.validation import dynamic_resources, policy, resources, storage, volumes
+from phalanx.api.validation import (
+    dynamic_resources,
+    policy,
+    replicated_workloads,
+    resources,
+    storage,
+    volumes,
+)
 from phalanx.api.validation.checks import (
     CREATED,
     IMMUTABLE,
@@ -304,6 +311,14 @@ _CHECKS: Mapping[tuple[str, str], Check] = {
         (kinds.RESOURCE_SLICE, "", check_resource_slice),
         (kinds.DEVICE_TAINT_RULE, "", dynamic_resources.check_device_taint_rule),
         (kinds.DEVICE_TAINT_RULE, "status", dynamic_resources.check_device_taint_rule_status),
+        (kinds.DEPLOYMENT, "", replicated_workloads.check_deployment),
+        (kinds.DEPLOYMENT, "status", replicated_workloads.check_deployment_status),
+        (kinds.REPLICA_SET, "", replicated_workloads.check_replica_set),
+        (kinds.REPLICA_SET, "status", replicated_workloads.check_replica_set_status),
+        (kinds.DAEMON_SET, "", replicated_workloads.check_daemon_set),
+        (kinds.DAEMON_SET, "status", replicated_workloads.check_daemon_set_status),
+        (kinds.REPLICATION_CONTROLLER, "", replicated_workloads.check_replication_controller),
+        (kinds.REPLICATION_CONTROLLER, "status", replicated_workloads.check_replica_set_status),
         (kinds.STATEFUL_SET, "", check_stateful_set),
         (kinds.STATEFUL_SET, "status", check_stateful_set_status),
         (kinds.CONTROLLER_REVISION, "", check_controller_revision),

@@ -79,13 +79,13 @@ from phalanx.controllers.jobs.workload_manager import (
     JobWorkloads,
     MissingKindWorkloadManager,
 )
-from phalanx.controllers.jobs.write_tracker import WriteTracker
 from phalanx.controllers.reconcile_loop import (
     Informers,
     StaleCacheError,
     new_work_queue,
     run_workers,
 )
+from phalanx.controllers.write_tracker import WriteTracker
 
 LOG = logs.component("job-controller")
 #: The log line for each change of a condition that an operator cares about.

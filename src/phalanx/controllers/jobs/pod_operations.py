@@ -36,8 +36,8 @@ from phalanx.controllers.jobs.job_pods import (
 )
 from phalanx.controllers.jobs.replicas import PodToCreate
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
-from phalanx.controllers.jobs.write_tracker import TrackedWriter
 from phalanx.controllers.reconcile_loop import Patch, StaleCacheError, perform
+from phalanx.controllers.write_tracker import TrackedWriter
 
 LOG = logs.component("job-controller")
 #: The longest `generateName` of an indexed pod: five random characters follow, 63 are allowed.

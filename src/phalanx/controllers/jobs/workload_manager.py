@@ -60,8 +60,8 @@ from phalanx.controllers.jobs.scheduling_intent import (
 )
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
 from phalanx.controllers.jobs.workload_objects import JobWorkloadReconciler
-from phalanx.controllers.jobs.write_tracker import TrackedWriter
 from phalanx.controllers.reconcile_loop import Informers, StaleCacheError
+from phalanx.controllers.write_tracker import TrackedWriter
 
 LOG = logs.component("job-controller")
 #: The most seconds that a sync waits until the cache shows a Workload that it created.

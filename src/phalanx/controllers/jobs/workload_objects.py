@@ -63,9 +63,9 @@ from phalanx.controllers.jobs.scheduling_intent import (
     workload_target,
 )
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
-from phalanx.controllers.jobs.write_tracker import TrackedWriter
 from phalanx.controllers.pod_groups import inherit_preemption_policy
 from phalanx.controllers.reconcile_loop import StaleCacheError
+from phalanx.controllers.write_tracker import TrackedWriter
 
 #: The value of the managed-by annotation on objects that this controller creates.
 MANAGER_NAME = "job-controller"

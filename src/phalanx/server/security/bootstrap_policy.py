@@ -291,6 +291,13 @@ CONTROLLER_RULES: Mapping[str, tuple[PolicyRule, ...]] = {
         _allow("patch update", _BATCH_GROUP, "cronjobs/status cronjobs/finalizers"),
         _EVENT_RULE,
     ),
+    "deployment-controller": (
+        _allow("get list patch update watch", _APPS_GROUP, "deployments"),
+        _allow("patch update", _APPS_GROUP, "deployments/status deployments/finalizers"),
+        _allow("create delete get list patch update watch", _APPS_GROUP, "replicasets"),
+        _allow("get list patch update watch", _CORE_GROUP, "pods"),
+        _EVENT_RULE,
+    ),
     "disruption-controller": (
         _allow("get list watch patch", _CORE_GROUP, "pods"),
         _allow("patch update", _CORE_GROUP, "pods/status"),
@@ -371,6 +378,22 @@ CONTROLLER_RULES: Mapping[str, tuple[PolicyRule, ...]] = {
         _allow(_READ_VERBS, _SCHEDULING_GROUP, "workloads"),
         _allow("patch update", _SCHEDULING_GROUP, "workloads/finalizers"),
         _allow("get list", _SCHEDULING_GROUP, "priorityclasses"),
+    ),
+    "replicaset-controller": (
+        _allow("get list patch update watch", _APPS_GROUP, "replicasets"),
+        _allow("patch update", _APPS_GROUP, "replicasets/status replicasets/finalizers"),
+        _allow("create delete get list patch watch", _CORE_GROUP, "pods"),
+        _EVENT_RULE,
+    ),
+    "replication-controller": (
+        _allow("get list patch update watch", _CORE_GROUP, "replicationcontrollers"),
+        _allow(
+            "patch update",
+            _CORE_GROUP,
+            "replicationcontrollers/status replicationcontrollers/finalizers",
+        ),
+        _allow("create delete get list patch watch", _CORE_GROUP, "pods"),
+        _EVENT_RULE,
     ),
     "resource-claim-controller": (
         _allow("get list watch", _CORE_GROUP, "pods"),

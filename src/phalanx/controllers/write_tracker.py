@@ -1,8 +1,8 @@
-"""The writes about each Job, and whether the caches show them.
+"""The writes about each Job, ReplicaSet or DaemonSet, and whether the caches show them.
 
 A sync on caches that miss earlier writes would repeat them: create the same pods twice, for
-example. A `TrackedWriter` writes for one Job and records the revision of every write; the
-controller syncs a Job only if `WriteTracker.has_caught_up`.
+example. A `TrackedWriter` writes for one owner and records the revision of every write; the
+controller syncs an owner only if `WriteTracker.has_caught_up`.
 
     write                       recorded           cache of Pods at    has_caught_up
     create a Pod, revision 7    {Pod: 7}           revision 6          False
@@ -12,7 +12,7 @@ controller syncs a Job only if `WriteTracker.has_caught_up`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from phalanx.api.kinds import Kind
 from phalanx.api.meta import Key, ObjectMeta
@@ -20,48 +20,55 @@ from phalanx.api.wire import MERGE_PATCH, Object
 from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
 from phalanx.clock import Clock
-from phalanx.controllers.jobs.metrics import JobMetrics
+
+
+class CreationMetrics(Protocol):
+    """Records the duration of creations."""
+
+    def record_creation(self, kind: Kind, new: Object, *, succeeded: bool, seconds: float) -> None:
+        """Record one creation."""
+        ...
 
 
 class WriteTracker:
-    """The latest revision written of each kind for each Job, until the caches show it."""
+    """The latest revision written of each kind for each owner, until the caches show it."""
 
     def __init__(
         self,
         client: Client,
         caches: Mapping[Kind, ObjectCache[Any]],
         clock: Clock,
-        metrics: JobMetrics,
+        metrics: CreationMetrics | None = None,
     ) -> None:
         self.client, self.clock, self.metrics = client, clock, metrics
         self._caches = caches
         self._pending: dict[Key, dict[Kind, int]] = {}
 
-    def writer_for(self, job: Key) -> TrackedWriter:
-        """Return a writer that records its writes for a Job."""
-        return TrackedWriter(self, job)
+    def writer_for(self, owner: Key) -> TrackedWriter:
+        """Return a writer that records its writes for an owner."""
+        return TrackedWriter(self, owner)
 
-    def record(self, job: Key, kind: Kind, written: Object) -> None:
+    def record(self, owner: Key, kind: Kind, written: Object) -> None:
         """Record the revision of an object that the server returned for a write."""
         version = (written.get("metadata") or {}).get("resourceVersion", "")
         if version.isdecimal():
-            pending = self._pending.setdefault(job, {})
+            pending = self._pending.setdefault(owner, {})
             pending[kind] = max(pending.get(kind, 0), int(version))
 
-    def has_caught_up(self, job: Key) -> bool:
-        """Whether the caches show every write for a Job."""
-        pending = self._pending.get(job, {})
+    def has_caught_up(self, owner: Key) -> bool:
+        """Whether the caches show every write for an owner."""
+        pending = self._pending.get(owner, {})
         if any(self._caches[kind].revision < version for kind, version in pending.items()):
             return False
-        self._pending.pop(job, None)
+        self._pending.pop(owner, None)
         return True
 
 
 class TrackedWriter:
-    """Writes for one Job. Patches and deletions are conditional on the uid of the object."""
+    """Writes for one owner. Patches and deletions are conditional on the uid of the object."""
 
-    def __init__(self, tracker: WriteTracker, job: Key) -> None:
-        self._client, self._tracker, self._job = tracker.client, tracker, job
+    def __init__(self, tracker: WriteTracker, owner: Key) -> None:
+        self._client, self._tracker, self._owner = tracker.client, tracker, owner
 
     async def create(self, kind: Kind, new: Object) -> Object:
         """Create an object and return it as stored."""
@@ -71,9 +78,10 @@ class TrackedWriter:
             created = self._record(kind, await self._client.create(kind, new))
             succeeded = True
         finally:
-            self._tracker.metrics.record_creation(
-                kind, new, succeeded=succeeded, seconds=clock.now() - start
-            )
+            if self._tracker.metrics is not None:
+                self._tracker.metrics.record_creation(
+                    kind, new, succeeded=succeeded, seconds=clock.now() - start
+                )
         return created
 
     async def patch(
@@ -106,5 +114,5 @@ class TrackedWriter:
         self._record(kind, deleted)
 
     def _record(self, kind: Kind, written: Object) -> Object:
-        self._tracker.record(self._job, kind, written)
+        self._tracker.record(self._owner, kind, written)
         return written
