@@ -124,8 +124,8 @@ def refusals(pod: Pod, node: OracleNode, cluster: OracleCluster) -> list[str]:
         "PodTopologySpread": peers.spread_refusal,
         "InterPodAffinity": peers.affinity_refusal,
     }
-    # Pods of the oracle have no claims.
-    enabled = [filters[name] for name in cluster.settings.filters() if name != "DynamicResources"]
+    # Pods of the oracle have no claims; `test_volume_brute_force.py` covers those for volumes.
+    enabled = [filters[name] for name in cluster.settings.filters() if name in filters]
     variants = [(node, cluster)]
     if node.without_nominated and cluster.without_nominated:
         variants.append((node.without_nominated, cluster.without_nominated))

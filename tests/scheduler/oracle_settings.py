@@ -7,6 +7,7 @@ from typing import Any
 
 FILTERS = [
     "NodeUnschedulable", "TaintToleration", "NodeAffinity", "NodePorts", "NodeResourcesFit",
+    "VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone",
     "PodTopologySpread", "InterPodAffinity", "DynamicResources",
 ]  # fmt: skip
 WEIGHTS = {

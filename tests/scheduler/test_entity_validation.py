@@ -5,11 +5,10 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from msgspec.structs import replace
 
-from phalanx.api.core import Pod, PodVolume
+from phalanx.api.core import Pod
 from phalanx.api.scheduling import PodGroup
-from phalanx.scheduler.decision import SCHEDULER_ERROR, UNSCHEDULABLE, ClusterEvent, Impossible
+from phalanx.scheduler.decision import SCHEDULER_ERROR, ClusterEvent, Impossible
 from phalanx.scheduler.entity import GROUP_CHECKS, Entity, validate_entity
 from tests.scheduler.builders import alone, basic, entity, gang, key, pod
 
@@ -18,10 +17,6 @@ def rejection_of(one: Entity) -> Impossible:
     found = validate_entity(one)
     assert found is not None
     return found
-
-
-def with_volume_claim(one: Pod) -> Pod:
-    return replace(one, spec=replace(one.spec, volumes=(PodVolume("v", {"claimName": "c"}),)))
 
 
 def test_an_ordinary_group_is_not_rejected() -> None:
@@ -77,27 +72,8 @@ def test_members_with_a_node_must_agree_with_their_group() -> None:
     assert found.message.endswith('got: "other" and "default-scheduler"')
 
 
-@pytest.mark.parametrize(
-    ("one", "message"),
-    [
-        (
-            alone(with_volume_claim(pod("a"))),
-            "pod uses volume claims, which are not supported yet",
-        ),
-        (
-            entity(gang("g", 1), [pod("a", "g"), with_volume_claim(pod("b", "g"))]),
-            "pod uses volume claims, which are not supported yet",
-        ),
-    ],
-)
-def test_an_unsupported_feature_is_rejected_and_never_ignored(one: Entity, message: str) -> None:
-    found = rejection_of(one)
-    assert (found.reason, found.message) == (UNSCHEDULABLE, message)
-    assert [refused.pod for refused in found.pods] == [m.pod.metadata.key for m in one.members]
-
-
 def test_only_entity_events_wake_an_impossible_entity() -> None:
-    found = rejection_of(alone(with_volume_claim(pod("a"))))
+    found = rejection_of(entity(gang("g", 1), [pod("a", "g", priority=5)]))
     assert found.wakes_on == {
         ClusterEvent.GROUP_CHANGED,
         ClusterEvent.MEMBER_CHANGED,
@@ -105,16 +81,15 @@ def test_only_entity_events_wake_an_impossible_entity() -> None:
     }
 
 
-MemberFields = tuple[str, int, str, bool]
+MemberFields = tuple[str, int, str]
 MEMBER_FIELDS: list[MemberFields] = [
-    *product(("a", "b"), (0, 5), ("Never", "PreemptLowerPriority"), (False, True))
+    *product(("a", "b"), (0, 5), ("Never", "PreemptLowerPriority"))
 ]
 
 
 def pod_with_fields(name: str, fields: MemberFields) -> Pod:
-    scheduler, priority, policy, claims = fields
-    one = pod(name, "g", scheduler=scheduler, priority=priority, preemption=policy)
-    return with_volume_claim(one) if claims else one
+    scheduler, priority, policy = fields
+    return pod(name, "g", scheduler=scheduler, priority=priority, preemption=policy)
 
 
 @pytest.mark.parametrize("own", [gang("g", 1), gang("g", 1, priority=5)])

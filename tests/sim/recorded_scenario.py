@@ -191,9 +191,10 @@ class RecordedScenario:
             if isinstance(part, str):
                 found[part] = PARTS[part][0](objects)
             else:
-                _, obj = await self.request("GET", part["get"])
+                code, obj = await self.request("GET", part["get"])
                 fields = {path: field_at(obj, path) for path in part["keep"]}
-                found.setdefault("objects", {})[part["get"]] = fields
+                kept = {"code": code} if code >= 400 else fields
+                found.setdefault("objects", {})[part["get"]] = kept
         return found
 
     async def items(self, kind: str) -> list[Object]:

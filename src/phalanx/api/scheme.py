@@ -33,6 +33,9 @@ from phalanx.api.kinds import (
     COMPOSITE_POD_GROUP,
     CONTROLLER_REVISION,
     CRON_JOB,
+    CSI_DRIVER,
+    CSI_NODE,
+    CSI_STORAGE_CAPACITY,
     DEPLOYMENT,
     DEVICE_CLASS,
     DEVICE_TAINT_RULE,
@@ -55,6 +58,7 @@ from phalanx.api.kinds import (
     SERVICE_ACCOUNT,
     STATEFUL_SET,
     STORAGE_CLASS,
+    VOLUME_ATTACHMENT,
     WORKLOAD,
     Kind,
 )
@@ -68,7 +72,15 @@ from phalanx.api.other_kinds import (
     ResourceQuota,
 )
 from phalanx.api.scheduling import CompositePodGroup, PodGroup, Workload
-from phalanx.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from phalanx.api.storage import (
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    VolumeAttachment,
+)
 
 STRUCTS: Mapping[Kind, type[Struct]] = {
     CLUSTER_ROLE: ClusterRole,
@@ -76,6 +88,9 @@ STRUCTS: Mapping[Kind, type[Struct]] = {
     CONTROLLER_REVISION: ControllerRevision,
     CRON_JOB: CronJob,
     DEPLOYMENT: Deployment,
+    CSI_DRIVER: CSIDriver,
+    CSI_NODE: CSINode,
+    CSI_STORAGE_CAPACITY: CSIStorageCapacity,
     DEVICE_CLASS: DeviceClass,
     DEVICE_TAINT_RULE: DeviceTaintRule,
     JOB: Job,
@@ -97,10 +112,21 @@ STRUCTS: Mapping[Kind, type[Struct]] = {
     SERVICE_ACCOUNT: ServiceAccount,
     STATEFUL_SET: StatefulSet,
     STORAGE_CLASS: StorageClass,
+    VOLUME_ATTACHMENT: VolumeAttachment,
     WORKLOAD: Workload,
 }
 #: The kinds of devices and of claims for them, which schedulers read.
 DEVICE_KINDS = (RESOURCE_SLICE, DEVICE_CLASS, DEVICE_TAINT_RULE, RESOURCE_CLAIM)
+#: The kinds of volumes and of claims for them, which schedulers read.
+VOLUME_KINDS = (
+    STORAGE_CLASS,
+    CSI_DRIVER,
+    CSI_NODE,
+    CSI_STORAGE_CAPACITY,
+    VOLUME_ATTACHMENT,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+)
 _KIND_BY_STRUCT = {struct: kind for kind, struct in STRUCTS.items()}
 
 

@@ -1,17 +1,17 @@
 """PersistentVolumes, claims and storage classes as our components read them. Partial and frozen.
 
-PersistentVolume, PersistentVolumeClaim, StorageClass    volume controllers
-CSIDriver, CSINode, ...                                  served, not read yet
+PersistentVolume, PersistentVolumeClaim, StorageClass               volume controllers, scheduler
+CSIDriver, CSINode, CSIStorageCapacity, VolumeAttachment            scheduler
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from phalanx.api.core import NodeSelector
+from phalanx.api.core import NodeSelector, Pod
 from phalanx.api.meta import Condition, Key, ObjectMeta
 from phalanx.api.resources import exact_value
 from phalanx.api.selectors import selector_matches
@@ -66,8 +66,15 @@ class VolumeNodeAffinity(Struct, frozen=True):
     required: NodeSelector | None = None
 
 
+class CSIVolumeSource(Struct, frozen=True, rename="camel"):
+    """The CSI driver of a volume, and the name that the driver knows it by."""
+
+    driver: str = ""
+    volume_handle: str = ""
+
+
 class PersistentVolumeSpec(Struct, frozen=True, rename="camel"):
-    """Size, class and claim of a volume; its source stays in the API."""
+    """Size, class and claim of a volume; other sources than CSI stay in the API."""
 
     capacity: dict[str, str | int | float] = {}
     access_modes: tuple[str, ...] = ()
@@ -77,6 +84,7 @@ class PersistentVolumeSpec(Struct, frozen=True, rename="camel"):
     volume_mode: str = "Filesystem"
     volume_attributes_class_name: str = ""
     node_affinity: VolumeNodeAffinity | None = None
+    csi: CSIVolumeSource | None = None
 
 
 class PersistentVolumeStatus(Struct, frozen=True):
@@ -151,6 +159,29 @@ class PersistentVolumeClaim(Struct, frozen=True):
         """The requested size."""
         return self.spec.resources.requests.get("storage", "0")
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether the binder has bound the claim to the volume that it names."""
+        return bool(self.spec.volume_name) and BIND_COMPLETED in self.metadata.annotations
+
+    @property
+    def selected_node(self) -> str:
+        """The node for which a volume is to be provisioned; "" for none."""
+        return self.metadata.annotations.get(SELECTED_NODE, "")
+
+
+class TopologyLabel(Struct, frozen=True):
+    """A label of nodes and the values that it may have."""
+
+    key: str = ""
+    values: tuple[str, ...] = ()
+
+
+class AllowedTopology(Struct, frozen=True, rename="camel"):
+    """Labels that a node must have, all of them."""
+
+    match_label_expressions: tuple[TopologyLabel, ...] = ()
+
 
 class StorageClass(Struct, frozen=True, rename="camel"):
     """A StorageClass."""
@@ -161,6 +192,115 @@ class StorageClass(Struct, frozen=True, rename="camel"):
     volume_binding_mode: str = "Immediate"
     parameters: dict[str, str] = {}
     mount_options: tuple[str, ...] = ()
+    #: The nodes for which volumes can be provisioned: those that match one; empty: all.
+    allowed_topologies: tuple[AllowedTopology, ...] = ()
+
+    @property
+    def waits_for_consumer(self) -> bool:
+        """Whether claims of the class are bound when a pod that uses them is scheduled."""
+        return self.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER
+
+    @property
+    def can_provision(self) -> bool:
+        """Whether a provisioner makes volumes of the class."""
+        return self.provisioner not in ("", NO_PROVISIONER)
+
+
+class CSIDriverSpec(Struct, frozen=True, rename="camel"):
+    """What a driver asks of schedulers."""
+
+    #: Whether the driver publishes CSIStorageCapacities, which then must suffice.
+    storage_capacity: bool = False
+    #: Whether pods with its volumes need a node whose CSINode lists the driver.
+    prevent_pod_scheduling_if_missing: bool = False
+
+
+class CSIDriver(Struct, frozen=True):
+    """A CSIDriver."""
+
+    metadata: ObjectMeta
+    spec: CSIDriverSpec = CSIDriverSpec()
+
+
+class AttachLimit(Struct, frozen=True):
+    """How many volumes of a driver a node can attach; None: any number."""
+
+    count: int | None = None
+
+
+class CSINodeDriver(Struct, frozen=True):
+    """A driver that is installed on a node."""
+
+    name: str
+    allocatable: AttachLimit | None = None
+
+
+class CSINodeSpec(Struct, frozen=True):
+    """The drivers of a node."""
+
+    drivers: tuple[CSINodeDriver, ...] = ()
+
+
+class CSINode(Struct, frozen=True):
+    """A CSINode, which has the name of its Node."""
+
+    metadata: ObjectMeta
+    spec: CSINodeSpec = CSINodeSpec()
+
+
+class CSIStorageCapacity(Struct, frozen=True, rename="camel"):
+    """How much storage of a class can be provisioned for some nodes."""
+
+    metadata: ObjectMeta
+    storage_class_name: str = ""
+    node_topology: dict[str, Any] | None = None
+    capacity: str | int | float | None = None
+    maximum_volume_size: str | int | float | None = None
+
+
+class AttachedVolume(Struct, frozen=True, rename="camel"):
+    """The volume of a VolumeAttachment."""
+
+    persistent_volume_name: str = ""
+
+
+class VolumeAttachmentSpec(Struct, frozen=True, rename="camel"):
+    """The node that a volume is attached to, and by which driver."""
+
+    attacher: str = ""
+    node_name: str = ""
+    source: AttachedVolume = AttachedVolume()
+
+
+class VolumeAttachment(Struct, frozen=True):
+    """A VolumeAttachment."""
+
+    metadata: ObjectMeta
+    spec: VolumeAttachmentSpec = VolumeAttachmentSpec()
+
+
+def volume_claims_of(pod: Pod) -> Sequence[tuple[Key, bool]]:
+    """Return the claims that a pod names, or that are created for it (True)."""
+    if not pod.spec.volumes:
+        return ()
+    namespace, found = pod.metadata.namespace, list[tuple[Key, bool]]()
+    for volume in pod.spec.volumes:
+        if volume.persistent_volume_claim:
+            name = str(volume.persistent_volume_claim.get("claimName", ""))
+            found.append((Key(namespace, name), False))
+        elif volume.ephemeral:
+            found.append((Key(namespace, ephemeral_claim_name(pod, volume.name)), True))
+    return found
+
+
+def volume_keys_of(pod: Pod) -> tuple[Key, ...]:
+    """Return the claims that a pod names or that are created for it, each once."""
+    return tuple(dict.fromkeys(key for key, _ in volume_claims_of(pod)))
+
+
+def ephemeral_claim_name(pod: Pod, volume: str) -> str:
+    """Return the name of the claim of a generic ephemeral volume."""
+    return f"{pod.metadata.name}-{volume}"
 
 
 def find_mismatch(claim: PersistentVolumeClaim, volume: PersistentVolume) -> str:

@@ -19,6 +19,7 @@ Start reading at `cycle.py`. Modules, each importing only those below it (see `.
     entity.py                Entity: what the queue passes to the cycle
     cluster/                 the cache and its snapshots: nodes, pods, groups
     devices/                 devices of nodes, claims for them, allocation
+    volumes/                 volumes, claims for them, attach limits
     explain.py               decisions as messages
     decision.py              decisions and events: plain values
 """

@@ -47,6 +47,7 @@ from phalanx.scheduler.group_tree_placement import GroupTreePlacement, place_ent
 from phalanx.scheduler.placement.claim_placement import hold_nominated_devices, resolve_claims
 from phalanx.scheduler.placement.group_placement import GroupPlacement, PlacementContext
 from phalanx.scheduler.placement.topology_domains import seconds_until_relaxed
+from phalanx.scheduler.placement.volume_placement import hold_nominated_volumes, resolve_volumes
 from phalanx.scheduler.policy import SchedulerPolicy
 from phalanx.scheduler.preemption.evaluator import NOT_ALLOWED, preempt
 from phalanx.scheduler.reservation.reservation import ReservationHolds
@@ -111,7 +112,7 @@ def run_cycle(
     """
     if impossible := validate_entity(entity):
         return impossible
-    entity = resolve_claims(entity, snapshot)
+    entity = resolve_volumes(resolve_claims(entity, snapshot), snapshot, policy)
     yield from _count_peers(entity, snapshot)
     if snapshot.nominations:
         ignored = holds.ignored if holds is not None else frozenset()
@@ -229,4 +230,6 @@ def _with_nominated_pods(entity: Entity, snapshot: Snapshot, ignored: frozenset[
     forked = with_changes(snapshot, added=nominated, nominated=True)
     if any(pod.claim_keys for pod in nominated):
         hold_nominated_devices(forked, nominated)
+    if any(pod.volume_keys for pod in nominated):
+        hold_nominated_volumes(forked, nominated)
     return forked

@@ -38,6 +38,7 @@ class ClusterEvent(StrEnum):
     MEMBER_GONE = "a member went"
     SEARCH_ENDED = "a long search came to an end"
     DEVICES_CHANGED = "devices were published, freed, or are selected otherwise"
+    VOLUMES_CHANGED = "volumes, storage classes or attach limits came or changed"
     RESERVATION_CHANGED = "a reservation changed or ended"
 
 
@@ -131,6 +132,17 @@ class ClaimReservation(Struct, frozen=True):
     request_mappings: tuple[Object, ...] = ()
 
 
+class VolumeAssignment(Struct, frozen=True):
+    """A claim and the volume that it is bound to; "": one that is provisioned for the node."""
+
+    claim: Key
+    uid: str
+    #: The uid of the pod for whose binding it is written.
+    pod_uid: str
+    node: str
+    volume: str = ""
+
+
 class Placed(Struct, frozen=True):
     """Enough members have a node: bind them.
 
@@ -146,6 +158,8 @@ class Placed(Struct, frozen=True):
     choice: PlacementChoice | None = None
     #: The claims of the pods.
     claims: tuple[ClaimReservation, ...] = ()
+    #: The volumes of claims that are not bound yet.
+    volumes: tuple[VolumeAssignment, ...] = ()
 
     @property
     def lacks_quorum(self) -> bool:

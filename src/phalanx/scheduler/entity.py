@@ -25,7 +25,6 @@ from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.decision import (
     ENTITY_EVENTS,
     SCHEDULER_ERROR,
-    UNSCHEDULABLE,
     ClusterEvent,
     GroupOutcome,
     Impossible,
@@ -188,25 +187,11 @@ def _check_preemption_policies(entity: Entity, specs: list[PodSpec]) -> EntityRe
     return None
 
 
-def _check_supported_features(entity: Entity, specs: list[PodSpec]) -> EntityRejection | None:
-    for member in entity.members:
-        if feature := member.shape.unsupported:
-            message = f"pod uses {feature}, which are not supported yet"
-            return EntityRejection(UNSCHEDULABLE, message, f"remove {feature} from the pod")
-    return None
-
-
 EntityCheck = Callable[[Entity, list[PodSpec]], EntityRejection | None]
 #: `_is_consistent` must cover every check: checks run only for entities that are not consistent.
-POD_CHECKS = (_check_supported_features,)
-GROUP_CHECKS = (
-    _check_scheduler_names,
-    _check_priorities,
-    _check_preemption_policies,
-    _check_supported_features,
-)
+GROUP_CHECKS = (_check_scheduler_names, _check_priorities, _check_preemption_policies)
 #: The checks of a group whose members may have different priorities.
-MEMBER_PRIORITY_CHECKS = (_check_scheduler_names, _check_supported_features)
+MEMBER_PRIORITY_CHECKS = (_check_scheduler_names,)
 
 
 def validate_entity(entity: Entity) -> Impossible | None:
@@ -224,7 +209,7 @@ def validate_entity(entity: Entity) -> Impossible | None:
 
 def _select_checks(entity: Entity) -> tuple[EntityCheck, ...]:
     if entity.group is None:
-        return POD_CHECKS
+        return ()
     if isinstance(entity.group, PodGroup) and entity.group.takes_member_priority:
         return MEMBER_PRIORITY_CHECKS
     return GROUP_CHECKS
@@ -233,20 +218,20 @@ def _select_checks(entity: Entity) -> tuple[EntityCheck, ...]:
 def _is_consistent(entity: Entity) -> bool:
     """Whether all pods agree with their group. They almost always do, and then no check runs."""
     pods = [
-        (spec.scheduler_name, spec.priority, spec.preemption_policy, member.shape.unsupported)
+        (spec.scheduler_name, spec.priority, spec.preemption_policy)
         for member in entity.members
         for spec in (member.pod.spec,)
     ]
     if entity.other_members:
         specs = [pod.spec for pod in entity.other_members]
-        pods += [(one.scheduler_name, one.priority, one.preemption_policy, "") for one in specs]
+        pods += [(one.scheduler_name, one.priority, one.preemption_policy) for one in specs]
     if not pods:
         return True
-    name, priority, policy, _ = pods[0]
+    name, priority, policy = pods[0]
     if entity.group is not None:
         parent_spec = entity.group.spec
         priority, policy = parent_spec.priority, parent_spec.preemption_policy or policy
-    return pods.count((name, priority, policy, "")) == len(pods)
+    return pods.count((name, priority, policy)) == len(pods)
 
 
 def reject_after_error(entity: Entity, error: Exception) -> Impossible:

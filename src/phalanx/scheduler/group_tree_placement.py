@@ -149,7 +149,13 @@ class GroupTreePlacement:
         choice = placement_choice(self.placement_count, self.tried_count, self.feasible_count)
         claims = tuple(claim for leaf in leaves for claim in leaf.claim_reservations)
         return Placed(
-            self.entity.group_key, bindings, leftovers, parts=parts, choice=choice, claims=claims
+            self.entity.group_key,
+            bindings,
+            leftovers,
+            parts=parts,
+            choice=choice,
+            claims=claims,
+            volumes=tuple(one for leaf in leaves for one in leaf.volume_assignments),
         )
 
     def build_waiting(self) -> Waiting:

@@ -89,6 +89,8 @@ class SchedulerPolicy:
     #: Whether single pods, and groups, may preempt.
     pods_preempt: bool = True
     groups_preempt: bool = True
+    #: Seconds within which volumes must be provisioned and bound.
+    bind_timeout_seconds: float = 600.0
     #: Which waiting entities get a reservation, and when.
     reservation: ReservationArgs = field(default_factory=ReservationArgs)
     #: Whether `unmodelled_filters` names any; cycles read it often.

@@ -3,10 +3,10 @@
 `pods/binding` behaves as in Kubernetes. `groupbindings` (a kind of Phalanx) binds all of its pods
 or none. Each pod must be unbound, alive and have the given uid. Each node must exist and have
 enough free resources. The PodGroups must still be those that the scheduler placed. The pods, their
-`Scheduled` events, the status of their PodGroups and their claims (`claim_binding.py`) are
-committed together: an event exists if and only if the pod is bound, and no further request is
-needed. Events and status are written by the server itself, so neither admission nor validation
-applies, and they have no field manager.
+`Scheduled` events, the status of their PodGroups, and their claims for devices (`claim_binding.py`)
+and volumes (`volume_binding.py`) are committed together: an event exists if and only if the pod is
+bound, and no further request is needed. Events and status are written by the server itself, so
+neither admission nor validation applies, and they have no field manager.
 
 The allocated resources of a node are a hidden record with the sum of the requests of its pods. It
 is compared and swapped in the transaction that binds, moves, finishes or removes a pod, so that two
@@ -58,6 +58,7 @@ from phalanx.server.objects import (
 from phalanx.server.request_bodies import read_object
 from phalanx.server.request_info import RequestInfo
 from phalanx.server.security.audit import client_audit_id
+from phalanx.server.volume_binding import VolumeBindings, VolumeRefused
 from phalanx.store.kv import KeyValue, RevisionConflict, Store, StoreWrite
 from phalanx.telemetry import REQUEST_ANNOTATION
 
@@ -355,6 +356,8 @@ def _check_group_binding(context: ServerContext, request_info: RequestInfo) -> _
         _check_group(context, request_info, group, field=f"groups[{number}]", reference=reference)
     if entries := body.get("claims"):
         _add_claims(context, request_info, group, entries)
+    if entries := body.get("volumes"):
+        _add_volumes(context, request_info, group, entries)
     seen: set[str] = set()
     for number, binding in enumerate(bindings):
         name, field = binding.get("name", ""), f"bindings[{number}]"
@@ -399,6 +402,19 @@ def _add_claims(
         except ClaimRefused as refused:
             group.add_refusal(f"claims[{number}]", refused.reason, str(refused))
     group.status_writes += claims.writes()
+
+
+def _add_volumes(
+    context: ServerContext, request_info: RequestInfo, group: _GroupBinding, entries: list[Object]
+) -> None:
+    """Bind the claims of a GroupBinding to their volumes."""
+    volumes = VolumeBindings(context, request_info.namespace)
+    for number, entry in enumerate(entries):
+        try:
+            volumes.add(entry)
+        except VolumeRefused as refused:
+            group.add_refusal(f"volumes[{number}]", refused.reason, str(refused))
+    group.status_writes += volumes.writes()
 
 
 def _add_member(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from phalanx.api.kinds import (
     CONTROLLER_REVISION,
     PERSISTENT_VOLUME,
@@ -186,6 +188,7 @@ async def test_a_waiting_claim_is_woken_by_a_default_class_and_by_its_pod() -> N
         unplaced = pod_with_claim("p", "a")
         del unplaced["spec"]["nodeName"]
         await cluster.create(unplaced)
+        await asyncio.sleep(15)
         await cluster.wait_until_idle()
         assert await reasons(cluster, "PersistentVolumeClaim") == [
             "FailedBinding", "WaitForFirstConsumer", "WaitForPodScheduled",

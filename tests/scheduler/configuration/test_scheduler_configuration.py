@@ -112,8 +112,8 @@ def test_leader_election_and_client_connection_are_kept() -> None:
 
 
 def test_plugins_that_are_not_implemented_may_be_named() -> None:
-    volumes = [{"name": name} for name in ("VolumeBinding", "NodeVolumeLimits", "VolumeZone")]
-    for points in ({"multiPoint": {"disabled": volumes}}, {"filter": {"enabled": volumes}}):
+    names = [{"name": name} for name in ("NodeDeclaredFeatures", "DeferredPodScheduling")]
+    for points in ({"multiPoint": {"disabled": names}}, {"filter": {"enabled": names}}):
         found = load_configuration({"plugins": points})
         (one,) = found.profiles.policies.values()
         assert list(one.filters) == list(DEFAULT_POLICY.filters)

@@ -28,12 +28,16 @@ from phalanx.scheduler.decision import (
     Refusal,
     UnplacedPod,
     Victim,
+    VolumeAssignment,
     Waiting,
 )
 from phalanx.scheduler.queue.decision_log import (
     FORMAT,
     BindingsRolledBack,
     CompositePodGroupObserved,
+    CSIDriverObserved,
+    CSINodeObserved,
+    CSIStorageCapacityObserved,
     DecisionLogRecord,
     DecisionMade,
     DeviceClassObserved,
@@ -46,6 +50,8 @@ from phalanx.scheduler.queue.decision_log import (
     LogStarted,
     NamespaceObserved,
     NodeObserved,
+    PersistentVolumeClaimObserved,
+    PersistentVolumeObserved,
     PodGroupObserved,
     PodObserved,
     PodsAssumed,
@@ -57,6 +63,8 @@ from phalanx.scheduler.queue.decision_log import (
     SearchFinished,
     ServiceObserved,
     SolverAnswered,
+    StorageClassObserved,
+    VolumeAttachmentObserved,
     decode_decision,
     encode_decision,
     entity_version,
@@ -78,12 +86,26 @@ from phalanx.scheduler.reservation.reservation import (
 from phalanx.scheduler.search.solver import Solved, SolverGaveUp, SolverPending, Unsolvable
 from tests.scheduler.builders import alone, composite, entity, gang, key, node, pod
 from tests.scheduler.device_builders import claim, device_class, gpus, resource_slice, taint_rule
+from tests.scheduler.volume_builders import (
+    csi_driver,
+    csi_node,
+    storage_capacity,
+    storage_class,
+    volume,
+    volume_attachment,
+    volume_claim,
+)
 
 REFUSED = UnplacedPod(
     key("a"), "uid-a", Refusal(3, (("Insufficient cpu", 3),), ("add one",), CAPACITY_EVENTS)
 )
 DECISIONS: list[Decision] = [
     Placed(None, (Binding(key("a"), "uid-a", "n"),), (REFUSED,)),
+    Placed(
+        None,
+        (Binding(key("a"), "uid-a", "n"),),
+        volumes=(VolumeAssignment(key("data"), "uid", "uid-a", "n"),),
+    ),
     Waiting(key("g"), (REFUSED, UnplacedPod(key("b"), "uid-b", None)), 2, 1, 1, 0, PEER_EVENTS),
     Impossible(key("g"), (), "SchedulerError", "no", "edit it", ENTITY_EVENTS),
     Preempting(
@@ -162,6 +184,15 @@ RECORDS: list[DecisionLogRecord] = [
     DeviceTaintRuleObserved(1.0, "off", taint_rule("off", taint={"key": "x", "effect": "None"})),
     ResourceClaimObserved(1.0, key("one"), claim("one")),
     ResourceClaimObserved(1.0, key("gone"), None),
+    StorageClassObserved(1.0, Key("", "disk"), storage_class("disk")),
+    CSIDriverObserved(1.0, Key("", "disk.example"), csi_driver("disk.example")),
+    CSINodeObserved(1.0, Key("", "n"), csi_node("n", limit=2)),
+    CSIStorageCapacityObserved(1.0, key("c"), storage_capacity("c", "10Gi", {"zone": "a"})),
+    VolumeAttachmentObserved(1.0, Key("", "va"), volume_attachment("va", "n", "v")),
+    PersistentVolumeObserved(1.0, Key("", "v"), volume("v", nodes=("n",))),
+    PersistentVolumeClaimObserved(1.0, key("data"), volume_claim("data")),
+    PersistentVolumeClaimObserved(1.0, key("gone"), None),
+    PodsAssumed(1.0, BINDINGS, (), (VolumeAssignment(key("data"), "uid", "uid-a", "n", "v"),)),
     PodsAssumed(1.0, BINDINGS),
     PodsAssumed(
         1.0,
@@ -234,7 +265,7 @@ def test_examples_contain_every_type_of_decision() -> None:
 
 
 def test_sets_are_encoded_in_a_fixed_order() -> None:
-    encoded = encode_decision(DECISIONS[1])["Waiting"]
+    encoded = encode_decision(DECISIONS[2])["Waiting"]
     assert encoded["wakes_on"] == sorted(PEER_EVENTS)
     assert encoded["pods"][0][2]["wakes_on"] == sorted(CAPACITY_EVENTS)
 

@@ -26,12 +26,14 @@ from phalanx import logs
 from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError, Conflict, ServerError, Timeout
 from phalanx.api.kinds import BINDING, GROUP_BINDING, POD
+from phalanx.api.meta import Key
 from phalanx.api.scheduling import BINDING_INTENT_ANNOTATION, PodGroup
 from phalanx.api.wire import Object
 from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
 from phalanx.controllers.scheduling.bind_intents import BindIntents, count_bound_members
 from phalanx.controllers.scheduling.claim_writer import ClaimWriter
+from phalanx.controllers.scheduling.volume_prebinder import VolumePreBinder
 from phalanx.scheduler.decision import Binding, ClaimReservation, Placed
 from phalanx.scheduler.entity import Entity
 from phalanx.telemetry import REQUEST_ID
@@ -52,6 +54,8 @@ class BindAttempt(NamedTuple):
     placed: Placed
     #: When the entity was popped from the queue.
     popped_at: float = 0.0
+    #: Seconds within which its claims must be bound.
+    volume_timeout: float = 600.0
 
     @property
     def namespace(self) -> str:
@@ -115,6 +119,66 @@ def finish_bind(client: Client, result: BindResult, on_finished: OnBindFinished)
         client.errors.contain(error, LOG, message, controller="scheduler", key=key)
 
 
+@dataclass(slots=True)
+class _PreBind:
+    """One attempt whose claims are being bound."""
+
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
+    has_failed: bool = True
+
+
+class PreBindQueue:
+    """Binds the claims of attempts before their pods; attempts of one gang keep their order.
+
+    A later attempt of a gang counts on the members of the earlier ones: it waits for them, and
+    fails with them. `on_started` is called when claims of an attempt must be bound first.
+    """
+
+    def __init__(
+        self,
+        volumes: VolumePreBinder | None = None,
+        on_started: Callable[[BindAttempt], None] = lambda attempt: None,
+    ) -> None:
+        self._volumes, self._on_started = volumes, on_started
+        #: The attempts of each gang that are not finished, in order.
+        self._unfinished: dict[Key, list[_PreBind]] = {}
+
+    def is_needed(self, attempt: BindAttempt) -> bool:
+        """Whether an attempt cannot be bound at once."""
+        if _gang_of(attempt) in self._unfinished:
+            return True
+        return self._volumes is not None and self._volumes.is_needed(attempt.placed.volumes)
+
+    async def bind_volumes(self, attempt: BindAttempt) -> None:
+        """Bind the claims of an attempt. Raises ApiError, Unreachable."""
+        gang, volumes, own = _gang_of(attempt), attempt.placed.volumes, _PreBind()
+        queue = self._unfinished.setdefault(gang, []) if gang is not None else []
+        earlier = tuple(queue)
+        queue.append(own)
+        try:
+            if self._volumes is not None and self._volumes.is_needed(volumes):
+                self._on_started(attempt)
+                await self._volumes.bind(volumes, attempt.volume_timeout)
+            for one in earlier:
+                await one.finished.wait()
+                if one.has_failed:
+                    raise Conflict("the claims of other members of the gang could not be bound")
+            own.has_failed = False
+        finally:
+            own.finished.set()
+            queue.remove(own)
+            if gang is not None and not queue:
+                self._unfinished.pop(gang, None)
+
+
+def _gang_of(attempt: BindAttempt) -> Key | None:
+    """Return the gang or tree of an attempt; None if its members do not depend on each other."""
+    group = attempt.entity.group
+    if group is None or (isinstance(group, PodGroup) and not group.is_gang):
+        return None
+    return group.metadata.key
+
+
 class GroupBinder:
     """Binds placed entities with GroupBindings.
 
@@ -128,9 +192,13 @@ class GroupBinder:
         on_finished: OnBindFinished,
         on_batch: Callable[[int], None] = lambda pods: None,
         group_status: GroupBindingStatus = lambda group: {},
+        pre_binds: PreBindQueue | None = None,
     ) -> None:
         self._client, self._on_finished, self._on_batch = client, on_finished, on_batch
         self._group_status = group_status
+        self._pre_binds = pre_binds or PreBindQueue()
+        #: Attempts whose claims are bound first; they do not block others.
+        self._pre_binding: asyncio.Queue[BindAttempt] = asyncio.Queue()
         self._queue: list[BindAttempt] = []
         #: Attempts of a failed transaction, to be sent one by one.
         self._retry_alone: list[BindAttempt] = []
@@ -144,11 +212,39 @@ class GroupBinder:
 
     def submit(self, attempt: BindAttempt) -> None:
         """Queue an entity for binding."""
+        if self._pre_binds.is_needed(attempt):
+            self._pre_binding.put_nowait(attempt)
+            return
         self._queue.append(attempt)
         self._wakeup.set()
 
     async def run(self) -> None:
         """Bind queued entities until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._run_transactions())
+            while True:
+                group.create_task(self._bind_volumes(await self._pre_binding.get()))
+
+    async def _bind_volumes(self, attempt: BindAttempt) -> None:
+        """Bind the claims of an attempt, then queue its pods."""
+        error: RequestError
+        REQUEST_ID.set(attempt.request_id)
+        try:
+            await self._pre_binds.bind_volumes(attempt)
+        except (ApiError, Unreachable) as caught:
+            error = caught
+        except Exception as caught:
+            error = contain_bind_error(self._client, caught, attempt)
+        else:
+            self._queue.append(attempt)
+            self._wakeup.set()
+            return
+        for one in (attempt, *self._remove_dependents(attempt)):
+            failures = dict.fromkeys(one.placed.bindings, error)
+            result = BindResult(one, (), failures, has_quorum=False)
+            finish_bind(self._client, result, self._on_finished)
+
+    async def _run_transactions(self) -> None:
         while True:
             await self._wakeup.wait()
             batch = [self._retry_alone.pop(0)] if self._retry_alone else self._next_batch()
@@ -213,6 +309,11 @@ class GroupBinder:
         }
         if claims := [claim for attempt in batch for claim in attempt.placed.claims]:
             request["claims"] = [claim_binding(claim) for claim in claims]
+        volumes = [one for attempt in batch for one in attempt.placed.volumes if one.volume]
+        if volumes:
+            request["volumes"] = [
+                {"claim": one.claim.name, "uid": one.uid, "volume": one.volume} for one in volumes
+            ]
         return request
 
     def _group_reference(self, group: PodGroup) -> Object:
@@ -273,9 +374,12 @@ class PodBinder:
         intents: BindIntents,
         on_finished: OnBindFinished,
         claims: ClaimWriter | None = None,
+        pre_binds: PreBindQueue | None = None,
     ) -> None:
         self._client, self._intents, self._on_finished = client, intents, on_finished
-        self._claims = claims
+        self._claims, self._pre_binds = claims, pre_binds or PreBindQueue()
+        #: How many attempts wait for claims to be bound.
+        self._pre_binding = 0
         self._queue: asyncio.Queue[BindAttempt] = asyncio.Queue()
         self._request_slots = asyncio.Semaphore(MAX_REQUESTS)
         self._in_flight = 0
@@ -283,7 +387,7 @@ class PodBinder:
     @property
     def is_busy(self) -> bool:
         """Whether a bind is queued or in progress."""
-        return bool(self._in_flight)
+        return self._in_flight > self._pre_binding
 
     def submit(self, attempt: BindAttempt) -> None:
         """Queue an entity for binding."""
@@ -336,6 +440,12 @@ class PodBinder:
             return
         claims = progress.attempt.placed.claims
         try:
+            if self._pre_binds.is_needed(progress.attempt):
+                self._pre_binding += 1
+                try:
+                    await self._pre_binds.bind_volumes(progress.attempt)
+                finally:
+                    self._pre_binding -= 1
             if claims and self._claims is not None:
                 await self._claims.reserve(claims)
         except (ApiError, Unreachable) as error:

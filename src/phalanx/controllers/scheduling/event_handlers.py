@@ -13,18 +13,21 @@ from phalanx.api.batch import Job, job_run_time
 from phalanx.api.core import Namespace, Node, Pod, Service
 from phalanx.api.kinds import (
     COMPOSITE_POD_GROUP,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
     POD_GROUP,
     Kind,
 )
 from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, Key, ObjectMeta
 from phalanx.api.other_kinds import DeviceClaim, PodDisruptionBudget
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
-from phalanx.api.scheme import DEVICE_KINDS, kind_of, struct_of
+from phalanx.api.scheme import DEVICE_KINDS, VOLUME_KINDS, kind_of, struct_of
 from phalanx.client.cache import ObjectCache
 from phalanx.client.informer import Informer
 from phalanx.clock import Clock
 from phalanx.controllers.reconcile_loop import Informers
 from phalanx.controllers.scheduling.metrics import SchedulingMetrics
+from phalanx.controllers.scheduling.volume_prebinder import VolumeCaches
 from phalanx.scheduler.cluster.device_cache import DeviceObject
 from phalanx.scheduler.decision import Preempting
 from phalanx.scheduler.queue.decision_log import (
@@ -47,9 +50,11 @@ from phalanx.scheduler.queue.scheduler_state import (
     observations,
     observe_deleted_device_object,
     observe_device_object,
+    observe_volume_object,
     visible_group,
     visible_pod,
 )
+from phalanx.scheduler.volumes.state import VolumeObject
 from phalanx.version import __version__
 
 T = TypeVar("T")
@@ -75,12 +80,23 @@ class EventHandlers:
         self._device_informers: tuple[Informer[Any], ...] = tuple(
             informers.of(struct_of(kind), optional=True) for kind in DEVICE_KINDS
         )
+        self._volume_informers: tuple[Informer[Any], ...] = tuple(
+            informers.of(struct_of(kind), optional=True) for kind in VOLUME_KINDS
+        )
         # Deadlines and expected run times; without the right to read Jobs, those of pods count.
         self._jobs = informers.of(Job, optional=True)
         self.pods = self._pods.cache
         self.groups = self._groups.cache if self._groups else ObjectCache[PodGroup]()
         composites = self._composites
         self.composites = composites.cache if composites else ObjectCache[CompositePodGroup]()
+
+    @property
+    def volume_caches(self) -> VolumeCaches:
+        """The claims, volumes and nodes as the informers know them."""
+        found = dict(zip(VOLUME_KINDS, self._volume_informers, strict=True))
+        return VolumeCaches(
+            found[PERSISTENT_VOLUME_CLAIM].cache, found[PERSISTENT_VOLUME].cache, self._nodes.cache
+        )
 
     @property
     def is_stale(self) -> bool:
@@ -97,6 +113,9 @@ class EventHandlers:
         self._nodes.on_batch.append(on_change)
         for informer in self._device_informers:
             informer.cache.subscribe(self._on_device_object)
+            informer.on_batch.append(on_change)
+        for informer in self._volume_informers:
+            informer.cache.subscribe(self._on_volume_object)
             informer.on_batch.append(on_change)
         # No `on_change`: a Job changes when room becomes free, never whether there is room.
         self._jobs.cache.subscribe(self._on_job)
@@ -136,6 +155,7 @@ class EventHandlers:
             namespaces={space.metadata.name: space.metadata.labels for space in spaces},
             budgets=self._budgets.cache.values(),
             devices=[one for found in self._device_informers for one in found.cache.values()],
+            volumes=[one for found in self._volume_informers for one in found.cache.values()],
             jobs=self._jobs.cache.values(),
         )
 
@@ -196,6 +216,12 @@ class EventHandlers:
         record = observe_device_object(changed, now)
         if new is None:
             record = observe_deleted_device_object(changed, now)
+        self._observe(kind_of(type(changed)).name, old, new, record=record)
+
+    def _on_volume_object(self, old: VolumeObject | None, new: VolumeObject | None) -> None:
+        """Observe a volume, a claim, or an object of storage.k8s.io."""
+        changed: Any = _new_or_old(old, new)
+        record = observe_volume_object(changed, new, self._clock.now())
         self._observe(kind_of(type(changed)).name, old, new, record=record)
 
     def _on_job(self, old: Job | None, new: Job | None) -> None:

@@ -30,6 +30,7 @@ from phalanx.controllers.scheduling.binder import (
     BindResult,
     GroupBinder,
     PodBinder,
+    PreBindQueue,
     RequestError,
 )
 from phalanx.controllers.scheduling.claim_writer import ClaimWriter
@@ -47,6 +48,7 @@ from phalanx.controllers.scheduling.status_writer import (
     SchedulerView,
     SchedulingStatusWriter,
 )
+from phalanx.controllers.scheduling.volume_prebinder import VolumePreBinder
 from phalanx.randomness import Random
 from phalanx.scheduler.cluster.group_tree import group_ref
 from phalanx.scheduler.decision import (
@@ -150,12 +152,15 @@ class Scheduler:
     def _build_binder(
         self, client: Client, random: Random, *, is_foreign: bool
     ) -> GroupBinder | PodBinder:
+        volumes = VolumePreBinder(client, self._handlers.volume_caches, is_foreign=is_foreign)
+        pre_binds = PreBindQueue(volumes, self._on_volumes_awaited)
         if not is_foreign:
             return GroupBinder(
                 client,
                 self._on_bound,
                 on_batch=self._metrics.observe_batch,
                 group_status=self._status_writer.group_binding_status,
+                pre_binds=pre_binds,
             )
         intents = BindIntents(
             client,
@@ -165,7 +170,9 @@ class Scheduler:
             status_writer=self._status_writer,
             recorder=next(iter(self._recorders.values())),
         )
-        return PodBinder(client, intents, self._on_bound, ClaimWriter(client, random))
+        return PodBinder(
+            client, intents, self._on_bound, ClaimWriter(client, random), pre_binds=pre_binds
+        )
 
     @property
     def is_busy(self) -> bool:
@@ -306,7 +313,9 @@ class Scheduler:
             return
         match decision:
             case Placed():
-                self._binder.submit(BindAttempt(entity, decision, popped_at=begin))
+                timeout = self._state.profiles.policy(entity).bind_timeout_seconds
+                attempt = BindAttempt(entity, decision, popped_at=begin, volume_timeout=timeout)
+                self._binder.submit(attempt)
             case Preempting():
                 groups = self._handlers.disrupted_groups(decision)
                 self._composite_writer.forget_updates(
@@ -395,6 +404,18 @@ class Scheduler:
             self._status_writer.report_preemption(group, str(entity.ref))
         seconds = self._clock.now() - eviction.decided_at
         self._metrics.observe_eviction(entity, succeeded=not errors, seconds=seconds)
+
+    def _on_volumes_awaited(self, attempt: BindAttempt) -> None:
+        """Write the nodes for which volumes are provisioned; no condition, as in Kubernetes."""
+        entity = attempt.entity
+        pods = {member.pod.metadata.uid: member.pod.metadata for member in entity.members}
+        for _, uid, node in attempt.placed.bindings:
+            self._status_writer.report_pod(
+                pods[uid], ConditionUpdate("", "", "", nominated_node=node)
+            )
+        if isinstance(entity.group, PodGroup):
+            update = ConditionUpdate("True", "Scheduled", "", quorum=entity.quorum)
+            self._status_writer.report_group(entity.group.metadata, update)
 
     def _on_bound(self, result: BindResult) -> None:
         """Record the outcome of a bind: events, conditions, and failed pods in the state."""

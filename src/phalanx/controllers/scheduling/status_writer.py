@@ -60,7 +60,10 @@ COUNT_DELAY = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ConditionUpdate:
-    """A condition to write; `is_pending` if the entity was not tried yet."""
+    """A condition to write; `is_pending` if the entity was not tried yet.
+
+    Without a status, only the nominated node of a pod is written.
+    """
 
     status: str
     reason: str
@@ -68,7 +71,7 @@ class ConditionUpdate:
     #: For a placed group: the number of members that it needs.
     quorum: int = 0
     is_pending: bool = False
-    #: For a pod: the nominated node, while victims are leaving it.
+    #: For a pod: the nominated node, while victims are leaving it or volumes are provisioned.
     nominated_node: str = ""
 
 
@@ -190,7 +193,7 @@ class SchedulingStatusWriter:
         tried, update = self._pod_updates.get(key, (None, None))
         if tried is None or tried.uid != pod.metadata.uid:
             update = None
-        conditions = self._pod_condition(pod, update) if update else []
+        conditions = self._pod_condition(pod, update) if update and update.status else []
         nomination = self._nomination_patch(pod, update)
         if not conditions and not nomination:
             return ReconcilePlan()

@@ -40,6 +40,8 @@ from phalanx.controllers.volumes.binding import (
 from phalanx.controllers.volumes.protection import claim_keys_of
 
 _WORKERS = 8
+#: The resync period of the volume binder in Kubernetes.
+_RESYNC_SECONDS = 15.0
 _CLAIM, _VOLUME = PERSISTENT_VOLUME_CLAIM.name, PERSISTENT_VOLUME.name
 
 
@@ -196,7 +198,9 @@ class VolumeBinder:
             return
         for pod in filter(None, (old, new)):
             for key in claim_keys_of(pod):
-                self._loop.queue.add(Ref(_CLAIM, *key))
+                # A pod changes only what the event about a waiting claim says. In Kubernetes the
+                # next resync does that; a pod that is placed before then gets no such event.
+                self._loop.queue.add_after(Ref(_CLAIM, *key), _RESYNC_SECONDS)
 
 
 def _reserved_keys(volume: PersistentVolume) -> list[Hashable]:

@@ -209,7 +209,7 @@ def _bind(claim: PersistentVolumeClaim, volume: PersistentVolume) -> list[Action
     actions: list[Action] = []
     reference, meta = volume.spec.claim_ref, claim.metadata
     if reference is None or reference.uid != meta.uid:
-        change: Object = {"spec": {"claimRef": _claim_reference(meta)}}
+        change: Object = {"spec": {"claimRef": claim_reference(meta)}}
         if reference is None:
             change["metadata"] = {"annotations": {BOUND_BY_CONTROLLER: "yes"}}
         actions.append(_volume_patch(volume, change))
@@ -294,7 +294,8 @@ def _unbind(volume: PersistentVolume) -> list[Action]:
 # ---- patches -------------------------------------------------------------------------------------
 
 
-def _claim_reference(claim: ObjectMeta) -> Object:
+def claim_reference(claim: ObjectMeta) -> Object:
+    """Return the reference by which a volume names its claim."""
     return {
         "apiVersion": PERSISTENT_VOLUME_CLAIM.api_version,
         "kind": PERSISTENT_VOLUME_CLAIM.name,

@@ -17,7 +17,7 @@ import msgspec
 from phalanx.api.core import Pod
 from phalanx.api.kinds import PERSISTENT_VOLUME_CLAIM, POD
 from phalanx.api.meta import Key, OwnerReference
-from phalanx.api.storage import PersistentVolumeClaim
+from phalanx.api.storage import PersistentVolumeClaim, ephemeral_claim_name
 from phalanx.api.wire import Object
 from phalanx.client.client import Client
 from phalanx.controllers.event_recorder import ObjectEvent
@@ -28,7 +28,7 @@ from phalanx.controllers.reconcile_loop import (
     ReconcileLoop,
     ReconcilePlan,
 )
-from phalanx.controllers.volumes.protection import claim_keys_of, ephemeral_claim_name
+from phalanx.controllers.volumes.protection import claim_keys_of
 
 _WORKERS = 4
 

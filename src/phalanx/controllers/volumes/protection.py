@@ -22,6 +22,7 @@ from phalanx.api.storage import (
     PVC_PROTECTION_FINALIZER,
     PersistentVolume,
     PersistentVolumeClaim,
+    volume_claims_of,
 )
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.client import Client
@@ -43,20 +44,7 @@ _UNUSED = ("True", "NoPodsUsingPVC", "No pod uses this claim")
 
 def claim_keys_of(pod: Pod) -> Sequence[Key]:
     """Return the claims that a pod names or that are created for it."""
-    if not pod.spec.volumes:
-        return ()
-    namespace, keys = pod.metadata.namespace, list[Key]()
-    for volume in pod.spec.volumes:
-        if volume.persistent_volume_claim:
-            keys.append(Key(namespace, str(volume.persistent_volume_claim.get("claimName", ""))))
-        elif volume.ephemeral:
-            keys.append(Key(namespace, ephemeral_claim_name(pod, volume.name)))
-    return keys
-
-
-def ephemeral_claim_name(pod: Pod, volume: str) -> str:
-    """Return the name of the claim of a generic ephemeral volume."""
-    return f"{pod.metadata.name}-{volume}"
+    return [key for key, _ in volume_claims_of(pod)]
 
 
 class ClaimProtection:

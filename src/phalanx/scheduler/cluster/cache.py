@@ -40,6 +40,7 @@ from phalanx.scheduler.cluster.snapshot import (
     Snapshot,
     clamp_row,
 )
+from phalanx.scheduler.cluster.volume_cache import VolumeCache
 from phalanx.scheduler.decision import Binding, ClusterEvent
 
 #: A snapshot is built anew if more than one in so many of its nodes were added, removed or
@@ -91,6 +92,9 @@ class SchedulerCache:
         #: Claims and devices; the snapshot has the state of it.
         self.devices = DeviceCache()
         self._snapshot.devices = self.devices.state
+        #: Claims and volumes, likewise.
+        self.volumes = VolumeCache()
+        self._snapshot.volumes = self.volumes.state
         #: How often what a cycle reads has changed. Groups without placed pods do not count.
         self.version = 0
         self._needs_rebuild = False
@@ -145,6 +149,8 @@ class SchedulerCache:
         new = None if pod is None or pod.is_terminal else build_pod_state(pod, old)
         if old is not None and self.devices.has_assumed and (new is None or not new.assumed):
             self.devices.drop_pod(old.uid, is_gone=new is None)
+        if old is not None and self.volumes.has_assumed and (new is None or not new.assumed):
+            self.volumes.drop_pod(old.uid, is_gone=new is None)
         return self._replace_pod(key, old, new)
 
     def nominate(self, bindings: Iterable[Binding]) -> list[ClusterDelta]:
@@ -274,6 +280,8 @@ class SchedulerCache:
             self._apply_pod_changes()
         if any(self.devices.changes):
             self.devices.apply_changes()
+        if any(self.volumes.changes):
+            self.volumes.apply_changes()
         return self._snapshot
 
     def check(self) -> list[str]:
@@ -286,6 +294,7 @@ class SchedulerCache:
             *self._check_pods(),
             *self._check_snapshot(),
             *self.devices.check(),
+            *self.volumes.check(),
         ]
 
     def _remove_node(self, name: str, node: _NodeInfo | None) -> None:
@@ -320,6 +329,8 @@ class SchedulerCache:
         is_changed = before != after
         if is_changed:
             self._changed_pods[key] = after
+            if (before and before.volume_keys) or (after and after.volume_keys):
+                self.volumes.update_user(key, after.volume_user if after else None)
         if old_nomination != new_nomination:
             self._change_nomination(key, old_nomination, new_nomination)
         changes: tuple[ClusterDelta, ...] = ()
@@ -455,6 +466,7 @@ class SchedulerCache:
             old.nominations,
         )
         new.budgets, new.pod_index, new.devices = old.budgets, self._pod_index, old.devices
+        new.volumes = old.volumes
         self._pod_index.set_node_index(new.index)
         self._needs_rebuild = False
         self._changed_loads.clear()

@@ -59,6 +59,7 @@ def with_changes(
         snapshot.pod_index, snapshot.index, removed=removed, added=added, nominated=nominated
     )
     _apply_claims(forked, removed, added, gone_consumers=gone_consumers)
+    _apply_volumes(forked, removed, added)
     return forked
 
 
@@ -83,6 +84,16 @@ def _apply_claims(
     claims = [claim for pod in added for claim in pod.claims]
     if freed or claims:
         snapshot.devices = snapshot.devices.fork(freed, claims)
+
+
+def _apply_volumes(
+    snapshot: Snapshot, removed: Sequence[AssignedPod], added: Sequence[AssignedPod]
+) -> None:
+    """Free the claims and attach slots of removed pods, and take those of added pods."""
+    freed = [pod.volume_user for pod in removed if pod.volume_keys]
+    taken = [pod.volume_user for pod in added if pod.volume_keys]
+    if freed or taken:
+        snapshot.volumes = snapshot.volumes.fork(freed, taken)
 
 
 class WorkingSnapshot:
@@ -136,10 +147,13 @@ class WorkingSnapshot:
         self._update_pod_index()
 
     def _update_devices(self, changed: Sequence[AssignedPod]) -> None:
-        """Take the devices that the added pods were given."""
+        """Take the devices and volumes that the added pods were given."""
         if any(pod.claims for pod in changed):
             claims = [claim for pod in self._added for claim in pod.claims]
             self.snapshot.devices = self._origin.devices.fork(added=claims)
+        if any(pod.volume_keys for pod in changed):
+            users = [pod.volume_user for pod in self._added if pod.volume_keys]
+            self.snapshot.volumes = self._origin.volumes.fork(added=users)
 
     def _set_row(self, i: int, row: NodeClass) -> None:
         self.snapshot.update_load(

@@ -28,6 +28,8 @@ from phalanx.scheduler.cluster.peer_constraints import (
 )
 from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.devices.state import AssignedClaim
+from phalanx.scheduler.volumes.demand import AssignedVolume
+from phalanx.scheduler.volumes.state import VolumeUser
 
 IntArray = NDArray[np.int64]
 
@@ -57,6 +59,14 @@ class AssignedPod(Struct, frozen=True, order=True):
     claims: tuple[AssignedClaim, ...] = ()
     #: The claims that it names.
     claim_keys: tuple[Key, ...] = ()
+    #: The PersistentVolumeClaims that it uses, and what the placement gives them.
+    volume_keys: tuple[Key, ...] = ()
+    volumes: tuple[AssignedVolume, ...] = ()
+
+    @property
+    def volume_user(self) -> VolumeUser:
+        """The pod as a user of its PersistentVolumeClaims."""
+        return VolumeUser(self.key, self.node, self.volume_keys, self.volumes)
 
     @property
     def namespace(self) -> str:

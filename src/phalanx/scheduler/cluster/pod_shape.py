@@ -6,15 +6,11 @@ shape knows nothing of nodes; `RequestVector` is the same request in the columns
     shape     requests (("cpu", 1000), ("memory", 2**30), ("pods", 1))
     columns   {"cpu": 0, "memory": 1, "pods": 2}
     vector    amounts ((0, 1000), (1, 2**30), (2, 1))
-
-`UNSUPPORTED_FEATURES` lists what pods may ask for and this scheduler does not implement yet. Such a
-pod is rejected with a reason and never placed as if it had not asked. A row is removed when its
-feature is implemented.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -33,6 +29,7 @@ from phalanx.scheduler.cluster.peer_constraints import (
     peer_constraints_of,
 )
 from phalanx.scheduler.devices.state import NO_DEMAND, ClaimDemand
+from phalanx.scheduler.volumes.demand import NO_VOLUMES, VolumeDemand
 
 #: An amount that no node has: 64Pi of memory. A hundred times as much still fits the arrays, which
 #: scores need.
@@ -44,26 +41,6 @@ _BYTES = ("memory", "ephemeral-storage", "hugepages-")
 _MEMO_LIMIT = 8192
 _memo: dict[bytes, PodShape] = {}
 _encode = msgspec.msgpack.Encoder().encode
-
-
-class UnsupportedFeature(NamedTuple):
-    """A feature of pods that is not implemented: whether a pod uses it, and its name."""
-
-    is_used: Callable[[PodSpec], bool]
-    name: str
-
-
-UNSUPPORTED_FEATURES = (
-    UnsupportedFeature(
-        lambda spec: any(v.persistent_volume_claim or v.ephemeral for v in spec.volumes),
-        "volume claims",
-    ),
-)
-
-
-def find_unsupported_feature(spec: PodSpec) -> str:
-    """Return the name of the first unsupported feature that a pod uses; "" for none."""
-    return next((row.name for row in UNSUPPORTED_FEATURES if row.is_used(spec)), "")
 
 
 class HostPort(NamedTuple):
@@ -104,12 +81,14 @@ class PodShape(msgspec.Struct, frozen=True, cache_hash=True):
     node_constraints: NodeConstraints = NO_NODE_CONSTRAINTS
     peer_constraints: PeerConstraints = NO_PEER_CONSTRAINTS
     ports: HostPorts = ()
-    #: The unsupported feature that the pod uses; "" for none.
-    unsupported: str = ""
     #: Whether the pod names resource claims.
     has_claims: bool = False
     #: What its claims require; set for one cycle by `placement/claim_placement.py`.
     claims: ClaimDemand = NO_DEMAND
+    #: Whether the pod uses PersistentVolumeClaims.
+    has_volumes: bool = False
+    #: What these require; set for one cycle by `placement/volume_placement.py`.
+    volumes: VolumeDemand = NO_VOLUMES
     #: Whether there are any peer constraints.
     has_peer_constraints: bool = False
 
@@ -144,7 +123,9 @@ def shape_of(pod: Pod) -> PodShape:
         spec.tolerations,
         spec.affinity,
         spec.topology_spread_constraints,
-        spec.volumes,
+        # The claims of volumes are no part of the shape: members have one each.
+        [volume.image for volume in spec.volumes if volume.image],
+        _uses_claims(spec),
         spec.resource_claims,
     )
     if pod.status.container_statuses and (resized := pod.resized_containers):
@@ -161,6 +142,10 @@ def shape_of(pod: Pod) -> PodShape:
             _memo.clear()
         shape = _memo[text] = _build_shape(pod)
     return shape
+
+
+def _uses_claims(spec: PodSpec) -> bool:
+    return any(one.persistent_volume_claim or one.ephemeral for one in spec.volumes)
 
 
 def format_amount(name: str, count: int) -> str:
@@ -200,6 +185,6 @@ def _build_shape(pod: Pod) -> PodShape:
         node_constraints=node_constraints_of(pod),
         peer_constraints=peer_constraints_of(pod),
         ports=_host_ports(pod),
-        unsupported=find_unsupported_feature(pod.spec),
         has_claims=bool(pod.spec.resource_claims),
+        has_volumes=_uses_claims(pod.spec),
     )

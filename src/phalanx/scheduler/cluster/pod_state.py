@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from phalanx.api.core import Pod
 from phalanx.api.meta import Key, find_condition, parse_timestamp
 from phalanx.api.scheduling import DISRUPTION_TARGET
+from phalanx.api.storage import volume_keys_of
 from phalanx.scheduler.cluster.peer_constraints import Labels
 from phalanx.scheduler.cluster.pod_index import AssignedPod
 from phalanx.scheduler.cluster.pod_shape import PodShape, shape_of
@@ -43,6 +44,8 @@ class PodState(Struct, frozen=True):
     evicting: bool = False
     #: The claims that the pod names.
     claim_keys: tuple[Key, ...] = ()
+    #: The PersistentVolumeClaims that the pod uses.
+    volume_keys: tuple[Key, ...] = ()
     #: Until when it counts as leaving, and whether it was preempted, once it terminates.
     leaves_by: float = 0.0
     preempted: bool = False
@@ -75,6 +78,7 @@ class PodState(Struct, frozen=True):
             priority=self.priority,
             start_time=self.start_time,
             claim_keys=self.claim_keys,
+            volume_keys=self.volume_keys,
         )
         if not pod.terminating:
             return pod
@@ -97,6 +101,7 @@ def build_pod_state(pod: Pod, old: PodState | None) -> PodState:
         terminating=bool(meta.deletion_timestamp),
         nominated_node=nominated_node,
         claim_keys=claim_keys_of(pod) if pod.spec.resource_claims else (),
+        volume_keys=volume_keys_of(pod) if pod.spec.volumes else (),
     )
     if state.terminating:
         disrupted = find_condition(pod.status.conditions, DISRUPTION_TARGET)

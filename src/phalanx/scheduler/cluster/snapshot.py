@@ -45,6 +45,7 @@ from phalanx.scheduler.cluster.node_index import ImageIndex, LabelIndex, index_r
 from phalanx.scheduler.cluster.pod_index import AssignedPod, PodIndex
 from phalanx.scheduler.cluster.pod_shape import HostPorts, RequestVector
 from phalanx.scheduler.devices.state import DeviceState
+from phalanx.scheduler.volumes.state import VolumeState
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -265,6 +266,7 @@ class Snapshot:
         self.budgets: dict[Key, PodDisruptionBudget] = {}
         self.pod_index = PodIndex()
         self.devices = DeviceState()
+        self.volumes = VolumeState()
         #: Pending pods as if they ran on their nominated nodes.
         self.nominations: dict[Key, AssignedPod] = {}
         #: The snapshot that this one is a fork of; both have the same nodes.

@@ -18,6 +18,7 @@ from phalanx.scheduler.placement.claim_placement import resolve_claims
 from phalanx.scheduler.placement.group_placement import count_scheduled
 from phalanx.scheduler.placement.node_scores import node_scores_of
 from phalanx.scheduler.placement.topology_domains import node_capacities
+from phalanx.scheduler.placement.volume_placement import resolve_volumes
 from phalanx.scheduler.policy import SchedulerPolicy
 
 #: Resource amounts that pods would free, by node index.
@@ -46,7 +47,7 @@ class CapacityEstimate:
 
     def __init__(self, entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy) -> None:
         self._snapshot = snapshot
-        entity = resolve_claims(entity, snapshot)
+        entity = resolve_volumes(resolve_claims(entity, snapshot), snapshot, policy)
         self._checks_capacity = policy.checks_capacity
         self._members = Counter(member.shape for member in entity.members)
         self.needed = count_needed(entity, snapshot)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot
 from phalanx.scheduler.devices.state import ClaimDemand
 from phalanx.scheduler.placement.node_scores import NO_NODE, NodeScores, ShapeScores
@@ -28,6 +29,7 @@ from phalanx.scheduler.plugins.claim_assignments import (
     nodes_of_reach,
 )
 from phalanx.scheduler.plugins.plugin_context import PodAffinityState
+from phalanx.scheduler.plugins.volume_assignments import VolumeAssignments
 
 #: How many nodes are compared for a shared claim.
 _MAX_REACHES = 256
@@ -39,17 +41,18 @@ if TYPE_CHECKING:
 class ClaimRanking:
     """A ranking of nodes for pods with claims. With `nodes`, only these are used."""
 
-    __slots__ = ("_claims", "_position", "_ranking", "_rows", "lazy_refusal")
+    __slots__ = ("_claims", "_position", "_ranking", "_rows", "_volumes", "lazy_refusal")
 
     def __init__(
         self,
         ranking: NodeRanking,
-        claims: ClaimAssignments,
+        claims: ClaimAssignments | None,
         *,
         is_packed: bool,
         nodes: IntArray | None = None,
+        volumes: VolumeAssignments | None = None,
     ) -> None:
-        self._ranking, self._claims = ranking, claims
+        self._ranking, self._claims, self._volumes = ranking, claims, volumes
         #: Why there was no node at the last call, if there was none.
         self.lazy_refusal: LazyRefusal | None = None
         #: The nodes in the order in which they are packed; None: those of the ranking.
@@ -98,7 +101,7 @@ class ClaimRanking:
     def _reachable_capacity(self, i: int, capacities: IntArray) -> int:
         """Count the pods for which there is room where the devices of a pod here can be used."""
         reached = np.ones(len(capacities), bool)
-        for claim, choices in self._claims.choose(self.demand, i) or ():
+        for claim, choices in (self._claims and self._claims.choose(self.demand, i)) or ():
             for choice in choices if claim.shared_key is not None else ():
                 reached &= nodes_of_reach(self._ranking.snapshot, choice.device.reach)
         return int(capacities[reached].sum())
@@ -119,16 +122,38 @@ class ClaimRanking:
         """Take devices of the best node that has them; return the node."""
         if self._rows is None:
             while (i := self._ranking.best_node()) != NO_NODE:
-                if self._claims.try_assign(self.demand, i):
+                if self._try_assign(i):
                     return i
                 self._ranking.drop_best(i)
             return NO_NODE
         while self._position < len(self._rows):
             i = self._rows[self._position]
-            if self._ranking.admits(i) and self._claims.try_assign(self.demand, i):
+            if self._ranking.admits(i) and self._try_assign(i):
                 return i
             self._position += 1
         return NO_NODE
+
+    def _try_assign(self, i: int) -> bool:
+        return try_assign(self.node_scores.shape, i, self._claims, self._volumes)
+
+
+def try_assign(
+    shape: PodShape,
+    i: int,
+    claims: ClaimAssignments | None,
+    volumes: VolumeAssignments | None,
+) -> bool:
+    """Take devices and volumes of a node for one more pod; whether the node can serve it."""
+    choice = None
+    if volumes is not None and shape.volumes.is_dynamic:
+        choice = volumes.choose(shape.volumes, i)
+        if choice is None:
+            return False
+    if claims is not None and shape.claims and not claims.try_assign(shape.claims, i):
+        return False
+    if volumes is not None and choice is not None:
+        volumes.take(shape.volumes, i, choice)
+    return True
 
 
 def _scarcest_counts(scores: NodeScores, snapshot: Snapshot) -> IntArray | None:

@@ -11,8 +11,10 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace as but
 
 from phalanx.api.scheduling import PodGroup
+from phalanx.api.storage import volume_keys_of
 from phalanx.scheduler.cluster.pod_index import AssignedPod
 from phalanx.scheduler.cluster.snapshot import IntArray, Placement, Snapshot
 from phalanx.scheduler.decision import (
@@ -27,6 +29,7 @@ from phalanx.scheduler.decision import (
     PlacementChoice,
     Refusal,
     UnplacedPod,
+    VolumeAssignment,
     Waiting,
     new_binding,
 )
@@ -35,8 +38,10 @@ from phalanx.scheduler.placement.claim_placement import reserve_claims
 from phalanx.scheduler.placement.node_ranking import LazyRefusal, known_refusal
 from phalanx.scheduler.placement.placement_simulation import PlacementSimulation
 from phalanx.scheduler.placement.topology_domains import PlacementCandidate
+from phalanx.scheduler.placement.volume_placement import assign_volumes
 from phalanx.scheduler.plugins.claim_assignments import AssignedClaims
 from phalanx.scheduler.policy import SchedulerPolicy
+from phalanx.scheduler.volumes.demand import AssignedVolume
 
 #: How many pods are tried between two yields: all nodes are compared for each pod with peers.
 YIELD_INTERVAL, YIELD_INTERVAL_WITH_PEERS = 256, 16
@@ -61,6 +66,8 @@ class Assignment(Struct, frozen=True):
     node: int
     #: The devices of its claims.
     claims: AssignedClaims = ()
+    #: The volumes of its claims that are bound with it.
+    volumes: tuple[AssignedVolume, ...] = ()
 
 
 class GroupPlacement:
@@ -82,6 +89,7 @@ class GroupPlacement:
     ) -> None:
         self.entity, self.placement = entity, placement
         self._names, self._devices = context.snapshot.names, context.snapshot.devices
+        self._volumes = context.snapshot.volumes
         self._nodes = placement.nodes if placement else context.nodes
         self._simulation = PlacementSimulation(
             context.snapshot, context.policy, entity.members, nodes=self._nodes
@@ -141,6 +149,12 @@ class GroupPlacement:
 
     def place(self, members: Sequence[Member]) -> None:
         """Assign members to nodes, as long as the quorum is in reach."""
+        self._place(members)
+        if self._has_claims:
+            # Later members may have changed the volumes of earlier ones.
+            self.assignments = with_volumes(self._simulation, self.assignments)
+
+    def _place(self, members: Sequence[Member]) -> None:
         simulation = self._simulation
         for run in simulation.group_alike(members):
             if self.cannot_meet_quorum:
@@ -242,6 +256,7 @@ class GroupPlacement:
             leftovers,
             choice=self.choice,
             claims=self.claim_reservations,
+            volumes=self.volume_assignments,
         )
 
     @property
@@ -253,6 +268,15 @@ class GroupPlacement:
         with_claims = [one for one in self.assignments if one.member.shape.has_claims]
         return reserve_claims(
             [(one.member, one.claims) for one in with_claims], group, self._devices
+        )
+
+    @property
+    def volume_assignments(self) -> tuple[VolumeAssignment, ...]:
+        """The volumes of the members' claims that are bound with them."""
+        if not self._has_claims:
+            return ()
+        return assign_volumes(
+            [(one.member, one.volumes) for one in self.assignments], self._volumes
         )
 
     def build_waiting(self) -> Waiting:
@@ -355,10 +379,22 @@ def to_assigned_pods(assignments: Iterable[Assignment], names: Sequence[str]) ->
             group=pod.group,
             priority=pod.spec.priority,
             claims=assignment.claims,
+            volume_keys=volume_keys_of(pod) if assignment.member.shape.has_volumes else (),
+            volumes=assignment.volumes,
         )
         for assignment in assignments
         for pod in (assignment.member.pod,)
         for meta in (pod.metadata,)
+    ]
+
+
+def with_volumes(
+    simulation: PlacementSimulation, assignments: Iterable[Assignment]
+) -> list[Assignment]:
+    """Return the assignments of a simulation with the volumes that their members have now."""
+    return [
+        but(one, volumes=volumes) if (volumes := simulation.volumes_of(one.member)) else one
+        for one in assignments
     ]
 
 

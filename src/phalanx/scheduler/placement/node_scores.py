@@ -36,7 +36,7 @@ from phalanx.scheduler.cluster.snapshot import (
     SnapshotCache,
 )
 from phalanx.scheduler.decision import Refusal
-from phalanx.scheduler.plugins.filtering import build_refusal, run_filter
+from phalanx.scheduler.plugins.filtering import build_refusal, run_filter, run_static_filter
 from phalanx.scheduler.plugins.load_scoring import MANY_NODES, ONE_NODE, columns_of, no_score
 from phalanx.scheduler.plugins.plugin import (
     FilterDependency,
@@ -209,11 +209,8 @@ class PinnedNodeScores(ShapeScores):
         super().__init__(snapshot, policy, shape)
         self._build_scorers()
         context = initial_context(snapshot.select_node(row), shape)
-        is_rejected = any(
-            bool(run_filter(filter_, context)[0])
-            for filter_ in policy.filters.values()
-            if filter_.depends_on is FilterDependency.NODES
-        )
+        masks = (run_static_filter(one, context) for one in policy.filters.values())
+        is_rejected = any(mask is not None and bool(mask[0]) for mask in masks)
         self._row, self._base_key = row, REJECTED_KEY if is_rejected else row
         key = self.key_of(row, snapshot.node_class(row))
         self.sorted_keys = SortedKeys(np.array([key]))
@@ -260,8 +257,8 @@ class NodeScores(ShapeScores):
         self.normalized_scores = applicable_normalized_scores(policy, context)
         self.allowed_nodes = np.ones(len(self.snapshot), bool)
         for filter_ in policy.filters.values():
-            if filter_.depends_on is FilterDependency.NODES:
-                self.allowed_nodes &= ~run_filter(filter_, context)
+            if (rejected := run_static_filter(filter_, context)) is not None:
+                self.allowed_nodes &= ~rejected
         self._static_scores = self._sum_static_scores()
         #: The part of each key that does not depend on load, as plain integers: faster to read.
         self._base_keys = np.where(

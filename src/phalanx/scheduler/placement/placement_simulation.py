@@ -18,7 +18,7 @@ from phalanx.scheduler.cluster.pod_shape import HostPorts, PodShape
 from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray, NodeClass, Snapshot, mask_of
 from phalanx.scheduler.decision import Refusal
 from phalanx.scheduler.entity import Member
-from phalanx.scheduler.placement.claim_ranking import ClaimRanking
+from phalanx.scheduler.placement.claim_ranking import ClaimRanking, try_assign
 from phalanx.scheduler.placement.node_ranking import (
     HeapRanking,
     LazyRefusal,
@@ -41,16 +41,27 @@ from phalanx.scheduler.plugins.claim_assignments import (
     ClaimAssignments,
     is_demand_countable,
 )
-from phalanx.scheduler.plugins.filtering import build_refusal, run_filter
+from phalanx.scheduler.plugins.filtering import build_refusal, run_filter, run_static_filter
 from phalanx.scheduler.plugins.inter_pod_affinity import INTER_POD_AFFINITY
 from phalanx.scheduler.plugins.node_affinity import NODE_AFFINITY
 from phalanx.scheduler.plugins.peer_counts import PeerCounts, PeerProfile
 from phalanx.scheduler.plugins.plugin import FilterDependency
 from phalanx.scheduler.plugins.plugin_context import PluginContext, PodAffinityState
+from phalanx.scheduler.plugins.volume_assignments import VolumeAssignments
 from phalanx.scheduler.policy import SchedulerPolicy
+from phalanx.scheduler.volumes.demand import AssignedVolume
 
 _HAS_PEER_CONSTRAINTS = attrgetter("shape.has_peer_constraints")
 _HAS_CLAIMS = attrgetter("shape.has_claims")
+
+
+def _has_volumes(member: Member) -> bool:
+    return member.shape.has_volumes and member.shape.volumes.is_dynamic
+
+
+def has_shared_claims(shape: PodShape) -> bool:
+    """Whether other members use some unallocated or unbound claim of a pod too."""
+    return shape.claims.has_shared or shape.volumes.has_shared
 
 
 class PlacementSimulation:
@@ -69,6 +80,8 @@ class PlacementSimulation:
         #: None if no member has claims; and what each member got.
         self._claims = ClaimAssignments(snapshot) if any(map(_HAS_CLAIMS, members)) else None
         self._assigned_claims: dict[str, AssignedClaims] = {}
+        #: None if no member has claims whose volumes depend on other pods.
+        self._volumes = VolumeAssignments(snapshot) if any(map(_has_volumes, members)) else None
         #: None if no constraint relates a member to another pod.
         self._peer_counts = _build_peer_counts(snapshot, policy, members)
         self._members = members
@@ -103,7 +116,7 @@ class PlacementSimulation:
         ranking = self._ranking_for(members[0])
         if ranking.lazy_refusal and not ranking.is_stale:
             return []
-        if self._claims is not None and members[0].shape.claims.has_shared:
+        if has_shared_claims(members[0].shape):
             nodes = self._place_one_by_one(members)
         else:
             nodes = ranking.assign_best(len(members))
@@ -111,6 +124,8 @@ class PlacementSimulation:
             self._assigned_claims |= {
                 member.pod.metadata.uid: claims for member, claims in self._claims.collect(members)
             }
+        if self._volumes is not None:
+            self._volumes.collect(members)
         if len(nodes) < len(members):
             ranking = self._ranking_for(members[0])
             ranking.lazy_refusal = self._build_lazy_refusal(ranking)
@@ -134,8 +149,12 @@ class PlacementSimulation:
 
     @property
     def has_claims(self) -> bool:
-        """Whether some member has claims."""
-        return self._claims is not None
+        """Whether some member has claims, for devices or for volumes that others may take."""
+        return self._claims is not None or self._volumes is not None
+
+    def volumes_of(self, member: Member) -> tuple[AssignedVolume, ...]:
+        """Return the volumes that a member has got; members that are placed later may change it."""
+        return self._volumes.volumes_of(member) if self._volumes is not None else ()
 
     def claims_of(self, member: Member) -> AssignedClaims:
         """Return the devices that a member has got."""
@@ -148,7 +167,8 @@ class PlacementSimulation:
         all of them are assigned.
         """
         ranking, classes = self._ranking_for(member), self._simulated_load.node_classes
-        if not member.shape.claims and self.depends_on_load_only(member):
+        has_claims = bool(member.shape.claims) or member.shape.volumes.is_dynamic
+        if not has_claims and self.depends_on_load_only(member):
             node_class = classes.get(i) or self.snapshot.node_classes[i]
             is_inside = self._node_mask is None or self._node_mask[i]
             if not is_inside or ranking.node_scores.key_of(i, node_class) >= NO_NODE:
@@ -171,17 +191,25 @@ class PlacementSimulation:
             for filter_ in self._policy.filters.values()
             if filter_.depends_on is not FilterDependency.CLAIMS
         )
+        is_rejected |= not self._is_statically_admitted(context, i)
         if state is not None:
             state.defers_affinity = False
         if is_rejected:
             return False
-        if member.shape.claims and self._claims is not None:
-            if not self._claims.try_assign(member.shape.claims, i):
+        if has_claims:
+            if not try_assign(member.shape, i, self._claims, self._volumes):
                 return False
-            ((_, claims),) = self._claims.collect([member])
-            self._assigned_claims[member.pod.metadata.uid] = claims
+            for _, claims in self._claims.collect([member]) if self._claims is not None else ():
+                self._assigned_claims[member.pod.metadata.uid] = claims
+            if self._volumes is not None:
+                self._volumes.collect([member])
         ranking.assign_to(i)
         return True
+
+    def _is_statically_admitted(self, context: PluginContext, i: int) -> bool:
+        filters = [one for one in self._policy.filters.values() if one.static_part]
+        masks = (run_static_filter(one, context) for one in filters)
+        return not any(mask is not None and mask[i] for mask in masks)
 
     def meets_mutual_affinity(self) -> bool:
         """Whether the members that require each other have been assigned together."""
@@ -218,26 +246,35 @@ class PlacementSimulation:
             return False
         ranking = self._ranking_for(member)
         if isinstance(ranking, ClaimRanking):
+            if member.shape.volumes.is_dynamic:
+                return False
             return ranking.is_packed and is_demand_countable(self.snapshot, ranking.demand)
         return isinstance(ranking, HeapRanking)
 
     def _equivalence_key(self, member: Member) -> object:
         """Return what interchangeable members have in common."""
-        peers, claims = self._peer_counts, self._claims
+        peers, claims, volumes = self._peer_counts, self._claims, self._volumes
         key: object = member.shape if peers is None else (member.shape, peers.profile_of(member))
-        if claims is not None and member.shape.claims.has_shared:
-            return key, claims.shared_count
+        if has_shared_claims(member.shape):
+            devices = claims.shared_count if claims is not None else 0
+            return key, devices, volumes.shared_count if volumes is not None else 0
         return key
 
     def _ranking_for(self, member: Member) -> NodeRanking | ClaimRanking:
-        is_plain = self._peer_counts is None and self._claims is None
+        is_plain = self._peer_counts is None and not self.has_claims
         key = member.shape if is_plain else self._equivalence_key(member)
         ranking = self._rankings.get(key)
         if ranking is None:
             plain = ranking = self._build_ranking(member)
-            if self._claims is not None and member.shape.claims:
+            if member.shape.claims or member.shape.volumes.is_dynamic:
                 is_packed = isinstance(plain, HeapRanking)
-                ranking = ClaimRanking(plain, self._claims, is_packed=is_packed, nodes=self._nodes)
+                ranking = ClaimRanking(
+                    plain,
+                    self._claims,
+                    is_packed=is_packed,
+                    nodes=self._nodes,
+                    volumes=self._volumes,
+                )
             self._rankings[key] = ranking
         return ranking
 
@@ -260,6 +297,7 @@ class PlacementSimulation:
             requested=self.snapshot.requested,
             ports=self.snapshot.used_ports,
             claims=self._claims,
+            volumes=self._volumes,
         )
         scan = NodeScan(scores, context, applicable_normalized_scores(self._policy, context))
         return ScanRanking(scores, load, on_assign, affinity_state=state, scan=scan)
@@ -285,15 +323,16 @@ class PlacementSimulation:
             # Built now, since later pods change the counts that it depends on.
             return known_refusal(self._build_refusal(ranking, self._simulated_load.node_classes))
         classes, claims = dict(self._simulated_load.node_classes), self._claims
-        return cache(
-            partial(self._build_refusal, ranking, classes, claims.fork() if claims else None)
-        )
+        volumes = self._volumes.fork() if self._volumes is not None else None
+        held = claims.fork() if claims is not None else None
+        return cache(partial(self._build_refusal, ranking, classes, held, volumes))
 
     def _build_refusal(
         self,
         ranking: NodeRanking | ClaimRanking,
         classes: Mapping[int, NodeClass],
         claims: ClaimAssignments | None = None,
+        volumes: VolumeAssignments | None = None,
     ) -> Refusal:
         if not classes and ranking.affinity_state is None and self._nodes is None:
             return ranking.node_scores.refusal()
@@ -303,6 +342,7 @@ class PlacementSimulation:
             requested=self._requested(classes),
             ports=self._used_ports(classes),
             claims=claims or self._claims,
+            volumes=volumes or self._volumes,
         )
         return build_refusal(self._policy.filters, context)
 
@@ -314,6 +354,7 @@ class PlacementSimulation:
         requested: IntArray,
         ports: Mapping[int, HostPorts],
         claims: ClaimAssignments | None = None,
+        volumes: VolumeAssignments | None = None,
     ) -> PluginContext:
         return PluginContext(
             self.snapshot,
@@ -323,6 +364,7 @@ class PlacementSimulation:
             affinity_state=affinity_state,
             candidate_mask=self._node_mask,
             claims=claims,
+            volumes=volumes,
         )
 
     @cached_property

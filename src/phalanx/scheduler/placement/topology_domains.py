@@ -56,6 +56,7 @@ from phalanx.scheduler.plugins.filtering import run_filter
 from phalanx.scheduler.plugins.load_scoring import columns_of
 from phalanx.scheduler.plugins.node_ports import NODE_PORTS
 from phalanx.scheduler.plugins.plugin_context import initial_context
+from phalanx.scheduler.plugins.volume_assignments import volume_capacities
 from phalanx.scheduler.policy import SchedulerPolicy
 
 ANYWHERE = "*"
@@ -178,6 +179,8 @@ def node_capacities(snapshot: Snapshot, policy: SchedulerPolicy, shape: PodShape
             most = np.where(run_filter(ports, initial_context(snapshot, shape)), 0, most)
     if shape.claims and DYNAMIC_RESOURCES.name in policy.filters:
         most = np.minimum(most, claim_capacities(snapshot, shape.claims))
+    if shape.volumes.is_dynamic:
+        most = np.minimum(most, volume_capacities(snapshot, shape.volumes))
     return most
 
 
@@ -306,7 +309,8 @@ def domain_capacities_of(
 
     They are kept if the placements are all those of the key and the pods have no claims.
     """
-    if placements is not snapshot.domains(key).placements or shape.claims:
+    has_claims = shape.claims or shape.volumes.is_dynamic
+    if placements is not snapshot.domains(key).placements or has_claims:
         return DomainCapacities(snapshot, policy, shape, placements=placements)
     cached, cache_key = DOMAIN_CAPACITIES.of(snapshot), (policy, shape, key)
     capacities = cached.pop(cache_key, None)

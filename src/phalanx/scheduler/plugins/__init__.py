@@ -7,6 +7,7 @@ what they need from here (docs/plugins.md).
     registry            all plugins in order; checks of out-of-tree plugins
     plugin_context      what filters and scores read
     claim_assignments   the devices that a simulation gives to members
+    volume_assignments  the volumes that a simulation gives to members
     peer_counts         pods per topology domain, for affinity and spread
     load_scoring        formulas that serve one node and many
     arguments           base structs and rules of plugin arguments
@@ -14,6 +15,7 @@ what they need from here (docs/plugins.md).
     not_implemented     names of Kubernetes' plugins without a filter or a score here
     node_unschedulable, taint_toleration, node_affinity, node_ports, node_resources_fit,
     node_resources_balanced_allocation, pod_topology_spread, inter_pod_affinity,
+    volume_restrictions, node_volume_limits, volume_binding, volume_zone,
     dynamic_resources, image_locality,
     extended_resource_packing, extended_resource_avoidance
 """

@@ -16,7 +16,7 @@ from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import BoolArray
 from phalanx.scheduler.decision import ClusterEvent, Refusal
 from phalanx.scheduler.plugins.node_affinity import constraint_names, format_labels, missing_labels
-from phalanx.scheduler.plugins.plugin import Filter
+from phalanx.scheduler.plugins.plugin import Filter, FilterDependency
 from phalanx.scheduler.plugins.plugin_context import PluginContext
 
 
@@ -24,6 +24,16 @@ def run_filter(filter_: Filter, context: PluginContext) -> BoolArray:
     """Run one filter over all nodes: the nodes that it rejects. The result must not be modified."""
     masks = [mask for _, mask in filter_.reject(context)]
     return reduce(or_, masks) if masks else np.zeros(len(context.snapshot), bool)
+
+
+def run_static_filter(filter_: Filter, context: PluginContext) -> BoolArray | None:
+    """Run what depends on node objects alone: the rejected nodes, None if nothing does."""
+    if filter_.depends_on is FilterDependency.NODES:
+        return run_filter(filter_, context)
+    if filter_.static_part is None:
+        return None
+    masks = [mask for _, mask in filter_.static_part(context)]
+    return reduce(or_, masks) if masks else None
 
 
 def build_refusal(filters: Mapping[str, Filter], context: PluginContext) -> Refusal:

@@ -11,17 +11,10 @@ from typing import Any
 
 from phalanx.api.errors import Causes, invalid
 from phalanx.api.validation.checks import all_of, in_range, minimum, optional, struct
-from phalanx.scheduler.plugins.arguments import (
-    UTILIZATION_SHAPE_RULES,
-    Int32,
-    PluginArgs,
-    UtilizationShapePoint,
-)
+from phalanx.scheduler.plugins.arguments import Int32, PluginArgs
 from phalanx.scheduler.plugins.plugin import (
-    FILTER,
     POD_GROUP_POST_FILTER,
     POST_FILTER,
-    SCORE,
     Arguments,
     Plugin,
     PluginSupport,
@@ -48,13 +41,6 @@ class DefaultPreemptionArgs(PluginArgs, frozen=True):
     min_candidate_nodes_absolute: Int32 = 100
 
 
-class VolumeBindingArgs(PluginArgs, frozen=True):
-    """The arguments of VolumeBinding."""
-
-    bind_timeout_seconds: Int32 = 600
-    shape: tuple[UtilizationShapePoint, ...] = ()
-
-
 def _check_candidate_minimums(new: Any, old: Any) -> Causes:
     fields = ("minCandidateNodesPercentage", "minCandidateNodesAbsolute")
     if any(new.get(field, 1) for field in fields):
@@ -74,19 +60,6 @@ DEFAULT_PREEMPTION: Plugin = Plugin(
                 ("minCandidateNodesAbsolute", optional(minimum(0))),
             ),
             _check_candidate_minimums,
-        ),
-    ),
-)
-VOLUME_BINDING: Plugin = not_implemented(
-    "VolumeBinding",
-    FILTER,
-    SCORE,
-    arguments=Arguments(
-        VolumeBindingArgs,
-        lambda args: VOLUME_BINDING,
-        struct(
-            ("bindTimeoutSeconds", optional(minimum(0))),
-            ("shape", optional(UTILIZATION_SHAPE_RULES)),
         ),
     ),
 )

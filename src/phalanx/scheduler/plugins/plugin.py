@@ -55,8 +55,9 @@ class FilterDependency(Enum):
     LOAD = "the load of the node"
     #: The pods on all nodes. Runs again for every pod. In-tree plugins only.
     PEERS = "the pods on all nodes"
-    #: The devices in use (`claim_assignments.py`). Asked for one node at a time. In-tree only.
-    CLAIMS = "the claims of the pod and the devices in use"
+    #: The devices and volumes in use (`claim_assignments.py`, `volume_assignments.py`). Asked for
+    #: one node at a time. In-tree only.
+    CLAIMS = "the claims of the pod, and the devices and volumes in use"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,8 @@ class Filter:
     #: Yields (reason, nodes rejected for it), for all nodes at once.
     reject: Callable[[PluginContext], Rejections]
     depends_on: FilterDependency = FilterDependency.NODES
+    #: If the filter depends on CLAIMS: the part of the result that the node object alone decides.
+    static_part: Callable[[PluginContext], Rejections] | None = None
     #: The events after which a rejected pod is tried again.
     wakes_on: frozenset[ClusterEvent] = NODE_EVENTS
     #: Describes a change that makes one of these nodes acceptable; only this filter rejects them.

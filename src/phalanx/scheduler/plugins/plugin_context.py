@@ -28,6 +28,7 @@ from phalanx.scheduler.plugins.peer_counts import (
     PeerProfile,
     domain_per_node,
 )
+from phalanx.scheduler.plugins.volume_assignments import VolumeAssignments
 
 FloatArray = NDArray[np.float64]
 
@@ -289,6 +290,8 @@ class PluginContext:
     candidate_mask: BoolArray | None = None
     #: The devices in use; None: those of the snapshot.
     claims: ClaimAssignments | None = None
+    #: The volumes in use, likewise.
+    volumes: VolumeAssignments | None = None
 
     @property
     def candidates(self) -> BoolArray:

@@ -31,9 +31,9 @@ from phalanx.scheduler.plugins.node_resources_balanced_allocation import (
 )
 from phalanx.scheduler.plugins.node_resources_fit import NODE_RESOURCES_FIT
 from phalanx.scheduler.plugins.node_unschedulable import NODE_UNSCHEDULABLE
+from phalanx.scheduler.plugins.node_volume_limits import NODE_VOLUME_LIMITS
 from phalanx.scheduler.plugins.not_implemented import (
     DEFAULT_PREEMPTION,
-    VOLUME_BINDING,
     always_on,
     not_implemented,
 )
@@ -54,6 +54,9 @@ from phalanx.scheduler.plugins.plugin_context import PluginContext
 from phalanx.scheduler.plugins.pod_topology_spread import POD_TOPOLOGY_SPREAD
 from phalanx.scheduler.plugins.reservation import RESERVATION
 from phalanx.scheduler.plugins.taint_toleration import TAINT_TOLERATION
+from phalanx.scheduler.plugins.volume_binding import VOLUME_BINDING
+from phalanx.scheduler.plugins.volume_restrictions import VOLUME_RESTRICTIONS
+from phalanx.scheduler.plugins.volume_zone import VOLUME_ZONE
 
 IN_TREE_PLUGINS = (
     always_on("SchedulingGates"),
@@ -64,10 +67,10 @@ IN_TREE_PLUGINS = (
     NODE_AFFINITY,
     NODE_PORTS,
     NODE_RESOURCES_FIT,
-    not_implemented("VolumeRestrictions", FILTER),
-    not_implemented("NodeVolumeLimits", FILTER),
+    VOLUME_RESTRICTIONS,
+    NODE_VOLUME_LIMITS,
     VOLUME_BINDING,
-    not_implemented("VolumeZone", FILTER),
+    VOLUME_ZONE,
     POD_TOPOLOGY_SPREAD,
     INTER_POD_AFFINITY,
     DYNAMIC_RESOURCES,

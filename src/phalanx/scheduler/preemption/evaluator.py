@@ -36,8 +36,7 @@ from phalanx.scheduler.placement.group_placement import (
     to_bindings,
 )
 from phalanx.scheduler.placement.topology_domains import at_widest_level, find_placements
-from phalanx.scheduler.plugins.filtering import run_filter
-from phalanx.scheduler.plugins.plugin import FilterDependency
+from phalanx.scheduler.plugins.filtering import run_static_filter
 from phalanx.scheduler.plugins.plugin_context import initial_context
 from phalanx.scheduler.preemption.eviction_units import find_eviction_units
 from phalanx.scheduler.preemption.plan_search import PlanSearch, PreemptionPlan
@@ -168,14 +167,11 @@ def _are_unresolvable(context: PlacementContext, assignments: Iterable[Assignmen
     nodes_by_shape: dict[PodShape, list[int]] = {}
     for assignment in assignments:
         nodes_by_shape.setdefault(assignment.member.shape, []).append(assignment.node)
-    filters = [
-        filter_
-        for filter_ in context.policy.filters.values()
-        if filter_.depends_on is FilterDependency.NODES
-    ]
+    filters = context.policy.filters.values()
     for shape, nodes in nodes_by_shape.items():
         plugin_context = initial_context(context.snapshot, shape)
-        if any(run_filter(filter_, plugin_context)[nodes].any() for filter_ in filters):
+        masks = (run_static_filter(one, plugin_context) for one in filters)
+        if any(mask is not None and mask[nodes].any() for mask in masks):
             return True
     return False
 

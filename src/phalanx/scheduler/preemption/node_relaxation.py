@@ -100,7 +100,7 @@ class NodeRelaxation:
     def is_applicable(entity: Entity, context: PlacementContext) -> bool:
         """Whether the members are equal, and the node of each depends on resources only."""
         shape = entity.members[0].shape
-        if entity.is_composite or shape.ports or shape.claims:
+        if entity.is_composite or shape.ports or shape.claims or shape.volumes.is_dynamic:
             return False
         if not context.policy.checks_capacity:
             return False

@@ -95,7 +95,8 @@ class VictimProgram:
     def is_applicable(entity: Entity, context: PlacementContext) -> bool:
         """Whether the node of every member depends on resources only."""
         if not context.policy.checks_capacity or any(
-            member.shape.ports or member.shape.claims for member in entity.members
+            member.shape.ports or member.shape.claims or member.shape.volumes.is_dynamic
+            for member in entity.members
         ):
             return False
         simulation = PlacementSimulation(context.snapshot, context.policy, entity.members)

@@ -3,7 +3,8 @@
     begin                                     the scheduler: version, profiles, configuration
     namespace service node composite group    an object was observed, or (without a value) deleted
     budget slice deviceclass devicetaintrule
-    claim job pod
+    claim storageclass csidriver csinode capacity attachment volume volumeclaim
+    job pod
     assumed promised entry                    the state at a beginning that is not the start
     reserve                                   the reservations changed
     take                                      an entity was popped from the queue
@@ -34,7 +35,16 @@ from phalanx.api.dynamic_resources import DeviceClass, DeviceTaintRule, Resource
 from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, POD_GROUP_KIND, Key, Ref
 from phalanx.api.other_kinds import DeviceClaim, PodDisruptionBudget
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
-from phalanx.scheduler.decision import Binding, ClaimReservation, Decision
+from phalanx.api.storage import (
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    VolumeAttachment,
+)
+from phalanx.scheduler.decision import Binding, ClaimReservation, Decision, VolumeAssignment
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.queue.queued_entity import QueuedEntityCheckpoint
 from phalanx.scheduler.reservation.reservation import Reservation
@@ -133,6 +143,55 @@ class ResourceClaimObserved(TimedRecord, frozen=True, tag="claim"):
     claim: DeviceClaim | None
 
 
+class StorageClassObserved(TimedRecord, frozen=True, tag="storageclass"):
+    """A StorageClass."""
+
+    key: Key
+    new: StorageClass | None
+
+
+class CSIDriverObserved(TimedRecord, frozen=True, tag="csidriver"):
+    """A CSIDriver."""
+
+    key: Key
+    new: CSIDriver | None
+
+
+class CSINodeObserved(TimedRecord, frozen=True, tag="csinode"):
+    """A CSINode."""
+
+    key: Key
+    new: CSINode | None
+
+
+class CSIStorageCapacityObserved(TimedRecord, frozen=True, tag="capacity"):
+    """A CSIStorageCapacity."""
+
+    key: Key
+    new: CSIStorageCapacity | None
+
+
+class VolumeAttachmentObserved(TimedRecord, frozen=True, tag="attachment"):
+    """A VolumeAttachment."""
+
+    key: Key
+    new: VolumeAttachment | None
+
+
+class PersistentVolumeObserved(TimedRecord, frozen=True, tag="volume"):
+    """A PersistentVolume."""
+
+    key: Key
+    new: PersistentVolume | None
+
+
+class PersistentVolumeClaimObserved(TimedRecord, frozen=True, tag="volumeclaim"):
+    """A PersistentVolumeClaim."""
+
+    key: Key
+    new: PersistentVolumeClaim | None
+
+
 class PodObserved(TimedRecord, frozen=True, tag="pod"):
     """A Pod."""
 
@@ -162,6 +221,7 @@ class PodsAssumed(TimedRecord, frozen=True, tag="assumed"):
 
     bindings: tuple[Binding, ...]
     claims: tuple[ClaimReservation, ...] = ()
+    volumes: tuple[VolumeAssignment, ...] = ()
 
 
 class PodsNominated(
@@ -245,6 +305,25 @@ class EvictionsCancelled(TimedRecord, frozen=True, tag="spare"):
     pods: tuple[tuple[Key, str], ...]
 
 
+VolumeObjectObserved = (
+    StorageClassObserved
+    | CSIDriverObserved
+    | CSINodeObserved
+    | CSIStorageCapacityObserved
+    | VolumeAttachmentObserved
+    | PersistentVolumeObserved
+    | PersistentVolumeClaimObserved
+)
+#: The record of each kind of volume object.
+VOLUME_RECORDS: dict[type[Any], type[VolumeObjectObserved]] = {
+    StorageClass: StorageClassObserved,
+    CSIDriver: CSIDriverObserved,
+    CSINode: CSINodeObserved,
+    CSIStorageCapacity: CSIStorageCapacityObserved,
+    VolumeAttachment: VolumeAttachmentObserved,
+    PersistentVolume: PersistentVolumeObserved,
+    PersistentVolumeClaim: PersistentVolumeClaimObserved,
+}
 Observation = (
     NamespaceObserved
     | ServiceObserved
@@ -256,6 +335,7 @@ Observation = (
     | DeviceClassObserved
     | DeviceTaintRuleObserved
     | ResourceClaimObserved
+    | VolumeObjectObserved
     | JobObserved
     | PodObserved
 )
@@ -278,13 +358,14 @@ _DECISIONS: dict[str, type[Decision]] = {one.__name__: one for one in get_args(D
 #: Fields of a decision that the log spells otherwise.
 _FIELD_NAMES = {"nominated": "promised", "relaxation_delay": "relaxes"}
 #: Fields that the log leaves out at their defaults, as logs of the first release do.
-_OMITTED_DEFAULTS = {
+_OMITTED_DEFAULTS: dict[str, Any] = {
     "leaving_delay": None,
     "held_by": "",
     "holders": (),
     "starts_soon": False,
     "broken_groups": (),
     "optimal": True,
+    "volumes": (),
 }
 _ENCODED_NAMES = {encoded: name for name, encoded in _FIELD_NAMES.items()}
 _START_PREFIX, _DIGEST_FIELD = b'{"is":"begin"', b',"seal":"'

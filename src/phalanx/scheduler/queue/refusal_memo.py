@@ -69,6 +69,7 @@ def _question_of(entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy) ->
     is_plain = (
         not entity.children
         and not shape.has_claims
+        and not shape.has_volumes
         and not entity.other_members
         and policy.has_default_filters
         and (group is None or TOPOLOGY_ANNOTATION not in group.metadata.annotations)

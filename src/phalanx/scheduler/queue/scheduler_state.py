@@ -37,6 +37,7 @@ from phalanx.api.meta import (
 )
 from phalanx.api.other_kinds import DeviceClaim, PodDisruptionBudget
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
+from phalanx.api.storage import volume_keys_of
 from phalanx.scheduler.cluster.cache import SchedulerCache
 from phalanx.scheduler.cluster.cluster_delta import ClusterDelta
 from phalanx.scheduler.cluster.device_cache import DeviceObject
@@ -55,6 +56,7 @@ from phalanx.scheduler.devices.state import claims_of_pod
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.policy import DEFAULT_POLICY, DEFAULT_PROFILES, Profiles
 from phalanx.scheduler.queue.decision_log import (
+    VOLUME_RECORDS,
     BindingsRolledBack,
     CompositePodGroupObserved,
     DecisionLogRecord,
@@ -69,6 +71,7 @@ from phalanx.scheduler.queue.decision_log import (
     NamespaceObserved,
     NodeObserved,
     Observation,
+    PersistentVolumeClaimObserved,
     PodGroupObserved,
     PodObserved,
     PodsAssumed,
@@ -79,6 +82,7 @@ from phalanx.scheduler.queue.decision_log import (
     SearchFinished,
     ServiceObserved,
     SolverAnswered,
+    VolumeObjectObserved,
     encode_decision,
     entity_version,
 )
@@ -87,8 +91,36 @@ from phalanx.scheduler.queue.scheduling_queue import SchedulingQueue
 from phalanx.scheduler.queue.wake_condition import condition_of, count_lacking
 from phalanx.scheduler.reservation.tracker import FreedRoom, ReservationTracker
 from phalanx.scheduler.search.solver import SolverAnswer, Steps
+from phalanx.scheduler.volumes.state import VolumeObject
 
+VOLUME_STRUCTS = {record: struct for struct, record in VOLUME_RECORDS.items()}
 GroupType = TypeVar("GroupType", PodGroup, CompositePodGroup)
+
+
+class ClaimIndex:
+    """The claims that pending pods name."""
+
+    def __init__(self) -> None:
+        self._pods_by_claim: dict[Key, dict[Key, None]] = {}
+        self._claims_by_pod: dict[Key, tuple[Key, ...]] = {}
+
+    def __contains__(self, pod: Key) -> bool:
+        return pod in self._claims_by_pod
+
+    def update(self, pod: Key, claims: Iterable[Key]) -> None:
+        """Note which claims a pending pod names; none if it is not pending."""
+        for claim in self._claims_by_pod.pop(pod, ()):
+            del self._pods_by_claim[claim][pod]
+            if not self._pods_by_claim[claim]:
+                del self._pods_by_claim[claim]
+        if named := tuple(dict.fromkeys(claims)):
+            self._claims_by_pod[pod] = named
+            for claim in named:
+                self._pods_by_claim.setdefault(claim, {})[pod] = None
+
+    def pods_of(self, claim: Key) -> list[Key]:
+        """Return the pending pods that name a claim."""
+        return list(self._pods_by_claim.get(claim, ()))
 
 
 class SchedulerState:
@@ -104,9 +136,8 @@ class SchedulerState:
         self._popped_at = 0.0
         self.queue = SchedulingQueue(*profiles.policies, back_off=profiles.back_off)
         self.queue.claim_problem = self.cache.devices.claim_problem
-        #: The pending pods that name a claim, and the claims that a pending pod names.
-        self._pods_by_claim: dict[Key, dict[Key, None]] = {}
-        self._claims_by_pod: dict[Key, list[Key]] = {}
+        #: Which ResourceClaims and PersistentVolumeClaims pending pods name.
+        self._device_claims, self._volume_claims = ClaimIndex(), ClaimIndex()
         #: The pods of entities that could be attempted before and cannot any more.
         self._voided_nominations: dict[Key, None] = {}
         self._memo = RefusalMemo()
@@ -114,7 +145,7 @@ class SchedulerState:
     @property
     def version(self) -> Hashable:
         """Equal as long as nothing that a cycle reads beside its entity has changed."""
-        return self.cache.version, self.cache.devices.version
+        return self.cache.version, self.cache.devices.version, self.cache.volumes.version
 
     def observe(self, observation: Observation) -> None:
         """Apply an observation: an object was created, changed or deleted."""
@@ -206,6 +237,8 @@ class SchedulerState:
             self._wake(self.cache.assume(decision.bindings), now)
             if decision.claims:
                 self.cache.devices.assume(decision.claims)
+            if decision.volumes:
+                self.cache.volumes.assume(decision.volumes)
         elif isinstance(decision, Preempting):
             if not self._may_preempt(entity, decision):
                 self.queue.requeue(entity, now)
@@ -273,7 +306,11 @@ class SchedulerState:
         failed = tuple(bindings)
         if self._recorder:
             self._recorder(BindingsRolledBack(now, failed))
-        changes = [*self.cache.forget(failed), *self.cache.devices.forget(failed)]
+        changes = [
+            *self.cache.forget(failed),
+            *self.cache.devices.forget(failed),
+            *self.cache.volumes.forget(failed),
+        ]
         self.reservations.return_pods((binding.pod for binding in failed), now)
         self.queue.return_unbound(failed, now)
         self._wake(changes, now)
@@ -282,7 +319,8 @@ class SchedulerState:
         """Yield the records that bring another state, with the same objects, to this one."""
         if assumptions := self.cache.assumed_bindings():
             claims = self.cache.devices.assumed_claims()
-            yield PodsAssumed(now, tuple(assumptions), tuple(claims))
+            volumes = self.cache.volumes.assumed_volumes()
+            yield PodsAssumed(now, tuple(assumptions), tuple(claims), tuple(volumes))
         nominations, evicting = self.cache.unreported_nominations(), self.cache.evicting_pods()
         if nominations or evicting:
             yield PodsNominated(now, tuple(nominations), tuple(evicting))
@@ -297,6 +335,7 @@ class SchedulerState:
         if isinstance(record, PodsAssumed):
             self.cache.assume(record.bindings)
             self.cache.devices.assume(record.claims)
+            self.cache.volumes.assume(record.volumes)
             self.queue.assume(record.bindings, record.at)
         elif isinstance(record, PodsNominated):
             self.cache.nominate(record.nominations)
@@ -372,27 +411,32 @@ class SchedulerState:
 
     def _observe_claim(self, observed: ResourceClaimObserved) -> None:
         event = self.cache.devices.update_claim(observed.key, observed.claim)
-        for pod in list(self._pods_by_claim.get(observed.key, ())):
+        for pod in self._device_claims.pods_of(observed.key):
             self.queue.observe_claims(pod, observed.at)
         self._wake([event], observed.at)
 
-    def _index_claims(self, key: Key, pod: Pod | None) -> None:
-        """Note which claims a pending pod names."""
-        for claim in self._claims_by_pod.pop(key, ()):
-            del self._pods_by_claim[claim][key]
-            if not self._pods_by_claim[claim]:
-                del self._pods_by_claim[claim]
-        if pod is not None and pod.spec.resource_claims and not pod.spec.node_name:
-            named = dict.fromkeys(claim for _, claim in claims_of_pod(pod) if claim is not None)
-            self._claims_by_pod[key] = list(named)
-            for claim in named:
-                self._pods_by_claim.setdefault(claim, {})[key] = None
+    def _observe_volume_object(self, observed: VolumeObjectObserved) -> None:
+        if isinstance(observed, PersistentVolumeClaimObserved):
+            self._observe_volume_claim(observed)
+            return
+        kind = VOLUME_STRUCTS[type(observed)]
+        event = self.cache.volumes.update_object(kind, observed.key, observed.new)
+        self._wake([event], observed.at)
+
+    def _observe_volume_claim(self, observed: PersistentVolumeClaimObserved) -> None:
+        if self.cache.volumes.update_claim(observed.key, observed.new):
+            for pod in self._volume_claims.pods_of(observed.key):
+                self.queue.observe_claims(pod, observed.at)
 
     def _observe_pod(self, observed: PodObserved) -> None:
         now, key, pod = observed.at, observed.key, observed.pod
         changes = self.cache.update_pod(key, pod)
-        if key in self._claims_by_pod or (pod is not None and pod.spec.resource_claims):
-            self._index_claims(key, pod)
+        pending = pod if pod is not None and not pod.spec.node_name else None
+        if key in self._device_claims or (pending and pending.spec.resource_claims):
+            claims = claims_of_pod(pending) if pending else ()
+            self._device_claims.update(key, [claim for _, claim in claims if claim is not None])
+        if key in self._volume_claims or (pending and pending.spec.volumes):
+            self._volume_claims.update(key, volume_keys_of(pending) if pending else ())
         self._run_times.observe_pod(key, pod, now)
         if pod is None:
             self.queue.remove_pod(key, now)
@@ -418,6 +462,7 @@ _OBSERVERS: Mapping[type[Observation], Callable[[SchedulerState, Any], None]] = 
     DeviceClassObserved: SchedulerState._observe_device_class,
     DeviceTaintRuleObserved: SchedulerState._observe_taint_rule,
     ResourceClaimObserved: SchedulerState._observe_claim,
+    **dict.fromkeys(VOLUME_RECORDS.values(), SchedulerState._observe_volume_object),
     JobObserved: SchedulerState._observe_job,
     PodObserved: SchedulerState._observe_pod,
 }
@@ -436,6 +481,8 @@ class ClusterObjects:
     budgets: Iterable[PodDisruptionBudget] = ()
     #: ResourceSlices, DeviceClasses, DeviceTaintRules and ResourceClaims.
     devices: Iterable[DeviceObject | DeviceClaim] = ()
+    #: PersistentVolumes, PersistentVolumeClaims and the objects of storage.k8s.io.
+    volumes: Iterable[VolumeObject] = ()
     jobs: Iterable[Job] = ()
     #: The uids of pods whose eviction has been decided and is not visible in the API yet.
     evicting: Collection[str] = ()
@@ -476,6 +523,8 @@ def observations(
         yield DisruptionBudgetObserved(start, budget.metadata.key, budget)
     for one in objects.devices:
         yield observe_device_object(one, start)
+    for volume_object in objects.volumes:
+        yield observe_volume_object(volume_object, volume_object, start)
     for group in objects.groups if profiles.groups else ():
         key, observed_at = group.metadata.key, creation_time(group.metadata) if at is None else at
         if isinstance(group, CompositePodGroup):
@@ -490,6 +539,15 @@ def observations(
     for pod in pods:
         observed_at = creation_time(pod.metadata) if at is None else at
         yield PodObserved(observed_at, pod.metadata.key, visible_pod(pod, profiles))
+
+
+def observe_volume_object(
+    one: VolumeObject, new: VolumeObject | None, at: float
+) -> VolumeObjectObserved:
+    """Return the observation of a volume object, or (None) that it was deleted."""
+    record: Any = VOLUME_RECORDS[type(one)]
+    observed: VolumeObjectObserved = record(at, one.metadata.key, new)
+    return observed
 
 
 def observe_device_object(one: DeviceObject | DeviceClaim, at: float) -> Observation:

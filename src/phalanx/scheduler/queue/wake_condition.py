@@ -243,7 +243,7 @@ def _scope_of(
     """Describe a refusal; None if it depends on time, on a search, or on unknown plugins."""
     if not is_final(decision) or not policy.has_default_filters:
         return None
-    if any(member.shape.has_claims for member in entity.members):
+    if any(one.shape.has_claims or one.shape.has_volumes for one in entity.members):
         # The shape of a pod says nothing about its claims.
         return None
     may_evict = entity.may_preempt and policy.allows_preemption(is_group=entity.group is not None)

@@ -30,7 +30,7 @@ from phalanx.scheduler.entity import Member
 from phalanx.scheduler.placement.group_placement import PlacementContext
 from phalanx.scheduler.plugins.claim_assignments import claim_capacities
 from phalanx.scheduler.plugins.dynamic_resources import DYNAMIC_RESOURCES
-from phalanx.scheduler.plugins.filtering import run_filter
+from phalanx.scheduler.plugins.filtering import run_filter, run_static_filter
 from phalanx.scheduler.plugins.inter_pod_affinity import INTER_POD_AFFINITY
 from phalanx.scheduler.plugins.node_ports import NODE_PORTS
 from phalanx.scheduler.plugins.node_resources_fit import NODE_RESOURCES_FIT
@@ -38,6 +38,7 @@ from phalanx.scheduler.plugins.peer_counts import PeerCounts, PeerProfile
 from phalanx.scheduler.plugins.plugin import FilterDependency
 from phalanx.scheduler.plugins.plugin_context import PodAffinityState, SpreadState, initial_context
 from phalanx.scheduler.plugins.pod_topology_spread import POD_TOPOLOGY_SPREAD
+from phalanx.scheduler.plugins.volume_assignments import volume_capacities
 
 # The filters whose results change as members are placed. Each has `is_modelled`.
 _FIT, _PORTS = NODE_RESOURCES_FIT.name, NODE_PORTS.name
@@ -233,7 +234,7 @@ class PlacementProblem:
     def is_simple(self) -> bool:
         """Whether greedy placement finds a placement if one exists."""
         # Devices are not modelled, except that a node without any is not allowed.
-        has_claims = any(kind.shape.claims for kind in self.kinds)
+        has_claims = any(kind.shape.claims or kind.shape.volumes.is_dynamic for kind in self.kinds)
         has_constraints = self.is_order_dependent or self.conflicts or has_claims
         return len(self.kinds) == 1 and self.requirement.is_flat and not has_constraints
 
@@ -357,6 +358,7 @@ class _ProblemBuilder:
                 peers.anti_affinity,
                 hard,
                 shape.claims,
+                shape.volumes,
                 None if knows_all else shape,
             )
             found.setdefault(key, []).append(member)
@@ -383,8 +385,12 @@ class _ProblemBuilder:
             if filter_.depends_on is FilterDependency.CLAIMS:
                 if kind.shape.claims and name == DYNAMIC_RESOURCES.name:
                     mask &= claim_capacities(snapshot, kind.shape.claims) > 0
+                if (rejected := run_static_filter(filter_, context)) is not None:
+                    mask &= ~rejected
             elif filter_.depends_on is not FilterDependency.PEERS:
                 mask &= ~run_filter(filter_, context)
+        if kind.shape.volumes.is_dynamic:
+            mask &= volume_capacities(snapshot, kind.shape.volumes) > 0
         if affinity_state is None:
             return mask
         if _AFFINITY in self._filter_names:

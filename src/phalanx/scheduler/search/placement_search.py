@@ -27,7 +27,12 @@ from msgspec.structs import replace as but
 from phalanx.scheduler.cluster.snapshot import IntArray, Placement
 from phalanx.scheduler.decision import Refusal
 from phalanx.scheduler.entity import Member
-from phalanx.scheduler.placement.group_placement import Assignment, GroupPlacement, PlacementContext
+from phalanx.scheduler.placement.group_placement import (
+    Assignment,
+    GroupPlacement,
+    PlacementContext,
+    with_volumes,
+)
 from phalanx.scheduler.placement.placement_simulation import PlacementSimulation
 from phalanx.scheduler.placement.topology_domains import node_capacities
 from phalanx.scheduler.search.equal_groups import MergedProblem
@@ -118,7 +123,7 @@ class CandidateVerifier:
         if not simulation.meets_mutual_affinity():
             return None
         if not self.problem.requirement.is_flat:
-            return PlacementFound(tuple(assigned))
+            return PlacementFound(tuple(with_volumes(simulation, assigned)))
         members = (member for left in kinds for member in left)
         return (yield from self._place_remaining(simulation, assigned, members))
 
@@ -145,7 +150,7 @@ class CandidateVerifier:
                 assignments.append(Assignment(member, answer, simulation.claims_of(member)))
             if number % MEMBERS_PER_STEP == 0:
                 yield number
-        return PlacementFound(tuple(assignments), tuple(left))
+        return PlacementFound(tuple(with_volumes(simulation, assignments)), tuple(left))
 
 
 #: The largest number of columns that an exact program may have.

@@ -221,6 +221,7 @@ _COMPONENT_ROLES: Mapping[str, BootstrapRole] = {
                 _CORE_GROUP,
                 "namespaces nodes persistentvolumeclaims persistentvolumes services",
             ),
+            _allow("patch update", _CORE_GROUP, "persistentvolumeclaims persistentvolumes"),
             _allow("delete get list watch", _CORE_GROUP, "pods"),
             _allow("create", _CORE_GROUP, "bindings pods/binding"),
             _allow("patch update", _CORE_GROUP, "pods/status"),

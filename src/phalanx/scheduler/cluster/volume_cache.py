@@ -1,0 +1,176 @@
+"""VolumeCache: observed volumes and claims, the pods that use them, and assumed bindings.
+
+The part of the scheduler cache for volumes. As there, changes are collected and reach the
+`VolumeState` of the snapshot only when the next snapshot is requested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from phalanx.api.meta import Key
+from phalanx.api.storage import (
+    PersistentVolume,
+    PersistentVolumeClaim,
+    VolumeAttachment,
+)
+from phalanx.scheduler.cluster.cluster_delta import ClusterDelta
+from phalanx.scheduler.decision import Binding, ClusterEvent, VolumeAssignment
+from phalanx.scheduler.volumes.demand import AssignedVolume
+from phalanx.scheduler.volumes.state import VolumeObject, VolumeState, VolumeUser
+
+#: It may concern every entity with claims.
+VOLUMES_CHANGED = ClusterDelta(ClusterEvent.VOLUMES_CHANGED)
+
+
+class VolumeCache:
+    """The volumes and claims of the cluster as the scheduler knows them."""
+
+    def __init__(self) -> None:
+        self.state = VolumeState()
+        self._objects: dict[tuple[type[Any], Key], VolumeObject] = {}
+        #: The pods on nodes that use claims, as the state knows them.
+        self._users: dict[Key, VolumeUser] = {}
+        #: What is assumed for each pod, by its uid.
+        self._assumed: dict[str, dict[Key, VolumeAssignment]] = {}
+        #: Changes that are not in the state yet.
+        self._changed_objects: dict[tuple[type[Any], Key], None] = {}
+        self._changed_users: dict[Key, VolumeUser | None] = {}
+        self._changed_assumptions: dict[Key, VolumeAssignment | None] = {}
+        self.changes = (self._changed_objects, self._changed_users, self._changed_assumptions)
+        #: How often what a cycle reads has changed.
+        self.version = 0
+
+    def update_object(
+        self, kind: type[VolumeObject], key: Key, new: VolumeObject | None
+    ) -> ClusterDelta | None:
+        """Add, replace or (None) remove an object. Returns the event if it may help any pod."""
+        old = self._objects.get((kind, key))
+        if new is None:
+            self._objects.pop((kind, key), None)
+        else:
+            self._objects[kind, key] = new
+        self._changed_objects[kind, key] = None
+        if kind is PersistentVolumeClaim:
+            return None
+        if kind is VolumeAttachment:
+            return VOLUMES_CHANGED if new is None else None
+        if kind is PersistentVolume and not _offers_more(old, new):
+            return None
+        return VOLUMES_CHANGED if new is not None else None
+
+    def update_claim(self, key: Key, new: PersistentVolumeClaim | None) -> bool:
+        """Add, replace or (None) remove a claim. Whether the pods that use it may fit now."""
+        old = self.find_claim(key)
+        self.update_object(PersistentVolumeClaim, key, new)
+        is_replaced = bool(old and new and old.metadata.uid != new.metadata.uid)
+        if new is None or new.is_bound or is_replaced:
+            self._changed_assumptions[key] = None
+        return old is None or new is None or _scheduling_fields(old) != _scheduling_fields(new)
+
+    def find_claim(self, key: Key) -> PersistentVolumeClaim | None:
+        """Return a claim as it was observed last."""
+        found = self._objects.get((PersistentVolumeClaim, key))
+        return found if isinstance(found, PersistentVolumeClaim) else None
+
+    def update_user(self, key: Key, user: VolumeUser | None) -> None:
+        """Count the claims of a pod on a node, or (None) not any more."""
+        self._changed_users[key] = user
+
+    def assume(self, volumes: Iterable[VolumeAssignment]) -> None:
+        """Count volumes as taken, and nodes as selected, before the API shows it."""
+        for one in volumes:
+            claim = self.find_claim(one.claim)
+            if claim is not None and claim.metadata.uid == one.uid and not claim.is_bound:
+                self._assumed.setdefault(one.pod_uid, {})[one.claim] = one
+                self._changed_assumptions[one.claim] = one
+
+    def forget(self, bindings: Iterable[Binding]) -> tuple[ClusterDelta, ...]:
+        """Take back what was assumed for bindings that failed."""
+        keys = [key for one in bindings for key in self._assumed.pop(one.uid, ())]
+        self._changed_assumptions.update(dict.fromkeys(keys))
+        return (VOLUMES_CHANGED,) if keys else ()
+
+    def drop_pod(self, uid: str, *, is_gone: bool) -> None:
+        """The binding of a pod was observed, or the pod is gone: its claims are known."""
+        assumed = self._assumed.pop(uid, {})
+        if is_gone:
+            self._changed_assumptions.update(dict.fromkeys(assumed))
+
+    @property
+    def has_assumed(self) -> bool:
+        """Whether anything is assumed for a pod."""
+        return bool(self._assumed)
+
+    def assumed_volumes(self) -> list[VolumeAssignment]:
+        """Return the assumptions that the API does not show yet, sorted by claim."""
+        found = {key: one for volumes in self._assumed.values() for key, one in volumes.items()}
+        return [
+            one
+            for key, one in sorted(found.items())
+            if (claim := self.find_claim(key)) and not claim.is_bound
+        ]
+
+    def apply_changes(self) -> None:
+        """Bring the state up to date."""
+        state = self.state
+        for kind, key in self._changed_objects:
+            state.update(kind, key, self._objects.get((kind, key)))
+        for pod, user in self._changed_users.items():
+            if (old := self._users.pop(pod, None)) is not None:
+                state.remove_user(old)
+            if user is not None:
+                self._users[pod] = user
+                state.add_user(user)
+        for key, assumed in self._changed_assumptions.items():
+            state.forget(key)
+            claim = state.claims.get(key)
+            if assumed is not None and claim is not None and not claim.is_bound:
+                state.assume(AssignedVolume(key, assumed.volume, assumed.node))
+        self.version += 1
+        for changed in self.changes:
+            changed.clear()
+
+    def check(self) -> Iterator[str]:
+        """Yield a message for every assumption and user that should not be there."""
+        self.apply_changes()
+        for key, one in self.state.assumed.items():
+            claim = self.find_claim(key)
+            if claim is None or claim.is_bound:
+                yield f"claim {key} is assumed to get {one}, although it is gone or bound"
+        fresh = VolumeState()
+        for user in self._users.values():
+            fresh.add_user(user)
+        for user in self._users.values():
+            for claim_key in user.claims:
+                if sorted(fresh.users_of(claim_key)) != sorted(self.state.users_of(claim_key)):
+                    yield f"the users of claim {claim_key} are counted wrong"
+
+
+def _offers_more(old: VolumeObject | None, new: VolumeObject | None) -> bool:
+    """Whether a changed volume may serve a claim that it did not serve before."""
+    if not isinstance(new, PersistentVolume):
+        return False
+    if not isinstance(old, PersistentVolume):
+        return True
+    is_freed = old.status.phase != new.status.phase and new.status.phase == "Available"
+    return (
+        is_freed
+        or old.metadata.labels != new.metadata.labels
+        or old.spec.node_affinity != new.spec.node_affinity
+        or old.spec.capacity != new.spec.capacity
+        or (old.spec.claim_ref is not None and old.spec.claim_ref != new.spec.claim_ref)
+    )
+
+
+def _scheduling_fields(claim: PersistentVolumeClaim) -> tuple[object, ...]:
+    meta = claim.metadata
+    return (
+        meta.uid,
+        meta.annotations,
+        meta.deletion_timestamp,
+        meta.owner_references,
+        claim.spec,
+        claim.status.phase,
+    )

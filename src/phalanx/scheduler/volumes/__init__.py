@@ -1,0 +1,7 @@
+"""Volumes: which claims are bound, which volumes are free, what the claims of a pod require.
+
+    state    VolumeState: volumes, claims, classes, attach limits; who uses them
+    demand   VolumeDemand: what the claims of a pod require of its node
+
+Nodes are names here; `plugins/volume_assignments.py` connects volumes with a snapshot.
+"""
