@@ -292,7 +292,7 @@ def test_freed_device_wakes_a_waiting_pod() -> None:
 def test_published_devices_and_removed_taints_wake_a_waiting_pod() -> None:
     state = state_of([node("n1")], [GPU, claim("one")], [pod("p", "one")])
     assert isinstance(decide(state), Waiting)
-    rule = taint_rule("off", taint={"key": "x", "effect": "NoSchedule"})
+    rule = taint_rule("off", deviceSelector={}, taint={"key": "x", "effect": "NoSchedule"})
     state.observe(DeviceTaintRuleObserved(1.0, "off", rule))
     new = resource_slice("n1", gpus(1))
     state.observe(ResourceSliceObserved(2.0, new.metadata.name, new))

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct, field
 
 from phalanx.api.core import NodeSelector
-from phalanx.api.meta import ObjectMeta
+from phalanx.api.meta import Condition, ObjectMeta
 
 Quantity = str | int | float
 
@@ -140,6 +140,7 @@ class AllocatedDevice(Struct, frozen=True, rename="camel"):
     pool: str = ""
     device: str = ""
     admin_access: bool | None = None
+    tolerations: tuple[DeviceToleration, ...] = ()
     consumed_capacity: dict[str, Quantity] = {}
     share_id: str = field(default="", name="shareID")
 
@@ -199,6 +200,7 @@ class DeviceTaint(Struct, frozen=True, rename="camel"):
     key: str = ""
     value: str = ""
     effect: str = ""
+    time_added: str | None = None
 
 
 class DeviceCounter(Struct, frozen=True):
@@ -286,8 +288,15 @@ class DeviceTaintRuleSpec(Struct, frozen=True, rename="camel"):
     taint: DeviceTaint = DeviceTaint()
 
 
+class DeviceTaintRuleStatus(Struct, frozen=True):
+    """The status of a DeviceTaintRule."""
+
+    conditions: tuple[Condition, ...] = ()
+
+
 class DeviceTaintRule(Struct, frozen=True):
     """A DeviceTaintRule."""
 
     metadata: ObjectMeta
     spec: DeviceTaintRuleSpec = DeviceTaintRuleSpec()
+    status: DeviceTaintRuleStatus = DeviceTaintRuleStatus()

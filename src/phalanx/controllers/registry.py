@@ -23,6 +23,7 @@ from phalanx.api.kinds import (
     CONTROLLER_REVISION,
     CRON_JOB,
     DEPLOYMENT,
+    DEVICE_TAINT_RULE,
     JOB,
     LEASE,
     NAMESPACE,
@@ -36,6 +37,7 @@ from phalanx.api.kinds import (
     REPLICATION_CONTROLLER,
     RESOURCE_CLAIM,
     RESOURCE_CLAIM_TEMPLATE,
+    RESOURCE_SLICE,
     SERVICE_ACCOUNT,
     STATEFUL_SET,
     STORAGE_CLASS,
@@ -59,6 +61,7 @@ from phalanx.controllers.pod_groups import CompositeGroups, PodGroupProtection, 
 from phalanx.controllers.reconcile_loop import Informers
 from phalanx.controllers.replica_sets.controller import ReplicaSetController
 from phalanx.controllers.resource_claims.controller import ResourceClaimController
+from phalanx.controllers.resource_claims.device_taint_eviction import DeviceTaintEviction
 from phalanx.controllers.resource_claims.reservations import ClaimReservationController
 from phalanx.controllers.role_aggregation import ClusterRoleAggregationController
 from phalanx.controllers.root_ca_publisher import RootCAPublisher
@@ -195,6 +198,14 @@ def _build_replica_sets(
         return [recorder.run, controller.run]
 
     return build
+
+
+def _build_device_taint_eviction(context: ControllerContext) -> list[Runnable]:
+    recorder = context.new_recorder("device-taint-eviction-controller")
+    eviction = DeviceTaintEviction(
+        context.client, context.informers, context.clock, record=recorder.record
+    )
+    return [recorder.run, eviction.run, eviction.run_rules]
 
 
 def _build_stateful_set(context: ControllerContext) -> list[Runnable]:
@@ -341,6 +352,12 @@ CONTROLLERS = (
         _build_replica_sets(ReplicationController, "replication-controller"),
         (REPLICATION_CONTROLLER, POD),
         aliases=("replicationcontroller-controller",),
+    ),
+    ControllerDescriptor(
+        "device-taint-eviction",
+        _build_device_taint_eviction,
+        (RESOURCE_CLAIM, RESOURCE_SLICE, DEVICE_TAINT_RULE, POD),
+        aliases=("device-taint-eviction-controller",),
     ),
     ControllerDescriptor(
         "statefulset",

@@ -147,7 +147,8 @@ def test_taint_without_effect_on_scheduling_keeps_nothing_away() -> None:
         ({"driver": DRIVER}, []),
         ({"pool": "n1", "device": "gpu-0"}, ["gpu-1"]),
         ({"driver": "other.example"}, ["gpu-0", "gpu-1"]),
-        (None, []),
+        ({}, []),
+        (None, ["gpu-0", "gpu-1"]),
     ],
 )
 def test_taint_rule_taints_the_devices_that_it_selects(
@@ -155,7 +156,7 @@ def test_taint_rule_taints_the_devices_that_it_selects(
 ) -> None:
     found = inventory(resource_slice("n1", gpus(2)))
     taint = {"key": "rest", "effect": "NoSchedule"}
-    rule = {"taint": taint, **({"deviceSelector": selector} if selector else {})}
+    rule = {"taint": taint, **({} if selector is None else {"deviceSelector": selector})}
     assert found.update_rule("off", taint_rule("off", **rule))
     assert local_names(found, "n1") == remaining
     assert found.update_rule("off", None)

@@ -17,7 +17,7 @@ from functools import lru_cache
 import orjson
 
 from phalanx.api import kinds
-from phalanx.api.defaults import storage
+from phalanx.api.defaults import dynamic_resources, storage
 from phalanx.api.defaults.pod import default_pod, prepare_pod_for_create
 from phalanx.api.defaults.workloads import (
     count_template_change,
@@ -279,7 +279,8 @@ _CREATE_FUNCTIONS: Mapping[str, tuple[CreateFunction, ...]] = {
     kinds.POD_GROUP.qualified_name: (_clear_status,),
     kinds.COMPOSITE_POD_GROUP.qualified_name: (_clear_status,),
     kinds.RESOURCE_CLAIM.qualified_name: (_clear_status,),
-    kinds.DEVICE_TAINT_RULE.qualified_name: (_clear_status,),
+    kinds.DEVICE_TAINT_RULE.qualified_name: (_clear_status, dynamic_resources.set_taint_times),
+    kinds.RESOURCE_SLICE.qualified_name: (dynamic_resources.set_taint_times,),
     kinds.CSI_NODE.qualified_name: (_clear_status,),
     kinds.VOLUME_ATTACHMENT.qualified_name: (storage.prepare_attachment_for_create,),
     kinds.DEPLOYMENT.qualified_name: (_clear_status,),
@@ -294,4 +295,6 @@ _CREATE_FUNCTIONS: Mapping[str, tuple[CreateFunction, ...]] = {
 _UPDATE_FUNCTIONS: Mapping[str, UpdateFunction] = {
     kinds.PERSISTENT_VOLUME.qualified_name: storage.set_phase_transition_time,
     kinds.DAEMON_SET.qualified_name: count_template_change,
+    kinds.DEVICE_TAINT_RULE.qualified_name: dynamic_resources.keep_taint_times,
+    kinds.RESOURCE_SLICE.qualified_name: dynamic_resources.keep_taint_times,
 }

@@ -121,7 +121,7 @@ class DevicePool:
         #: Whether all devices are known. Two of one name are a fault of the driver.
         self.is_usable = self.is_complete and len(set(names)) == len(names)
         self._key = key
-        self._rules = [rule for rule in rules if _selects_pool(rule, key)]
+        self._rules = [rule for rule in rules if selects_pool(rule, key)]
 
     @cached_property
     def devices(self) -> dict[str, PublishedDevice]:
@@ -134,7 +134,7 @@ class DevicePool:
             for model in model_slice(one).devices:
                 device = model.device
                 if not device.binding_conditions:
-                    rules = (r for r in self._rules if _selects_device(r, device.name))
+                    rules = (r for r in self._rules if selects_device(r, device.name))
                     found[device.name] = PublishedDevice(
                         DeviceId(*self._key, device.name),
                         model,
@@ -238,16 +238,20 @@ def _reach(slice_: ResourceSlice, device: Device) -> NodeReach:
     return NodeReach(spec.node_name, None if spec.node_name else spec.node_selector)
 
 
-def _selects_pool(rule: DeviceTaintRule, key: PoolKey) -> bool:
+def selects_pool(rule: DeviceTaintRule, key: PoolKey) -> bool:
+    """Whether a rule may taint devices of a pool. A rule without a selector taints none."""
     selector = rule.spec.device_selector
-    return selector is None or (
-        selector.driver in (None, key.driver) and selector.pool in (None, key.pool)
+    return (
+        selector is not None
+        and selector.driver in (None, key.driver)
+        and selector.pool in (None, key.pool)
     )
 
 
-def _selects_device(rule: DeviceTaintRule, name: str) -> bool:
+def selects_device(rule: DeviceTaintRule, name: str) -> bool:
+    """Whether a rule that selects the pool taints a device of it."""
     selector = rule.spec.device_selector
-    return selector is None or selector.device in (None, name)
+    return selector is not None and selector.device in (None, name)
 
 
 class DeviceRequirement(NamedTuple):
@@ -265,12 +269,13 @@ class DeviceRequirement(NamedTuple):
         """Whether the taints of a device do not keep the request away."""
         return not device.taints or all(
             taint.effect not in _HARD_EFFECTS
-            or any(_tolerates(toleration, taint) for toleration in self.tolerations)
+            or any(tolerates_taint(toleration, taint) for toleration in self.tolerations)
             for taint in device.taints
         )
 
 
-def _tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
+def tolerates_taint(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
+    """Whether a toleration matches a taint; without an effect it matches every effect."""
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.operator == "Exists":

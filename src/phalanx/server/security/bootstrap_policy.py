@@ -299,6 +299,13 @@ CONTROLLER_RULES: Mapping[str, tuple[PolicyRule, ...]] = {
         _allow("get list patch update watch", _CORE_GROUP, "pods"),
         _EVENT_RULE,
     ),
+    "device-taint-eviction-controller": (
+        _allow("delete get list watch", _CORE_GROUP, "pods"),
+        _allow("patch", _CORE_GROUP, "pods/status"),
+        _allow(_READ_VERBS, _RESOURCE_GROUP, "devicetaintrules resourceclaims resourceslices"),
+        _allow("patch", _RESOURCE_GROUP, "devicetaintrules/status"),
+        _EVENT_RULE,
+    ),
     "disruption-controller": (
         _allow("get list watch patch", _CORE_GROUP, "pods"),
         _allow("patch update", _CORE_GROUP, "pods/status"),
