@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import combinations, product
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import combinations_with_replacement, product
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from phalanx.api.dynamic_resources import ResourceClaimSpec, ResourceSlice
@@ -150,6 +151,12 @@ def test_admin_access_ignores_other_claims_and_keeps_nothing_from_them() -> None
     assert allocate(gpus(1), watch, used=["gpu-0"]) == [["gpu-0"]]
 
 
+def test_claim_with_admin_access_has_every_device_once() -> None:
+    twice = claim_spec(exactly("a", adminAccess=True), exactly("b", adminAccess=True))
+    assert allocate(gpus(2), twice) == [["gpu-0", "gpu-1"]]
+    assert allocate(gpus(1), twice) is None
+
+
 def memory(amount: str) -> Object:
     return exactly(capacity={"requests": {"memory": amount}})
 
@@ -161,6 +168,19 @@ def test_shareable_device_is_shared_until_its_capacity_is_used_up() -> None:
     assert allocate(shared, four, four, four) is None
     share = DeviceUse(DeviceId(DRIVER, "n1", "s"), {"memory": 7 * 1024**3})  # type: ignore[dict-item]
     assert allocate(shared, four, shares=[share]) is None
+
+
+def test_shared_device_may_serve_one_request_twice_unless_devices_must_differ() -> None:
+    shared = [
+        device(
+            name, allowMultipleAllocations=True, capacity={"memory": "10Gi"}, attributes={"numa": n}
+        )
+        for n, name in enumerate("st")
+    ]
+    twice = exactly(count=2, capacity={"requests": {"memory": "4Gi"}})
+    assert allocate(shared, claim_spec(twice)) == [["s", "s"]]
+    assert allocate(shared, claim_spec(twice, constraints=[DISTINCT])) == [["s", "t"]]
+    assert allocate(shared[:1], claim_spec(twice, constraints=[DISTINCT])) is None
 
 
 @pytest.mark.parametrize(
@@ -220,6 +240,18 @@ def test_devices_fit_while_the_shared_counters_of_the_pool_last() -> None:
     assert allocate(devices, one, one, one, sharedCounters=counters) is None
 
 
+def test_shared_device_takes_its_counters_once() -> None:
+    def part(name: str, **fields: Any) -> Object:
+        counters = [{"counterSet": "card", "counters": {"slots": {"value": "4"}}}]
+        return device(name, consumesCounters=counters, **fields)
+
+    shared = part("s", allowMultipleAllocations=True, capacity={"memory": "8Gi"})
+    counters = [{"name": "card", "counters": {"slots": {"value": "4"}}}]
+    half = claim_spec(memory("4Gi"))
+    assert allocate([shared], half, half, sharedCounters=counters) == [["s"], ["s"]]
+    assert allocate([shared, part("t")], half, claim_spec(), sharedCounters=counters) is None
+
+
 def test_long_search_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allocator, "MAX_STEPS", 50)
     devices = [device(f"g{n}", attributes={"numa": n, "odd": n}) for n in range(12)]
@@ -267,58 +299,142 @@ def test_allocation_restricts_nodes_by_all_selectors() -> None:
 # ---- brute force ---------------------------------------------------------------------------------
 
 DEVICES = st.lists(
-    st.builds(
-        lambda numa, kind: {"numa": numa, "kind": kind},
-        st.sampled_from([0, 1, None]),
-        st.sampled_from(["gpu", "nic"]),
+    st.fixed_dictionaries(
+        {
+            "numa": st.sampled_from([0, 1, None]),
+            "kind": st.sampled_from(["gpu", "nic"]),
+            "slots": st.sampled_from([0, 0, 1, 2]),
+            "is_tainted": st.sampled_from([False, False, False, True]),
+            "memory": st.sampled_from([0, 0, 2, 3]),
+        }
     ),
-    max_size=5,
+    max_size=4,
 )
-REQUESTS = st.lists(
-    st.tuples(st.sampled_from(["gpu", "nic", "any"]), st.integers(1, 3)), min_size=1, max_size=2
+ALTERNATIVES = st.lists(
+    st.tuples(st.sampled_from(["gpu", "nic", "any"]), st.integers(1, 2), st.booleans()),
+    min_size=1,
+    max_size=2,
 )
-CONSTRAINTS = st.sampled_from([None, "match", "distinct"])
+CLAIMS = st.lists(
+    st.tuples(
+        st.lists(ALTERNATIVES, min_size=1, max_size=2),
+        st.sampled_from([None, "match", "distinct"]),
+    ),
+    min_size=1,
+    max_size=2,
+)
+_TAINT = {"key": "x", "effect": "NoSchedule"}
 
 
-def brute_force(
-    devices: Sequence[Object], used: set[int], requests: Sequence[tuple[str, int]], how: str | None
-) -> bool:
-    """Whether some choice of devices satisfies everything."""
-    free = [n for n in range(len(devices)) if n not in used]
-    options = [
-        list(combinations([n for n in free if kind in ("any", devices[n]["kind"])], count))
-        for kind, count in requests
-    ]
-    for chosen in product(*options):
-        picked = [n for part in chosen for n in part]
-        values = [devices[n]["numa"] for n in picked]
-        if len(set(picked)) < len(picked) or (how and None in values):
-            continue
-        if how == "match" and len(set(values)) > 1:
-            continue
-        if how == "distinct" and len(set(values)) < len(values):
-            continue
-        return True
-    return False
+def published(number: int, model: Object) -> Object:
+    """A device of a family: attributes, a taint, shared capacity, counters."""
+    fields: Object = {
+        "attributes": {k: v for k in ("numa", "kind") if (v := model[k]) is not None},
+        "taints": [_TAINT] if model["is_tainted"] else [],
+    }
+    if model["memory"]:
+        fields |= {
+            "allowMultipleAllocations": True,
+            "capacity": {
+                "memory": {"value": str(model["memory"]), "requestPolicy": {"default": "1"}}
+            },
+        }
+    if model["slots"]:
+        value = {"slots": {"value": str(model["slots"])}}
+        fields["consumesCounters"] = [{"counterSet": "card", "counters": value}]
+    return device(f"d{number}", **fields)
 
 
-@given(DEVICES, st.sets(st.integers(0, 4)), REQUESTS, CONSTRAINTS)
-def test_allocator_finds_devices_exactly_if_there_are_some(
-    devices: list[Object], used: set[int], requests: list[tuple[str, int]], how: str | None
-) -> None:
-    published = [
-        device(f"d{n}", attributes={k: v for k, v in one.items() if v is not None})
-        for n, one in enumerate(devices)
-    ]
-    asked = []
-    for number, (kind, count) in enumerate(requests):
+def request(name: str, alternatives: Sequence[tuple[str, int, bool]]) -> Object:
+    """A request for devices of a kind, that tolerates the taint or not."""
+    found = []
+    for number, (kind, count, tolerates) in enumerate(alternatives):
         expression = f'device.attributes["{DRIVER}"].kind == "{kind}"'
-        selectors = [] if kind == "any" else [{"cel": {"expression": expression}}]
-        asked.append(exactly(f"r{number}", count, selectors=selectors))
-    constraints = {None: [], "match": [NUMA], "distinct": [DISTINCT]}[how]
+        found.append(
+            {
+                "name": f"a{number}",
+                "deviceClassName": "gpu",
+                "count": count,
+                "selectors": [] if kind == "any" else [{"cel": {"expression": expression}}],
+                "tolerations": [{"key": "x", "operator": "Exists"}] if tolerates else [],
+            }
+        )
+    if len(found) > 1:
+        return {"name": name, "firstAvailable": found}
+    del found[0]["name"]
+    return {"name": name, "exactly": found[0]}
+
+
+def allocate_slowly(
+    models: Sequence[Object], used: set[int], claims: Sequence[Any], slots: int
+) -> list[list[str]] | None:
+    """Try every combination of alternatives and devices in order; check each as a whole."""
+
+    def options(alternatives: Sequence[tuple[str, int, bool]]) -> Iterator[tuple[int, ...]]:
+        for kind, count, tolerates in alternatives:
+            allowed = [
+                n
+                for n, model in enumerate(models)
+                if kind in ("any", model["kind"]) and (tolerates or not model["is_tainted"])
+            ]
+            yield from combinations_with_replacement(allowed, count)
+
+    requests = [(claim, one) for claim, (asked, _) in enumerate(claims) for one in asked]
+    for chosen in product(*(list(options(one)) for _, one in requests)):
+        taken = Counter(n for part in chosen for n in part)
+        by_claim: list[list[int]] = [[] for _ in claims]
+        for (claim, _), part in zip(requests, chosen, strict=True):
+            by_claim[claim] += part
+        if (
+            all(
+                count <= models[n]["memory"]
+                if models[n]["memory"]
+                else count == 1 and n not in used
+                for n, count in taken.items()
+            )
+            and _slots(models, {*taken, *_in_use(models, used)}) <= slots
+            and all(
+                _satisfies([models[n]["numa"] for n in found], how)
+                for found, (_, how) in zip(by_claim, claims, strict=True)
+            )
+        ):
+            return [[f"d{n}" for n in found] for found in by_claim]
+    return None
+
+
+def _in_use(models: Sequence[Object], used: set[int]) -> set[int]:
+    return {n for n in used if n < len(models) and not models[n]["memory"]}
+
+
+def _slots(models: Sequence[Object], taken: set[int]) -> int:
+    return sum(models[n]["slots"] for n in taken)
+
+
+def _satisfies(values: Sequence[int | None], how: str | None) -> bool:
+    if how is None:
+        return True
+    if None in values:
+        return False
+    return len(set(values)) <= 1 if how == "match" else len(set(values)) == len(values)
+
+
+@given(DEVICES, st.sets(st.integers(0, 3)), CLAIMS, st.integers(0, 4))
+def test_allocator_finds_the_first_devices_that_satisfy_everything(
+    models: list[Object], used: set[int], claims: list[Any], slots: int
+) -> None:
+    in_use = _in_use(models, used)
+    assume(_slots(models, in_use) <= slots)
+    constraints = {None: [], "match": [NUMA], "distinct": [DISTINCT]}
     found = allocate(
-        published,
-        claim_spec(*asked, constraints=constraints),
-        used=[f"d{n}" for n in used if n < len(devices)],
+        [published(n, one) for n, one in enumerate(models)],
+        *(
+            claim_spec(
+                *(request(f"r{n}", one) for n, one in enumerate(asked)),
+                constraints=constraints[how],
+            )
+            for asked, how in claims
+        ),
+        used=[f"d{n}" for n in in_use],
+        sharedCounters=[{"name": "card", "counters": {"slots": {"value": str(slots)}}}],
     )
-    assert (found is not None) == brute_force(devices, used, requests, how)
+    assert found == allocate_slowly(models, in_use, claims, slots)

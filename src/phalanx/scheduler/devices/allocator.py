@@ -163,7 +163,7 @@ class _AllocationSearch:
             if candidates.error:
                 continue
             if alternative.number:
-                if self._choose(number, alternative, candidates.devices, left=alternative.number):
+                if self._choose(number, alternative, candidates, left=alternative.number):
                     return True
             elif not candidates.tainted and self._choose_all(
                 number, alternative, candidates.devices
@@ -175,7 +175,7 @@ class _AllocationSearch:
         self,
         number: int,
         alternative: RequestAlternative,
-        devices: Sequence[PublishedDevice],
+        candidates: Candidates,
         *,
         left: int,
         begin: int = 0,
@@ -184,14 +184,17 @@ class _AllocationSearch:
         if not left:
             return self.place(number + 1)
         failed: set[object] = set()
-        for at in range(begin, len(devices) - left + 1):
+        devices = candidates.devices
+        for at in range(begin, len(devices) - left + 1 if candidates.is_plain else len(devices)):
             device = devices[at]
             if failed and device.symmetry in failed:
                 continue
             choice = self._take(number, alternative, device)
             if choice is None:
                 continue
-            if self._choose(number, alternative, devices, left=left - 1, begin=at + 1):
+            # A shared device may serve a request several times, as in Kubernetes.
+            begin = at if device.is_shareable and not alternative.is_admin else at + 1
+            if self._choose(number, alternative, candidates, left=left - 1, begin=begin):
                 return True
             self._release(number, choice)
             if (symmetry := device.symmetry) is not None:
@@ -224,8 +227,12 @@ class _AllocationSearch:
         if self._steps > MAX_STEPS:
             raise AllocationLimit
         claim = self._requests[number][0]
-        share: ConsumedCapacity | None = None
-        if not alternative.is_admin:
+        chosen, share = self._chosen[claim], None
+        if alternative.is_admin:
+            # It ignores other claims, but a claim has a device once.
+            if any(one.device.id == device.id for one in chosen):
+                return None
+        else:
             if not device.is_shareable:
                 if self._usage.is_used(device.id) or not _has_capacity(alternative, device):
                     return None
@@ -235,7 +242,6 @@ class _AllocationSearch:
                     return None
             if device.counters and not self._has_counters(device):
                 return None
-        chosen = self._chosen[claim]
         if len(chosen) >= MAX_DEVICES_PER_CLAIM or not all(
             satisfies_constraint(constraint, [*chosen, DeviceChoice(alternative, device)])
             for constraint in self._claims[claim].constraints
@@ -267,10 +273,13 @@ class _AllocationSearch:
 
     def _has_counters(self, device: PublishedDevice) -> bool:
         """Whether the shared counters of the pool suffice for one more device."""
+        if self._usage.is_shared(device.id):
+            # Its counters are taken with its first share.
+            return True
         pool = self._inventory.pool(PoolKey(device.id.driver, device.id.pool))
         left = dict(pool.counters) if pool else {}
         for used in pool.devices.values() if pool else ():
-            if used.counters and self._usage.is_used(used.id):
+            if used.counters and (self._usage.is_used(used.id) or self._usage.is_shared(used.id)):
                 for counter, amount in used.counters.items():
                     left[counter] = left.get(counter, Fraction(0)) - amount
         return all(left.get(counter, 0) >= amount for counter, amount in device.counters.items())

@@ -115,8 +115,8 @@ class DevicePool:
         found = sorted(slices, key=lambda one: one.metadata.name)
         newest = max(one.spec.pool.generation for one in found)
         self._slices = [one for one in found if one.spec.pool.generation == newest]
-        #: Whether all slices are there.
-        self.is_complete = len(self._slices) >= self._slices[0].spec.pool.resource_slice_count
+        #: Whether all slices are there, and no more: the driver may be replacing them.
+        self.is_complete = len(self._slices) == self._slices[0].spec.pool.resource_slice_count
         names = [device.name for one in self._slices for device in one.spec.devices]
         #: Whether all devices are known. Two of one name are a fault of the driver.
         self.is_usable = self.is_complete and len(set(names)) == len(names)

@@ -33,7 +33,7 @@ class DeviceUse(NamedTuple):
 class DeviceUsage:
     """The devices in use, on top of another usage."""
 
-    __slots__ = ("_base", "_counts", "_shares", "changed_devices", "generation")
+    __slots__ = ("_base", "_counts", "_share_counts", "_shares", "changed_devices", "generation")
 
     def __init__(self, base: DeviceUsage | None = None) -> None:
         self._base = base
@@ -41,6 +41,8 @@ class DeviceUsage:
         self._counts: dict[DeviceId, int] = {}
         #: The consumed capacity of shared devices, relative to the base.
         self._shares: dict[DeviceId, dict[str, Fraction]] = {}
+        #: How many shares of a device are in use, relative to the base.
+        self._share_counts: dict[DeviceId, int] = {}
         #: The devices whose use changed, in order: what was derived from the usage is patched.
         self.changed_devices: list[DeviceId] = []
         #: Changes when that list starts anew.
@@ -50,6 +52,7 @@ class DeviceUsage:
         """Copy the usage; both have the same base."""
         copied = DeviceUsage(self._base)
         copied._counts = dict(self._counts)
+        copied._share_counts = dict(self._share_counts)
         copied._shares = {device: dict(share) for device, share in self._shares.items()}
         return copied
 
@@ -58,6 +61,13 @@ class DeviceUsage:
         count, usage = self._counts.get(device, 0), self._base
         while usage is not None:
             count, usage = count + usage._counts.get(device, 0), usage._base
+        return count > 0
+
+    def is_shared(self, device: DeviceId) -> bool:
+        """Whether some claim has a share of a device."""
+        count, usage = self._share_counts.get(device, 0), self._base
+        while usage is not None:
+            count, usage = count + usage._share_counts.get(device, 0), usage._base
         return count > 0
 
     def as_dict(self) -> dict[DeviceId, object]:
@@ -88,6 +98,7 @@ class DeviceUsage:
                 if not self._counts[device]:
                     del self._counts[device]
                 continue
+            self._share_counts[device] = self._share_counts.get(device, 0) + sign
             consumed = self._shares.setdefault(device, {})
             for name, amount in share.items():
                 consumed[name] = consumed.get(name, Fraction(0)) + sign * amount
