@@ -47,6 +47,7 @@ CONSTANTS = {
     "controllers/scheduling/bind_intents.py": ("BINDING_UNDONE", "BINDING_INCOMPLETE"),
     "controllers/nodes/pod_status.py": ("CONTAINERS_NOT_READY",),
     "controllers/nodes/taint_eviction.py": ("_REASON",),
+    "controllers/resource_claims/device_taint_eviction.py": ("_REASON",),
 }
 #: The values of placeholders in reasons that are f-strings.
 PARTS = ("Workload", "PodGroup")
