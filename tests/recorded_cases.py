@@ -54,6 +54,11 @@ class Case:
         """Whether the case tests authentication, which only the HTTP server performs."""
         return any("token" in step["request"] for step in self.steps)
 
+    @property
+    def is_generated(self) -> bool:
+        """Whether the case is one of many that cross kinds with operations."""
+        return self.file.startswith("generated/")
+
 
 def passing_cases() -> list[Case]:
     """Return the recorded API cases that pass and must keep passing."""
@@ -63,9 +68,11 @@ def passing_cases() -> list[Case]:
 
 def recorded_cases() -> Iterator[Case]:
     """Yield all recorded API cases of the suite, in a stable order."""
-    for path in sorted((FOLDER / "api").glob("*.json")):
-        for case in json.loads(path.read_text()):
-            yield Case(f"api/{path.name}", case["name"], case["steps"], case.get("cleanup", ()))
+    for folder in ("api", "generated"):
+        for path in sorted((FOLDER / folder).glob("*.json")):
+            for case in json.loads(path.read_text()):
+                file = f"{folder}/{path.name}"
+                yield Case(file, case["name"], case["steps"], case.get("cleanup", ()))
 
 
 # ---- comparison ----------------------------------------------------------------------------------
@@ -239,6 +246,8 @@ def _ask(
     headers = {"accept": request.get("accept", "application/json")}
     if body is not None:
         headers["content-type"] = request.get("type", "application/json")
+    given = fill(request.get("headers", {}), words)
+    headers.update({name.lower(): value for name, value in given.items()})
     if "token" in request:
         headers["authorization"] = f"Bearer {request['token']}" if request["token"] else ""
     data = b"" if body is None else (body if isinstance(body, str) else json.dumps(body)).encode()

@@ -68,6 +68,17 @@ FACTS = {
 #: Optional numbers and booleans that are omitted when zero or false. `readOnly` of every volume
 #: source behaves alike.
 VANISHING = {
+    "apiextensions.v1.CustomResourceColumnDefinition": ("priority",),
+    "apiextensions.v1.CustomResourceDefinitionSpec": ("preserveUnknownFields",),
+    "apiextensions.v1.CustomResourceDefinitionVersion": ("deprecated",),
+    "apiextensions.v1.JSONSchemaProps": (
+        "exclusiveMaximum",
+        "exclusiveMinimum",
+        "nullable",
+        "uniqueItems",
+        "x-kubernetes-embedded-resource",
+        "x-kubernetes-int-or-string",
+    ),
     "apps.v1.DaemonSetSpec": ("minReadySeconds",),
     "apps.v1.DaemonSetStatus": (
         "numberAvailable",
@@ -140,6 +151,11 @@ VANISHING = {
 
 #: Optional strings for which empty differs from absent.
 MEANINGFUL_EMPTY = {
+    "apiextensions.v1.CustomResourceDefinitionVersion": ("deprecationWarning",),
+    "apiextensions.v1.JSONSchemaProps": ("x-kubernetes-list-type", "x-kubernetes-map-type"),
+    "batch.v1.CronJobSpec": ("timeZone",),
+    "batch.v1.JobSpec": ("completionMode", "managedBy", "podReplacementPolicy"),
+    "batch.v1.PodFailurePolicyOnExitCodesRequirement": ("containerName",),
     "coordination.v1.LeaseSpec": ("holderIdentity", "preferredHolder"),
     "core.v1.EndpointAddress": ("nodeName",),
     "core.v1.EndpointPort": ("appProtocol",),
@@ -154,6 +170,8 @@ MEANINGFUL_EMPTY = {
     "networking.v1.IngressSpec": ("ingressClassName",),
     "admissionregistration.v1.ServiceReference": ("path",),
     "admissionregistration.v1.WebhookClientConfig": ("url",),
+    "resource.v1.DeviceClassSpec": ("extendedResourceName",),
+    "scheduling.v1.PriorityClass": ("preemptionPolicy",),
     "scheduling.v1alpha3.CompositePodGroupSpec": ("parentCompositePodGroupName",),
     "scheduling.v1alpha3.PodGroupResourceClaim": ("resourceClaimName", "resourceClaimTemplateName"),
     "scheduling.v1alpha3.PodGroupSpec": ("parentCompositePodGroupName",),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from phalanx.api.patch import (
     MAX_OPERATIONS,
+    MalformedPatch,
     PatchFailed,
     TooManyOperations,
     apply_patch,
@@ -68,11 +69,17 @@ def test_merge_patch_is_idempotent(obj: Object, patch: Object) -> None:
     assert merge_patch(copy.deepcopy(once), patch) == once
 
 
-@pytest.mark.parametrize("patch", [[], "text", 5, None, True])
+@pytest.mark.parametrize("patch", [[], "text", 5, True])
 @pytest.mark.parametrize("kind", [MERGE_PATCH, STRATEGIC_PATCH])
 def test_merge_patch_must_be_an_object(kind: str, patch: object) -> None:
-    with pytest.raises(PatchFailed):
+    with pytest.raises(MalformedPatch):
         apply_patch_to_copy(kind, {}, patch)
+
+
+def test_null_is_an_empty_strategic_merge_patch() -> None:
+    assert apply_patch_to_copy(STRATEGIC_PATCH, {"a": "b"}, None) == {"a": "b"}
+    with pytest.raises(MalformedPatch):
+        apply_patch_to_copy(MERGE_PATCH, {"a": "b"}, None)
 
 
 # ---- JSON patches --------------------------------------------------------------------------------
@@ -93,6 +100,8 @@ BASE: Object = {"a": {"b": [1, 2]}, "c": "d", "x/y": 1, "t~": 2}
         ([{"op": "replace", "path": "/x~1y", "value": 7}], {**BASE, "x/y": 7}),
         ([{"op": "replace", "path": "/t~0", "value": 7}], {**BASE, "t~": 7}),
         ([{"op": "test", "path": "/c", "value": "d"}], BASE),
+        ([{"op": "test", "path": "/nothing", "value": None}], BASE),
+        ([{"op": "add", "path": "/e"}], {**BASE, "e": None}),
         ([], BASE),
     ],
     ids=lambda value: str(value)[:50],
@@ -122,7 +131,8 @@ def test_operation_sees_the_result_of_earlier_operations() -> None:
     [
         {}, "text", None, [1], [[]],
         [{"op": "dance", "path": "/a"}], [{"path": "/a"}], [{"op": "add", "value": 1}],
-        [{"op": "add", "path": "/e"}], [{"op": "test", "path": "/c", "value": "e"}],
+        [{"op": "test", "path": "/c", "value": "e"}],
+        [{"op": "test", "path": "/c", "value": None}],
         [{"op": "remove", "path": "/nothing"}], [{"op": "remove", "path": "/a/b/7"}],
         [{"op": "add", "path": "/a/b/7", "value": 1}],
         [{"op": "add", "path": "/a/b/x", "value": 1}],

@@ -13,6 +13,12 @@ from tests.builders import in_virtual_time, node, pod, pod_group, share_of_examp
 from tests.server.api import Api, ApiResponse, names, revision
 from tests.server.test_read_handlers import config
 
+
+def cause_fields(answer: ApiResponse) -> list[str]:
+    """Return the fields of the causes of a refusal."""
+    return [field for field, _ in answer.cause_reasons]
+
+
 PODS = POD.url_path("default")
 
 
@@ -152,8 +158,10 @@ async def test_an_update_with_the_uid_of_a_removed_object_is_a_conflict() -> Non
     (alive,) = await api.create(CONFIG_MAP, config("a"))
     dead["metadata"].pop("resourceVersion")
     stale = {"metadata": {"uid": dead["metadata"]["uid"]}, "data": {"a": "b"}}
-    for answer in (await put(api, dead), await api.patch(CONFIG_MAP, "a", stale)):
-        assert (answer.code, answer.body["reason"]) == (409, "Conflict")
+    answer = await put(api, dead)
+    assert (answer.code, answer.body["reason"]) == (409, "Conflict")
+    answer = await api.patch(CONFIG_MAP, "a", stale)
+    assert (answer.code, cause_fields(answer)) == (422, ["metadata.uid"])
     assert await api.get(CONFIG_MAP, "a") == alive
 
 
@@ -238,7 +246,50 @@ async def test_status_and_spec_are_written_separately() -> None:
     more = {"metadata": {"labels": {"a": "c"}}, "status": {"phase": "Running"}}
     status = (await api.patch(POD, "a", more, part="status")).body
     assert status["status"]["phase"] == "Running"
-    assert status["metadata"]["labels"] == {"a": "b"}
+    assert status["metadata"]["labels"] == {"a": "c"}
+
+
+@in_virtual_time
+async def test_a_status_of_a_newer_kind_is_written_without_metadata() -> None:
+    api = await Api.start()
+    await api.create(POD_GROUP, pod_group("g", 2))
+    change = {"metadata": {"labels": {"a": "b"}}, "status": {"conditions": []}}
+    written = (await api.patch(POD_GROUP, "g", change, part="status")).body
+    assert "labels" not in written["metadata"]
+
+
+@in_virtual_time
+async def test_a_write_cannot_mark_an_object_as_deleted() -> None:
+    api = await Api.start()
+    await api.create(CONFIG_MAP, config("a"))
+    marked = {"metadata": {"deletionTimestamp": "2026-01-02T03:04:05Z"}}
+    answer = await api.patch(CONFIG_MAP, "a", marked)
+    assert (answer.code, cause_fields(answer)) == (422, ["metadata.deletionTimestamp"])
+
+
+@in_virtual_time
+async def test_version_zero_is_no_precondition() -> None:
+    api = await Api.start()
+    await api.create(CONFIG_MAP, config("a"))
+    change = {"metadata": {"resourceVersion": "0"}, "data": {"a": "b"}}
+    assert (await api.patch(CONFIG_MAP, "a", change)).code == 200
+
+
+@pytest.mark.parametrize("manager", ["x" * 129, "a\tb"])
+@in_virtual_time
+async def test_a_field_manager_is_short_and_printable(manager: str) -> None:
+    api = await Api.start()
+    await api.create(CONFIG_MAP, config("a"))
+    answer = await api.patch(CONFIG_MAP, "a", {"data": {"a": "b"}}, fieldManager=manager)
+    assert (answer.code, cause_fields(answer)) == (422, ["fieldManager"])
+
+
+@in_virtual_time
+async def test_an_empty_list_of_managed_fields_resets_them() -> None:
+    api = await Api.start()
+    await api.create(CONFIG_MAP, config("a"))
+    answer = await api.patch(CONFIG_MAP, "a", {"metadata": {"managedFields": []}})
+    assert "managedFields" not in answer.body["metadata"]
 
 
 @in_virtual_time
@@ -316,10 +367,12 @@ async def test_conditions_are_merged_by_their_type() -> None:
         ("json", [{"op": "test", "path": "/metadata/name", "value": "other"}], 422),
         ("json", [{"op": "remove", "path": "/metadata/nothing"}], 422),
         ("json", [{"op": "dance", "path": "/metadata"}], 422),
-        ("json", {"op": "add"}, 422),
+        ("json", {"op": "add"}, 400),
+        ("json", [None], 422),
         ("json", [{"op": "add", "path": "/a", "value": 1}] * 10_001, 413),
-        ("merge", [], 422),
-        ("merge", {"metadata": {"labels": "none"}}, 400),
+        ("merge", [], 400),
+        ("strategic", [], 400),
+        ("merge", {"metadata": {"labels": "none"}}, 422),
         ("strategic", {"spec": {"containers": [{"image": "nameless"}]}}, 422),
         ("strategic", {"$patch": "dance"}, 422),
         ("merge", {"kind": "Node"}, 400),
@@ -434,5 +487,6 @@ async def test_patches_are_checked_for_unknown_fields() -> None:
     odd = {"nothing": 1}
     warned = await api.patch(CONFIG_MAP, "a", odd)
     assert (warned.code, len(warned.header_values("warning"))) == (200, 1)
-    assert (await api.patch(CONFIG_MAP, "a", odd, fieldValidation="Strict")).code == 400
+    refused = await api.patch(CONFIG_MAP, "a", odd, fieldValidation="Strict")
+    assert (refused.code, cause_fields(refused)) == (422, ["patch"])
     assert (await api.patch(CONFIG_MAP, "a", odd, fieldValidation="Sometimes")).code == 422

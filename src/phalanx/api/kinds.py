@@ -39,8 +39,10 @@ class Kind:
     `generation_fields` increases the `generation`, if the kind has one. With
     `orphans_by_default`, deleting an owner orphans its dependents unless the client says otherwise.
     With `status_updates_metadata`, a write of the status may change labels, annotations, finalizers
-    and owners too. Clients of a kind with `deprecation` get it as a warning, and creators of an
-    object with `has_no_controller` get a warning that no controller acts on it.
+    and owners too; Kubernetes forbids it for its newer kinds and for custom resources. Objects of a
+    kind with `ignores_propagation` are deleted at once, whatever happens to their dependents.
+    Clients of a kind with `deprecation` get it as a warning, and creators of an object with
+    `has_no_controller` get a warning that no controller acts on it.
     """
 
     group: str
@@ -65,7 +67,8 @@ class Kind:
     deprecation: str = ""
     scale: ScalePaths | None = None
     has_no_controller: bool = False
-    status_updates_metadata: bool = False
+    status_updates_metadata: bool = True
+    ignores_propagation: bool = False
 
     @property
     def is_custom(self) -> bool:
@@ -176,7 +179,8 @@ EVENT = Kind(
         "involvedObject.resourceVersion": "", "involvedObject.fieldPath": "", "reason": "",
         "reportingComponent": "", "source": "", "type": "",
     },
-    create_on_update=True,
+    selectable_field_paths={"source": "source.component"},
+    create_on_update=True, ignores_propagation=True,
 )  # fmt: skip
 SECRET = Kind(
     "", "v1", "Secret", "secrets", "core.v1.Secret",
@@ -196,12 +200,12 @@ SERVICE = Kind(
 PERSISTENT_VOLUME = Kind(
     "", "v1", "PersistentVolume", "persistentvolumes", "core.v1.PersistentVolume",
     namespaced=False, singular="persistentvolume", short_names=("pv",), subresources=("status",),
-    deletion_returns_object=True, status_updates_metadata=True,
+    deletion_returns_object=True,
 )  # fmt: skip
 PERSISTENT_VOLUME_CLAIM = Kind(
     "", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", "core.v1.PersistentVolumeClaim",
     singular="persistentvolumeclaim", short_names=("pvc",), subresources=("status",),
-    deletion_returns_object=True, status_updates_metadata=True,
+    deletion_returns_object=True,
 )  # fmt: skip
 RESOURCE_QUOTA = Kind(
     "", "v1", "ResourceQuota", "resourcequotas", "core.v1.ResourceQuota",
@@ -261,6 +265,7 @@ PRIORITY_CLASS = Kind(
 POD_GROUP = Kind(
     "scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups", "scheduling.v1beta1.PodGroup",
     singular="podgroup", subresources=("status",), update_without_version=False,
+    status_updates_metadata=False,
 )  # fmt: skip
 WORKLOAD = Kind(
     "scheduling.k8s.io", "v1beta1", "Workload", "workloads", "scheduling.v1beta1.Workload",
@@ -270,6 +275,7 @@ COMPOSITE_POD_GROUP = Kind(
     "scheduling.k8s.io", "v1alpha3", "CompositePodGroup", "compositepodgroups",
     "scheduling.v1alpha3.CompositePodGroup",
     singular="compositepodgroup", subresources=("status",), update_without_version=False,
+    status_updates_metadata=False,
 )  # fmt: skip
 POD_GROUP_V1ALPHA3 = POD_GROUP.with_version("v1alpha3")
 WORKLOAD_V1ALPHA3 = WORKLOAD.with_version("v1alpha3")
@@ -280,6 +286,7 @@ WORKLOAD_V1ALPHA1 = WORKLOAD.with_deprecated_version("v1alpha1")
 RESOURCE_CLAIM = Kind(
     "resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", "resource.v1.ResourceClaim",
     singular="resourceclaim", subresources=("status",), deletion_returns_object=True,
+    status_updates_metadata=False,
 )  # fmt: skip
 RESOURCE_CLAIM_TEMPLATE = Kind(
     "resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates",
@@ -297,7 +304,9 @@ DEVICE_CLASS = Kind(
 RESOURCE_SLICE = Kind(
     "resource.k8s.io", "v1", "ResourceSlice", "resourceslices", "resource.v1.ResourceSlice",
     namespaced=False, singular="resourceslice",
-    selectable_fields={"metadata.name": "", "spec.driver": "", "spec.nodeName": ""},
+    selectable_fields={
+        "metadata.name": "", "spec.driver": "", "spec.nodeName": "", "spec.pool.name": "",
+    },
     generation=True, deletion_returns_object=True,
 )  # fmt: skip
 STORAGE_CLASS = Kind(
@@ -323,7 +332,7 @@ CSI_STORAGE_CAPACITY = Kind(
 VOLUME_ATTACHMENT = Kind(
     "storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", "storage.v1.VolumeAttachment",
     namespaced=False, singular="volumeattachment", subresources=("status",),
-    update_without_version=False, deletion_returns_object=True,
+    status_updates_metadata=False, update_without_version=False, deletion_returns_object=True,
 )  # fmt: skip
 VOLUME_ATTRIBUTES_CLASS = Kind(
     "storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses",
@@ -337,7 +346,7 @@ STATEFUL_SET = Kind(
     subresources=("status", "scale"),
     scale=ScalePaths(("spec", "replicas"), ("status", "replicas"), ("spec", "selector")),
     selectable_fields={**METADATA_SELECTORS, "status.successful": ""},
-    generation=True, status_updates_metadata=True,
+    generation=True,
 )  # fmt: skip
 CONTROLLER_REVISION = Kind(
     "apps", "v1", "ControllerRevision", "controllerrevisions", "apps.v1.ControllerRevision",
@@ -376,12 +385,12 @@ REPLICATION_CONTROLLER = Kind(
 DEVICE_TAINT_RULE = Kind(
     "resource.k8s.io", "v1", "DeviceTaintRule", "devicetaintrules", "resource.v1.DeviceTaintRule",
     namespaced=False, singular="devicetaintrule", subresources=("status",),
-    generation=True, deletion_returns_object=True,
+    status_updates_metadata=False, generation=True, deletion_returns_object=True,
 )  # fmt: skip
 JOB_SET = Kind(
     "jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets", "jobset.v1alpha2.JobSet",
     singular="jobset", subresources=("status",), generation=True, update_without_version=False,
-    has_no_controller=True,
+    has_no_controller=True, status_updates_metadata=False,
 )  # fmt: skip
 LEADER_WORKER_SET = Kind(
     "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets",
@@ -389,6 +398,7 @@ LEADER_WORKER_SET = Kind(
     singular="leaderworkerset", short_names=("lws",), subresources=("status", "scale"),
     scale=ScalePaths(("spec", "replicas"), ("status", "replicas"), ("status", "hpaPodSelector")),
     generation=True, update_without_version=False, has_no_controller=True,
+    status_updates_metadata=False,
 )  # fmt: skip
 GROUP_BINDING = Kind(
     "phalanx.dev", "v1alpha1", "GroupBinding", "groupbindings", "phalanx.v1alpha1.GroupBinding",
@@ -419,8 +429,31 @@ EVENTS_EVENT = Kind(
     "events.v1.Event",
     singular="event",
     short_names=("ev",),
-    selectable_fields=EVENT.selectable_fields,
+    selectable_fields={
+        **METADATA_SELECTORS,
+        "regarding.kind": "",
+        "regarding.namespace": "",
+        "regarding.name": "",
+        "regarding.uid": "",
+        "regarding.apiVersion": "",
+        "regarding.resourceVersion": "",
+        "regarding.fieldPath": "",
+        "reason": "",
+        "reportingController": "",
+        "type": "",
+    },
+    selectable_field_paths={
+        "regarding.kind": "involvedObject.kind",
+        "regarding.namespace": "involvedObject.namespace",
+        "regarding.name": "involvedObject.name",
+        "regarding.uid": "involvedObject.uid",
+        "regarding.apiVersion": "involvedObject.apiVersion",
+        "regarding.resourceVersion": "involvedObject.resourceVersion",
+        "regarding.fieldPath": "involvedObject.fieldPath",
+        "reportingController": "reportingComponent",
+    },
     create_on_update=True,
+    ignores_propagation=True,
 )
 CUSTOM_RESOURCE_DEFINITION = Kind(
     "apiextensions.k8s.io",

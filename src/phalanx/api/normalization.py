@@ -80,11 +80,14 @@ _UnknownFields = list[tuple[Object, str]]
 _Check = Callable[[Any, _UnknownFields], Any]
 
 
-def normalize(name: str, value: Object) -> NormalizationResult:
-    """Normalize an object by a definition, in place. Raises Malformed."""
+def normalize(name: str, value: Object, *, keep_empty: bool = False) -> NormalizationResult:
+    """Normalize an object by a definition, in place. Raises Malformed.
+
+    With `keep_empty` nulls and empty values stay: an applied configuration owns them.
+    """
     unknown_fields: _UnknownFields = []
     try:
-        _definition_check(name)(value, unknown_fields)
+        _definition_check(name, keep_empty)(value, unknown_fields)
     except RecursionError:
         raise Malformed("exceeded max depth") from None
     paths = _find_paths(value, unknown_fields[:MAX_UNKNOWN_FIELDS])
@@ -256,17 +259,19 @@ _SCALARS = {
 
 # ---------------------------------------------------------------------------------- composites
 
-_COMPILED: dict[str, _Check] = {}
+_COMPILED: dict[tuple[str, bool], _Check] = {}
 
 
-def _definition_check(name: str) -> _Check:
+def _definition_check(name: str, keep_empty: bool) -> _Check:
     """Return the check of a definition, compiled at its first use."""
-    if name not in _COMPILED:
+    if (name, keep_empty) not in _COMPILED:
         node = definition(name)
-        _COMPILED[name] = (
-            _struct_check(name, node) if isinstance(node, dict) else _SCALARS[node].check
+        _COMPILED[name, keep_empty] = (
+            _struct_check(name, node, keep_empty)
+            if isinstance(node, dict)
+            else _SCALARS[node].check
         )
-    return _COMPILED[name]
+    return _COMPILED[name, keep_empty]
 
 
 def _type_name(node: SchemaNode) -> str:
@@ -276,12 +281,13 @@ def _type_name(node: SchemaNode) -> str:
     return target if isinstance(target, str) else kind
 
 
-def _node_check(node: SchemaNode, empty: _Dropped | None = None) -> _Check:
+def _node_check(node: SchemaNode, keep_empty: bool, empty: _Dropped | None = None) -> _Check:
     """Return the check of a node; for an empty list or map the check returns `empty`, if given."""
     if kind := _type_name(node):
-        return _definition_check(kind) if is_reference(kind) else _SCALARS[kind].check
+        return _definition_check(kind, keep_empty) if is_reference(kind) else _SCALARS[kind].check
     assert isinstance(node, dict)
-    return _list_check(node["l"], empty) if "l" in node else _map_check(node["m"], empty)
+    compile_check = _list_check if "l" in node else _map_check
+    return compile_check(node["l"] if "l" in node else node["m"], keep_empty, empty)
 
 
 def _zero_value(node: SchemaNode) -> Any:
@@ -301,15 +307,16 @@ def _go_type(node: SchemaNode) -> str:
     return f"[]{_go_type(node['l'])}" if "l" in node else f"map[string]{_go_type(node['m'])}"
 
 
-def _struct_check(name: str, node: dict[str, Any]) -> _Check:
+def _struct_check(name: str, node: dict[str, Any], keep_empty: bool) -> _Check:
     """Return the check of a struct. Its fields compile at first use: structs may be recursive."""
     checks: dict[str, _Check] = {}
     plain: dict[str, type | None] = {}
     wanted = _go_type(name)
+    null = None if keep_empty else _DROPPED
 
     def prepare() -> None:
         plain.update((key, _plain_type(inner)) for key, inner in node["p"].items())
-        checks.update((key, _field_check(node, key)) for key in node["p"])
+        checks.update((key, _field_check(node, key, keep_empty)) for key in node["p"])
 
     def check_struct(value: Any, unknown_fields: _UnknownFields) -> Any:
         if value.__class__ is not dict:
@@ -326,7 +333,7 @@ def _struct_check(name: str, node: dict[str, Any]) -> _Check:
                 if check is None:
                     unknown_fields.append((value, key))
                     continue
-                result = _DROPPED if inner is None else check(inner, unknown_fields)
+                result = null if inner is None else check(inner, unknown_fields)
                 if result is inner:
                     continue
                 if result is not _DROPPED:
@@ -345,14 +352,14 @@ def _struct_check(name: str, node: dict[str, Any]) -> _Check:
     return check_struct
 
 
-def _field_check(struct: dict[str, Any], key: str) -> _Check:
+def _field_check(struct: dict[str, Any], key: str, keep_empty: bool) -> _Check:
     """Return the check of a field, which drops empty values unless the field is required."""
     node: SchemaNode = struct["p"][key]
-    if key in struct.get("r", ()) or not _is_dropped_when_empty(struct, key):
-        return _node_check(node)
+    if keep_empty or key in struct.get("r", ()) or not _is_dropped_when_empty(struct, key):
+        return _node_check(node, keep_empty)
     if not _type_name(node):
-        return _node_check(node, _DROPPED)
-    check = _node_check(node)
+        return _node_check(node, keep_empty, _DROPPED)
+    check = _node_check(node, keep_empty)
 
     def optional(value: Any, unknown_fields: _UnknownFields) -> Any:
         return check(value, unknown_fields) or _DROPPED
@@ -370,8 +377,8 @@ def _is_dropped_when_empty(struct: dict[str, Any], key: str) -> bool:
     return not kind or key in struct.get("z", ())
 
 
-def _list_check(node: SchemaNode, empty: _Dropped | None) -> _Check:
-    check, plain, zero = _node_check(node), _plain_type(node), _zero_value(node)
+def _list_check(node: SchemaNode, keep_empty: bool, empty: _Dropped | None) -> _Check:
+    check, plain, zero = _node_check(node, keep_empty), _plain_type(node), _zero_value(node)
     wanted = f"[]{_go_type(node)}"
 
     def check_list(value: Any, unknown_fields: _UnknownFields) -> Any:
@@ -392,8 +399,8 @@ def _list_check(node: SchemaNode, empty: _Dropped | None) -> _Check:
     return check_list
 
 
-def _map_check(node: SchemaNode, empty: _Dropped | None) -> _Check:
-    check, plain, zero = _node_check(node), _plain_type(node), _zero_value(node)
+def _map_check(node: SchemaNode, keep_empty: bool, empty: _Dropped | None) -> _Check:
+    check, plain, zero = _node_check(node, keep_empty), _plain_type(node), _zero_value(node)
     wanted = f"map[string]{_go_type(node)}"
 
     def check_map(value: Any, unknown_fields: _UnknownFields) -> Any:

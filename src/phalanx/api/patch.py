@@ -27,12 +27,18 @@ MAX_PATH_LEVELS = 100_000
 _SET_ELEMENT_ORDER = "$setElementOrder/"
 _DELETE_FROM_LIST = "$deleteFromPrimitiveList/"
 _PATHS = ("path", "from")
+#: Operations whose missing value is null, as in Kubernetes.
+_OPERATIONS_WITH_VALUE = ("add", "replace", "test")
 _DIRECTIVE = "$patch"
 _RETAIN_KEYS = "$retainKeys"
 
 
 class PatchFailed(ValueError):
     """The patch does not fit the object, or has a wrong structure."""
+
+
+class MalformedPatch(PatchFailed):
+    """The patch is not of the JSON type that its content type requires."""
 
 
 class TooManyOperations(PatchFailed):
@@ -46,9 +52,9 @@ def apply_patch(content_type: str, schema: Schema, obj: Object, patch: Any) -> O
 
 def affected_fields(content_type: str, obj: Object, patch: Any) -> Collection[str]:
     """Return the top-level fields that a patch of the given content type may change."""
-    if content_type == JSON_PATCH or any(key.startswith("$") for key in patch):
+    if content_type == JSON_PATCH or any(key.startswith("$") for key in patch or ()):
         return tuple(obj)
-    return [key for key in patch if key in obj]
+    return [key for key in patch or () if key in obj]
 
 
 def merge_patch(obj: Any, patch: Any) -> Any:
@@ -66,14 +72,16 @@ def merge_patch(obj: Any, patch: Any) -> Any:
 
 def _apply_merge_patch(schema: Schema, obj: Object, patch: Any) -> Object:
     if not isinstance(patch, dict):
-        raise PatchFailed("a merge patch must be an object")
+        raise MalformedPatch("error decoding patch: a merge patch must be an object")
     merged: Object = merge_patch(obj, patch)
     return merged
 
 
 def _apply_json_patch(schema: Schema, obj: Object, patch: Any) -> Object:
-    if not isinstance(patch, list) or not all(isinstance(step, dict) for step in patch):
-        raise PatchFailed("a JSON patch must be a list of operations")
+    if not isinstance(patch, list):
+        raise MalformedPatch("error decoding patch: a JSON patch must be a list of operations")
+    if not all(isinstance(step, dict) for step in patch):
+        raise PatchFailed("an operation of a JSON patch must be an object")
     if len(patch) > MAX_OPERATIONS:
         raise TooManyOperations(
             f"the allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(patch)}"
@@ -102,6 +110,10 @@ def _apply_operation(obj: Any, step: Object) -> tuple[Any, int]:
             source = orjson.dumps(jsonpointer.resolve_pointer(obj, step["from"]))
             size = len(source)
             step = {"op": "add", "path": step["path"], "value": orjson.loads(source)}
+        if step.get("op") in _OPERATIONS_WITH_VALUE:
+            step = {"value": None, **step}
+        if _is_test_of_absence(obj, step):
+            return obj, size
         return jsonpatch.JsonPatch([_replace_as_add(obj, step)]).apply(obj, in_place=True), size
     except (
         jsonpatch.JsonPatchException,
@@ -113,6 +125,15 @@ def _apply_operation(obj: Any, step: Object) -> tuple[Any, int]:
         raise PatchFailed(str(error)) from error
 
 
+def _is_test_of_absence(obj: Object, step: Object) -> bool:
+    """Whether an operation tests for null a field that is absent: Kubernetes finds it equal."""
+    if step.get("op") != "test" or step["value"] is not None or not step.get("path"):
+        return False
+    path, _, key = str(step["path"]).rpartition("/")
+    parent = jsonpointer.JsonPointer(path).resolve(obj, None)
+    return isinstance(parent, dict) and jsonpointer.unescape(key) not in parent
+
+
 def _replace_as_add(obj: Object, step: Object) -> Object:
     """Turn a `replace` of a missing field into `add`: Kubernetes creates it, the library fails."""
     if step.get("op") != "replace" or not isinstance(step.get("path"), str) or not step["path"]:
@@ -122,8 +143,10 @@ def _replace_as_add(obj: Object, step: Object) -> Object:
 
 
 def _apply_strategic_patch(schema: Schema, obj: Object, patch: Any) -> Object:
+    if patch is None:
+        return obj
     if not isinstance(patch, dict):
-        raise PatchFailed("a strategic merge patch must be an object")
+        raise MalformedPatch("a strategic merge patch must be an object")
     merged = _merge_maps(schema, obj, patch)
     return {} if merged is None else merged
 
@@ -181,6 +204,8 @@ def _merge_field(schema: Schema | None, result: Object, key: str, value: Any) ->
     old = result.get(key)
     if value is None:
         result.pop(key, None)
+    elif isinstance(value, dict) and schema and schema.patch_strategy == "replace":
+        result[key] = value
     elif isinstance(value, dict):
         merged = _merge_maps(schema, old if isinstance(old, dict) else {}, value)
         if merged is None:

@@ -96,9 +96,9 @@ class Schema:
         found: dict[str, SchemaNode] = self._struct.get("p", {})
         return found
 
-    def normalize(self, value: Object) -> NormalizationResult:
+    def normalize(self, value: Object, *, keep_empty: bool = False) -> NormalizationResult:
         """Prune, check and canonicalise an object in place. Raises Malformed."""
-        return normalization.normalize(self.name, value)
+        return normalization.normalize(self.name, value, keep_empty=keep_empty)
 
     def apply_defaults(self, value: Object) -> None:
         """Add in place the values that an object always has."""

@@ -93,14 +93,30 @@ def parse_field_selector(text: str) -> tuple[FieldRequirement, ...]:
     """Parse a field selector such as `metadata.name=a,status.phase!=Failed`."""
     if len(text) > MAX_LENGTH:
         raise BadSelector(f"selector is longer than {MAX_LENGTH} characters")
-    return tuple(_parse_field_requirement(text, term) for term in text.split(",") if term)
+    terms = _FIELD_TERM.findall(text)
+    return tuple(_parse_field_requirement(text, term) for term in terms if term)
+
+
+#: A term of a field selector, up to a comma without a backslash before it.
+_FIELD_TERM = re.compile(r"(?:[^,\\]|\\.|\\$)+", re.DOTALL)
+_ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
 
 
 def _parse_field_requirement(text: str, term: str) -> FieldRequirement:
-    match = re.fullmatch(r"(.*?)(!=|==|=)(.*)", term)
+    match = re.fullmatch(r"((?:[^\\]|\\.)*?)(!=|==|=)(.*)", term, re.DOTALL)
     if match is None:
         raise BadSelector(f"invalid selector: '{text}'; can't understand '{term}'")
-    return FieldRequirement(match[1], match[2] != "!=", match[3])
+    return FieldRequirement(match[1], match[2] != "!=", _unescape_value(match[3]))
+
+
+def _unescape_value(value: str) -> str:
+    """Return a value without the backslashes before commas, equals signs and backslashes."""
+    if "\\" not in value:
+        return value
+    for escaped in _ESCAPE.findall(value):
+        if escaped not in (",", "=", "\\") or not escaped:
+            raise BadSelector(f"invalid field selector: invalid escape sequence: \\{escaped}")
+    return _ESCAPE.sub(r"\1", value)
 
 
 def fields_match(

@@ -27,8 +27,11 @@ class ResourceStrategy(Protocol):
         """The schema, for patches and field management."""
         ...
 
-    def normalize(self, obj: Object) -> NormalizationResult:
-        """Prune unknown fields in place. Raises Malformed where a type is wrong."""
+    def normalize(self, obj: Object, *, keep_empty: bool = False) -> NormalizationResult:
+        """Prune unknown fields in place. Raises Malformed where a type is wrong.
+
+        With `keep_empty` nulls and empty values stay.
+        """
         ...
 
     def matches_structure(self, obj: Object) -> bool:
@@ -67,9 +70,9 @@ class BuiltinStrategy:
         """The schema of the kind."""
         return schema(self._kind.schema)
 
-    def normalize(self, obj: Object) -> NormalizationResult:
+    def normalize(self, obj: Object, *, keep_empty: bool = False) -> NormalizationResult:
         """Prune unknown fields in place."""
-        return self.schema.normalize(obj)
+        return self.schema.normalize(obj, keep_empty=keep_empty)
 
     def matches_structure(self, obj: Object) -> bool:
         """Return True: `normalize` has checked all types."""

@@ -189,6 +189,8 @@ def _taint_new_node(request: AdmissionRequest) -> None:
 
 
 def _add_default_tolerations(request: AdmissionRequest) -> None:
+    if request.request_info.subresource:
+        return
     tolerations = request.object["spec"].setdefault("tolerations", [])
     for key in (NOT_READY, UNREACHABLE):
         if not any(_tolerates(toleration, key) for toleration in tolerations):
@@ -468,9 +470,9 @@ ADMISSION_STEPS: tuple[AdmissionStep, ...] = (
                   (POD,), _take_member_priority),
     AdmissionStep("Priority", "charge", _CREATE, (POD,),
                   (), _lower_group_priority),
-    AdmissionStep("Priority", "mutate", _CREATE, _PRIORITY_CLASSES,
+    AdmissionStep("Priority", "mutate", _CREATE + _UPDATE, _PRIORITY_CLASSES,
                   (PRIORITY_CLASS,), _check_single_default_class),
-    AdmissionStep("DefaultTolerationSeconds", "mutate", _CREATE, (POD,),
+    AdmissionStep("DefaultTolerationSeconds", "mutate", _CREATE + _UPDATE, (POD,),
                   (), _add_default_tolerations),
     AdmissionStep("PodGroupProtection", "mutate", _CREATE, _POD_GROUPS,
                   (), _protect_by(POD_GROUP_PROTECTION_FINALIZER)),

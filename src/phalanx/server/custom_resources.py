@@ -35,6 +35,7 @@ from phalanx.api.normalization import NormalizationResult
 from phalanx.api.schema import Schema, schema
 from phalanx.api.validation.checks import CREATED
 from phalanx.api.validation.custom_resource_definition import (
+    causes_of_versions,
     check_definition,
     check_definition_status,
 )
@@ -90,9 +91,9 @@ class CustomResourceDefinitionStrategy:
         """The schema of a definition."""
         return schema(CUSTOM_RESOURCE_DEFINITION.schema)
 
-    def normalize(self, obj: Object) -> NormalizationResult:
+    def normalize(self, obj: Object, *, keep_empty: bool = False) -> NormalizationResult:
         """Drop unknown fields in place."""
-        return self.schema.normalize(obj)
+        return self.schema.normalize(obj, keep_empty=keep_empty)
 
     def matches_structure(self, obj: Object) -> bool:
         """A conforming definition always does."""
@@ -125,7 +126,7 @@ class CustomResourceDefinitionStrategy:
         if not causes:
             # A definition that cannot be served must fail before it is written.
             served_kinds(new, created_revision=0, revision=0)
-        return list(dict.fromkeys(causes))
+        return list(dict.fromkeys(causes_of_versions(new, causes)))
 
     def _check_not_built_in(self, new: Object) -> Sequence[Cause]:
         group, plural = _group_and_plural(new)

@@ -22,6 +22,7 @@ from phalanx.server.admission import AdmissionRequest, run_phase
 from phalanx.server.context import ServerContext
 from phalanx.server.custom_resources import delete_custom_objects, finish_definition_deletion
 from phalanx.server.objects import (
+    conflict_error,
     decode_record,
     not_found_error,
     serialize_list,
@@ -42,6 +43,7 @@ _ORPHAN_WARNING = (
     "child pods are preserved by default when {} are deleted; set propagationPolicy=Background to "
     "remove them or set propagationPolicy=Orphan to suppress this warning"
 )
+_UNREADABLE_ONLY = "ignoreStoreReadErrorWithClusterBreakingPotential"
 _POLICIES = ("Foreground", "Background", "Orphan", "nil")
 
 
@@ -54,6 +56,8 @@ class DeleteOptions:
     uid: str = ""
     version: str = ""
     dry_run: bool = False
+    #: Delete only an object that the store cannot decode: no object here is one.
+    unreadable_only: bool = False
 
 
 async def delete(context: ServerContext, request_info: RequestInfo) -> Reply:
@@ -70,8 +74,11 @@ async def delete_collection(context: ServerContext, request_info: RequestInfo) -
     """Handle DELETE of a collection: delete the selected objects and return them."""
     accepted, options = negotiate(request_info.request), read_delete_options(request_info)
     selection = request_info.selection_predicate()
+    limit = max(request_info.int_option("limit") or 0, 0)
     values: list[bytes] = []
     for record in context.store.range(selection.prefix):
+        if limit and len(values) == limit:
+            break
         obj = decode_record(record)
         if selection.matches(obj):
             meta = obj["metadata"]
@@ -84,7 +91,8 @@ async def delete_collection(context: ServerContext, request_info: RequestInfo) -
                 continue
             values.append(body)
     meta = {"resourceVersion": str(context.store.revision)}
-    return encode_reply(Reply(200, serialize_list(request_info.kind, meta, values)), accepted)
+    body = serialize_list(request_info.kind, meta, values)
+    return encode_reply(Reply(200, body, headers=request_info.warning_headers()), accepted)
 
 
 async def delete_one(
@@ -108,7 +116,9 @@ async def delete_one(
         prepare(new)
     mark_deleted(context, request_info, new, options)
     if options.dry_run:
-        return serialize_object(request_info.kind, new), is_deletable(kind, new)
+        is_gone = is_deletable(kind, new)
+        shown = old if is_gone and kind is not POD else new
+        return serialize_object(request_info.kind, shown), is_gone
     if is_deletable(kind, new):
         # The reply shows a deletion timestamp for pods only, as in Kubernetes.
         last = await remove_object(
@@ -137,11 +147,12 @@ def mark_deleted(
 ) -> None:
     """Set `deletionTimestamp` in an object; a second deletion can only shorten the grace period."""
     meta = obj["metadata"]
+    if not request_info.kind.ignores_propagation:
+        _set_propagation_finalizer(meta, options.policy)
     if request_info.kind is NAMESPACE:
         meta.setdefault("deletionTimestamp", context.now_timestamp())
         obj.setdefault("status", {})["phase"] = "Terminating"
         return
-    _set_propagation_finalizer(meta, options.policy)
     grace = _grace_period(request_info, obj, options)
     if "deletionTimestamp" in meta and grace >= meta.get("deletionGracePeriodSeconds", 0):
         return
@@ -183,27 +194,35 @@ def read_delete_options(request_info: RequestInfo, given: Object | None = None) 
     request_info.check_dry_run()
     body = _read_body(request_info) if given is None else _check_options(given)
     policy = body.get("propagationPolicy") or request_info.query.get("propagationPolicy")
+    grace = body.get("gracePeriodSeconds")
+    if grace is None:
+        grace = request_info.int_option("gracePeriodSeconds")
+    orphan = body.get("orphanDependents")
+    if orphan is None:
+        orphan = request_info.bool_option("orphanDependents")
     causes = []
-    if policy and body.get("orphanDependents") is not None:
+    if policy and orphan is not None:
         detail = "orphanDependents and deletionPropagation cannot be both set"
         causes.append(invalid("propagationPolicy", policy, detail))
     elif policy and policy not in _POLICIES[:3]:
         causes.append(unsupported("propagationPolicy", policy, _POLICIES))
     if causes:
         raise invalid_options("DeleteOptions", causes)
-    if body.get("orphanDependents") is not None:
-        policy = "Orphan" if body["orphanDependents"] else "Background"
+    if orphan is not None:
+        policy = "Orphan" if orphan else "Background"
     if not policy and request_info.kind.orphans_by_default:
         policy = "Orphan"
         request_info.warnings.append(_ORPHAN_WARNING.format(request_info.kind.plural))
     conditions = body.get("preconditions") or {}
-    grace = body.get("gracePeriodSeconds")
     return DeleteOptions(
-        grace=grace if grace is not None else request_info.int_option("gracePeriodSeconds"),
+        grace=grace,
         policy=policy or "Background",
         uid=conditions.get("uid") or "",
         version=conditions.get("resourceVersion") or "",
         dry_run=request_info.dry_run or bool(body.get("dryRun")),
+        unreadable_only=bool(
+            body.get(_UNREADABLE_ONLY) or request_info.bool_option(_UNREADABLE_ONLY)
+        ),
     )
 
 
@@ -217,6 +236,9 @@ def _read_body(request_info: RequestInfo) -> dict[str, Any]:
 
 
 def _check_options(body: Object) -> Object:
+    if body.get("kind") not in (None, "", "DeleteOptions"):
+        version = body.get("apiVersion") or "v1"
+        raise BadRequest(f'no kind "{body["kind"]}" is registered for version "{version}"')
     try:
         schema("meta.v1.DeleteOptions").normalize(body)
     except Malformed as error:
@@ -228,7 +250,10 @@ def _check_options(body: Object) -> Object:
 
 
 def _check_preconditions(request_info: RequestInfo, obj: Object, options: DeleteOptions) -> None:
-    meta, name = obj["metadata"], request_info.kind.name
+    meta, name = obj["metadata"], request_info.kind.qualified_name
+    if options.unreadable_only:
+        detail = "unsafe deletion is not allowed because the object is decodable from storage"
+        raise conflict_error(request_info.kind, request_info.name, detail)
     if options.uid and options.uid != meta["uid"]:
         raise _precondition_conflict(
             name, request_info, "UID", expected=options.uid, found=meta["uid"]
@@ -251,7 +276,8 @@ def _precondition_conflict(
         f"precondition ({expected}) does not match the {field} in record ({found}). The object "
         "might have been " + ("deleted and then recreated" if field == "UID" else "modified"),
         name=request_info.name,
-        kind=kind,
+        group=request_info.kind.group,
+        kind=request_info.kind.name,
     )
 
 

@@ -30,7 +30,7 @@ from phalanx.api.errors import (
 )
 from phalanx.api.kinds import Kind
 from phalanx.api.printing.cells import Column
-from phalanx.api.printing.columns import DEFAULT_COLUMNS, PRINTER_COLUMNS
+from phalanx.api.printing.columns import CREATED_AT_COLUMN, DEFAULT_COLUMNS, PRINTER_COLUMNS
 from phalanx.api.wire import Object, Reply
 from phalanx.store.kv import KeyValue, ValueEncoder
 
@@ -111,6 +111,8 @@ def encode_deleted_state(record: KeyValue, revision: int) -> bytes:
 EventRenderer = Callable[[str, bytes], bytes]
 
 _INCLUDE = ("", "Metadata", "Object", "None")
+#: The version of Tables and PartialObjectMetadata, unless the client asks for another.
+META_VERSION = "meta.k8s.io/v1"
 
 
 @lru_cache(maxsize=1024)
@@ -134,56 +136,72 @@ def check_include_object(include: str) -> str:
 
 
 def render_table(
-    kind: Kind, values: Iterable[bytes], meta: Object, *, include: str, now: float
+    kind: Kind,
+    values: Iterable[bytes],
+    meta: Object,
+    *,
+    include: str,
+    now: float,
+    version: str = META_VERSION,
 ) -> bytes:
     """Stored objects as a Table."""
     columns = _table_columns(kind)
+    rows = [
+        _table_row(kind, columns, orjson.loads(value), include=include, now=now, version=version)
+        for value in values
+    ]
+    # Kubernetes has null where its generic table of names and times is empty.
+    is_generic = columns[1:] == (CREATED_AT_COLUMN,)
     body: Object = {
         "kind": "Table",
-        "apiVersion": "meta.k8s.io/v1",
+        "apiVersion": version,
         "metadata": meta,
-        "columnDefinitions": [_column_definition(column) for column in columns],
-        "rows": [
-            _table_row(kind, columns, orjson.loads(value), include=include, now=now)
-            for value in values
-        ],
+        "columnDefinitions": [_column_definition(kind, column) for column in columns],
+        "rows": rows if rows or not is_generic else None,
     }
     return orjson.dumps(body)
 
 
-def table_renderer(kind: Kind, include: str, now: Callable[[], float]) -> EventRenderer:
+def table_renderer(
+    kind: Kind, include: str, now: Callable[[], float], version: str = META_VERSION
+) -> EventRenderer:
     """Renders watch events as Tables with one row."""
 
     def render(event: str, value: bytes) -> bytes:
-        rows = render_table(kind, [value], {}, include=include, now=now())
+        rows = render_table(kind, [value], {}, include=include, now=now(), version=version)
         return b'{"type":"%s","object":%s}\n' % (event.encode(), rows)
 
     return render
 
 
-def metadata_only(value: bytes) -> Object:
+def metadata_only(value: bytes, version: str = META_VERSION) -> Object:
     """A stored object as PartialObjectMetadata."""
     return {
         "kind": "PartialObjectMetadata",
-        "apiVersion": "meta.k8s.io/v1",
+        "apiVersion": version,
         "metadata": orjson.loads(value)["metadata"],
     }
 
 
-def metadata_list(values: Iterable[bytes], meta: Object) -> bytes:
+def metadata_list(values: Iterable[bytes], meta: Object, version: str = META_VERSION) -> bytes:
     """Stored objects as a PartialObjectMetadataList."""
     body = {
         "kind": "PartialObjectMetadataList",
-        "apiVersion": "meta.k8s.io/v1",
+        "apiVersion": version,
         "metadata": meta,
-        "items": [metadata_only(value) for value in values],
+        "items": [metadata_only(value, version) for value in values],
     }
     return orjson.dumps(body)
 
 
-def metadata_event(event: str, value: bytes) -> bytes:
-    """A watch event with PartialObjectMetadata."""
-    return orjson.dumps({"type": event, "object": metadata_only(value)}) + b"\n"
+@lru_cache(maxsize=2)
+def metadata_renderer(version: str) -> EventRenderer:
+    """Renders watch events with PartialObjectMetadata. One function, so that bytes are shared."""
+
+    def render(event: str, value: bytes) -> bytes:
+        return orjson.dumps({"type": event, "object": metadata_only(value, version)}) + b"\n"
+
+    return render
 
 
 def _table_columns(kind: Kind) -> tuple[Column, ...]:
@@ -194,18 +212,24 @@ def _table_columns(kind: Kind) -> tuple[Column, ...]:
     )
 
 
-def _column_definition(column: Column) -> Object:
+def _column_definition(kind: Kind, column: Column) -> Object:
     return {
         "name": column.name,
         "type": column.type,
         "format": column.format,
-        "description": column.description,
+        "description": column.description if kind.is_custom else column.text,
         "priority": column.priority,
     }
 
 
 def _table_row(
-    kind: Kind, columns: tuple[Column, ...], obj: Object, *, include: str, now: float
+    kind: Kind,
+    columns: tuple[Column, ...],
+    obj: Object,
+    *,
+    include: str,
+    now: float,
+    version: str,
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"cells": [column.cell(obj, now) for column in columns]}
     if include == "Object":
@@ -214,7 +238,7 @@ def _table_row(
     elif include == "Metadata":
         row["object"] = {
             "kind": "PartialObjectMetadata",
-            "apiVersion": "meta.k8s.io/v1",
+            "apiVersion": version,
             "metadata": obj["metadata"],
         }
     return row

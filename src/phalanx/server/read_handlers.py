@@ -19,7 +19,16 @@ import msgspec
 import orjson
 
 from phalanx.api.custom_resources.custom_kinds import CustomKind
-from phalanx.api.errors import BadRequest, Cause, Expired, Timeout, TooLarge, forbidden, unsupported
+from phalanx.api.errors import (
+    BadRequest,
+    Cause,
+    Expired,
+    NotAcceptable,
+    Timeout,
+    TooLarge,
+    forbidden,
+    unsupported,
+)
 from phalanx.api.wire import Object, Reply, StreamReply
 from phalanx.server import watches
 from phalanx.server.context import ServerContext
@@ -28,9 +37,9 @@ from phalanx.server.objects import (
     check_include_object,
     convert_stored,
     decode_record,
-    metadata_event,
     metadata_list,
     metadata_only,
+    metadata_renderer,
     not_found_error,
     plain_renderer,
     render_table,
@@ -82,7 +91,9 @@ class ListPager:
         self, context: ServerContext, request_info: RequestInfo, selection: SelectionPredicate
     ) -> None:
         self._context, self._selection = context, selection
-        self._limit = max(request_info.int_option("limit") or 0, 0)
+        # As from the watch cache of Kubernetes, a list of any revision is never cut.
+        is_cached = request_info.query.get("resourceVersion") == "0"
+        self._limit = 0 if is_cached else max(request_info.int_option("limit") or 0, 0)
         selectors = (
             request_info.query.get(name, "") for name in ("labelSelector", "fieldSelector")
         )
@@ -180,10 +191,18 @@ def _serialize_object(
         include = check_include_object(request_info.query.get("includeObject", ""))
         meta = {"resourceVersion": str(record.revision)}
         return render_table(
-            request_info.kind, [record.value], meta, include=include, now=context.clock.now()
+            request_info.kind,
+            [record.value],
+            meta,
+            include=include,
+            now=context.clock.now(),
+            version=accepted.form_version,
         )
     if accepted.form == "PartialObjectMetadata":
-        return orjson.dumps(metadata_only(record.value))
+        return orjson.dumps(metadata_only(record.value, accepted.form_version))
+    if accepted.form:
+        detail = f"the requested object is not a list ({request_info.kind.name})"
+        raise NotAcceptable(f"you requested {accepted.form}, but {detail}")
     return serialize_stored(request_info.kind, record.value)
 
 
@@ -200,15 +219,23 @@ async def list_objects(context: ServerContext, request_info: RequestInfo) -> Rep
     """Handle a list: the selected objects, whole or by pages, at one revision."""
     accepted, selection = negotiate(request_info.request), request_info.selection_predicate()
     _check_list_options(request_info)
+    request_info.int_option("timeoutSeconds")
     page = await _list_page(context, request_info, selection)
     values = [record.value for record in page.records]
     _check_size(values)
     if accepted.form == "Table":
         include = check_include_object(request_info.query.get("includeObject", ""))
         now = context.clock.now()
-        body = render_table(request_info.kind, values, page.meta(), include=include, now=now)
+        body = render_table(
+            request_info.kind,
+            values,
+            page.meta(),
+            include=include,
+            now=now,
+            version=accepted.form_version,
+        )
     elif accepted.form == "PartialObjectMetadataList":
-        body = metadata_list(values, page.meta())
+        body = metadata_list(values, page.meta(), accepted.form_version)
     else:
         body = serialize_list(
             request_info.kind, page.meta(), (convert_stored(request_info.kind, v) for v in values)
@@ -231,8 +258,10 @@ async def _list_page(
     if token := request_info.query.get("continue", ""):
         return pager.next_page(token)
     await _wait_for_revision(context, revision)
-    is_exact = request_info.query.get("resourceVersionMatch", "") == "Exact" and revision
-    return pager.first_page(revision if is_exact else context.store.revision)
+    match = request_info.query.get("resourceVersionMatch", "")
+    # With a limit, and without a match, Kubernetes lists exactly the requested revision.
+    is_exact = match == "Exact" or (not match and request_info.int_option("limit"))
+    return pager.first_page(revision if is_exact and revision else context.store.revision)
 
 
 def _parse_revision(request_info: RequestInfo) -> int:
@@ -317,9 +346,9 @@ def _event_renderer(
 ) -> EventRenderer:
     if accepted.form == "Table":
         include = check_include_object(request_info.query.get("includeObject", ""))
-        return table_renderer(request_info.kind, include, context.clock.now)
+        return table_renderer(request_info.kind, include, context.clock.now, accepted.form_version)
     if accepted.form.startswith("PartialObjectMetadata"):
-        return metadata_event
+        return metadata_renderer(accepted.form_version)
     return plain_renderer(request_info.kind)
 
 
@@ -359,7 +388,10 @@ def _check_watch_options(request_info: RequestInfo) -> None:
     if initial is None and match:
         detail = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
         causes.append(forbidden("resourceVersionMatch", detail))
-    elif match not in (None, "", "NotOlderThan"):
+    if match not in (None, "", "NotOlderThan"):
         causes.append(unsupported("resourceVersionMatch", match, ("NotOlderThan",)))
+    if request_info.query.get("continue"):
+        detail = "resourceVersionMatch is forbidden when continue is provided"
+        causes.append(forbidden("resourceVersionMatch", detail))
     if causes:
         raise invalid_options("ListOptions", causes)

@@ -92,11 +92,12 @@ def normalize_object(
     duplicates: Sequence[str] = (),
     *,
     strict: bool = False,
+    keep_empty: bool = False,
 ) -> None:
     """Prune and check an object in place; warn of or refuse unknown and duplicate fields."""
     kind, mode = request_info.kind, "Strict" if strict else request_info.field_validation()
     try:
-        report = context.registry.strategy(kind).normalize(obj)
+        report = context.registry.strategy(kind).normalize(obj, keep_empty=keep_empty)
     except Malformed as error:
         raise BadRequest(_cannot_handle_message(kind, str(error))) from error
     found = [f'unknown field "{path}"' for path in report.unknown_fields]
@@ -227,6 +228,8 @@ def _cannot_handle_message(kind: Kind, detail: str) -> str:
 #: (stored object, new object): undoes in the new object what it may not change.
 SubresourceUpdate = Callable[[Object, Object], None]
 
+#: Subresources whose writes may change metadata too, unless the kind says otherwise.
+_METADATA_SUBRESOURCES = ("status", "finalize")
 #: Metadata that the server sets, whatever a client sends.
 SERVER_MANAGED_METADATA = (
     "uid",
@@ -237,8 +240,18 @@ SERVER_MANAGED_METADATA = (
     "selfLink",
     "resourceVersion",
 )
-#: Metadata that no client can change after creation.
-_IMMUTABLE_METADATA = ("name", "namespace", *SERVER_MANAGED_METADATA)
+#: Metadata whose change a write ignores. A change of the uid, or a deletionTimestamp of an object
+#: that is not being deleted, is invalid.
+_RESTORED_METADATA = (
+    "name",
+    "namespace",
+    "creationTimestamp",
+    "generation",
+    "selfLink",
+    "resourceVersion",
+)
+#: Metadata that a write cannot remove, and deletionTimestamp cannot change either.
+_KEPT_METADATA = ("uid", "deletionGracePeriodSeconds")
 
 
 def restore_immutable_fields(kind: Kind, subresource: str, old: Object, new: Object) -> None:
@@ -246,14 +259,19 @@ def restore_immutable_fields(kind: Kind, subresource: str, old: Object, new: Obj
     if subresource:
         metadata = new["metadata"]
         SUBRESOURCE_UPDATES[subresource](old, new)
-        if subresource != "status" or not kind.status_updates_metadata:
+        if subresource not in _METADATA_SUBRESOURCES or not kind.status_updates_metadata:
             return
         new["metadata"] = metadata
-    for key in _IMMUTABLE_METADATA:
+    for key in _RESTORED_METADATA:
         _copy_field(key, old["metadata"], new["metadata"])
+    for key in _KEPT_METADATA:
+        if key in old["metadata"]:
+            new["metadata"].setdefault(key, old["metadata"][key])
+    if "deletionTimestamp" in old["metadata"]:
+        new["metadata"]["deletionTimestamp"] = old["metadata"]["deletionTimestamp"]
     if "status" in kind.subresources and not subresource:
         _copy_field("status", old, new)
-    if kind is NAMESPACE:
+    if kind is NAMESPACE and subresource != "finalize":
         _copy_field("spec", old, new)
 
 

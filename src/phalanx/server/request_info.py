@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from phalanx.api.conversion.hub import hub_kind
-from phalanx.api.errors import BadRequest, Cause, Invalid, join_causes, unsupported
+from phalanx.api.errors import (
+    BadRequest,
+    Cause,
+    Invalid,
+    invalid,
+    join_causes,
+    too_long,
+    unsupported,
+)
 from phalanx.api.kinds import METADATA_SELECTORS, Kind
 from phalanx.api.selectors import (
     BadSelector,
@@ -70,17 +78,23 @@ class SelectionPredicate:
 
 
 def parse_selection(kind: Kind, namespace: str, labels: str, fields: str) -> SelectionPredicate:
-    """Parse the selectors of a request. Raises BadRequest."""
+    """Parse the selectors of a request. Raises BadRequest.
+
+    The fields are those of the served kind; the selection has those of the stored one.
+    """
     try:
-        selection = SelectionPredicate(
-            kind, namespace, parse_label_selector(labels), parse_field_selector(fields)
-        )
+        terms = parse_field_selector(fields)
+        label_terms = parse_label_selector(labels)
     except BadSelector as error:
         raise BadRequest(str(error)) from error
-    for term in selection.fields:
+    for term in terms:
         if term.field not in kind.selectable_fields:
             raise BadRequest(_unknown_field_message(kind, term.field))
-    return selection
+    stored = hub_kind(kind)
+    if stored is not kind:
+        paths = kind.selectable_field_paths
+        terms = tuple(replace(term, field=paths.get(term.field, term.field)) for term in terms)
+    return SelectionPredicate(stored, namespace, label_terms, terms)
 
 
 def _unknown_field_message(kind: Kind, field: str) -> str:
@@ -92,6 +106,7 @@ def _unknown_field_message(kind: Kind, field: str) -> str:
 
 #: Together they stay within the header sizes that clients accept.
 _MAX_WARNING_LENGTH, _MAX_WARNING_HEADERS = 256, 16
+_MAX_FIELD_MANAGER_LENGTH = 128
 _VALIDATION_MODES = ("", "Ignore", "Strict", "Warn")
 _DURATION = re.compile(r"[+-]?(0|((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|[smh]))+)", re.ASCII)
 
@@ -132,7 +147,7 @@ class RequestInfo(msgspec.Struct, frozen=True):
         labels, fields = self.query.get("labelSelector", ""), self.query.get("fieldSelector", "")
         if self.name:
             fields = f"metadata.name={self.name}"
-        return parse_selection(self.stored_kind, self.namespace, labels, fields)
+        return parse_selection(self.kind, self.namespace, labels, fields)
 
     def int_option(self, name: str) -> int | None:
         """An integer option, or None if it is missing."""
@@ -142,6 +157,11 @@ class RequestInfo(msgspec.Struct, frozen=True):
         if not re.fullmatch(r"[+-]?\d{1,18}", text):
             raise BadRequest(f'strconv.ParseInt: parsing "{text}": invalid syntax')
         return int(text)
+
+    def bool_option(self, name: str) -> bool | None:
+        """A boolean option, or None if it is missing; any value except 0 and false is true."""
+        text = self.query.get(name)
+        return None if text is None else text.lower() not in ("0", "false", "f")
 
     def check_timeout(self) -> None:
         """Refuse an invalid `timeout`; a valid one is ignored, the client enforces it."""
@@ -158,7 +178,13 @@ class RequestInfo(msgspec.Struct, frozen=True):
         return mode or "Warn"
 
     def check_dry_run(self) -> None:
-        """Refuse a dryRun mode other than All."""
+        """Refuse a dryRun mode other than All, and an invalid fieldManager."""
+        manager = self.query.get("fieldManager", "")
+        if len(manager) > _MAX_FIELD_MANAGER_LENGTH:
+            raise self._bad_option(too_long("fieldManager", _MAX_FIELD_MANAGER_LENGTH))
+        if not manager.isprintable():
+            detail = "should only contain printable characters"
+            raise self._bad_option(invalid("fieldManager", manager, detail))
         mode = self.query.get("dryRun")
         if mode not in (None, "All"):
             raise self._bad_option(unsupported("dryRun", mode, ("All",)))

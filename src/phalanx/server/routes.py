@@ -119,7 +119,9 @@ def resolve_route(context: ServerContext, request: Request) -> tuple[Route, Requ
         return None
     request_info = _build_request_info(context, request, group, version, rest)
     route = _find_route(request_info)
-    if request_info.is_watch and route.endpoint is read_handlers.list_or_watch:
+    if request_info.is_watch and (
+        route.endpoint is read_handlers.list_or_watch or _is_old_watch_path(request.path)
+    ):
         return Route("watch", read_handlers.watch_objects), request_info
     request_info.check_timeout()
     return route, request_info
@@ -140,8 +142,11 @@ def _split_path(path: str) -> tuple[str, str, list[str]] | None:
 def _build_request_info(
     context: ServerContext, request: Request, group: str, version: str, rest: list[str]
 ) -> RequestInfo:
-    """Parse `[namespaces/NS/]PLURAL[/NAME[/SUBRESOURCE]]`."""
+    """Parse `[namespaces/NS/]PLURAL[/NAME[/SUBRESOURCE]]`, behind `watch/` in old paths."""
     namespace = ""
+    query = parse_query(request.query)
+    if rest[0] == "watch" and len(rest) > 1 and request.method == "GET":
+        rest, query = rest[1:], {**query, "watch": "true"}
     if rest[0] == "namespaces" and len(rest) > 2 and not _is_namespace_subresource(context, rest):
         namespace, rest = rest[1], rest[2:]
     plural, name, subresource, *more = *rest, *[""] * (3 - len(rest))
@@ -152,8 +157,13 @@ def _build_request_info(
         raise NoSuchResource
     if name in (".", "..") or "/" in name or "%" in name:
         raise BadRequest(f'Name parameter invalid: "{name}": may not contain "/" or "%"')
-    query = parse_query(request.query)
     return RequestInfo(request, kind, namespace, name, subresource, query)
+
+
+def _is_old_watch_path(path: str) -> bool:
+    """Whether a path is `/api/VERSION/watch/…` or `/apis/GROUP/VERSION/watch/…`."""
+    parts = path.strip("/").split("/")
+    return parts[2 if parts[0] == "api" else 3 :][:1] == ["watch"]
 
 
 def _is_namespace_subresource(context: ServerContext, rest: list[str]) -> bool:

@@ -317,6 +317,7 @@ _YAML_ESCAPES = tuple(
 )
 _JSON_MEDIA_TYPES = ("*/*", "application/*", JSON)
 _TRANSFORMS = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
+_TRANSFORM_GROUP, _TRANSFORM_VERSIONS = "meta.k8s.io", ("v1", "v1beta1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +326,7 @@ class MediaTypeOptions:
 
     media: str = JSON
     form: str = ""
+    form_version: str = "meta.k8s.io/v1"
 
 
 def negotiate(request: Request) -> MediaTypeOptions:
@@ -339,10 +341,12 @@ def _parse_accept(header: str) -> MediaTypeOptions:
     for part in header.split(","):
         media, *parameters = (piece.strip() for piece in part.split(";"))
         options = dict(p.split("=", 1) for p in parameters if "=" in p)
-        form = options.get("as", "")
-        known = not form or (form in _TRANSFORMS and options.get("v") == "v1")
-        if media in (*_JSON_MEDIA_TYPES, _YAML_REPLY) and known:
-            return MediaTypeOptions(_YAML_REPLY if media == _YAML_REPLY else JSON, form)
+        form, version = options.get("as", ""), options.get("v", "")
+        known = form in _TRANSFORMS and version in _TRANSFORM_VERSIONS
+        known = known and options.get("g", _TRANSFORM_GROUP) == _TRANSFORM_GROUP
+        if media in (*_JSON_MEDIA_TYPES, _YAML_REPLY) and (known or not form):
+            reply = _YAML_REPLY if media == _YAML_REPLY else JSON
+            return MediaTypeOptions(reply, form, f"{_TRANSFORM_GROUP}/{version or 'v1'}")
     raise NotAcceptable(
         f"406: Not Acceptable\n\nAvailable representations: {JSON}, {_YAML_REPLY}, "
         f"{JSON};stream=watch"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from phalanx.api.conversion.hub import config_to_hub, field_path_in_version
+from phalanx.api.conversion.hub import CONVERSIONS, config_to_hub, field_path_in_version
 from phalanx.api.errors import BadRequest, Conflict, required
 from phalanx.api.field_management.managed_fields import (
     ApplyConflicts,
@@ -20,7 +20,7 @@ from phalanx.api.field_management.managed_fields import (
 )
 from phalanx.api.wire import APPLY_PATCH, Object, Reply
 from phalanx.server.context import ServerContext
-from phalanx.server.objects import conflict_error, decode_record
+from phalanx.server.objects import conflict_error, decode_record, not_found_error
 from phalanx.server.request_bodies import (
     check_kind,
     check_value_count,
@@ -41,6 +41,7 @@ async def apply_configuration(context: ServerContext, request_info: RequestInfo)
     """Handle an apply patch: change an object, or create it."""
     accepted = negotiate(request_info.request)
     request_info.check_dry_run()
+    request_info.field_validation()
     manager = request_info.query.get("fieldManager", "")
     if not manager:
         cause = required("fieldManager", "is required for apply patch")
@@ -57,6 +58,7 @@ async def apply_configuration(context: ServerContext, request_info: RequestInfo)
         if context.store.pending(request_info.key) == record:
             break
     if live is None:
+        _check_creatable(request_info, applied["metadata"])
         reply = await insert(context, request_info, applied, has_managed_fields=True)
     else:
         reply = await modify(
@@ -79,7 +81,10 @@ def _read_configuration(context: ServerContext, request_info: RequestInfo) -> Ob
     body = {key: value for key, value in config.items() if key not in ("apiVersion", "kind")}
     rename_fields(request_info, APPLY_PATCH, body)
     check_value_count(request_info.kind, body)
-    normalize_object(context, request_info, body, strict=True)
+    # Fields of an older version are converted by their values, so empty ones are dropped.
+    conversion = CONVERSIONS.get(request_info.kind)
+    keep_empty = conversion is None or conversion.is_identity
+    normalize_object(context, request_info, body, strict=True, keep_empty=keep_empty)
     if not context.registry.strategy(request_info.kind).matches_structure(body):
         raise BadRequest("a configuration must have objects and lists where its schema has them")
     meta = body.setdefault("metadata", {})
@@ -90,11 +95,10 @@ def _read_configuration(context: ServerContext, request_info: RequestInfo) -> Ob
 def _select_subresource(request_info: RequestInfo, body: Object) -> Object:
     """The part of a configuration that the (sub)resource of the request covers."""
     if request_info.subresource:
-        return {
-            key: value
-            for key, value in body.items()
-            if key in ("metadata", request_info.subresource)
-        }
+        part = {key: body[key] for key in ("metadata", request_info.subresource) if key in body}
+        if not request_info.kind.status_updates_metadata:
+            part["metadata"] = {"name": body["metadata"]["name"]}
+        return part
     if "status" in request_info.kind.subresources:
         body.pop("status", None)
     return body
@@ -112,8 +116,29 @@ def _check_identity(request_info: RequestInfo, meta: Object) -> None:
             f"the name of the object ({name}) does not match the name on the URL "
             f"({request_info.name})"
         )
-    if meta.get("managedFields"):
+    if request_info.kind.namespaced and meta.get("namespace") not in (
+        None,
+        "",
+        request_info.namespace,
+    ):
+        raise BadRequest(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    if meta.get("managedFields") is not None:
         raise BadRequest("metadata.managedFields must be nil")
+
+
+def _check_creatable(request_info: RequestInfo, meta: Object) -> None:
+    """Refuse to create the object of a subresource, or one with the uid of another object."""
+    if request_info.subresource:
+        raise not_found_error(request_info.kind, request_info.name)
+    if uid := meta.get("uid"):
+        detail = (
+            f"uid mismatch: the provided object specified uid {uid}, and no existing object was "
+            "found"
+        )
+        raise conflict_error(request_info.kind, request_info.name, detail)
+    meta.pop("resourceVersion", None)
 
 
 def _merge_configuration(
@@ -139,4 +164,6 @@ def _merge_configuration(
             raise Conflict(conflicts.message, causes=conflicts.causes)
         case Unmergeable():
             raise BadRequest(result.message)
+    # Null and zero values have an owner, but are not stored.
+    context.registry.strategy(request_info.stored_kind).normalize(result.object)
     return result.object

@@ -25,7 +25,13 @@ from phalanx.api.errors import (
 from phalanx.api.feature_gates import drop_disabled
 from phalanx.api.field_management.managed_fields import FieldManager, update_managed_fields
 from phalanx.api.kinds import NAMESPACE, POD, RESOURCE_CLAIM, Kind
-from phalanx.api.patch import PatchFailed, TooManyOperations, affected_fields, apply_patch
+from phalanx.api.patch import (
+    MalformedPatch,
+    PatchFailed,
+    TooManyOperations,
+    affected_fields,
+    apply_patch,
+)
 from phalanx.api.validation.pod_template import drop_stale_workload_annotations
 from phalanx.api.validation.registry import check_gated_rules
 from phalanx.api.wire import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object, Reply
@@ -215,6 +221,8 @@ def _patch_object(
         new = apply_patch(patch_type, schema, whole, changes.value)
     except TooManyOperations as error:
         raise TooLarge(str(error)) from error
+    except MalformedPatch as error:
+        raise BadRequest(str(error)) from error
     except PatchFailed as error:
         raise Invalid("the server rejected our request due to an error in our request") from error
     annotate(new, changes.annotations)
@@ -222,11 +230,23 @@ def _patch_object(
     check_kind(request_info.kind, new)
     new.pop("apiVersion", None)
     new.pop("kind", None)
-    _normalize_patched_fields(
-        context, request_info, new, affected_fields(patch_type, new, changes.value)
-    )
+    _keep_managed_fields_reset(new)
+    try:
+        _normalize_patched_fields(
+            context, request_info, new, affected_fields(patch_type, new, changes.value)
+        )
+    except BadRequest as error:
+        cause = Cause("patch", "FieldValueInvalid", f"Invalid value: {error.message}")
+        raise Invalid(f' "" is invalid: {cause}', causes=[cause]) from error
     _check_name_and_namespace(request_info, new)
     return convert_to_stored(request_info, new, partial(replacement_to_hub, old))
+
+
+def _keep_managed_fields_reset(new: Object) -> None:
+    """Replace empty managedFields by the list that resets them: normalization drops empty lists."""
+    meta = new.get("metadata")
+    if isinstance(meta, dict) and meta.get("managedFields") == []:
+        meta["managedFields"] = [{}]
 
 
 def _normalize_patched_fields(
@@ -260,7 +280,10 @@ async def modify(
     old = decode_record(record)
     new = mutate(decode_record(record))
     _check_preconditions(request_info, old, new, is_patch=is_patch)
+    managed_fields = new["metadata"].get("managedFields")
     restore_immutable_fields(kind, request_info.subresource, old, new)
+    if has_managed_fields:
+        new["metadata"] = {**new["metadata"], "managedFields": managed_fields}
     request = AdmissionRequest(context, request_info, new, old)
     run_phase("resolve", "UPDATE", request)
     strategy = context.registry.strategy(kind)
@@ -269,6 +292,7 @@ async def modify(
     _drop_disabled_fields(context, request_info, new, old)
     if not has_managed_fields:
         record_field_ownership(context, request_info, old, new)
+    run_phase("mutate", "UPDATE", request)
     _bump_generation(request_info, old, new)
     _validate(request, "UPDATE")
     if new == old:
@@ -443,7 +467,7 @@ def _check_preconditions(
     """Check optimistic concurrency: uid and resourceVersion must be those of the stored object."""
     kind, meta = request_info.kind, new["metadata"]
     version = meta.get("resourceVersion", "")
-    if not version and not kind.update_without_version and not is_patch:
+    if version in ("", "0") and not kind.update_without_version and not is_patch:
         detail = "Invalid value: 0: must be specified for an update"
         cause = Cause("metadata.resourceVersion", "FieldValueInvalid", detail)
         raise Invalid(
@@ -453,9 +477,11 @@ def _check_preconditions(
             kind=kind.plural,
             causes=[cause],
         )
+    if version == "0":
+        version = ""  # the same as none
     if version and not version.isdecimal():
         raise BadRequest(f'strconv.ParseUint: parsing "{version}": invalid syntax')
-    if meta.get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
+    if not is_patch and meta.get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
         detail = (
             f"Precondition failed: UID in precondition: {meta['uid']}, "
             f"UID in object meta: {old['metadata']['uid']}"

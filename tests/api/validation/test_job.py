@@ -139,7 +139,10 @@ def test_a_job_may_select_by_hand_what_its_pods_have() -> None:
     assert find_causes(JOB, job(**by_hand, selector={"matchLabels": {"a": "c"}})) == [
         "spec.template.metadata.labels: Invalid"
     ]
-    assert find_causes(JOB, job(**by_hand)) == ["spec.selector: Required"]
+    assert find_causes(JOB, job(**by_hand)) == [
+        "spec.selector: Required",
+        "spec.template.metadata.labels: Invalid",
+    ]
 
 
 def test_malformed_selector_is_reported_once() -> None:
@@ -288,7 +291,7 @@ def test_what_pods_are_never_changes(pod: Object) -> None:
     old = job(suspend=True)
     template = copy.deepcopy(old["spec"]["template"])
     template["spec"] |= pod
-    assert update_causes(old, template=template) == ["spec.template: Invalid"]
+    assert update_causes(old, template=template) == ["spec.template.spec: Invalid"]
 
 
 def test_a_refused_change_shows_what_was_wanted() -> None:

@@ -70,7 +70,7 @@ def test_a_quota_is_for_some_pods(scopes: list[str], causes: CauseSummaries) -> 
 )
 def test_a_quota_may_select_scopes(requirement: Object, causes: CauseSummaries) -> None:
     spec = {"scopeSelector": {"matchExpressions": [requirement]}}
-    place = "spec.scopeSelector.matchExpressions[0]"
+    place = "spec.scopeSelector.matchExpressions"
     assert creation_causes(RESOURCE_QUOTA, {"spec": spec}) == prefix_summaries(place, causes)
 
 

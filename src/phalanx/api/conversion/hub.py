@@ -266,6 +266,8 @@ CONVERSIONS: Mapping[Kind, KindConversion] = {
         EVENT,
         _field_renamer(_EVENT_FIELDS),
         _field_renamer({core: new for new, core in _EVENT_FIELDS.items()}),
+        # Kubernetes reports all other fields by their names in core/v1.
+        mapping={"reportingComponent": MappedField("reportingController")},
     ),
     **{kind: KindConversion(stored) for kind, stored in _IDENTITY_CONVERSIONS.items()},
     **{kind: _mapped_conversion(version) for kind, version in VERSION_MAPPINGS.items()},

@@ -110,6 +110,7 @@ def _served_kind(
         selectable_fields=_selectable_fields(version),
         generation=True,
         update_without_version=False,
+        status_updates_metadata=False,
         list_kind=names["listKind"],
         columns=_columns(version),
         scale=_scale_paths(parts.get("scale")),

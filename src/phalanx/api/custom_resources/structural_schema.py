@@ -291,7 +291,7 @@ class CustomResourceStrategy:
         """The schema, for patches and field management."""
         return self._schema
 
-    def normalize(self, obj: Object) -> NormalizationResult:
+    def normalize(self, obj: Object, *, keep_empty: bool = False) -> NormalizationResult:
         """Prune unknown fields in place. Raises Malformed for metadata only."""
         return NormalizationResult(tuple(path.removeprefix(".") for path in self._prune(obj)))
 

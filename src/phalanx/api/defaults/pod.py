@@ -82,6 +82,8 @@ def default_pod_spec(spec: Object) -> None:
 def prepare_pod_for_create(pod: Object, now: str) -> None:
     """Set the initial status of a new Pod and resolve selectors that depend on its labels."""
     pod["status"] = {"phase": "Pending", "qosClass": qos_class(pod["spec"])}
+    if pod["spec"].get("terminationGracePeriodSeconds", 0) < 0:
+        pod["spec"]["terminationGracePeriodSeconds"] = 1
     if pod["spec"].get("schedulingGates"):
         pod["status"]["conditions"] = [
             {
@@ -154,6 +156,8 @@ def _default_container(container: Object) -> None:
         if name in container:
             _default_http(container[name])
             _set_defaults(container[name], _PROBE_DEFAULTS)
+    # Kubernetes drops it while its gate ContainerStopSignals is off, as it is by default.
+    container.get("lifecycle", {}).pop("stopSignal", None)
     for name in _HOOKS:
         _default_http(container.get("lifecycle", {}).get(name, {}))
     for variable in container.get("env", ()):
@@ -175,6 +179,8 @@ def _default_http(handler: Object) -> None:
 def _default_field(source: Object) -> None:
     if "fieldRef" in source:
         source["fieldRef"].setdefault("apiVersion", "v1")
+    if "resourceFieldRef" in source:
+        source["resourceFieldRef"].setdefault("divisor", "0")
 
 
 def _default_volume(volume: Object) -> None:

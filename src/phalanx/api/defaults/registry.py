@@ -182,6 +182,18 @@ def _default_container_limits(obj: Object) -> None:
             limit |= {"defaultRequest": requests} if requests else {}
 
 
+def _drop_empty_limits(obj: Object) -> None:
+    """Drop an empty list of limits: Kubernetes stores none."""
+    if not obj["spec"].get("limits"):
+        obj["spec"].pop("limits", None)
+
+
+def _drop_coordinated_election(obj: Object) -> None:
+    """Drop the fields of coordinated leader election, as Kubernetes does by default."""
+    for field in ("strategy", "preferredHolder"):
+        obj.get("spec", {}).pop(field, None)
+
+
 def _default_api_groups(obj: Object) -> None:
     """Set the API group of role references and subjects."""
     obj["roleRef"]["apiGroup"] = obj["roleRef"].get("apiGroup") or RBAC_GROUP
@@ -244,7 +256,8 @@ _DEFAULTS: Mapping[str, tuple[DefaultFunction, ...]] = {
     kinds.SERVICE.qualified_name: (default_service,),
     kinds.PERSISTENT_VOLUME.qualified_name: (storage.default_volume,),
     kinds.PERSISTENT_VOLUME_CLAIM.qualified_name: (storage.default_volume_mode,),
-    kinds.LIMIT_RANGE.qualified_name: (_default_container_limits,),
+    kinds.LIMIT_RANGE.qualified_name: (_default_container_limits, _drop_empty_limits),
+    kinds.LEASE.qualified_name: (_drop_coordinated_election,),
     kinds.JOB.qualified_name: (default_job,),
     kinds.CRON_JOB.qualified_name: (default_cron_job,),
     kinds.ROLE_BINDING.qualified_name: (_default_api_groups,),

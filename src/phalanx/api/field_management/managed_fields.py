@@ -239,8 +239,8 @@ def server_side_apply(
     conflicts = _find_conflicts(others, changed)
     if conflicts.fields and not force:
         return conflicts
-    is_same = not changed and not removed and applied == last
-    time = mine.get("time") if is_same else now
+    # A configuration that changes only who owns what leaves the time: a new owner has none.
+    time = now if changed or removed else mine.get("time")
     kept = _remove_lost_fields(others, changed | removed)
     return _apply_result(
         after, _sort_entries([*kept, *_make_entry(owner, manager.api_version, time, applied)])

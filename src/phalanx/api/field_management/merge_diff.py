@@ -113,6 +113,8 @@ def _value_tree(
     owns_fields = include_structs or value_type.owns_itself
     for name in sorted(value):
         part, inner = value[name], value_type.field_type(name)
+        if part == [] and isinstance(inner, AssociativeList) and not include_structs:
+            continue  # a list without items states nothing
         if inner is None or not part:
             tree[f"f:{name}"] = {}
         else:

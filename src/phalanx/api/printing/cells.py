@@ -16,6 +16,17 @@ from phalanx.api.wire import Object
 Cell = Callable[[Object, float], Any]
 NONE, UNKNOWN, UNSET = "<none>", "<unknown>", "<unset>"
 _DAY, _YEAR = 86_400, 365 * 86_400
+#: Descriptions of columns that many kinds have.
+_DESCRIPTIONS = {
+    "Name": "The name of the object, unique within its namespace",
+    "Age": "The time since the object was created",
+    "Created At": "The time when the object was created",
+    "Labels": "The labels of the object",
+    "Selector": "The labels of the pods that the object selects",
+    "Status": "The state of the object",
+    "Containers": "The names of the containers",
+    "Images": "The images of the containers",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +38,11 @@ class Column:
     type: str = "string"
     priority: int = 0
     description: str = ""
+
+    @property
+    def text(self) -> str:
+        """The description of a built-in column; each has one."""
+        return self.description or _DESCRIPTIONS.get(self.name, f"{self.name} of the object")
 
     @property
     def format(self) -> str:

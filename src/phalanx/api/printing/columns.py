@@ -102,8 +102,32 @@ def _event_object(event: Object, now: float) -> str:
 
 def _event_source(event: Object, now: float) -> str:
     source = event.get("source") or {}
-    name = source.get("component") or event.get("reportingComponent") or ""
-    return f"{name}, {source['host']}" if source.get("host") else name
+    name, host = source.get("component"), source.get("host")
+    if not name:
+        name, host = event.get("reportingComponent", ""), event.get("reportingInstance")
+    return f"{name}, {host}" if host else str(name)
+
+
+def _event_count(event: Object, now: float) -> int:
+    return int((event.get("series") or {}).get("count") or event.get("count") or 1)
+
+
+def _definition_versions(definition: Object, now: float) -> str:
+    versions = (definition.get("spec") or {}).get("versions") or ()
+    return ",".join(
+        f"{version.get('name', '')}(storage)" if version.get("storage") else version.get("name", "")
+        for version in versions
+    )
+
+
+def _short_names(definition: Object, now: float) -> str:
+    names = (definition.get("spec") or {}).get("names") or {}
+    return ",".join(names.get("shortNames") or ())
+
+
+def _is_established(definition: Object, now: float) -> bool:
+    conditions = (definition.get("status") or {}).get("conditions") or ()
+    return any(c.get("type") == "Established" and c.get("status") == "True" for c in conditions)
 
 
 def _time_since_first(*paths: str) -> Cell:
@@ -286,7 +310,8 @@ _GROUP_COLUMNS = (
     Column("Policy", _policy_type),
     Column("Workload", field_at("spec.workloadRef.workloadName", NONE)),
 )
-_CREATED_AT_COLUMN = Column("Created At", field_at("metadata.creationTimestamp"))
+#: The time of kinds for which Kubernetes has no columns of their own.
+CREATED_AT_COLUMN = Column("Created At", field_at("metadata.creationTimestamp"), "date")
 _BINDING_COLUMNS = (
     NAME_COLUMN,
     Column("Role", _role_reference),
@@ -297,7 +322,7 @@ _BINDING_COLUMNS = (
 )
 
 PRINTER_COLUMNS: Mapping[str, tuple[Column, ...]] = {
-    "ClusterRole": (NAME_COLUMN, _CREATED_AT_COLUMN),
+    "ClusterRole": (NAME_COLUMN, CREATED_AT_COLUMN),
     "ClusterRoleBinding": _BINDING_COLUMNS,
     "CompositePodGroup": (NAME_COLUMN, *_GROUP_COLUMNS, AGE_COLUMN),
     "ConfigMap": (NAME_COLUMN, Column("Data", _data_count, "integer"), AGE_COLUMN),
@@ -309,7 +334,13 @@ PRINTER_COLUMNS: Mapping[str, tuple[Column, ...]] = {
     ),
     "CustomResourceDefinition": (
         NAME_COLUMN,
-        Column("Created At", field_at("metadata.creationTimestamp"), "date"),
+        Column("Scope", field_at("spec.scope")),
+        Column("Versions", _definition_versions),
+        CREATED_AT_COLUMN,
+        Column("Group", field_at("spec.group"), priority=1),
+        Column("Kind", field_at("spec.names.kind"), priority=1),
+        Column("ShortNames", _short_names, priority=1),
+        Column("Established", _is_established, "boolean", priority=1),
     ),
     "CronJob": (
         NAME_COLUMN,
@@ -332,7 +363,9 @@ PRINTER_COLUMNS: Mapping[str, tuple[Column, ...]] = {
     "Event": (
         Column(
             "Last Seen",
-            _time_since_first("lastTimestamp", "eventTime", "metadata.creationTimestamp"),
+            _time_since_first(
+                "series.lastObservedTime", "lastTimestamp", "firstTimestamp", "eventTime"
+            ),
         ),
         Column("Type", field_at("type")),
         Column("Reason", field_at("reason")),
@@ -341,7 +374,7 @@ PRINTER_COLUMNS: Mapping[str, tuple[Column, ...]] = {
         Column("Source", _event_source, priority=1),
         Column("Message", field_at("message")),
         Column("First Seen", _time_since_first("firstTimestamp", "eventTime"), priority=1),
-        Column("Count", field_at("count", 1), "integer", priority=1),
+        Column("Count", _event_count, "integer", priority=1),
         Column("Name", field_at("metadata.name"), priority=1),
     ),
     "Job": (
@@ -388,7 +421,7 @@ PRINTER_COLUMNS: Mapping[str, tuple[Column, ...]] = {
         Column("Age", AGE_COLUMN.cell, "date"),
     ),
     "Lease": (NAME_COLUMN, Column("Holder", field_at("spec.holderIdentity")), AGE_COLUMN),
-    "LimitRange": (NAME_COLUMN, _CREATED_AT_COLUMN),
+    "LimitRange": (NAME_COLUMN, CREATED_AT_COLUMN),
     "Namespace": (NAME_COLUMN, Column("Status", field_at("status.phase")), AGE_COLUMN),
     "Node": (
         NAME_COLUMN,
@@ -463,12 +496,12 @@ PRINTER_COLUMNS: Mapping[str, tuple[Column, ...]] = {
         Column("Pool", field_at("spec.pool.name")),
         AGE_COLUMN,
     ),
-    "Role": (NAME_COLUMN, _CREATED_AT_COLUMN),
+    "Role": (NAME_COLUMN, CREATED_AT_COLUMN),
     "RoleBinding": _BINDING_COLUMNS,
     "Secret": (
         NAME_COLUMN,
         Column("Type", field_at("type")),
-        Column("Data", item_count("data"), "integer"),
+        Column("Data", item_count("data")),
         AGE_COLUMN,
     ),
     "Service": (
@@ -479,11 +512,6 @@ PRINTER_COLUMNS: Mapping[str, tuple[Column, ...]] = {
         Column("Port(s)", _ports),
         AGE_COLUMN,
         Column("Selector", labels("spec.selector"), priority=1),
-    ),
-    "ServiceAccount": (
-        NAME_COLUMN,
-        Column("Secrets", item_count("secrets"), "integer"),
-        AGE_COLUMN,
     ),
     **STORAGE_COLUMNS,
     **WORKLOAD_COLUMNS,

@@ -35,6 +35,7 @@ from phalanx.api.validation.checks import (
     if_present,
     in_range,
     mandatory,
+    max_items,
     minimum,
     non_empty,
     one_of,
@@ -51,10 +52,13 @@ _ENV_FIELDS = (
     "metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName",
     "spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs",
 )  # fmt: skip
-#: Fields of the downward API that only volumes support.
-_VOLUME_ONLY_FIELDS = (
-    "metadata.annotations", "metadata.labels", "spec.restartPolicy", "spec.schedulerName",
-    "status.phase",
+_VOLUME_FIELDS = (
+    "metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace",
+    "metadata.uid",
+)  # fmt: skip
+#: Fields that the downward API knows, supported or not.
+_KNOWN_FIELDS = (
+    *_ENV_FIELDS, *_VOLUME_FIELDS, "spec.restartPolicy", "spec.schedulerName", "status.phase",
 )  # fmt: skip
 _RESOURCE_FIELDS = tuple(
     f"{part}.{name}"
@@ -82,18 +86,23 @@ def _check_value_source(new: Any, old: Any) -> Causes:
     return [invalid("valueFrom", "", _ONE_SOURCE)] if len(named) > 1 else ()
 
 
-def _check_field_reference(new: Any, old: Any) -> Causes:
-    path = new.get("fieldPath", "")
-    if not path:
-        return [required("fieldPath")]
-    if match := _MAP_KEY_PATH.fullmatch(path):
-        return [invalid("", match[2], fault) for fault in _KEY_FAULTS[match[1]](match[2])]
-    if path in _ENV_FIELDS:
-        return ()
-    if path in _VOLUME_ONLY_FIELDS:
-        return [unsupported("fieldPath", path, _ENV_FIELDS)]
-    detail = f"error converting fieldPath: field label not supported: {path}"
-    return [invalid("fieldPath", path, detail)]
+def _field_reference(supported: Sequence[str]) -> Check:
+    """Check a reference to a field of the pod, one of the supported ones."""
+
+    def check(new: Any, old: Any) -> Causes:
+        path = new.get("fieldPath", "")
+        if not path:
+            return [required("fieldPath")]
+        if match := _MAP_KEY_PATH.fullmatch(path):
+            return [invalid("", match[2], fault) for fault in _KEY_FAULTS[match[1]](match[2])]
+        if path in supported:
+            return ()
+        if path in _KNOWN_FIELDS:
+            return [unsupported("fieldPath", path, supported)]
+        detail = f"error converting fieldPath: field label not supported: {path}"
+        return [invalid("fieldPath", path, detail)]
+
+    return check
 
 
 def _check_resource_reference(new: Any, old: Any) -> Causes:
@@ -101,13 +110,18 @@ def _check_resource_reference(new: Any, old: Any) -> Causes:
     return () if huge else one_of(*_RESOURCE_FIELDS)(new, old)
 
 
+#: A reference to a resource of a container; in a volume it names the container.
+RESOURCE_REFERENCE: Check = struct(("resource", mandatory(_check_resource_reference)))
+VOLUME_FIELD_REFERENCE: Check = _field_reference(_VOLUME_FIELDS)
+
+
 #: A key of a ConfigMap or Secret.
 CONFIG_KEY: Check = mandatory(string_format(validate_config_key))
 _KEY_REFERENCE = struct(("name", string_format(validate_dns_subdomain)), ("key", CONFIG_KEY))
 
 _VALUE_FROM = struct(
-    ("fieldRef", if_present(_check_field_reference)),
-    ("resourceFieldRef", if_present(struct(("resource", mandatory(_check_resource_reference))))),
+    ("fieldRef", if_present(_field_reference(_ENV_FIELDS))),
+    ("resourceFieldRef", if_present(RESOURCE_REFERENCE)),
     ("configMapKeyRef", if_present(_KEY_REFERENCE)),
     ("secretKeyRef", if_present(_KEY_REFERENCE)),
 )
@@ -276,13 +290,16 @@ def check_relative_path(new: Any, old: Any) -> Causes:
     return found
 
 
-_MOUNT_PROPAGATION = one_of("Bidirectional", "HostToContainer", "None")
+_MOUNT_ENUMS: Mapping[str, Check] = {
+    "mountPropagation": one_of("Bidirectional", "HostToContainer", "None"),
+    "recursiveReadOnly": one_of("Disabled", "Enabled", "IfPossible"),
+}
 
 
 def _check_mount_paths(new: Any, old: Any) -> Causes:
-    """Check sub-paths, mount propagation and unique mount paths.
+    """Check sub-paths, mount propagation, recursive read-only and unique mount paths.
 
-    Kubernetes reports a bad sub-path or propagation without the index of the mount.
+    Kubernetes reports all but the last without the index of the mount.
     """
     found: list[Cause] = []
     for at, mount in enumerate(new):
@@ -291,10 +308,9 @@ def _check_mount_paths(new: Any, old: Any) -> Causes:
         if mount.get("subPath") and mount.get("subPathExpr"):
             detail = "subPathExpr and subPath are mutually exclusive"
             found.append(invalid(f"[{at}].subPathExpr", mount["subPathExpr"], detail))
-        if "mountPropagation" in mount:
-            found += prefix_causes(
-                "mountPropagation", _MOUNT_PROPAGATION(mount["mountPropagation"], old)
-            )
+        for field, check in _MOUNT_ENUMS.items():
+            if field in mount:
+                found += prefix_causes(field, check(mount[field], old))
     again = find_duplicate_items(new, "mountPath")
     twice = [invalid(f"[{at}].mountPath", new[at]["mountPath"], "must be unique") for at in again]
     return [*found, *twice]
@@ -367,15 +383,18 @@ def _profile_check(field: str, noun: str) -> Check:
 
     def check(new: Any, old: Any) -> Causes:
         kind, file = new.get("type", ""), new.get("localhostProfile")
-        if not kind:
-            return [required("type", f"type is required when {field} is set")]
-        if kind not in _PROFILE_TYPES:
-            return [unsupported("type", kind, _PROFILE_TYPES)]
         if kind == "Localhost":
             detail = f"must be set when {noun} type is Localhost"
             return () if file else [required("localhostProfile", detail)]
-        detail = f"can only be set when {noun} type is Localhost"
-        return [invalid("localhostProfile", file, detail)] if file else ()
+        found: list[Cause] = []
+        if not kind:
+            found.append(required("type", f"type is required when {field} is set"))
+        elif kind not in _PROFILE_TYPES:
+            found.append(unsupported("type", kind, _PROFILE_TYPES))
+        if file and (kind in _PROFILE_TYPES or noun == "seccomp"):
+            detail = f"can only be set when {noun} type is Localhost"
+            found.append(invalid("localhostProfile", file, detail))
+        return found
 
     return check
 
@@ -403,6 +422,19 @@ def _check_image(new: Any, old: Any) -> Causes:
     return [invalid("", new, "must not have leading or trailing whitespace")]
 
 
+_MAX_RESTART_RULES = 20
+
+
+def _check_exit_codes(new: Any, old: Any) -> Causes:
+    if new is None:
+        return [required("", "must be specified")]
+    return prefix_causes("operator", one_of("In", "NotIn")(new.get("operator", ""), old))
+
+
+_RESTART_RULE = struct(
+    ("action", one_of("Restart", "RestartAllContainers")), ("exitCodes", _check_exit_codes)
+)
+
 _COMMON_CONTAINER_FIELDS = struct(
     ("name", mandatory(string_format(validate_dns_label))),
     ("image", mandatory(_check_image)),
@@ -416,6 +448,7 @@ _COMMON_CONTAINER_FIELDS = struct(
     ("resources", check_resources),
     ("securityContext", if_present(_CONTAINER_SECURITY_CONTEXT)),
     ("restartPolicy", optional(one_of(*RESTART_POLICIES))),
+    ("restartPolicyRules", optional(max_items(_MAX_RESTART_RULES, each(_RESTART_RULE)))),
 )
 
 CONTAINER: Check = all_of(

@@ -7,7 +7,7 @@ error but a condition in the status (`defaults/custom_resource_definition.py`).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from phalanx.api.custom_resources.json_path import field_keys
@@ -157,6 +157,7 @@ _PRINTER_COLUMN = struct(
     ("name", non_empty),
     ("type", _check_column_type),
     ("format", optional(_check_column_format)),
+    # Kubernetes reports the path by the name of its Go field.
     ("jsonPath", mandatory(_check_json_path)),
 )
 _SUBRESOURCES = struct(
@@ -315,6 +316,37 @@ def _value_at(value: Object, path: Sequence[str]) -> Any:
     for key in path:
         value = value.get(key, {})
     return value
+
+
+#: The parts of a version that Kubernetes reports at the spec if all versions share them, and where.
+_SHARED_PARTS = {
+    "schema.": "validation.",
+    "subresources.": "subresources.",
+    "additionalPrinterColumns[": "additionalPrinterColumns[",
+    "selectableFields[": "selectableFields[",
+}
+_VERSION_PREFIX = "spec.versions[0]."
+
+
+def causes_of_versions(definition: Object, causes: Iterable[Cause]) -> list[Cause]:
+    """Return causes with the paths that Kubernetes gives them.
+
+    It checks what all versions have in common once, at the spec.
+    """
+    found: list[Cause] = []
+    versions = definition["spec"].get("versions") or [{}]
+    for cause in causes:
+        field = cause.field
+        if "additionalPrinterColumns[" in field and field.endswith(".jsonPath"):
+            field = f"{field.removesuffix('jsonPath')}JSONPath"
+        part = next((p for p in _SHARED_PARTS if field.startswith(_VERSION_PREFIX + p)), None)
+        if part is not None:
+            key = part.rstrip(".[")
+            if all(one.get(key) == versions[0].get(key) for one in versions):
+                rest = field.removeprefix(_VERSION_PREFIX + part)
+                field = f"spec.{_SHARED_PARTS[part]}{rest}"
+        found.append(Cause(field, cause.reason, cause.message))
+    return found
 
 
 #: A whole definition.

@@ -206,7 +206,7 @@ def _selector_matches(selector: Object, labels: dict[str, str]) -> bool:
 
 def _check_selector_matches_template(new: Any, old: Any) -> Causes:
     labels = _template_labels(new)
-    if new.get("selector") is None or _selector_matches(new["selector"], labels):
+    if new.get("selector") is not None and _selector_matches(new["selector"], labels):
         return ()
     detail = "`selector` does not match template `labels`"
     return [invalid("template.metadata.labels", labels, detail)]
@@ -266,11 +266,11 @@ def _check_template_update(new: Any, old: Any) -> Causes:
     after, before = (job.get("spec", {}).get("template", {}) for job in (new, old))
     if after == before:
         return ()
-    if _is_suspended_without_pods(old) and _without_mutable_fields(
-        after
-    ) == _without_mutable_fields(before):
+    if not _is_suspended_without_pods(old):
+        return [invalid("spec.template", None, IMMUTABLE)]
+    if _without_mutable_fields(after) == _without_mutable_fields(before):
         return ()
-    return [invalid("spec.template", None, IMMUTABLE)]
+    return [invalid("spec.template.spec", None, IMMUTABLE)]
 
 
 def _is_suspended_without_pods(job: Object) -> bool:

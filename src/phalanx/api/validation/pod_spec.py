@@ -6,13 +6,23 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from phalanx.api.errors import Cause, Causes, duplicate, forbidden, invalid, prefix_causes, required
+from phalanx.api.errors import (
+    Cause,
+    Causes,
+    duplicate,
+    forbidden,
+    invalid,
+    prefix_causes,
+    required,
+    unsupported,
+)
 from phalanx.api.formats import validate_dns_label, validate_dns_subdomain, validate_ip
 from phalanx.api.validation.checks import (
     Check,
     all_of,
     cached,
     each,
+    find_duplicate_items,
     find_duplicate_values,
     if_present,
     in_range,
@@ -43,7 +53,7 @@ from phalanx.api.validation.pod_scheduling import (
     check_scheduling_gates,
 )
 from phalanx.api.validation.resources import check_container_claims, check_resources
-from phalanx.api.validation.volumes import VOLUMES, check_mounts
+from phalanx.api.validation.volumes import VOLUMES, check_mounts, valid_volume_names
 from phalanx.api.wire import Object
 
 _LABEL = string_format(validate_dns_label)
@@ -96,7 +106,7 @@ def _check_init_container_ports(container: Object) -> list[Cause]:
 
 
 def _check_volume_references(new: Any, old: Any) -> Causes:
-    volumes = {volume.get("name", "") for volume in new.get("volumes", ())}
+    volumes = valid_volume_names(new.get("volumes", ()))
     return [
         cause
         for field, containers in _container_lists(new)
@@ -158,7 +168,63 @@ def _check_process_namespace(new: Any, old: Any) -> Causes:
     if not (new.get("hostPID") and new.get("shareProcessNamespace")):
         return ()
     detail = "ShareProcessNamespace and HostPID cannot both be enabled"
-    return [invalid("securityContext.shareProcessNamespace", True, detail)]
+    return [invalid("shareProcessNamespace", True, detail)]
+
+
+#: Fields of the host's namespaces, as Kubernetes writes them in the causes.
+_HOST_NAMESPACES = {"hostNetwork": "hostNetwork", "hostPID": "HostPID", "hostIPC": "HostIPC"}
+
+
+def _check_host_users(new: Any, old: Any) -> Causes:
+    """Refuse namespaces of the host for a pod with a user namespace of its own."""
+    if new.get("hostUsers") is not False:
+        return ()
+    detail = "when `hostUsers` is false"
+    return [forbidden(shown, detail) for field, shown in _HOST_NAMESPACES.items() if new.get(field)]
+
+
+def _check_resize_policies(new: Any, old: Any) -> Causes:
+    """Check how containers are resized; Kubernetes reports causes at the whole list."""
+    found: list[Cause] = []
+    for field, containers in _container_lists(new):
+        for at, container in enumerate(containers):
+            place = f"{field}[{at}].resizePolicy"
+            policies = container.get("resizePolicy", ())
+            again = find_duplicate_items(policies, "resourceName")
+            found += [
+                duplicate(f"{place}[{number}]", policies[number].get("resourceName"))
+                for number in again
+            ]
+            for policy in policies:
+                found += prefix_causes(place, _check_resize_policy(policy, new))
+    return found
+
+
+def _check_resize_policy(policy: Object, spec: Object) -> list[Cause]:
+    found: list[Cause] = []
+    for key, supported in _RESIZE_POLICY.items():
+        if not policy.get(key):
+            found.append(required(""))
+        elif policy[key] not in supported:
+            found.append(unsupported("", policy[key], supported))
+    restart = policy.get("restartPolicy", "")
+    if spec.get("restartPolicy") == "Never" and restart != "NotRequired":
+        detail = "must be 'NotRequired' when pod `restartPolicy` is 'Never'"
+        found.append(invalid("", restart, detail))
+    return found
+
+
+_RESIZE_POLICY = {
+    "resourceName": ("cpu", "memory"),
+    "restartPolicy": ("NotRequired", "RestartContainer"),
+}
+
+
+def _check_os(new: Any, old: Any) -> Causes:
+    if not new.get("name"):
+        return [required("name", "cannot be empty")]
+    supported = ("linux", "windows")
+    return () if new["name"] in supported else [unsupported("", new["name"], supported)]
 
 
 def _check_group_or_responders(new: Any, old: Any) -> Causes:
@@ -263,7 +329,7 @@ POD_SPEC: Check = all_of(
         ("runtimeClassName", optional(_SUBDOMAIN)),
         ("preemptionPolicy", optional(one_of("PreemptLowerPriority", "Never"))),
         ("overhead", lambda new, old: check_resources({"limits": new or {}}, old)),
-        ("os", optional(struct(("name", mandatory(one_of("linux", "windows")))))),
+        ("os", if_present(_check_os)),
         ("resources", optional(check_resources)),
         ("schedulingGroup", if_present(SCHEDULING_GROUP)),
     ),
@@ -273,6 +339,8 @@ POD_SPEC: Check = all_of(
     _check_claim_references,
     _check_dns,
     _check_process_namespace,
+    _check_host_users,
+    _check_resize_policies,
     _check_group_or_responders,
     _check_sleep_hooks,
     check_constraint_counts,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from phalanx.api import kinds
-from phalanx.api.errors import Cause, Causes, forbidden, invalid, prefix_causes, too_long
+from phalanx.api.errors import Cause, Causes, forbidden, invalid, too_long
 from phalanx.api.feature_gates import JOB_GANG_INFERENCE, FeatureGates
 from phalanx.api.formats import validate_config_key, validate_finalizer, validate_label_key
 from phalanx.api.kinds import JOB, Kind
@@ -159,21 +159,6 @@ def _check_positive(new: Any, old: Any) -> Causes:
     return () if new > 0 else [invalid("", new, "must be greater than 0")]
 
 
-def _check_strategy(new: Any, old: Any) -> Causes:
-    """Check the strategy; Kubernetes reports the cause one level too deep."""
-    known = one_of("OldestEmulationVersion")
-    return prefix_causes(
-        "strategy", (string_format(validate_label_key) if "/" in new else known)(new, old)
-    )
-
-
-def _check_preferred_holder(new: Any, old: Any) -> Causes:
-    if not new or not new.get("preferredHolder") or new.get("strategy"):
-        return ()
-    detail = "may only be specified if `strategy` is defined"
-    return [forbidden("preferredHolder", detail)]
-
-
 _LEASE = struct(
     (
         "spec",
@@ -181,9 +166,7 @@ _LEASE = struct(
             struct(
                 ("leaseDurationSeconds", optional(_check_positive)),
                 ("leaseTransitions", optional(minimum(0))),
-                ("strategy", optional(_check_strategy)),
             ),
-            _check_preferred_holder,
         ),
     ),
 )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from phalanx.api.errors import Cause, Causes, duplicate, forbidden, invalid, not_found, required
-from phalanx.api.formats import cached_validator, validate_label_key
+from phalanx.api.formats import cached_validator, validate_dns_label, validate_label_key
 from phalanx.api.resources import exact_value
 from phalanx.api.validation.checks import (
     CREATED,
@@ -122,6 +122,10 @@ def check_container_claims(claims: list[dict[str, Any]], known: list[str]) -> li
     detail = f"must be one of the names in pod.spec.resourceClaims{suffix}"
     found: list[Cause] = []
     for at, claim in enumerate(claims):
+        if request := claim.get("request"):
+            found += [
+                invalid(f"[{at}].request", request, fault) for fault in validate_dns_label(request)
+            ]
         if not claim.get("name"):
             found.append(required(f"[{at}]"))
         elif claim["name"] not in known:
@@ -180,6 +184,11 @@ def _check_scopes(new: Any, old: Any) -> Causes:
     return [*found, *(invalid("", new, "conflicting scopes") for _ in opposed)]
 
 
+def _check_scope_requirements(new: Any, old: Any) -> Causes:
+    """Check a scope selector; Kubernetes reports causes without the index of a requirement."""
+    return [cause for one in new for cause in _check_scope_requirement(one, CREATED)]
+
+
 def _check_scope_requirement(new: Any, old: Any) -> Causes:
     scope, operator, values = new.get("scopeName"), new.get("operator"), new.get("values")
     found: list[Cause] = []
@@ -213,10 +222,7 @@ _QUOTA_SPEC = struct(
     ("scopes", all_of(optional(_check_scopes), _check_scopes_immutable)),
     (
         "scopeSelector",
-        all_of(
-            if_present(struct(("matchExpressions", optional(each(_check_scope_requirement))))),
-            _check_scopes_immutable,
-        ),
+        if_present(struct(("matchExpressions", optional(_check_scope_requirements)))),
     ),
 )
 
@@ -237,14 +243,14 @@ check_resource_quota_status: Check = struct(
 _LIMIT_TYPES = ("Pod", "Container", "PersistentVolumeClaim")
 _LIMIT_FIELDS = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
 _FORBIDDEN_FOR_PODS = ("default", "defaultRequest")
-#: In each pair the first value must not exceed the second.
+#: In each pair the first value must not exceed the second; the third is where the cause is.
 _ORDERED_FIELDS = (
-    ("min", "max"),
-    ("min", "defaultRequest"),
-    ("min", "default"),
-    ("defaultRequest", "max"),
-    ("defaultRequest", "default"),
-    ("default", "max"),
+    ("min", "max", "min"),
+    ("min", "defaultRequest", "defaultRequest"),
+    ("min", "default", "default"),
+    ("defaultRequest", "max", "defaultRequest"),
+    ("defaultRequest", "default", "defaultRequest"),
+    ("default", "max", "default"),
 )
 _FIELD_NAMES = {
     "min": "min", "max": "max", "default": "default", "defaultRequest": "default request",
@@ -272,17 +278,22 @@ def _check_limit_names(new: Any, old: Any) -> Causes:
 
 def _check_limit_order(new: Any, old: Any) -> Causes:
     found: list[Cause] = []
-    for low, high in _ORDERED_FIELDS:
+    for low, high, place in _ORDERED_FIELDS:
         for name, amount in new.get(low, {}).items():
             bound = new.get(high, {}).get(name)
             if bound is not None and exact_value(amount) > exact_value(bound):
                 low_name, high_name = _FIELD_NAMES[low], _FIELD_NAMES[high]
                 detail = f"{low_name} value {amount} is greater than {high_name} value {bound}"
-                found.append(invalid(f"{low}[{name}]", amount, detail))
+                found.append(invalid(f"{place}[{name}]", amount, detail))
     for name, ratio in new.get("maxLimitRequestRatio", {}).items():
+        place, limits = f"maxLimitRequestRatio[{name}]", [new.get(k, {}) for k in ("max", "min")]
         if exact_value(ratio) < 1:
-            place = f"maxLimitRequestRatio[{name}]"
             found.append(invalid(place, ratio, f"ratio {ratio} is less than 1"))
+        elif all(name in part and exact_value(part[name]) for part in limits):
+            largest = exact_value(limits[0][name]) / exact_value(limits[1][name])
+            if exact_value(ratio) > largest:
+                detail = f"ratio {ratio} is greater than max/min = {float(largest):f}"
+                found.append(invalid(place, ratio, detail))
     return found
 
 

@@ -11,6 +11,7 @@ from phalanx.api.errors import (
     forbidden,
     invalid,
     not_found,
+    prefix_causes,
     required,
     too_long,
     unsupported,
@@ -32,7 +33,11 @@ from phalanx.api.validation.checks import (
     struct,
     unique_field,
 )
-from phalanx.api.validation.containers import CONFIG_KEY, check_relative_path
+from phalanx.api.validation.containers import (
+    RESOURCE_REFERENCE,
+    VOLUME_FIELD_REFERENCE,
+    check_relative_path,
+)
 from phalanx.api.validation.metadata import check_selector
 from phalanx.api.validation.pod_scheduling import NODE_SELECTOR
 from phalanx.api.wire import Object
@@ -56,19 +61,74 @@ _HOST_PATH_TYPES = (
     "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket",
 )  # fmt: skip
 _KEY_ITEM = struct(
-    ("key", CONFIG_KEY), ("path", mandatory(check_relative_path)), ("mode", optional(_check_mode))
+    ("key", non_empty), ("path", mandatory(check_relative_path)), ("mode", optional(_check_mode))
 )
-_FIELD_ITEM = struct(("path", mandatory(check_relative_path)), ("mode", optional(_check_mode)))
+_FIELD_ITEM = struct(
+    ("path", mandatory(check_relative_path)),
+    ("mode", optional(_check_mode)),
+    ("fieldRef", if_present(VOLUME_FIELD_REFERENCE)),
+    ("resourceFieldRef", if_present(RESOURCE_REFERENCE)),
+)
 _DEFAULT_MODE = ("defaultMode", optional(_check_mode))
 
 
-def _check_projection(new: Any, old: Any) -> Causes:
-    if len(new) == 1:
-        return ()
-    if not new:
-        return [required("", "must specify a volume type")]
-    named = sorted(new)
-    return [forbidden(name, "may not specify more than 1 volume type") for name in named[1:]]
+def _check_field_items(new: Any, old: Any) -> Causes:
+    """Check the files of a downward API; Kubernetes reports causes without the index of a file."""
+    found: list[Cause] = []
+    for item in new:
+        found += _FIELD_ITEM(item, CREATED)
+        if "resourceFieldRef" in item and "fieldRef" in item:
+            detail = "fieldRef and resourceFieldRef can not be specified simultaneously"
+            found.append(invalid("", "resource", detail))
+        elif "resourceFieldRef" in item and not item["resourceFieldRef"].get("containerName"):
+            found.append(required("resourceFieldRef.containerName"))
+        elif "resourceFieldRef" not in item and "fieldRef" not in item:
+            found.append(required("", "one of fieldRef and resourceFieldRef is required"))
+    return found
+
+
+_DOWNWARD_API_FILES: Check = optional(_check_field_items)
+
+
+def _check_downward_api(new: Any, old: Any) -> Causes:
+    return _DOWNWARD_API_FILES(new.get("items"), CREATED)
+
+
+_NAMED_KEYS = struct(("name", non_empty), ("items", optional(each(_KEY_ITEM))))
+_MIN_TOKEN_SECONDS, _MAX_TOKEN_SECONDS = 600, 2**32
+
+
+def _check_token_lifetime(new: Any, old: Any) -> Causes:
+    if new < _MIN_TOKEN_SECONDS:
+        return [invalid("", new, "may not specify a duration less than 10 minutes")]
+    if new > _MAX_TOKEN_SECONDS:
+        return [invalid("", new, "may not specify a duration larger than 2^32 seconds")]
+    return ()
+
+
+_PROJECTIONS: Mapping[str, Check] = {
+    "secret": _NAMED_KEYS,
+    "configMap": _NAMED_KEYS,
+    "downwardAPI": _check_downward_api,
+    "serviceAccountToken": struct(("expirationSeconds", optional(_check_token_lifetime))),
+}
+
+
+def _check_projections(new: Any, old: Any) -> Causes:
+    """Check the sources of a projected volume; Kubernetes accepts a source without any type."""
+    found: list[Cause] = []
+    for at, source in enumerate(new.get("sources", ())):
+        named = [name for name in (*_PROJECTIONS, *source) if name in source]
+        for number, name in enumerate(dict.fromkeys(named)):
+            place = f"sources[{at}].{name}"
+            if number:
+                detail = "may not specify more than 1 volume type per source"
+                found.append(forbidden(place, detail))
+            elif name in _PROJECTIONS:
+                found += prefix_causes(place, _PROJECTIONS[name](source[name], CREATED))
+        if "serviceAccountToken" in source and not source["serviceAccountToken"].get("path"):
+            found.append(required("path"))
+    return found
 
 
 def _check_export_path(new: Any, old: Any) -> Causes:
@@ -84,17 +144,40 @@ HOST_PATH: Check = struct(
 #: An NFS share.
 NFS_VOLUME: Check = struct(("server", non_empty), ("path", _check_export_path))
 
+
+_MAX_DRIVER_NAME = 63
+
+
+def check_csi_driver_name(new: Any, old: Any) -> Causes:
+    """Require the name of a CSI driver: a DNS subdomain of any case, at most 63 characters."""
+    if not new:
+        return [required("")]
+    found = [too_long("", _MAX_DRIVER_NAME)] if len(new) > _MAX_DRIVER_NAME else []
+    return [*found, *(invalid("", new, fault) for fault in validate_dns_subdomain(new.lower()))]
+
+
+def _check_claim_template(new: Any, old: Any) -> Causes:
+    """Check the template of an ephemeral volume's claim."""
+    if new is None:
+        return [required("")]
+    return prefix_causes("spec", CLAIM_SPEC(new.get("spec") or {}, CREATED))
+
+
 #: Checks of the common volume sources; other sources are only counted.
 _VOLUME_SOURCES: Mapping[str, Check] = {
     "configMap": struct(("name", non_empty), ("items", optional(each(_KEY_ITEM))), _DEFAULT_MODE),
-    "csi": struct(("driver", non_empty)),
-    "downwardAPI": struct(("items", optional(each(_FIELD_ITEM))), _DEFAULT_MODE),
+    "csi": struct(("driver", check_csi_driver_name)),
+    "downwardAPI": all_of(_check_downward_api, struct(_DEFAULT_MODE)),
     "emptyDir": struct(("sizeLimit", optional(_check_size_limit))),
-    "ephemeral": struct(("volumeClaimTemplate", non_empty)),
+    "ephemeral": struct(("volumeClaimTemplate", _check_claim_template)),
     "hostPath": HOST_PATH,
+    "image": struct(
+        ("reference", non_empty),
+        ("pullPolicy", optional(one_of("Always", "IfNotPresent", "Never"))),
+    ),
     "nfs": NFS_VOLUME,
     "persistentVolumeClaim": struct(("claimName", non_empty)),
-    "projected": struct(("sources", optional(each(_check_projection))), _DEFAULT_MODE),
+    "projected": all_of(_check_projections, struct(_DEFAULT_MODE)),
     "secret": struct(
         ("secretName", non_empty), ("items", optional(each(_KEY_ITEM))), _DEFAULT_MODE
     ),
@@ -108,16 +191,17 @@ def _check_one_volume_source(new: Any, old: Any) -> Causes:
     return [forbidden(name, "may not specify more than 1 volume type") for name in named[1:]]
 
 
-VOLUMES: Check = all_of(
-    each(
-        all_of(
-            struct(("name", mandatory(string_format(validate_dns_label)))),
-            _check_one_volume_source,
-            struct(*((name, if_present(check)) for name, check in _VOLUME_SOURCES.items())),
-        )
-    ),
-    unique_field("name"),
+_VOLUME = all_of(
+    struct(("name", mandatory(string_format(validate_dns_label)))),
+    _check_one_volume_source,
+    struct(*((name, if_present(check)) for name, check in _VOLUME_SOURCES.items())),
 )
+VOLUMES: Check = all_of(each(_VOLUME), unique_field("name"))
+
+
+def valid_volume_names(volumes: Sequence[Object]) -> set[str]:
+    """Return the names of the valid volumes: Kubernetes does not find the others for a mount."""
+    return {volume.get("name", "") for volume in volumes if not _VOLUME(volume, CREATED)}
 
 
 def check_mounts(containers: Sequence[Object], volumes: Collection[str]) -> list[Cause]:
@@ -166,17 +250,6 @@ _NON_SOURCE_FIELDS = (
     "accessModes", "capacity", "claimRef", "mountOptions", "nodeAffinity",
     "persistentVolumeReclaimPolicy", "storageClassName", "volumeAttributesClassName", "volumeMode",
 )  # fmt: skip
-_MAX_DRIVER_NAME = 63
-
-
-def check_csi_driver_name(new: Any, old: Any) -> Causes:
-    """Require the name of a CSI driver: a DNS subdomain of any case, at most 63 characters."""
-    if not new:
-        return [required("")]
-    found = [too_long("", _MAX_DRIVER_NAME)] if len(new) > _MAX_DRIVER_NAME else []
-    return [*found, *(invalid("", new, fault) for fault in validate_dns_subdomain(new.lower()))]
-
-
 #: Checks of the common volume sources; other sources are only counted.
 _PERSISTENT_SOURCES: Mapping[str, Check] = {
     "csi": struct(("driver", check_csi_driver_name), ("volumeHandle", non_empty)),
@@ -320,7 +393,8 @@ def _requested_storage(spec: Object) -> Any:
 
 _SOURCE_REFERENCE = struct(("name", non_empty), ("kind", non_empty))
 
-_CLAIM_SPEC = struct(
+#: The spec of a PersistentVolumeClaim.
+CLAIM_SPEC: Check = struct(
     ("accessModes", all_of(_check_has_access_mode, optional(_check_access_modes))),
     ("selector", if_present(check_selector)),
     ("resources", _check_requested_size),
@@ -331,5 +405,5 @@ _CLAIM_SPEC = struct(
 )
 
 check_persistent_volume_claim: Check = all_of(
-    struct(("spec", if_present(_CLAIM_SPEC))), _check_claim_immutable
+    struct(("spec", if_present(CLAIM_SPEC))), _check_claim_immutable
 )
