@@ -342,7 +342,7 @@ def causes_of_versions(definition: Object, causes: Iterable[Cause]) -> list[Caus
         part = next((p for p in _SHARED_PARTS if field.startswith(_VERSION_PREFIX + p)), None)
         if part is not None:
             key = part.rstrip(".[")
-            if all(one.get(key) == versions[0].get(key) for one in versions):
+            if versions[0].get(key) and all(one.get(key) == versions[0][key] for one in versions):
                 rest = field.removeprefix(_VERSION_PREFIX + part)
                 field = f"spec.{_SHARED_PARTS[part]}{rest}"
         found.append(Cause(field, cause.reason, cause.message))
