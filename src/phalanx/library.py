@@ -41,7 +41,6 @@ from phalanx.api.kinds import (
 )
 from phalanx.api.meta import (
     Key,
-    ObjectMeta,
     PartialObjectMetadata,
     Ref,
     parse_timestamp,
@@ -50,7 +49,7 @@ from phalanx.api.meta import (
     timestamp,
 )
 from phalanx.api.normalization import Malformed
-from phalanx.api.other_kinds import PodDisruptionBudget
+from phalanx.api.other_kinds import PodDisruptionBudget, PriorityClass
 from phalanx.api.scheduling import (
     SYSTEM_PRIORITY_CLASSES,
     CompositePodGroup,
@@ -139,15 +138,6 @@ class ObjectNotFound(LookupError):
 
 class InvalidObject(ValueError):
     """An object cannot be decoded, or a scheduler configuration is invalid."""
-
-
-class PriorityClass(msgspec.Struct, frozen=True, rename="camel"):
-    """A PriorityClass: the priority of manifests that name it."""
-
-    metadata: ObjectMeta
-    value: int = 0
-    global_default: bool = False
-    preemption_policy: str = "PreemptLowerPriority"
 
 
 def parse_subject(text: str) -> tuple[Kind, str]:

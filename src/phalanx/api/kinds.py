@@ -397,8 +397,7 @@ LEADER_WORKER_SET = Kind(
     "leaderworkerset.v1.LeaderWorkerSet",
     singular="leaderworkerset", short_names=("lws",), subresources=("status", "scale"),
     scale=ScalePaths(("spec", "replicas"), ("status", "replicas"), ("status", "hpaPodSelector")),
-    generation=True, update_without_version=False, has_no_controller=True,
-    status_updates_metadata=False,
+    generation=True, update_without_version=False, status_updates_metadata=False,
 )  # fmt: skip
 GROUP_BINDING = Kind(
     "phalanx.dev", "v1alpha1", "GroupBinding", "groupbindings", "phalanx.v1alpha1.GroupBinding",

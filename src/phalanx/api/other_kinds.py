@@ -74,6 +74,15 @@ class PodDisruptionBudget(Struct, frozen=True):
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
 
 
+class PriorityClass(Struct, frozen=True, rename="camel"):
+    """A PriorityClass."""
+
+    metadata: ObjectMeta
+    value: int = 0
+    global_default: bool = False
+    preemption_policy: str = "PreemptLowerPriority"
+
+
 class AggregationRule(Struct, frozen=True, rename="camel"):
     """The selectors of the ClusterRoles whose rules a ClusterRole aggregates."""
 

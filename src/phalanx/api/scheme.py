@@ -40,6 +40,7 @@ from phalanx.api.kinds import (
     DEVICE_CLASS,
     DEVICE_TAINT_RULE,
     JOB,
+    LEADER_WORKER_SET,
     LEASE,
     NAMESPACE,
     NODE,
@@ -48,6 +49,7 @@ from phalanx.api.kinds import (
     POD,
     POD_DISRUPTION_BUDGET,
     POD_GROUP,
+    PRIORITY_CLASS,
     REPLICA_SET,
     REPLICATION_CONTROLLER,
     RESOURCE_CLAIM,
@@ -62,12 +64,14 @@ from phalanx.api.kinds import (
     WORKLOAD,
     Kind,
 )
+from phalanx.api.leader_worker_sets import LeaderWorkerSet
 from phalanx.api.meta import PartialObjectMetadata
 from phalanx.api.other_kinds import (
     ClusterRole,
     DeviceClaim,
     Lease,
     PodDisruptionBudget,
+    PriorityClass,
     ResourceClaimTemplate,
     ResourceQuota,
 )
@@ -94,6 +98,7 @@ STRUCTS: Mapping[Kind, type[Struct]] = {
     DEVICE_CLASS: DeviceClass,
     DEVICE_TAINT_RULE: DeviceTaintRule,
     JOB: Job,
+    LEADER_WORKER_SET: LeaderWorkerSet,
     LEASE: Lease,
     NAMESPACE: Namespace,
     NODE: Node,
@@ -104,6 +109,7 @@ STRUCTS: Mapping[Kind, type[Struct]] = {
     POD_GROUP: PodGroup,
     REPLICA_SET: ReplicaSet,
     REPLICATION_CONTROLLER: ReplicationController,
+    PRIORITY_CLASS: PriorityClass,
     RESOURCE_CLAIM: DeviceClaim,
     RESOURCE_CLAIM_TEMPLATE: ResourceClaimTemplate,
     RESOURCE_QUOTA: ResourceQuota,

@@ -3,15 +3,55 @@
 Replicas are created and deleted on their own; the leader and the workers of a replica start
 together, or not at all. The default is Basic instead if workers are created only once their leader
 is ready: a gang would wait for ever.
+
+A replica with subgroups is a CompositePodGroup of a PodGroup for each subgroup:
+
+    size 5, subGroupSize 2        replica: gang of 2 groups
+      the leader is extra           leader: gang of 3 (leader and 2 workers)    subgroup: gang of 2
+      LeaderExcluded              replica: gang of 3 groups
+                                    leader: gang of 1                           subgroup: gang of 2
+
+The annotations for exclusive placement are topology constraints of the replica or its subgroups.
 """
 
 from __future__ import annotations
 
-from phalanx.api.errors import Cause, invalid
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from phalanx.api.errors import Cause, Invalid, invalid
+from phalanx.api.kinds import COMPOSITE_POD_GROUP
+from phalanx.api.leader_worker_sets import (
+    EXCLUSIVE_TOPOLOGY_ANNOTATION,
+    GROUP_INDEX_LABEL,
+    LEADER_EXCLUDED,
+    LEADER_GROUP,
+    LEADER_READY,
+    LWS_REVISION_LABEL,
+    NAME_LABEL,
+    SUBGROUP_EXCLUSIVE_TOPOLOGY_ANNOTATION,
+    SUBGROUP_INDEX_LABEL,
+    replica_group_name,
+)
 from phalanx.api.wire import Object
 from phalanx.builder.builder import WorkloadBuilder, invalid_workload
-from phalanx.builder.config import All, Basic, Gang, PodTemplate, Single, read_intent
-from phalanx.builder.groups import first_template, new_pod_group
+from phalanx.builder.config import (
+    All,
+    Basic,
+    Gang,
+    PodTemplate,
+    SchedulingConfig,
+    Single,
+    read_intent,
+)
+from phalanx.builder.groups import (
+    Template,
+    first_template,
+    new_composite_pod_group,
+    new_pod_group,
+    templates,
+)
+from phalanx.builder.names import workload_name
 from phalanx.builder.ownership import (
     Link,
     Management,
@@ -25,7 +65,35 @@ from phalanx.builder.workload_item import WorkloadItem, default_min_count
 SUPPORTED = (Basic, Gang, Single, All)
 #: The name of the template of all replicas.
 TEMPLATE = "replica"
+#: The names of the templates of the subgroup with the leader, if it has another size, and others.
+LEADER_TEMPLATE, SUBGROUP_TEMPLATE = LEADER_GROUP, "subgroup"
 _PATH = "spec.scheduling"
+
+
+class Subgroup(NamedTuple):
+    """One PodGroup of a replica: its part of the name, its template, and its number of pods."""
+
+    name: str
+    template: str
+    size: int
+
+
+def list_subgroups(lws: Object) -> list[Subgroup]:
+    """Return the subgroups of a replica; none if its pods are one PodGroup."""
+    group = _leader_worker_template(lws)
+    policy, size = group.get("subGroupPolicy") or {}, group.get("size", 1)
+    part = policy.get("subGroupSize")
+    if not part:
+        return []
+    is_excluded = policy.get("subGroupPolicyType") == LEADER_EXCLUDED
+    is_extra = is_excluded or (size - 1) % part == 0
+    count = (size - 1 if is_extra else size) // part
+    found = [Subgroup(str(at), SUBGROUP_TEMPLATE, part) for at in range(count)]
+    if is_excluded:
+        return [Subgroup(LEADER_GROUP, LEADER_TEMPLATE, 1), *found]
+    if is_extra:
+        return [Subgroup("0", LEADER_TEMPLATE, part + 1), *found[1:]]
+    return found
 
 
 def decide_leader_worker_set_management(lws: Object) -> Management:
@@ -34,17 +102,57 @@ def decide_leader_worker_set_management(lws: Object) -> Management:
 
 
 def build_item(lws: Object) -> WorkloadItem:
-    """Return the tree of a LeaderWorkerSet: a single item, the template of all replicas."""
+    """Return the tree of a LeaderWorkerSet: the template of all replicas, with its subgroups."""
     intent = read_intent(lws["spec"].get("scheduling"), _PATH)
-    starts_leader_first = lws["spec"].get("startupPolicy") == "LeaderReady"
+    starts_leader_first = lws["spec"].get("startupPolicy") == LEADER_READY
+    default, fields = Basic() if starts_leader_first else Gang(), _worker_template(lws).fields
+    is_gang = isinstance(intent.config.policy or default, Gang)
+    subgroups = list_subgroups(lws)
+    if not subgroups:
+        return WorkloadItem(
+            TEMPLATE,
+            default=_default_config(lws, default, EXCLUSIVE_TOPOLOGY_ANNOTATION, is_gang=is_gang),
+            user=intent.config,
+            callbacks=(default_min_count(_leader_worker_template(lws).get("size", 1)),),
+            path=_PATH,
+            fields={**fields, **intent.fields},
+        )
+    user = intent.config
+    children = []
+    for template in dict.fromkeys(one.template for one in subgroups):
+        size = next(one.size for one in subgroups if one.template == template)
+        policy = Gang(size) if is_gang else Basic()
+        topology = SUBGROUP_EXCLUSIVE_TOPOLOGY_ANNOTATION
+        child = WorkloadItem(
+            template,
+            default=_default_config(lws, policy, topology, is_gang=is_gang),
+            user=SchedulingConfig(resource_claims=user.resource_claims),
+            path=_PATH,
+            fields={**fields, **intent.fields},
+        )
+        children.append(child)
+    policy = Gang(len(subgroups)) if is_gang else Basic()
     return WorkloadItem(
         TEMPLATE,
-        default=_worker_template(lws).default_config(Basic() if starts_leader_first else Gang()),
-        user=intent.config,
-        callbacks=(default_min_count(_leader_worker_template(lws).get("size", 1)),),
+        default=_default_config(lws, policy, EXCLUSIVE_TOPOLOGY_ANNOTATION, is_gang=is_gang),
+        user=SchedulingConfig(topology=user.topology, disruption_mode=user.disruption_mode),
+        children=tuple(children),
         path=_PATH,
-        fields={**_worker_template(lws).fields, **intent.fields},
+        fields={**fields, **intent.fields},
     )
+
+
+def _default_config(
+    lws: Object, policy: Basic | Gang, annotation: str, *, is_gang: bool
+) -> SchedulingConfig:
+    """The configuration of a group of worker pods, with the topology that an annotation names.
+
+    Only the members of a gang are placed together. Others get their domain from the leader.
+    """
+    config = _worker_template(lws).default_config(policy)
+    key = (lws["metadata"].get("annotations") or {}).get(annotation, "")
+    topology = SchedulingConfig(topology=(key,) if key and is_gang else ())
+    return config.override_with(topology)
 
 
 def validate(lws: Object, old: Object | None = None) -> list[Cause]:
@@ -77,6 +185,74 @@ def build_pod_group(
         instance=f"{lws['metadata']['name']}-{replica}",
         parent=link.parent,
         owners=[controller_reference(lws)],
+    )
+
+
+def group_prefix(lws: Object) -> str:
+    """Return the first part of the names of all groups of a LeaderWorkerSet."""
+    return workload_name(lws["metadata"]["name"], lws["metadata"]["uid"])
+
+
+def build_replica_groups(
+    lws: Object, workload: Object, replica: int, *, revision: str, link: Link | None = None
+) -> list[Object]:
+    """Build the groups of one replica of a revision, a CompositePodGroup first.
+
+    The groups come from the template `replica` of the Workload, or from its only one, or from the
+    one that a link names. Raises Invalid if that template does not fit the subgroups.
+    """
+    known, subgroups = templates(workload), list_subgroups(lws)
+    wanted = link.template if link else TEMPLATE
+    root = known.get(wanted) or known.get(first_template(workload))
+    is_composite = root is not None and root.kind is COMPOSITE_POD_GROUP
+    if root is None or (not link and root.name != wanted and len(known) > 1):
+        raise _refuse_template(workload, wanted, "this template is needed for the replicas")
+    if subgroups and not is_composite:
+        detail = "a replica with subgroups needs a CompositePodGroup template"
+        raise _refuse_template(workload, root.name, detail)
+    return list(
+        _build_groups(lws, workload, root, link=link, index=str(replica), revision=revision)
+    )
+
+
+def _build_groups(
+    lws: Object, workload: Object, root: Template, *, link: Link | None, index: str, revision: str
+) -> Iterator[Object]:
+    owners = [controller_reference(lws)]
+    prefix, parent = group_prefix(lws), link.parent if link else ""
+    labels = {
+        NAME_LABEL: lws["metadata"]["name"],
+        GROUP_INDEX_LABEL: index,
+        LWS_REVISION_LABEL: revision,
+    }
+    name = replica_group_name(prefix, index, revision)
+    if root.kind is not COMPOSITE_POD_GROUP:
+        group = new_pod_group(workload, root.name, name=name, parent=parent, owners=owners)
+        yield _with_labels(group, labels)
+        return
+    composite = new_composite_pod_group(
+        workload, root.name, name=name, parent=parent, owners=owners
+    )
+    yield _with_labels(composite, labels)
+    below = [one.name for one in templates(workload).values() if one.parent == root.name]
+    size = _leader_worker_template(lws).get("size", 1)
+    for one in list_subgroups(lws) or [Subgroup("", below[0], size)]:
+        template = one.template if one.template in below else below[0]
+        child = replica_group_name(prefix, index, revision, subgroup=one.name)
+        group = new_pod_group(workload, template, name=child, parent=name, owners=owners)
+        yield _with_labels(
+            group, {**labels, SUBGROUP_INDEX_LABEL: one.name} if one.name else labels
+        )
+
+
+def _with_labels(group: Object, labels: Object) -> Object:
+    group["metadata"]["labels"] = dict(labels)
+    return group
+
+
+def _refuse_template(workload: Object, name: str, detail: str) -> Invalid:
+    return invalid_workload(
+        workload["metadata"]["name"], [invalid("spec.podGroupTemplates", name, detail)]
     )
 
 

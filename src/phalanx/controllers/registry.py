@@ -25,6 +25,7 @@ from phalanx.api.kinds import (
     DEPLOYMENT,
     DEVICE_TAINT_RULE,
     JOB,
+    LEADER_WORKER_SET,
     LEASE,
     NAMESPACE,
     NODE,
@@ -38,6 +39,7 @@ from phalanx.api.kinds import (
     RESOURCE_CLAIM,
     RESOURCE_CLAIM_TEMPLATE,
     RESOURCE_SLICE,
+    SERVICE,
     SERVICE_ACCOUNT,
     STATEFUL_SET,
     STORAGE_CLASS,
@@ -53,6 +55,7 @@ from phalanx.controllers.event_recorder import EventRecorder
 from phalanx.controllers.garbage_collector import GarbageCollector
 from phalanx.controllers.jobs.controller import MANAGED_BY_NAMES, JobController
 from phalanx.controllers.jobs.workload_manager import options_from_gates
+from phalanx.controllers.leader_worker_sets.controller import LeaderWorkerSetController
 from phalanx.controllers.namespaces import NamespaceController
 from phalanx.controllers.nodes.node_lifecycle import NodeLifecycle
 from phalanx.controllers.nodes.taint_eviction import TaintEviction
@@ -216,6 +219,18 @@ def _build_stateful_set(context: ControllerContext) -> list[Runnable]:
     return [recorder.run, stateful_sets.run]
 
 
+def _build_leader_worker_set(context: ControllerContext) -> list[Runnable]:
+    recorder = context.new_recorder("leaderworkerset")
+    leader_worker_sets = LeaderWorkerSetController(
+        context.client,
+        context.informers,
+        context.clock,
+        record=recorder.record,
+        has_groups=all(kind in context.kinds for kind in (WORKLOAD, POD_GROUP)),
+    )
+    return [recorder.run, leader_worker_sets.run]
+
+
 def _build_volume_binder(context: ControllerContext) -> list[Runnable]:
     recorder = context.new_recorder("persistentvolume-controller")
     binder = VolumeBinder(context.client, context.informers, recorder.record)
@@ -364,6 +379,12 @@ CONTROLLERS = (
         _build_stateful_set,
         (STATEFUL_SET, CONTROLLER_REVISION, PERSISTENT_VOLUME_CLAIM, POD),
         aliases=("statefulset-controller",),
+    ),
+    ControllerDescriptor(
+        "leaderworkerset",
+        _build_leader_worker_set,
+        (LEADER_WORKER_SET, STATEFUL_SET, CONTROLLER_REVISION, SERVICE, NODE, POD),
+        aliases=("leaderworkerset-controller",),
     ),
     ControllerDescriptor(
         "persistentvolume-binder",

@@ -46,7 +46,13 @@ from phalanx.api.kinds import (
 from phalanx.api.scheduling import POD_GROUP_PROTECTION_FINALIZER
 from phalanx.api.storage import PV_PROTECTION_FINALIZER, PVC_PROTECTION_FINALIZER
 from phalanx.api.wire import Object
-from phalanx.server import group_priorities, limit_ranges, resource_quotas, storage_admission
+from phalanx.server import (
+    group_priorities,
+    leader_worker_set_pods,
+    limit_ranges,
+    resource_quotas,
+    storage_admission,
+)
 from phalanx.server.context import ServerContext
 from phalanx.server.objects import (
     decode_record,
@@ -186,6 +192,16 @@ def _taint_new_node(request: AdmissionRequest) -> None:
     taints = request.object.setdefault("spec", {}).setdefault("taints", [])
     if not any(t.get("key") == NOT_READY and t.get("effect") == "NoSchedule" for t in taints):
         taints.append({"key": NOT_READY, "effect": "NoSchedule"})
+
+
+def _complete_group_pod(request: AdmissionRequest) -> None:
+    """Complete a pod of a LeaderWorkerSet, as the webhook of that project does."""
+    pod = request.object
+    if leader_worker_set_pods.is_group_pod(pod):
+        try:
+            leader_worker_set_pods.complete_pod(pod)
+        except leader_worker_set_pods.IncompletePod as error:
+            raise forbidden_error(POD, _object_name(pod), str(error)) from None
 
 
 def _add_default_tolerations(request: AdmissionRequest) -> None:
@@ -458,6 +474,8 @@ ADMISSION_STEPS: tuple[AdmissionStep, ...] = (
                   (), _protect_system_namespaces),
     AdmissionStep("TaintNodesByCondition", "mutate", _CREATE, (NODE,),
                   (), _taint_new_node),
+    AdmissionStep("LeaderWorkerSet", "mutate", _CREATE, (POD,),
+                  (), _complete_group_pod),
     AdmissionStep("LimitRanger", "mutate", _CREATE, (POD,),
                   (LIMIT_RANGE,), _apply_limit_range_defaults),
     AdmissionStep("Priority", "mutate", _CREATE, _OLD_POD_GROUPS,

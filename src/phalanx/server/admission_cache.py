@@ -25,6 +25,7 @@ from phalanx.api.conversion.workload_references import WORKLOAD_ANNOTATIONS
 from phalanx.api.kinds import POD, Kind
 from phalanx.api.wire import Object, UserInfo
 from phalanx.randomness import Random
+from phalanx.server.leader_worker_set_pods import is_group_pod
 from phalanx.server.request_info import RequestInfo
 from phalanx.store.kv import StoreChange, StoreReader
 
@@ -112,6 +113,8 @@ class AdmissionCache:
         meta, group = pod["metadata"], pod["spec"].get("schedulingGroup") or {}
         if request_info.warnings or "ownerReferences" in meta or "conditions" in pod["status"]:
             return
+        if is_group_pod(pod):
+            return  # Its labels and environment follow from its name.
         has_group_annotations = _GROUP_ANNOTATIONS & meta.get("annotations", {}).keys()
         if has_group_annotations or group.get("podGroupName", "") != cacheable.group:
             return

@@ -330,6 +330,28 @@ CONTROLLER_RULES: Mapping[str, tuple[PolicyRule, ...]] = {
         _allow("get list", _SCHEDULING_GROUP, "priorityclasses"),
         _EVENT_RULE,
     ),
+    "leaderworkerset-controller": (
+        _allow(_READ_VERBS, _LEADER_WORKER_SET_GROUP, "leaderworkersets"),
+        _allow(
+            "patch update",
+            _LEADER_WORKER_SET_GROUP,
+            "leaderworkersets/status leaderworkersets/finalizers",
+        ),
+        _allow("create get list patch update watch", _APPS_GROUP, "statefulsets"),
+        _allow("create delete get list watch", _APPS_GROUP, "controllerrevisions"),
+        _allow("delete get list watch", _CORE_GROUP, "pods"),
+        _allow("patch update", _CORE_GROUP, "pods/finalizers"),
+        _allow("create get list watch", _CORE_GROUP, "services"),
+        _allow(_READ_VERBS, _CORE_GROUP, "nodes"),
+        _allow(
+            "create delete get list patch update watch",
+            _SCHEDULING_GROUP,
+            "compositepodgroups podgroups workloads",
+        ),
+        _allow("patch update", _SCHEDULING_GROUP, "workloads/finalizers"),
+        _allow(_READ_VERBS, _SCHEDULING_GROUP, "priorityclasses"),
+        _EVENT_RULE,
+    ),
     "namespace-controller": (
         _allow("delete get list watch", _CORE_GROUP, "namespaces"),
         _allow("patch update", _CORE_GROUP, "namespaces/finalize namespaces/status"),
