@@ -16,6 +16,7 @@ from phalanx.api.kinds import (
     CRON_JOB,
     DEPLOYMENT,
     JOB,
+    LEADER_WORKER_SET,
     NAMESPACE,
     NODE,
     PERSISTENT_VOLUME,
@@ -26,6 +27,7 @@ from phalanx.api.kinds import (
     REPLICA_SET,
     REPLICATION_CONTROLLER,
     RESOURCE_CLAIM,
+    SERVICE,
     SERVICE_ACCOUNT,
     STATEFUL_SET,
     STORAGE_CLASS,
@@ -38,6 +40,7 @@ from phalanx.controllers.cronjobs.controller import CronJobController
 from phalanx.controllers.deployments.controller import DeploymentController
 from phalanx.controllers.disruption import DisruptionController
 from phalanx.controllers.garbage_collector import GarbageCollector
+from phalanx.controllers.leader_worker_sets.controller import LeaderWorkerSetController
 from phalanx.controllers.namespaces import NamespaceController
 from phalanx.controllers.nodes.node_lifecycle import NodeLifecycle
 from phalanx.controllers.nodes.taint_eviction import TaintEviction
@@ -60,6 +63,7 @@ from phalanx.randomness import Random
 from tests.controllers import (
     claim_scenarios,
     custom_resource_scenarios,
+    lws_scenarios,
     node_scenarios,
     replica_scenarios,
     scenarios,
@@ -126,6 +130,7 @@ replication_controllers = controller_part(
     lambda c, i, t: ReplicaSetController(c, i, t, struct=ReplicationController)
 )
 deployments = controller_part(lambda c, i, t: DeploymentController(c, i, t))
+leader_worker_sets = controller_part(lambda c, i, t: LeaderWorkerSetController(c, i, t))
 stateful_sets = controller_part(lambda c, i, t: StatefulSetController(c, i, t))
 binder = controller_part(lambda c, i, t: VolumeBinder(c, i))
 claim_protection = controller_part(lambda c, i, t: ClaimProtection(c, i, t))
@@ -141,6 +146,7 @@ def provisioner(
 
 
 VOLUME_KINDS = (PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM)
+GROUP_KINDS = (COMPOSITE_POD_GROUP, *GROUPS)
 SET_KINDS = (STATEFUL_SET, POD, CONTROLLER_REVISION, PERSISTENT_VOLUME_CLAIM)
 
 #: A controller, the kinds that are compared, the other components, and the scenarios.
@@ -378,6 +384,19 @@ TRIALS: list[
             replica_scenarios.scales_a_deployment_during_a_rollout,
             replica_scenarios.recreates_a_deployment,
             replica_scenarios.adopts_replica_sets,
+        ),
+    ),
+    (
+        leader_worker_sets,
+        (LEADER_WORKER_SET, STATEFUL_SET, CONTROLLER_REVISION, SERVICE, *GROUP_KINDS),
+        (kubelets, stateful_sets, garbage_collectors, protection),
+        (
+            lws_scenarios.scales_a_leader_worker_set,
+            lws_scenarios.updates_groups_with_a_surge,
+            lws_scenarios.updates_groups_down_to_a_partition_and_goes_back,
+            lws_scenarios.recreates_a_group,
+            lws_scenarios.resizes_groups_with_subgroups,
+            lws_scenarios.starts_workers_after_their_leaders,
         ),
     ),
 ]
