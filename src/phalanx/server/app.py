@@ -47,7 +47,7 @@ from phalanx.server.resource_quotas import critical_pods_quota
 from phalanx.server.routes import Endpoint, Route, resolve_route
 from phalanx.server.security.audit import AUDIT_ID, READ_VERBS, AuditIds, AuditLog
 from phalanx.server.security.authorization import ADMIN, AccessControl, Tokens
-from phalanx.server.security.bootstrap_policy import ensure_bootstrap_policy
+from phalanx.server.security.bootstrap_writer import ensure_bootstrap_policy
 from phalanx.server.security.request_guard import PriorityLevels
 from phalanx.server.security.signing import ISSUER
 from phalanx.server.serialization import encode_reply, negotiate

@@ -6,8 +6,8 @@ from phalanx.server.security.bootstrap_policy import (
     CLUSTER_BINDINGS,
     CLUSTER_ROLES,
     NAMESPACED_BINDINGS,
-    ensure_bootstrap_policy,
 )
+from phalanx.server.security.bootstrap_writer import ensure_bootstrap_policy
 from tests.builders import in_virtual_time
 from tests.server.api import Api, names
 

@@ -4,7 +4,8 @@
 
     authentication.py, keyring.py, signing.py       tokens, certificates, service account tokens
     users.py                                        well-known users and groups
-    authorization.py, rbac.py, bootstrap_policy.py  roles and bindings; what a node may do
+    authorization.py, rbac.py             roles and bindings; what a node may do
+    bootstrap_policy.py, bootstrap_writer.py        the roles that every cluster has
     write_restrictions.py                 checks that need the object: escalation, node restriction
     request_guard.py                      Host and Origin checks; limits per kind of request
     private_files.py, audit.py            files for their owner only; the audit log
