@@ -103,8 +103,8 @@ def test_size_of_a_replicated_job_is_limited_by_completions() -> None:
     ],
     ids=["in order", "depends on"],
 )
-def test_sequential_startup_is_basic(manifest: Object) -> None:
-    assert policies(manifest) == [{"basic": {}}] * 3
+def test_sequential_startup_makes_each_replicated_job_its_own_gang(manifest: Object) -> None:
+    assert [list(policy) for policy in policies(manifest)] == [["basic"], ["gang"], ["gang"]]
 
 
 def test_user_may_ask_for_gangs_with_sequential_startup() -> None:
@@ -114,7 +114,8 @@ def test_user_may_ask_for_gangs_with_sequential_startup() -> None:
         replicated_job("workers", 2, scheduling=gang),
         startupPolicy={"startupPolicyOrder": "InOrder"},
     )
-    assert policies(manifest) == [{"basic": {}}, {"basic": {}}, {"gang": {"minCount": 2}}]
+    expected = [{"basic": {}}, {"gang": {"minCount": 1}}, {"gang": {"minCount": 2}}]
+    assert policies(manifest) == expected
 
 
 def test_gang_policy_of_a_replicated_job_counts() -> None:

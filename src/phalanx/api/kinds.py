@@ -390,7 +390,7 @@ DEVICE_TAINT_RULE = Kind(
 JOB_SET = Kind(
     "jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets", "jobset.v1alpha2.JobSet",
     singular="jobset", subresources=("status",), generation=True, update_without_version=False,
-    has_no_controller=True, status_updates_metadata=False,
+    status_updates_metadata=False,
 )  # fmt: skip
 LEADER_WORKER_SET = Kind(
     "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets",

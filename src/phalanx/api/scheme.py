@@ -28,6 +28,7 @@ from phalanx.api.apps import (
 from phalanx.api.batch import CronJob, Job
 from phalanx.api.core import Namespace, Node, Pod, Service, ServiceAccount
 from phalanx.api.dynamic_resources import DeviceClass, DeviceTaintRule, ResourceSlice
+from phalanx.api.job_sets import JobSet
 from phalanx.api.kinds import (
     CLUSTER_ROLE,
     COMPOSITE_POD_GROUP,
@@ -40,6 +41,7 @@ from phalanx.api.kinds import (
     DEVICE_CLASS,
     DEVICE_TAINT_RULE,
     JOB,
+    JOB_SET,
     LEADER_WORKER_SET,
     LEASE,
     NAMESPACE,
@@ -98,6 +100,7 @@ STRUCTS: Mapping[Kind, type[Struct]] = {
     DEVICE_CLASS: DeviceClass,
     DEVICE_TAINT_RULE: DeviceTaintRule,
     JOB: Job,
+    JOB_SET: JobSet,
     LEADER_WORKER_SET: LeaderWorkerSet,
     LEASE: Lease,
     NAMESPACE: Namespace,

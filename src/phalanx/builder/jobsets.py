@@ -5,16 +5,22 @@ Users configure a replicated Job in its own template (`template.spec.scheduling`
 template is the size of each Job, a size in the list that of all Jobs together. Replicated Jobs
 whose template says NoGang are in no group.
 
-By default a JobSet is a gang of gangs: all Jobs start together, or none. The default is Basic, down
-to the pods, if the JobSet says Basic, or if its Jobs start one after the other and so cannot wait
-for each other.
+By default a JobSet is a gang of gangs: all Jobs start together, or none. If its Jobs start one
+after the other (`InOrder`, `dependsOn`), and so cannot wait for each other, the root is Basic and
+each replicated Job is a gang of its own. If the JobSet says Basic, the default is Basic down to the
+pods.
+
+With exclusive placement (annotation `exclusive-topology`) each Job is a group of its own, in one
+domain of the topology.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from phalanx.api.errors import Cause, invalid, required
+from phalanx.api.job_sets import EXCLUSIVE_TOPOLOGY, NODE_SELECTOR_STRATEGY
 from phalanx.api.validation.job_set_policies import (
     has_sequential_startup,
     job_spec,
@@ -34,6 +40,9 @@ from phalanx.builder.config import (
     Single,
     read_intent,
 )
+from phalanx.builder.discovery import ObjectMissing
+from phalanx.builder.ensure import find_own_workload
+from phalanx.builder.ensure_plan import EnsurePlan, GroupInstance, ObservedObjects
 from phalanx.builder.groups import new_groups
 from phalanx.builder.names import free_name
 from phalanx.builder.ownership import (
@@ -59,6 +68,8 @@ class ReplicatedJob:
 
     value: Object
     path: str
+    #: The node label of whose value each Job has a domain to itself; "" without it.
+    exclusive_key: str = ""
 
     @property
     def name(self) -> str:
@@ -80,6 +91,16 @@ class ReplicatedJob:
         return self.replicas * min(parallelism, completions)
 
     @property
+    def group_count(self) -> int:
+        """The number of its PodGroups: one for each Job if they exclude each other."""
+        return self.replicas if self.exclusive_key else min(self.pod_count, 1)
+
+    @property
+    def group_size(self) -> int:
+        """The number of pods in a PodGroup that run at the same time."""
+        return self.pod_count // max(self.replicas, 1) if self.exclusive_key else self.pod_count
+
+    @property
     def pod_template(self) -> PodTemplate:
         """The template of the pods."""
         return PodTemplate(pod_template(self.value), f"{self.path}.template.spec.template")
@@ -88,10 +109,21 @@ class ReplicatedJob:
 def grouped_replicated_jobs(jobset: Object) -> list[ReplicatedJob]:
     """Return the replicated Jobs whose pods are in a PodGroup."""
     return [
-        ReplicatedJob(value, f"spec.replicatedJobs[{index}]")
+        ReplicatedJob(value, f"spec.replicatedJobs[{index}]", _exclusive_key(jobset, value))
         for index, value in enumerate(replicated_jobs(jobset["spec"]))
         if not jobs.opts_out_of_groups(job_spec(value))
     ]
+
+
+def _exclusive_key(jobset: Object, replicated_job: Object) -> str:
+    """The topology of exclusive placement; "" without it, or if nodes are selected by labels."""
+    template = replicated_job.get("template") or {}
+    for holder in (jobset, template):
+        annotations = (holder.get("metadata") or {}).get("annotations") or {}
+        if EXCLUSIVE_TOPOLOGY in annotations:
+            key: str = annotations[EXCLUSIVE_TOPOLOGY]
+            return "" if NODE_SELECTOR_STRATEGY in annotations else key
+    return ""
 
 
 def decide_job_set_management(jobset: Object) -> Management:
@@ -107,7 +139,7 @@ def build_item(jobset: Object) -> WorkloadItem:
     """Return the tree of a JobSet: a root with a child for each replicated Job."""
     grouped = grouped_replicated_jobs(jobset)
     intent = read_intent(jobset["spec"].get("scheduling"), _PATH, composite=True)
-    running = sum(job.pod_count > 0 for job in grouped)
+    running = sum(job.group_count for job in grouped)
     root = WorkloadItem(
         free_name("root", [job.name for job in grouped]),
         default=SchedulingConfig(
@@ -118,7 +150,7 @@ def build_item(jobset: Object) -> WorkloadItem:
         path=_PATH,
         fields={"podGroupTemplates": "spec.replicatedJobs", **intent.fields},
     )
-    policy = Gang() if isinstance(root.resolve().policy, Gang) else Basic()
+    policy = Basic() if intent.config.policy == Basic() else Gang()
     return replace(root, children=tuple(_leaf_item(jobset, job, policy) for job in grouped))
 
 
@@ -129,6 +161,21 @@ def validate(jobset: Object, old: Object | None = None) -> list[Cause]:
     )
     before = _check_group_count(old) if old else []
     return [*causes, *(cause for cause in _check_group_count(jobset) if cause not in before)]
+
+
+def ensure(
+    jobset: Object,
+    observed: ObservedObjects,
+    groups: Sequence[GroupInstance],
+    *,
+    manager: str = "",
+    is_started: bool = False,
+) -> EnsurePlan:
+    """Plan the Workload and the groups of a JobSet. Raises Invalid like `build_workload`."""
+    builder = WorkloadBuilder(build_item(jobset), SUPPORTED)
+    if isinstance(find_own_workload(jobset, observed.workloads), ObjectMissing):
+        build_workload(jobset)
+    return builder.ensure(jobset, observed, groups, manager=manager, is_started=is_started)
 
 
 def build_workload(jobset: Object) -> Object:
@@ -159,9 +206,10 @@ def _check_group_count(jobset: Object) -> list[Cause]:
     root = build_item(jobset)
     if not root.children:
         return [required("spec.replicatedJobs", _NO_GROUPS)]
+    groups = sum(max(one.group_count, 1) for one in grouped_replicated_jobs(jobset))
     match root.resolve().policy:
-        case Gang(int() as count) if count > len(root.children):
-            detail = f"must not be greater than the number of groups ({len(root.children)})"
+        case Gang(int() as count) if count > groups:
+            detail = f"must not be greater than the number of groups ({groups})"
             return [
                 root.map_to_user_field(
                     invalid("schedulingPolicy.gang.minGroupCount", count, detail)
@@ -172,11 +220,14 @@ def _check_group_count(jobset: Object) -> list[Cause]:
 
 def _leaf_item(jobset: Object, replicated_job: ReplicatedJob, policy: Basic | Gang) -> WorkloadItem:
     intent = _template_intent(replicated_job).override_with(_root_intent(jobset, replicated_job))
+    default = replicated_job.pod_template.default_config(policy)
+    if replicated_job.exclusive_key:
+        default = replace(default, topology=(replicated_job.exclusive_key,))
     return WorkloadItem(
         replicated_job.name,
-        default=replicated_job.pod_template.default_config(policy),
+        default=default,
         user=intent.config,
-        callbacks=(default_min_count(replicated_job.pod_count),),
+        callbacks=(default_min_count(replicated_job.group_size),),
         path=f"{replicated_job.path}.template.spec.scheduling",
         fields={
             "name": f"{replicated_job.path}.name",
@@ -192,7 +243,7 @@ def _template_intent(replicated_job: ReplicatedJob) -> Intent:
         job_spec(replicated_job.value), f"{replicated_job.path}.template.spec"
     )
     match intent.config.policy:
-        case Gang(int() as count) if count > 0:
+        case Gang(int() as count) if count > 0 and not replicated_job.exclusive_key:
             policy = Gang(count * max(replicated_job.replicas, 1))
             return replace(intent, config=replace(intent.config, policy=policy))
     return intent

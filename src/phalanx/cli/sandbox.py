@@ -56,7 +56,7 @@ _COPIED_KINDS = (NAMESPACE, PRIORITY_CLASS, LIMIT_RANGE, WORKLOAD)
 #: Kinds whose objects must not exist yet: `phalanx why` is for existing ones.
 _UNIQUE_KINDS = (JOB, POD, POD_GROUP, COMPOSITE_POD_GROUP, WORKLOAD)
 #: Kinds without a controller that creates their pods.
-_UNSUPPORTED_KINDS = (JOB_SET, LEADER_WORKER_SET)
+_UNSUPPORTED_KINDS = (LEADER_WORKER_SET,)
 
 
 class ManifestRejected(Exception):
@@ -77,7 +77,7 @@ def create_control_plane(
 
 async def expand_manifests(cluster: Client, manifests: Sequence[Manifest]) -> ClusterObjects:
     """Return the groups and pods that the manifests would create in a cluster; only reads it."""
-    _check_supported(manifests, (*_UNSUPPORTED_KINDS, CRON_JOB))
+    _check_supported(manifests, (*_UNSUPPORTED_KINDS, CRON_JOB, JOB_SET))
     await _check_not_existing(cluster, manifests)
     config = ComponentConfig(without=("scheduler", "nodes"))
     plane = ControlPlane(MemoryStore(), WallClock(), SystemRandom(), config=config)

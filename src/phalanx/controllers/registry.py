@@ -25,6 +25,7 @@ from phalanx.api.kinds import (
     DEPLOYMENT,
     DEVICE_TAINT_RULE,
     JOB,
+    JOB_SET,
     LEADER_WORKER_SET,
     LEASE,
     NAMESPACE,
@@ -53,6 +54,7 @@ from phalanx.controllers.deployments.controller import DeploymentController
 from phalanx.controllers.disruption import DisruptionController
 from phalanx.controllers.event_recorder import EventRecorder
 from phalanx.controllers.garbage_collector import GarbageCollector
+from phalanx.controllers.job_sets.controller import JobSetController
 from phalanx.controllers.jobs.controller import MANAGED_BY_NAMES, JobController
 from phalanx.controllers.jobs.workload_manager import options_from_gates
 from phalanx.controllers.leader_worker_sets.controller import LeaderWorkerSetController
@@ -142,6 +144,19 @@ def _build_job(context: ControllerContext) -> list[Runnable]:
         missing_kind=missing,
     )
     return [recorder.run, jobs.run]
+
+
+def _build_job_set(context: ControllerContext) -> list[Runnable]:
+    recorder = context.new_recorder("jobset-controller")
+    group_kinds = (WORKLOAD, POD_GROUP, COMPOSITE_POD_GROUP)
+    job_sets = JobSetController(
+        context.client,
+        context.informers,
+        context.clock,
+        record=recorder.record,
+        missing_kind=next((kind for kind in group_kinds if kind not in context.kinds), None),
+    )
+    return [recorder.run, job_sets.run]
 
 
 def _build_cron_job(context: ControllerContext) -> list[Runnable]:
@@ -303,6 +318,12 @@ CONTROLLERS = (
     ),
     ControllerDescriptor(
         "job", _build_job, (JOB, POD), aliases=("job-controller",), runs_on_foreign=True
+    ),
+    ControllerDescriptor(
+        "jobset",
+        _build_job_set,
+        (JOB_SET, JOB, SERVICE, PERSISTENT_VOLUME_CLAIM),
+        aliases=("jobset-controller",),
     ),
     ControllerDescriptor(
         "cronjob", _build_cron_job, (CRON_JOB, JOB), aliases=("cronjob-controller",)

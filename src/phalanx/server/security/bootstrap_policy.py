@@ -424,6 +424,19 @@ CONTROLLER_RULES: Mapping[str, tuple[PolicyRule, ...]] = {
     "service-account-controller": (
         _allow("create get list watch", _CORE_GROUP, "serviceaccounts"),
     ),
+    "jobset-controller": (
+        _allow("delete get list watch", _JOB_SET_GROUP, "jobsets"),
+        _allow("patch update", _JOB_SET_GROUP, "jobsets/status jobsets/finalizers"),
+        _allow("create delete get list patch update watch", _BATCH_GROUP, "jobs"),
+        _allow(
+            "create delete get list patch update watch",
+            _SCHEDULING_GROUP,
+            "workloads podgroups compositepodgroups",
+        ),
+        _allow("get list", _SCHEDULING_GROUP, "priorityclasses"),
+        _allow("create get list watch", _CORE_GROUP, "services persistentvolumeclaims"),
+        _EVENT_RULE,
+    ),
     "simulated-provisioner": (
         _allow("get list patch update watch", _CORE_GROUP, "persistentvolumeclaims"),
         _allow("create delete get list watch", _CORE_GROUP, "persistentvolumes"),

@@ -1,0 +1,318 @@
+"""The JobSet controller: informers enqueue JobSets, workers sync them.
+
+    JobSets, Jobs, Workloads, groups, Services, claims ─▶ queue of JobSets ─▶ plan_sync ─▶ requests
+
+A sync performs its plan in the order of the fields of `JobSetPlan`. It fails closed: if a group,
+the Service or a claim cannot be created, no Job is, an event says why, and the JobSet is retried
+with back-off. The counts of Jobs are written in any case. JobSets that another controller manages
+(`spec.managedBy`) are never written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from phalanx import logs
+from phalanx.api.batch import Job
+from phalanx.api.core import Service
+from phalanx.api.errors import ApiError, Conflict, NotFound
+from phalanx.api.job_sets import JOB_SET_CONTROLLER, JobSet
+from phalanx.api.kinds import JOB, JOB_SET, PERSISTENT_VOLUME_CLAIM, SERVICE, Kind
+from phalanx.api.meta import Key
+from phalanx.api.scheduling import CompositePodGroup, PodGroup, Workload
+from phalanx.api.storage import PersistentVolumeClaim
+from phalanx.api.wire import Object
+from phalanx.builder.discovery import controller_in
+from phalanx.builder.ensure_plan import CreateObject, Group, ObservedObjects
+from phalanx.builder.ownership import GROUP_TEMPLATE
+from phalanx.client.client import Client
+from phalanx.client.work_queue import WorkQueue
+from phalanx.clock import Clock
+from phalanx.controllers.event_recorder import ObjectEvent
+from phalanx.controllers.job_sets.job_objects import claim_name, claim_templates
+from phalanx.controllers.job_sets.sync import (
+    WARNING,
+    JobSetEvent,
+    JobSetPlan,
+    JobSetState,
+    encode_status,
+    plan_sync,
+)
+from phalanx.controllers.reconcile_loop import (
+    Create,
+    Delete,
+    Informers,
+    Patch,
+    StaleCacheError,
+    new_work_queue,
+    perform,
+    run_workers,
+)
+from phalanx.controllers.workload_operations import perform_operation
+
+LOG = logs.component("jobset-controller")
+_WORKERS = 8
+#: Jobs of one JobSet that are created or deleted at the same time.
+MAX_PARALLEL_JOBS = 50
+#: The values of `spec.managedBy` that this controller manages.
+MANAGED_BY_NAMES = ("", JOB_SET_CONTROLLER)
+
+
+class JobSetController:
+    """Runs JobSets until cancelled.
+
+    `missing_kind` is a kind of scheduling objects that the API server does not serve: then no
+    JobSet gets groups, and a condition says so.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        informers: Informers,
+        clock: Clock,
+        *,
+        record: Callable[[ObjectEvent], None] = lambda event: None,
+        missing_kind: Kind | None = None,
+    ) -> None:
+        self._client, self._clock, self._record = client, clock, record
+        self._missing_kind = missing_kind
+        self._informers = informers
+        self._queue: WorkQueue[Key] = new_work_queue(client, "job_set")
+        self._job_sets = informers.of(JobSet).cache
+        self._jobs = informers.of(Job).cache
+        optional = missing_kind is not None
+        self._workloads = informers.of(Workload, optional=optional).cache
+        self._groups = informers.of(PodGroup, optional=optional).cache
+        self._composites = informers.of(CompositePodGroup, optional=optional).cache
+        self._services = informers.of(Service).cache
+        self._claims = informers.of(PersistentVolumeClaim).cache
+        self._jobs_by_owner = self._jobs.index(_owner_uids)
+        self._workloads_by_target = self._workloads.index(_target_keys)
+        self._groups_by_workload = self._groups.index(_workload_keys)
+        self._composites_by_workload = self._composites.index(_workload_keys)
+        self._job_sets_by_parent = self._job_sets.index(_parent_keys)
+        self._job_sets.subscribe(self._on_job_set_change)
+        self._jobs.subscribe(self._on_owned_change)
+        self._services.subscribe(self._on_owned_change)
+        self._workloads.subscribe(self._on_workload_change)
+        self._groups.subscribe(self._on_group_change)
+        self._composites.subscribe(self._on_group_change)
+
+    async def run(self) -> None:
+        """Run JobSets until cancelled."""
+        await self._informers.wait_for_sync()
+        await run_workers(self._queue, self.reconcile, _WORKERS)
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Sync one JobSet; return after how many seconds to sync again.
+
+        Raises what a retry cures.
+        """
+        job_set = self._job_sets.get(key)
+        if job_set is None or job_set.spec.managed_by not in MANAGED_BY_NAMES:
+            return None
+        plan = plan_sync(self.read_state(job_set))
+        try:
+            await self._perform(job_set, plan)
+        except ApiError:
+            # Conditions and counters say what was done; the counts of Jobs hold in any case.
+            counts = plan.status.replicated_jobs_status
+            plan.status = replace(job_set.status, replicated_jobs_status=counts)
+            plan.events.clear()
+            await self._write_status(job_set, plan)
+            raise
+        await self._write_status(job_set, plan)
+        return plan.requeue_after
+
+    def read_state(self, job_set: JobSet) -> JobSetState:
+        """Read what belongs to a JobSet from the caches."""
+        meta = job_set.metadata
+        names = [claim_name(job_set, template) for template, _ in claim_templates(job_set)]
+        return JobSetState(
+            job_set,
+            self._jobs_by_owner[meta.uid],
+            self._observe(job_set),
+            self._clock.now(),
+            service=self._services.get(Key(meta.namespace, job_set.subdomain)),
+            claims=[name for name in names if Key(meta.namespace, name) in self._claims],
+            missing_kind=self._missing_kind,
+        )
+
+    def _observe(self, job_set: JobSet) -> ObservedObjects:
+        """The Workloads that refer to a JobSet or to its controller, and their groups."""
+        namespace, name = job_set.metadata.namespace, job_set.metadata.name
+        targets = [(namespace, JOB_SET.group, JOB_SET.name, name), *_parent_keys(job_set)]
+        workloads = [one for target in targets for one in self._workloads_by_target[target]]
+        return ObservedObjects(
+            workloads,
+            [g for one in workloads for g in self._groups_by_workload[one.metadata.key]],
+            [g for one in workloads for g in self._composites_by_workload[one.metadata.key]],
+        )
+
+    async def _perform(self, job_set: JobSet, plan: JobSetPlan) -> None:
+        """Perform the requests of a plan up to the status; stop at the first that fails."""
+        await self._perform_together(
+            perform(
+                self._client,
+                Delete(JOB, job.metadata.key, job.metadata.uid, propagation="Foreground"),
+            )
+            for job in plan.jobs_to_delete
+        )
+        for operation in plan.group_operations:
+            try:
+                await perform_operation(self._client, operation, job_set.metadata.uid)
+            except ApiError as error:
+                verb = "Create" if isinstance(operation, CreateObject) else "Update"
+                self._report_failure(job_set, f"Failed{operation.kind.name}{verb}", error)
+                raise
+        for obj in plan.objects_to_create:
+            await self._create(job_set, obj)
+        await self._perform_together(self._create(job_set, job) for job in plan.jobs_to_create)
+        await self._perform_together(
+            self._patch_job(job, change) for job, change in plan.jobs_to_patch
+        )
+        if plan.deletes_job_set:
+            meta = job_set.metadata
+            action = Delete(
+                JOB_SET,
+                meta.key,
+                meta.uid,
+                version=meta.resource_version,
+                propagation="Foreground",
+            )
+            await perform(self._client, action)
+
+    async def _create(self, job_set: JobSet, obj: Object) -> None:
+        kind, meta = _KIND_BY_NAME[obj["kind"]], job_set.metadata
+        # A retained claim has no owner, and is used again by a JobSet of the same name.
+        owner = meta.uid if obj["metadata"].get("ownerReferences") else ""
+        try:
+            await perform(self._client, Create(kind, obj, owner_uid=owner))
+        except ApiError as error:
+            self._report_failure(job_set, _CREATION_FAILURES[kind], error)
+            raise
+        LOG.debug("object created", key=meta.key, kind=kind.name, object=obj["metadata"]["name"])
+
+    async def _patch_job(self, job: Job, change: Object) -> None:
+        conditional = {**change, "metadata": {"uid": job.metadata.uid}}
+        await perform(self._client, Patch(JOB, job.metadata.key, conditional))
+
+    async def _perform_together(self, requests: Iterable[Coroutine[Any, Any, None]]) -> None:
+        """Perform requests about Jobs, a bounded number at a time; raise the first failure."""
+        waiting = list(requests)
+        try:
+            while waiting:
+                batch = [waiting.pop(0) for _ in range(min(len(waiting), MAX_PARALLEL_JOBS))]
+                results = await asyncio.gather(*batch, return_exceptions=True)
+                for result in results:
+                    if isinstance(result, BaseException):
+                        raise result
+        finally:
+            for one in waiting:
+                one.close()
+
+    async def _write_status(self, job_set: JobSet, plan: JobSetPlan) -> None:
+        """Write the status to the version of the JobSet that was synced, then record its events."""
+        if plan.status == job_set.status or plan.deletes_job_set:
+            return
+        meta = job_set.metadata
+        change = {
+            "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
+            "status": encode_status(plan.status),
+        }
+        try:
+            await self._client.patch(JOB_SET, meta.key, change, subresource="status")
+        except NotFound:
+            return
+        except Conflict as error:
+            raise StaleCacheError(str(error)) from error
+        for event in plan.events:
+            self._record_event(job_set, event)
+            LOG.info("JobSet changed", key=meta.key, reason=event.reason, detail=event.message)
+
+    def _report_failure(self, job_set: JobSet, reason: str, error: ApiError) -> None:
+        self._record_event(job_set, JobSetEvent(reason, str(error), WARNING))
+
+    def _record_event(self, job_set: JobSet, event: JobSetEvent) -> None:
+        self._record(
+            ObjectEvent(
+                JOB_SET, job_set.metadata, event.reason, message=event.message, type=event.type
+            )
+        )
+
+    def _on_job_set_change(self, old: JobSet | None, new: JobSet | None) -> None:
+        if new is not None:
+            self._queue.add(new.metadata.key)
+
+    def _on_owned_change(self, old: Job | Service | None, new: Job | Service | None) -> None:
+        for one in (old, new):
+            owner = controller_in(one.metadata) if one is not None else None
+            if one is not None and owner is not None and owner.kind == JOB_SET.name:
+                self._queue.add(Key(one.metadata.namespace, owner.name))
+
+    def _on_workload_change(self, old: Workload | None, new: Workload | None) -> None:
+        for workload in (old, new):
+            for key in self._job_sets_of(workload) if workload else ():
+                self._queue.add(key)
+
+    def _on_group_change(self, old: Group | None, new: Group | None) -> None:
+        if old and new and _relevant_fields(old) == _relevant_fields(new):
+            return
+        for group in (old, new):
+            for key in _workload_keys(group) if group else ():
+                if workload := self._workloads.get(key):
+                    for job_set in self._job_sets_of(workload):
+                        self._queue.add(job_set)
+
+    def _job_sets_of(self, workload: Workload) -> Iterator[Key]:
+        """The JobSet to which a Workload refers, or the JobSets whose parent it refers to."""
+        for target in _target_keys(workload):
+            namespace, group, kind, name = target
+            if (group, kind) == (JOB_SET.group, JOB_SET.name):
+                yield Key(namespace, name)
+            yield from (one.metadata.key for one in self._job_sets_by_parent[target])
+
+
+#: The reasons of events about objects that cannot be created.
+_CREATION_FAILURES: dict[Kind, str] = {
+    JOB: "JobCreationFailed",
+    SERVICE: "HeadlessServiceCreationFailed",
+    PERSISTENT_VOLUME_CLAIM: "VolumeClaimCreationFailed",
+}
+_KIND_BY_NAME = {kind.name: kind for kind in _CREATION_FAILURES}
+#: Namespace, and group, kind and name of the object to which a Workload refers.
+TargetKey = tuple[str, str, str, str]
+
+
+def _owner_uids(job: Job) -> list[str]:
+    owner = controller_in(job.metadata)
+    return [owner.uid] if owner and owner.kind == JOB_SET.name else []
+
+
+def _target_keys(workload: Workload) -> list[TargetKey]:
+    target = workload.controller_identity
+    return [(workload.metadata.namespace, *target)] if target else []
+
+
+def _workload_keys(group: Group) -> list[Key]:
+    ref = group.spec.workload_ref
+    return [Key(group.metadata.namespace, ref.workload_name)] if ref else []
+
+
+def _parent_keys(job_set: JobSet) -> list[TargetKey]:
+    """The controller of a JobSet that is linked to its controller's Workload."""
+    owner = controller_in(job_set.metadata)
+    if owner is None or GROUP_TEMPLATE not in job_set.metadata.annotations:
+        return []
+    group = owner.api_version.rpartition("/")[0]
+    return [(job_set.metadata.namespace, group, owner.kind, owner.name)]
+
+
+def _relevant_fields(group: Group) -> tuple[object, ...]:
+    """The fields of a group that a sync of its JobSet reads."""
+    meta = group.metadata
+    return group.spec, meta.annotations, meta.owner_references, meta.deletion_timestamp

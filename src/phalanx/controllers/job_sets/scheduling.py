@@ -1,0 +1,192 @@
+"""The groups of a JobSet: what `phalanx.builder` plans, and which group each Job names.
+
+Each attempt has groups of its own: after a restart the gang is placed as a whole again, and pods of
+the attempt before, which may still be terminating, never count towards its quorum. The groups of
+the attempt before are deleted; their finalizer keeps them until their pods are gone.
+
+    JobSet                               groups
+    a root                               a CompositePodGroup, a PodGroup for each replicated Job
+    linked to a composite template       the groups below it, by the names of the replicated Jobs
+    linked to a template of pods         one PodGroup for all pods
+    its pods name a group already, or    none: pods are scheduled as their templates say
+      another controller manages them
+    no tree is possible                  none, and a condition says why
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from phalanx.api.batch import COMPLETE, Job
+from phalanx.api.errors import Invalid, join_causes
+from phalanx.api.job_sets import COMPLETED, JobSet, ReplicatedJobSpec, job_set_object
+from phalanx.api.kinds import POD_GROUP
+from phalanx.api.scheduling import (
+    FINISHED_ANNOTATION,
+    MEMBERS_TO_RUN_ANNOTATION,
+    ON_DEGRADED_ANNOTATION,
+    TOPOLOGY_ANNOTATION,
+)
+from phalanx.builder import jobsets as job_set_builder
+from phalanx.builder.discovery import Fallback, is_controlled_by
+from phalanx.builder.ensure import ensure_linked, plan_deletion
+from phalanx.builder.ensure_plan import (
+    EnsurePlan,
+    GroupInstance,
+    ObjectOperation,
+    ObservedObjects,
+    PatchObject,
+)
+from phalanx.builder.jobsets import ReplicatedJob, grouped_replicated_jobs
+from phalanx.builder.ownership import Link, ManageBoth, ManageGroups, ManageNothing
+from phalanx.controllers.job_sets.child_jobs import ChildJobs, job_index, pod_count
+
+#: The value of the managed-by annotation on objects that this controller creates.
+MANAGER_NAME = "jobset-controller"
+#: The annotations of a JobSet that its PodGroups get.
+_COPIED_ANNOTATIONS = (TOPOLOGY_ANNOTATION, ON_DEGRADED_ANNOTATION)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSetGroups:
+    """The operations on groups that are due; once `is_ready`, the groups that Jobs name."""
+
+    is_ready: bool = True
+    operations: tuple[ObjectOperation, ...] = ()
+    fallback: Fallback | None = None
+    #: Names by replicated Job and index of the Job; -1 for all Jobs of a replicated Job.
+    names: Mapping[tuple[str, int], str] = field(default_factory=dict)
+
+    def name_for(self, role: str, index: int) -> str:
+        """Return the group of the pods of a Job; "" for none."""
+        return self.names.get((role, index)) or self.names.get((role, -1), "")
+
+
+def plan_groups(job_set: JobSet, jobs: ChildJobs, observed: ObservedObjects) -> JobSetGroups:
+    """Plan the Workload and the groups of a JobSet that has not ended."""
+    encoded = job_set_object(job_set)
+    match job_set_builder.decide_job_set_management(encoded):
+        case ManageGroups(link):
+            plan = ensure_linked(encoded, link, observed, manager=MANAGER_NAME)
+            return _to_groups(plan, _linked_names(job_set, plan, link))
+        case ManageNothing(reason):
+            is_opted_out = not grouped_replicated_jobs(encoded)
+            fallback = Fallback("NoGang", _sentence(reason)) if is_opted_out else None
+            return JobSetGroups(fallback=fallback)
+        case ManageBoth():
+            pass
+    wanted = _wanted_groups(job_set, jobs, grouped_replicated_jobs(encoded))
+    try:
+        plan = job_set_builder.ensure(
+            encoded,
+            observed,
+            list(wanted.values()),
+            manager=MANAGER_NAME,
+            is_started=bool(jobs.current or jobs.previous),
+        )
+    except Invalid as error:
+        text = f"Its replicated Jobs cannot share a Workload: {join_causes(error.causes)}"
+        return JobSetGroups(fallback=Fallback("NoCommonWorkload", text))
+    names = {
+        place: plan.group_name(one.template, one.instance)
+        for place, one in wanted.items()
+        if one.key in plan.groups
+    }
+    return _to_groups(plan, names)
+
+
+def plan_ended_groups(job_set: JobSet, observed: ObservedObjects) -> list[ObjectOperation]:
+    """Annotate the PodGroups of a JobSet that has ended; delete them if they hold devices."""
+    end = job_set.end_condition
+    if end is None:
+        return []
+    if any(_claims_devices(role) for role in job_set.spec.replicated_jobs):
+        return plan_deletion(job_set_object(job_set), observed, keep_workload=True)
+    text = COMPLETE if end.type == COMPLETED else f"{end.type}: {end.reason}"
+    desired = {MEMBERS_TO_RUN_ANNOTATION: None, FINISHED_ANNOTATION: text}
+    operations: list[ObjectOperation] = []
+    for group in observed.pod_groups:
+        meta = group.metadata
+        change = {
+            name: value for name, value in desired.items() if meta.annotations.get(name) != value
+        }
+        is_ours = is_controlled_by(meta, job_set.metadata.uid) and not meta.deletion_timestamp
+        if change and is_ours:
+            operations.append(PatchObject(POD_GROUP, meta, {"metadata": {"annotations": change}}))
+    return operations
+
+
+def _claims_devices(role: ReplicatedJobSpec) -> bool:
+    """Whether pods of a role use resource claims, which a PodGroup keeps while it exists."""
+    spec = (role.template.get("spec") or {}).get("template", {}).get("spec") or {}
+    return bool(spec.get("resourceClaims"))
+
+
+def _to_groups(plan: EnsurePlan, names: Mapping[tuple[str, int], str]) -> JobSetGroups:
+    return JobSetGroups(plan.is_ready, plan.operations, plan.fallback, names)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _linked_names(job_set: JobSet, plan: EnsurePlan, link: Link) -> dict[tuple[str, int], str]:
+    shared = plan.group_name(link.template)
+    is_leaf = len(plan.groups) == 1
+    return {
+        (role.name, -1): shared if is_leaf else plan.group_name(role.name)
+        for role in job_set.spec.replicated_jobs
+    }
+
+
+def _wanted_groups(
+    job_set: JobSet, jobs: ChildJobs, grouped: list[ReplicatedJob]
+) -> dict[tuple[str, int], GroupInstance]:
+    """The wanted groups by replicated Job and index of the Job; -1 for all Jobs."""
+    attempt = str(job_set.status.restarts) if job_set.status.restarts else ""
+    roles = {role.name: role for role in job_set.spec.replicated_jobs}
+    given = job_set.metadata.annotations
+    annotations = {name: given[name] for name in _COPIED_ANNOTATIONS if given.get(name)}
+    wanted = {}
+    for one in grouped:
+        role, current = roles[one.name], jobs.of_role(one.name)
+        for index in range(role.replicas) if one.exclusive_key else (-1,):
+            members = [job for job in current if index in (-1, job_index(job))]
+            instance = attempt if index == -1 else f"{attempt or 0}-{index}"
+            wanted[one.name, index] = GroupInstance(
+                one.name,
+                instance,
+                parent_instance=attempt,
+                pod_groups=frozenset(map(_group_of, members)),
+                members_to_run=_members_to_run(role, members, index),
+                annotations=annotations,
+            )
+    return wanted
+
+
+def _group_of(job: Job) -> str:
+    spec = job.spec.template.get("spec") or {}
+    name: str = (spec.get("schedulingGroup") or {}).get("podGroupName", "")
+    return name
+
+
+def _members_to_run(role: ReplicatedJobSpec, jobs: list[Job], index: int) -> Callable[[str], int]:
+    """Count the pods that are still to run in the group of a replicated Job, or of one Job."""
+
+    def count(group: str) -> int:
+        spec = role.template.get("spec") or {}
+        parallelism: int = spec.get("parallelism", 1)
+        missing = (role.replicas if index == -1 else 1) - len(jobs)
+        each: int = min(parallelism, spec.get("completions", parallelism))
+        return missing * each + sum(map(_pods_to_run, jobs))
+
+    return count
+
+
+def _pods_to_run(job: Job) -> int:
+    if job.is_finished:
+        return 0
+    if job.spec.completions is None:
+        return job.status.active if job.status.succeeded else job.spec.parallelism
+    return max(min(pod_count(job), job.spec.completions - job.status.succeeded), 0)
