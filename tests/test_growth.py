@@ -223,6 +223,7 @@ CACHED_TABLES = {
 BOUNDED = ("[_memo]",)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_small_caches")
 @in_virtual_time
 async def test_caches_and_indexes_are_empty_after_objects_are_deleted() -> None:

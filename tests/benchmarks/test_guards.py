@@ -37,6 +37,7 @@ def test_instruction_count_is_repeatable() -> None:
     assert guards.count("create a pod") == guards.count("create a pod")
 
 
+@pytest.mark.slow
 def test_instruction_count_does_not_depend_on_the_hash_seed() -> None:
     program = "from benchmarks.guards import count; print(count('create a pod'))"
     counts = [

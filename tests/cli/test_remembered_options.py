@@ -104,6 +104,7 @@ def test_other_options_just_change(data: Path) -> None:
     assert after.nodes == before.nodes
 
 
+@pytest.mark.slow
 def test_nodes_may_be_added(tmp_path: Path) -> None:
     for count in ("1", "2"):
         with running(tmp_path / "data", "--nodes", count):
@@ -111,6 +112,7 @@ def test_nodes_may_be_added(tmp_path: Path) -> None:
     assert sorted(load_record(tmp_path / "data").nodes) == ["node-0", "node-1"]
 
 
+@pytest.mark.slow
 def test_changed_file_of_nodes_is_refused(tmp_path: Path) -> None:
     file, data = tmp_path / "nodes.yaml", tmp_path / "data"
     file.write_text("- {name: a, shape: {cpu: 4}}\n")
@@ -123,6 +125,7 @@ def test_changed_file_of_nodes_is_refused(tmp_path: Path) -> None:
     assert "nodes of other options: the file of --nodes has changed; " in done.stderr
 
 
+@pytest.mark.slow
 def test_recreated_nodes_replace_the_old_ones_and_their_pods_run_again(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running(data, "--nodes", "2", "--shape", "cpu=2") as user:
@@ -144,6 +147,7 @@ def test_start_that_fails_remembers_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "data" / "cluster.json").exists()
 
 
+@pytest.mark.slow
 def test_nodes_that_run_elsewhere_are_not_checked(data: Path) -> None:
     before = load_record(data)
     with running(data, "--without", "nodes", "--nodes", "1"):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -261,6 +262,26 @@ def test_restore_verifies_every_row_before_it_replaces_anything(
     with pytest.raises(StoreUnusable, match=r"copy is corrupted; use an older backup"):
         restore(copy, tmp_path / "data", replace=True)
     assert contents(tmp_path / "data") == before
+
+
+def test_no_damage_of_a_backup_leaves_a_part_or_changes_the_store(tmp_path: Path) -> None:
+    """Damage is found in every page, and the error names the backup."""
+    writes = [put(f"/{number:03}", "x" * 400) for number in range(40)]
+    asyncio.run(commit(tmp_path / "data", writes))
+    backup(tmp_path / "data", tmp_path / "copy")
+    copy, before = tmp_path / "copy", contents(tmp_path / "data")
+    content = copy.read_bytes()
+    damaged = [content[: len(content) // 2]]
+    (size,) = struct.unpack(">H", content[16:18])
+    for begin in range(size, len(content), size):
+        page = bytes(byte ^ 0x55 for byte in content[begin : begin + size])
+        damaged.append(content[:begin] + page + content[begin + size :])
+    assert len(damaged) > 5
+    for text in damaged:
+        copy.write_bytes(text)
+        with pytest.raises(StoreUnusable, match=r"/copy is corrupted; use an older backup"):
+            restore(copy, tmp_path / "data", replace=True)
+        assert contents(tmp_path / "data") == before
 
 
 def kept_store(folder: Path, before: Path) -> list[str]:

@@ -64,6 +64,7 @@ def test_page_follows_a_running_cluster(tmp_path: Path) -> None:
         run("page.live.mjs", page_environment(plane.access, tmp_path))
 
 
+@pytest.mark.slow
 def test_page_reconnects_to_a_restarted_server(tmp_path: Path) -> None:
     executable, config = node(), tmp_path / "kubeconfig"
     options = ("--data", str(tmp_path / "data"), "--kubeconfig", str(config))

@@ -3,10 +3,12 @@
 A daemon thread pings the loop ten times a second. While a ping is not answered, the thread looks at
 the stack of the loop's thread, and after half a second logs it:
 
-    WARNING watchdog: event loop stalled process=server duration=0.501 stack="app.py:88 handle, …"
-    WARNING watchdog: event loop runs again process=server duration=2.310
+    WARNING watchdog: event loop stalled process=server duration=0.501 cpu=0.498 stack="app.py:88 …"
+    WARNING watchdog: event loop runs again process=server duration=2.310 cpu=2.305
 
-While the whole process is suspended the thread does not run either: that is no stall.
+`cpu` is the CPU time of the loop's thread: it computes, if that is close to `duration`; else it is
+blocked. Time in which the thread could run but gets no CPU, because the machine is busy or the
+process is suspended, is no stall.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ class EventLoopWatchdog:
     def __init__(self, loop: asyncio.AbstractEventLoop, stalls: Counter, process: str) -> None:
         self._loop, self._stalls, self._process = loop, stalls, process
         self._thread = threading.get_ident()
+        self._state_file = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -76,23 +79,46 @@ class EventLoopWatchdog:
 
     def _wait_for_answer(self, answered: threading.Event) -> None:
         begin = last = time.monotonic()
-        last_cpu = time.process_time()
+        cpu_begin = last_cpu = self._cpu_seconds()
         stalled, is_reported = 0.0, False
+
+        def log(message: str, **fields: object) -> None:
+            LOG.warning(
+                message,
+                process=self._process,
+                duration=time.monotonic() - begin,
+                cpu=self._cpu_seconds() - cpu_begin,
+                **fields,
+            )
+
         while not answered.wait(PING_INTERVAL) and not self._stopped.is_set():
-            now, cpu = time.monotonic(), time.process_time()
-            # This thread waits much longer than it asked for if the process is suspended, or if
-            # the loop's thread does not release the interpreter lock: only the latter takes CPU.
-            stalled += min(now - last, max(2 * PING_INTERVAL, cpu - last_cpu))
+            now, cpu = time.monotonic(), self._cpu_seconds()
+            # While a thread computes, its CPU time counts: the rest it waits for a CPU. While it is
+            # blocked, the time counts, except that in which this thread did not run either.
+            blocked = 0.0 if self._is_runnable() else min(now - last, 2 * PING_INTERVAL)
+            stalled += max(cpu - last_cpu, blocked)
             last, last_cpu = now, cpu
             if stalled >= STALL_SECONDS and not is_reported:
                 is_reported = True
                 self._stalls.add()
-                self._log("event loop stalled", begin, stack=self._stack())
+                log("event loop stalled", stack=self._stack())
         if is_reported:
-            self._log("event loop runs again", begin)
+            log("event loop runs again")
 
-    def _log(self, message: str, begin: float, **fields: object) -> None:
-        LOG.warning(message, process=self._process, duration=time.monotonic() - begin, **fields)
+    def _cpu_seconds(self) -> float:
+        """Return the CPU time of the loop's thread; where it is unknown that of the process."""
+        try:
+            return time.clock_gettime(time.pthread_getcpuclockid(self._thread))
+        except (AttributeError, OSError):
+            return time.process_time()
+
+    def _is_runnable(self) -> bool:
+        """Return whether the loop's thread computes or waits for a CPU; False if not known."""
+        try:
+            # The state follows the name of the thread, which is in parentheses.
+            return self._state_file.read_text().rpartition(")")[2].split()[0] == "R"
+        except (OSError, IndexError):
+            return False
 
     def _stack(self) -> list[str]:
         """Return what the loop's thread does now, as "file:line function"."""

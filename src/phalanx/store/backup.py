@@ -11,12 +11,15 @@ before lists again. It keeps the store that it replaces as `store.db.before`:
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from phalanx.store.database_file import (
     DATABASE_FILE,
+    CorruptedFile,
     HighWaterMark,
+    StoreCorrupted,
     check_format,
     connect,
     create_private_file,
@@ -44,11 +47,11 @@ def backup(folder: Path, target: Path) -> int:
         raise StoreUnusable(f"no store in {folder}")
     if target.exists():
         raise StoreUnusable(f"{target} already exists; choose another name")
-    check_format(source)
     part = target.with_name(f"{target.name}.part")
-    _copy_database(source, part)
-    _verify_rows(source, part)
-    revision = _last_revision(part)
+    with _discard_on_error(source, part):
+        _copy_database(source, part)
+        _verify_rows(part)
+        revision = _last_revision(part)
     with translate_errors(target):
         publish_file(part, target)
     return revision
@@ -61,13 +64,13 @@ def restore(source: Path, folder: Path, *, replace: bool = False) -> Restored:
     """
     if not source.is_file():
         raise StoreUnusable(f"no backup at {source}")
-    check_format(source)
     with lock_directory(folder) as file:
         existing_revision = _existing_revision(file, replace)
         part = file.with_name(f"{file.name}.part")
-        _copy_database(source, part)
-        prepare_database(part)
-        _verify_rows(source, part)
+        with _discard_on_error(source, part):
+            _copy_database(source, part)
+            prepare_database(part)
+            _verify_rows(part)
         with translate_errors(file):
             lost = max(existing_revision or 0, HighWaterMark(folder).read())
             revision = skip_revisions(part, lost)
@@ -76,8 +79,21 @@ def restore(source: Path, folder: Path, *, replace: bool = False) -> Restored:
     return Restored(revision, before)
 
 
+@contextlib.contextmanager
+def _discard_on_error(source: Path, part: Path) -> Iterator[None]:
+    """Remove an incomplete copy; a corrupted copy is an error of its source."""
+    try:
+        yield
+    except StoreUnusable as error:
+        part.unlink(missing_ok=True)
+        if isinstance(error, CorruptedFile):
+            raise StoreUnusable(f"{source} is corrupted; use an older backup") from None
+        raise
+
+
 def _copy_database(source: Path, part: Path) -> None:
     """Copy a consistent state of a store to one file without a WAL, and verify its pages."""
+    check_format(source)
     with translate_errors(part):
         create_private_file(part)
         with (
@@ -86,23 +102,14 @@ def _copy_database(source: Path, part: Path) -> None:
         ):
             db.backup(copy)
             copy.execute("PRAGMA journal_mode=DELETE")
-            found = copy.execute("PRAGMA integrity_check").fetchall()
-    if found != [("ok",)]:
-        raise _discard_copy(source, part)
+            if copy.execute("PRAGMA integrity_check").fetchall() != [("ok",)]:
+                raise StoreCorrupted
 
 
-def _verify_rows(source: Path, part: Path) -> None:
+def _verify_rows(part: Path) -> None:
     """Verify the checksum of every row of a copy."""
-    try:
-        with translate_errors(part), contextlib.closing(HistoryReader(part)) as reader:
-            reader.verify()
-    except StoreUnusable:
-        raise _discard_copy(source, part) from None
-
-
-def _discard_copy(source: Path, part: Path) -> StoreUnusable:
-    part.unlink()
-    return StoreUnusable(f"{source} is corrupted; use an older backup")
+    with translate_errors(part), contextlib.closing(HistoryReader(part)) as reader:
+        reader.verify()
 
 
 def _existing_revision(file: Path, replace: bool) -> int | None:

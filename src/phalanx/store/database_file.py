@@ -35,6 +35,10 @@ class StoreCorrupted(Exception):
         super().__init__("the file is corrupted")
 
 
+class CorruptedFile(StoreUnusable):
+    """A file was not opened or copied because it is corrupted."""
+
+
 _CORRUPTED = "{path} is corrupted; restore a backup"
 _UNUSABLE = "cannot use {path}: {error}"
 
@@ -52,11 +56,12 @@ def translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except StoreCorrupted:
-        raise StoreUnusable(_CORRUPTED.format(path=path)) from None
+        raise CorruptedFile(_CORRUPTED.format(path=path)) from None
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         sentence = _MESSAGES.get(code, _UNUSABLE)
-        raise StoreUnusable(sentence.format(path=path, error=error)) from error
+        kind = CorruptedFile if sentence is _CORRUPTED else StoreUnusable
+        raise kind(sentence.format(path=path, error=error)) from error
     except OSError as error:
         raise StoreUnusable(_UNUSABLE.format(path=path, error=error.strerror or error)) from error
 
