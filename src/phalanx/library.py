@@ -57,7 +57,7 @@ from phalanx.api.scheduling import (
     Workload,
 )
 from phalanx.api.schema import schema
-from phalanx.api.scheme import DEVICE_KINDS, struct_of
+from phalanx.api.scheme import DEVICE_KINDS, VOLUME_KINDS, struct_of
 from phalanx.api.wire import Object
 from phalanx.scheduler.cluster.group_tree import group_ref
 from phalanx.scheduler.configuration.scheduler_configuration import (
@@ -410,6 +410,10 @@ class _Decoder:
                 kind: _by_key(one for one in objects.devices if isinstance(one, _STRUCTS[kind]))
                 for kind in DEVICE_KINDS
             },
+            **{
+                kind: _by_key(one for one in objects.volumes if isinstance(one, _STRUCTS[kind]))
+                for kind in VOLUME_KINDS
+            },
             WORKLOAD: _by_key(cluster.workloads),
         }
 
@@ -429,6 +433,7 @@ class _Decoder:
             namespaces=self._namespaces,
             budgets=tuple(self._by_kind[POD_DISRUPTION_BUDGET].values()),
             devices=tuple(one for kind in DEVICE_KINDS for one in self._by_kind[kind].values()),
+            volumes=tuple(one for kind in VOLUME_KINDS for one in self._by_kind[kind].values()),
             evicting=self._cluster.objects.evicting,
         )
         return replace(
@@ -505,7 +510,7 @@ _STRUCTS: Mapping[Kind, Any] = {
     WORKLOAD: Workload,
     SERVICE: Service,
     POD_DISRUPTION_BUDGET: PodDisruptionBudget,
-    **{kind: struct_of(kind) for kind in DEVICE_KINDS},
+    **{kind: struct_of(kind) for kind in (*DEVICE_KINDS, *VOLUME_KINDS)},
     PRIORITY_CLASS: PriorityClass,
 }
 

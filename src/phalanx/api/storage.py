@@ -24,6 +24,8 @@ BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 #: The node for which the volume of a claim is provisioned, as the scheduler has decided.
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
+#: When our scheduler has selected that node.
+SELECTED_AT_ANNOTATION = "phalanx.dev/node-selected-at"
 #: The provisioner that shall provision the volume of a claim, under its two names.
 STORAGE_PROVISIONER = "volume.kubernetes.io/storage-provisioner"
 BETA_STORAGE_PROVISIONER = "volume.beta.kubernetes.io/storage-provisioner"

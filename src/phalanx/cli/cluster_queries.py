@@ -35,7 +35,7 @@ from phalanx.api.kinds import (
 from phalanx.api.meta import Key, PartialObjectMetadata, Ref
 from phalanx.api.other_kinds import PodDisruptionBudget
 from phalanx.api.scheduling import CompositePodGroup, PodGroup, Workload
-from phalanx.api.scheme import DEVICE_KINDS, struct_of
+from phalanx.api.scheme import DEVICE_KINDS, VOLUME_KINDS, struct_of
 from phalanx.client.client import Client
 from phalanx.controllers.scheduling.exact_solver import HighsSolver
 from phalanx.library import Cluster, parse_subject
@@ -109,6 +109,11 @@ async def read_cluster(client: Client) -> ClusterObjects:
         for kind in DEVICE_KINDS
         for one in await _list_if_served(client, kind, struct_of(kind), ignored=_UNAVAILABLE) or ()
     ]
+    volumes = [
+        one
+        for kind in VOLUME_KINDS
+        for one in await _list_if_served(client, kind, struct_of(kind), ignored=_UNAVAILABLE) or ()
+    ]
     # Deadlines and expected run times, by which starts are foreseen.
     jobs = await _list_if_served(client, JOB, Job, ignored=_UNAVAILABLE)
     return ClusterObjects(
@@ -119,6 +124,7 @@ async def read_cluster(client: Client) -> ClusterObjects:
         namespaces={namespace.metadata.name: namespace.metadata.labels for namespace in namespaces},
         budgets=budgets or (),
         devices=devices,
+        volumes=volumes,
         jobs=jobs or (),
     )
 

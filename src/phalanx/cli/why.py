@@ -129,6 +129,7 @@ def format_answer(answer: WhyAnswer) -> str:
             names_by_message.setdefault(pod.message, []).append(pod.pod.name)
     for message, names in names_by_message.items():
         lines.append(f"  {join_names(names, _MAX_NAMES)}: {message}")
+    lines += [f"  volumes: {text}" for text in diagnosis.claims if text not in diagnosis.message]
     if diagnosis.evidence:
         lines += _capacity_tables(diagnosis.evidence, "members" if answer.is_group else "pods")
     return "\n".join([*lines, *_fix_lines(diagnosis)])
@@ -206,6 +207,7 @@ def answer_data(answer: WhyAnswer) -> dict[str, Any]:
         "bound": diagnosis.bound,
         "pending": diagnosis.pending,
         "preempted": diagnosis.preempted or None,
+        "claims": list(diagnosis.claims),
         "tree": diagnosis.tree and diagnosis.tree.name,
         "groups": [
             {

@@ -152,7 +152,9 @@ class Scheduler:
     def _build_binder(
         self, client: Client, random: Random, *, is_foreign: bool
     ) -> GroupBinder | PodBinder:
-        volumes = VolumePreBinder(client, self._handlers.volume_caches, is_foreign=is_foreign)
+        volumes = VolumePreBinder(
+            client, self._handlers.volume_caches, self._clock, is_foreign=is_foreign
+        )
         pre_binds = PreBindQueue(volumes, self._on_volumes_awaited)
         if not is_foreign:
             return GroupBinder(

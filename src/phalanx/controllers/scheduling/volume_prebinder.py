@@ -27,9 +27,10 @@ from phalanx import logs
 from phalanx.api.core import Node
 from phalanx.api.errors import ApiError, Conflict, NotFound, Timeout
 from phalanx.api.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, Kind
-from phalanx.api.meta import Key, ObjectMeta
+from phalanx.api.meta import Key, ObjectMeta, timestamp
 from phalanx.api.storage import (
     BOUND_BY_CONTROLLER,
+    SELECTED_AT_ANNOTATION,
     SELECTED_NODE,
     PersistentVolume,
     PersistentVolumeClaim,
@@ -38,6 +39,7 @@ from phalanx.api.wire import Object
 from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
+from phalanx.clock import Clock
 from phalanx.controllers.volumes.binding import claim_reference, is_usable_from
 from phalanx.scheduler.decision import VolumeAssignment
 
@@ -61,8 +63,10 @@ class VolumeCaches(NamedTuple):
 class VolumePreBinder:
     """Binds claims that must be bound before their pods."""
 
-    def __init__(self, client: Client, caches: VolumeCaches, *, is_foreign: bool) -> None:
-        self._client, self._is_foreign = client, is_foreign
+    def __init__(
+        self, client: Client, caches: VolumeCaches, clock: Clock, *, is_foreign: bool
+    ) -> None:
+        self._client, self._clock, self._is_foreign = client, clock, is_foreign
         self._claims, self._volumes, self._nodes = caches
         self._waiting: dict[asyncio.Event, None] = {}
         self._claims.subscribe(self._on_change)
@@ -83,7 +87,8 @@ class VolumePreBinder:
                 if not one.volume:
                     await self._select_node(one, one.node)
             await self._wait_until_bound(first, seconds)
-        except (ApiError, Unreachable, asyncio.CancelledError):
+        except (ApiError, Unreachable):
+            # Not when the scheduler stops: the next one goes on with the selected nodes.
             await self._return_unprovisioned(first)
             raise
 
@@ -156,7 +161,9 @@ class VolumePreBinder:
             is_set = claim.selected_node == one.node
             if claim.is_bound or is_set == (node is not None):
                 return None
-            return {"metadata": {"annotations": {SELECTED_NODE: node}}}
+            selected_at = timestamp(self._clock.now()) if node is not None else None
+            annotations = {SELECTED_NODE: node, SELECTED_AT_ANNOTATION: selected_at}
+            return {"metadata": {"annotations": annotations}}
 
         await self._update(PERSISTENT_VOLUME_CLAIM, one.claim, PersistentVolumeClaim, change)
 

@@ -5,6 +5,7 @@
     relax_constraints.py  cures that edit the group or its pods
     experiment.py         decides about an entity after a change, and undoes the change
     what_if.py            forecasts on a changed cluster (`phalanx what-if`)
+    volume_findings.py    what volume claims contribute to the wait
     queue_order.py        running and waiting workloads in queue order (`phalanx queue`, `top`)
 
 The same queue and cycle decide as in the running scheduler. Nothing is bound, evicted or written.

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,10 @@ from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Decision, Impossible, Placed, Waiting
 from phalanx.scheduler.diagnosis.cures import VerifiedCures, find_cures
 from phalanx.scheduler.diagnosis.experiment import Experiment, KnownCluster
+from phalanx.scheduler.diagnosis.volume_findings import (
+    describe_volume_claims,
+    is_being_provisioned,
+)
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.explain import (
     Cure,
@@ -44,6 +48,7 @@ from phalanx.scheduler.explain import (
 )
 from phalanx.scheduler.placement.capacity_estimate import count_needed, distinct_shapes
 from phalanx.scheduler.placement.topology_domains import node_capacities
+from phalanx.scheduler.placement.volume_placement import resolve_volumes
 from phalanx.scheduler.plugins.plugin import FilterDependency
 from phalanx.scheduler.plugins.plugin_context import initial_context
 from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles, SchedulerPolicy
@@ -84,6 +89,7 @@ def collect_evidence(
     entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy
 ) -> CapacityEvidence:
     """Count how many members fit in each place; the places with the most capacity first."""
+    entity = resolve_volumes(entity, snapshot, policy)
     members = Counter(member.shape for member in entity.members)
     reported: list[CapacityRow] = []
     more = 0
@@ -147,8 +153,11 @@ def _node_rejections(shape: PodShape, snapshot: Snapshot, policy: SchedulerPolic
     """Why each node rejects such a member whatever runs there; "" if it does not."""
     context, rejections = initial_context(snapshot, shape), [""] * len(snapshot)
     for filter_ in policy.filters.values():
+        reject = filter_.static_part
         if filter_.depends_on is FilterDependency.NODES:
-            for reason, mask in filter_.reject(context):
+            reject = filter_.reject
+        if reject is not None:
+            for reason, mask in reject(context):
                 for node in np.flatnonzero(mask).tolist():
                     rejections[node] = rejections[node] or _shorten_reason(reason)
     return rejections
@@ -189,6 +198,7 @@ def _scarcest_resource(shape: PodShape, node: int, snapshot: Snapshot) -> str:
 #: States of a Diagnosis, in addition to the reasons of a decision.
 PLACED = "Placed"
 FITS = "Fits"
+PROVISIONING = "Provisioning"
 NOT_READY = "NotReady"
 EMPTY = "Empty"
 FINISHED = "Finished"
@@ -198,7 +208,7 @@ FINISHED = "Finished"
 class Diagnosis:
     """Why a pod or group is pending, and what would let it be placed."""
 
-    #: PLACED, FITS, NOT_READY, EMPTY, FINISHED, or a reason of the decision (`Unschedulable`).
+    #: PLACED, FITS, PROVISIONING, NOT_READY, EMPTY, FINISHED, or a reason of the decision
     state: str
     message: str
     #: How many of its pods have a node, and how many wait for one.
@@ -213,6 +223,8 @@ class Diagnosis:
     evidence: CapacityEvidence | None = None
     #: Which entity has preempted it, and when; "" if none did since it was last placed.
     preempted: str = ""
+    #: Which nodes its volume claims allow, or what they wait for, a sentence each.
+    claims: tuple[str, ...] = ()
     #: How many decisions were made to find cures, and whether the limit ended the search.
     decisions: int = 0
     is_cut_short: bool = False
@@ -335,19 +347,19 @@ def diagnose(
         group for group in cluster.groups if _is_within(group_ref(group), subject, members)
     )
     if isinstance(attempt, NotAttempted):
-        return Diagnosis(
-            attempt.state,
-            attempt.message,
-            bound=attempt.bound,
-            pending=attempt.pending,
-            preempted=preempted if attempt.pending else "",
-        )
+        found = Diagnosis(attempt.state, attempt.message, attempt.bound, attempt.pending)
+        return replace(found, preempted=preempted if attempt.pending else "")
     entity, decision = attempt.entity, attempt.decide()
     explanation = explain(decision)
     pending = {pod.metadata.key for pod in attempt.pods if not pod.occupied_node}
     state, message = explanation.reason, explanation.message
     evidence, cures = None, VerifiedCures()
-    if isinstance(decision, Placed):
+    waiting_pods = [pod for pod in attempt.pods if not pod.occupied_node]
+    volumes = attempt.known.cache.snapshot().volumes
+    claims = describe_volume_claims(waiting_pods, volumes, now)
+    if isinstance(decision, Placed) and is_being_provisioned(waiting_pods, volumes):
+        state, message = PROVISIONING, "; ".join(one for one in claims if "waiting for" in one)
+    elif isinstance(decision, Placed):
         count = len(decision.bindings)
         state, message = (
             FITS,
@@ -373,6 +385,7 @@ def diagnose(
         groups=explanation.groups,
         evidence=evidence,
         preempted=preempted,
+        claims=claims,
         decisions=cures.decisions,
         is_cut_short=cures.is_cut_short,
     )

@@ -425,8 +425,9 @@ class SchedulerState:
 
     def _observe_volume_claim(self, observed: PersistentVolumeClaimObserved) -> None:
         if self.cache.volumes.update_claim(observed.key, observed.new):
+            # No MEMBER_CHANGED: a failed attempt that removes the selected node must back off.
             for pod in self._volume_claims.pods_of(observed.key):
-                self.queue.observe_claims(pod, observed.at)
+                self.queue.observe_claims(pod, observed.at, ClusterEvent.VOLUMES_CHANGED)
 
     def _observe_pod(self, observed: PodObserved) -> None:
         now, key, pod = observed.at, observed.key, observed.pod

@@ -104,13 +104,15 @@ class SchedulingQueue(QueueListing):
             self._assumed.pop(key, None)
             self._upsert_pod(pod, now)
 
-    def observe_claims(self, pod: Key, now: float) -> None:
+    def observe_claims(
+        self, pod: Key, now: float, event: ClusterEvent = ClusterEvent.MEMBER_CHANGED
+    ) -> None:
         """A claim of a pending pod has changed."""
         entry = self._entry_by_pod.get(pod)
         member = entry.pending.get(pod) if entry else None
         if entry is not None and member is not None:
             entry.upsert_pod(member.pod, now, pending=True)
-            self._notify(entry, ClusterEvent.MEMBER_CHANGED, now)
+            self._notify(entry, event, now)
 
     def remove_pod(self, key: Key, now: float) -> None:
         """Remove a pod that was deleted, has ended, or belongs to another scheduler."""
