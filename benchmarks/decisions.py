@@ -127,7 +127,6 @@ PLACEMENT_CASES = (
         PlacementCase(5_000, 1, 1_000, 200, constraints=constraints)
         for constraints in (SPREAD, SOFT_SPREAD, ONE_PER_NODE, SOFT_AFFINITY)
     ),
-    PlacementCase(5_000, 1, 1_000, 40, devices=8),
 )
 
 

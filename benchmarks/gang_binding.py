@@ -71,8 +71,6 @@ BINDING_CASES = (
     BindingCase(Workload(5000, 1000, 3), 21.6, 2.1),
     BindingCase(Workload(5000, 3, 1000), 23.9, 2.4),
     BindingCase(Workload(5000, 5000, 1, plain=True), 20.3, 4.1),
-    BindingCase(Workload(5000, 3, 1000, claims="named"), None, 4.8),
-    BindingCase(Workload(5000, 3, 1000, claims="template"), None, 7.2),
     BindingCase(Workload(5000, 750, 4, racks=50), 87.7, 2.5),
     BindingCase(Workload(5000, 3, 1000, racks=50), 87.0, 2.5),
     BindingCase(Workload(100, 1, 100, victims=1000), 6.1, 0.61),

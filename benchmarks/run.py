@@ -23,6 +23,7 @@ from typing import Any
 from benchmarks import (
     contention,
     decisions,
+    devices,
     evictions,
     footprint,
     gang_binding,
@@ -59,6 +60,7 @@ SECTIONS: Mapping[str, Callable[[BenchmarkEnvironment], Iterator[Result]]] = {
     "exact": exact.section,
     "evictions": evictions.section,
     "contention": contention.section,
+    "devices": devices.section,
     "start": footprint.start,
     "idle": footprint.idle,
     "requests": requests.section,

@@ -208,3 +208,42 @@ async def test_claim_for_extended_resources_is_created_with_the_binding() -> Non
             "requestMappings": [mapping],
         }
         assert claim["metadata"]["ownerReferences"][0]["uid"] == uid
+
+
+def _owned_claim(claim: str, pod: Object, entry: str, **owner: Any) -> Object:
+    meta = pod["metadata"]
+    reference = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
+    return {
+        "metadata": {
+            "name": claim,
+            "namespace": "default",
+            "annotations": {"resource.kubernetes.io/pod-claim-name": entry},
+            "ownerReferences": [{**reference, "controller": True, **owner}],
+        },
+        "spec": SPEC,
+    }
+
+
+@in_virtual_time
+async def test_claim_that_is_created_for_a_pod_is_named_in_its_status_at_once() -> None:
+    async with bare_cluster() as c:
+        entries = [
+            {"name": "gpu", "resourceClaimTemplateName": "t"},
+            {"name": "own", "resourceClaimName": "n"},
+        ]
+        containers = [{"name": "c", "image": "x"}]
+        spec = {"containers": containers, "resourceClaims": entries}
+        meta = {"name": "p", "namespace": "default"}
+        pod = await c.client.create(POD, {"metadata": meta, "spec": spec})
+        for claim in (
+            _owned_claim("of-another-uid", pod, "gpu", uid="other"),
+            _owned_claim("of-another-pod", pod, "gpu", name="q"),
+            _owned_claim("of-a-named-entry", pod, "own"),
+            _owned_claim("right", pod, "gpu"),
+            _owned_claim("too-late", pod, "gpu"),
+        ):
+            await c.client.create(RESOURCE_CLAIM, claim)
+        found = await c.client.get(POD, Key("default", "p"))
+        assert found["status"]["resourceClaimStatuses"] == [
+            {"name": "gpu", "resourceClaimName": "right"}
+        ]

@@ -24,6 +24,7 @@ from phalanx.api.dynamic_resources import (
     NEW_SHARE_ID,
 )
 from phalanx.api.kinds import POD, RESOURCE_CLAIM
+from phalanx.api.other_kinds import POD_CLAIM_NAME
 from phalanx.api.wire import Object
 from phalanx.server.context import ServerContext
 from phalanx.server.objects import decode_record, encoder
@@ -179,6 +180,32 @@ def device_writes(store: Store, old: Object | None, new: Object | None) -> list[
         elif key in before and record is not None and record.value == uid:
             found.append(StoreWrite(key, None, record.revision))
     return found
+
+
+def owner_status_writes(store: Store, claim: Object) -> list[StoreWrite]:
+    """The write that names a new claim in the status of the pod that it was created for.
+
+    The resource claim controller would patch the status when it observes the claim. The same
+    transaction saves a request for every pod of a large gang.
+    """
+    meta = claim["metadata"]
+    entry = (meta.get("annotations") or {}).get(POD_CLAIM_NAME)
+    owner = next((one for one in meta.get("ownerReferences") or () if one.get("controller")), None)
+    if not entry or owner is None or owner.get("kind") != POD.name:
+        return []
+    record = store.pending(POD.store_key(meta["namespace"], owner["name"]))
+    pod = decode_record(record) if record else None
+    if record is None or pod is None or pod["metadata"]["uid"] != owner.get("uid"):
+        return []
+    statuses = pod["status"].setdefault("resourceClaimStatuses", [])
+    entries = pod["spec"].get("resourceClaims") or ()
+    is_from_template = any(
+        one["name"] == entry and one.get("resourceClaimTemplateName") for one in entries
+    )
+    if not is_from_template or any(one["name"] == entry for one in statuses):
+        return []
+    statuses.append({"name": entry, "resourceClaimName": meta["name"]})
+    return [StoreWrite(record.key, encoder(pod), record.revision)]
 
 
 def _device_keys(claim: Object | None) -> Iterator[str]:

@@ -37,7 +37,7 @@ from phalanx.api.validation.registry import check_gated_rules
 from phalanx.api.wire import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object, Reply
 from phalanx.server.admission import AdmissionRequest, Operation, run_phase
 from phalanx.server.binding import allocation_writes, pod_allocation
-from phalanx.server.claim_binding import device_writes
+from phalanx.server.claim_binding import device_writes, owner_status_writes
 from phalanx.server.context import ServerContext
 from phalanx.server.custom_resources import check_not_terminating, finish_definition_deletion
 from phalanx.server.objects import (
@@ -407,7 +407,8 @@ def _accounting_writes(
         allocations = [(pod_allocation(old), pod_allocation(new))]
         return request.writes + allocation_writes(context.store, allocations)
     if request_info.kind is RESOURCE_CLAIM:
-        return request.writes + device_writes(context.store, old, new)
+        named = owner_status_writes(context.store, new) if operation == "CREATE" else []
+        return request.writes + named + device_writes(context.store, old, new)
     return request.writes
 
 

@@ -317,6 +317,7 @@ async def create_claims(c: Cluster) -> object:
         group_with_claims("g", GPU),
         pod_with_claims("p", GPU, NIC, group="g"),
         pod_with_claims("q", GPU, NIC),
+        pod_with_claims("r", GPU),
     )
     await asyncio.sleep(3)
     await c.create(template())
@@ -324,7 +325,7 @@ async def create_claims(c: Cluster) -> object:
     owners = {name: owner for owner, name in (await claims(c)).items()}
     return [
         {entry: owners[name] for entry, name in (await recorded_claims(c, name, kind)).items()}
-        for name, kind in (("g", POD_GROUP), ("p", POD), ("q", POD))
+        for name, kind in (("g", POD_GROUP), ("p", POD), ("q", POD), ("r", POD))
     ]
 
 

@@ -2,10 +2,12 @@
 
     Pods, PodGroups, templates ─▶ queue of owners ─▶ claims ─▶ names in the status of the owner
 
-The name of a claim follows from its owner, so that no claim is created twice. It is recorded once
-the cache shows the claim. A claim that a pod shares with its PodGroup is created once, for the
-group. Allocating devices is up to the scheduler, deallocating them to `reservations`. The
-controller never deletes a claim. It is disabled on a foreign API server, which has its own.
+The name of a claim follows from its owner, so that no claim is created twice. The server records it
+in the status of a pod when the claim is created; the controller does so for a PodGroup, and for a
+pod whose status lacks it, once the cache shows the claim. A claim that a pod shares with its
+PodGroup is created once, for the group. Allocating devices is up to the scheduler, deallocating
+them to `reservations`. The controller never deletes a claim. It is disabled on a foreign API
+server, which has its own.
 
     Pod p, claim gpu of template t      action
     no claim, template t exists         create ResourceClaim p-gpu-…
@@ -44,6 +46,8 @@ from phalanx.controllers.reconcile_loop import (
 from phalanx.controllers.resource_claims.reservations import is_pod_finished, is_shared_with_group
 
 _WORKERS = 8
+#: Seconds after which the name of a new claim is written, if the server has not done so.
+_STATUS_DELAY_SECONDS = 1.0
 _FAILED_REASON = "FailedResourceClaimCreation"
 
 
@@ -205,23 +209,34 @@ class ResourceClaimController:
 
     def _on_pod_change(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
-        if pod is not None and _template_claims(pod):
+        if pod is None or not _template_claims(pod):
+            return
+        is_changed = old is None or new is None or _claim_state(old) != _claim_state(new)
+        if is_changed and not (old is not None and new is not None and _is_recorded(new)):
             self._loop.queue.add(Ref(POD.name, *pod.metadata.key))
 
     def _on_group_change(self, old: PodGroup | None, new: PodGroup | None) -> None:
         group = new or old
         if group is not None and _template_claims(group):
             self._loop.queue.add(Ref(POD_GROUP.name, *group.metadata.key))
-        if new is not None:
+        if new is not None and (
+            old is None or old.status.resource_claim_statuses != new.status.resource_claim_statuses
+        ):
             self._enqueue_dependents(Ref(POD_GROUP.name, *new.metadata.key))
 
     def _on_claim_change(self, old: DeviceClaim | None, new: DeviceClaim | None) -> None:
         claim = new or old
         if claim is None or claim.owner is None:
             return
+        if old is not None and new is not None and old.owner == new.owner:
+            return
         if claim.owner.kind in (POD.name, POD_GROUP.name):
-            namespace = claim.metadata.namespace
-            self._loop.queue.add(Ref(claim.owner.kind, namespace, claim.owner.name))
+            ref = Ref(claim.owner.kind, claim.metadata.namespace, claim.owner.name)
+            if new is not None and ref.kind == POD.name:
+                # The server has named it in the status of the pod; its event is on the way.
+                self._loop.queue.add_after(ref, _STATUS_DELAY_SECONDS)
+            else:
+                self._loop.queue.add(ref)
 
     def _on_template_change(
         self, old: ResourceClaimTemplate | None, new: ResourceClaimTemplate | None
@@ -241,6 +256,17 @@ def _template_claims(owner: Pod | PodGroup) -> tuple[PodResourceClaim, ...]:
     """The entries of `spec.resourceClaims` that name a template."""
     claims = owner.spec.resource_claims
     return tuple(one for one in claims if one.resource_claim_template_name) if claims else ()
+
+
+def _claim_state(pod: Pod) -> object:
+    """What decides about the claims of a pod; its spec does not change."""
+    is_finished = bool(pod.metadata.deletion_timestamp) or is_pod_finished(pod)
+    return pod.metadata.uid, is_finished, pod.status.resource_claim_statuses
+
+
+def _is_recorded(pod: Pod) -> bool:
+    """Whether every claim is named in the status. If one is deleted, its own event says so."""
+    return len(pod.status.resource_claim_statuses) >= len(_template_claims(pod))
 
 
 def _template_key(meta: ObjectMeta, claim: PodResourceClaim) -> Key:

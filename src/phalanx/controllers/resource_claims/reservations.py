@@ -178,12 +178,20 @@ class ClaimReservationController:
             self._loop.queue.add(new.metadata.key)
 
     def _on_consumer_change(self, old: Pod | PodGroup | None, new: Pod | PodGroup | None) -> None:
+        if isinstance(old, Pod) and isinstance(new, Pod) and _need(old) == _need(new):
+            return
         for found in (old, new) if self._claims else ():
             if isinstance(found, Pod):
                 for _, key in claims_of_pod(found):
                     self._loop.queue.add(key)
             for claim in self._claims_by_holder[found.metadata.uid] if found is not None else ():
                 self._loop.queue.add(claim.metadata.key)
+
+
+def _need(pod: Pod) -> object:
+    """What decides about the reservations of a pod; its spec does not change otherwise."""
+    statuses = pod.status.resource_claim_statuses if pod.spec.node_name else ()
+    return pod.metadata.uid, pod.spec.node_name, is_pod_finished(pod), statuses
 
 
 def _claim_keys(pod: Pod) -> Sequence[Key]:

@@ -49,6 +49,9 @@ YIELD_INTERVAL, YIELD_INTERVAL_WITH_PEERS = 256, 16
 EMPTY_PLACEMENT = Placement("", np.array([], np.int64))
 
 
+DEVICE_LIMIT = "the search for devices of a node ended at its limit"
+
+
 class PlacementContext(Struct, frozen=True):
     """The snapshot, the policy and the node indexes (None: all) to place members with."""
 
@@ -287,6 +290,7 @@ class GroupPlacement:
             *(_unplaced_pod(m, self._simulation.refusal_of(m)) for m in untried),
         ]
         fitted = [UnplacedPod(pod, uid, None) for pod, uid, _ in self.bindings]
+        undecided = self.undecided or (DEVICE_LIMIT if self._simulation.is_undecided else "")
         return Waiting(
             self.entity.group_key,
             pods=(*fitted, *refused),
@@ -295,9 +299,9 @@ class GroupPlacement:
             remaining=self._remaining,
             unknown=sum(unplaced.refusal is None for unplaced in refused),
             wakes_on=frozenset(self._wake_events(refused)),
-            reason=UNDECIDED if self.undecided else UNSCHEDULABLE,
+            reason=UNDECIDED if undecided else UNSCHEDULABLE,
             placements=self.placement_count,
-            undecided=self.undecided,
+            undecided=undecided,
             tried=self.tried_count,
         )
 

@@ -156,6 +156,11 @@ class PlacementSimulation:
         """Return the volumes that a member has got; members that are placed later may change it."""
         return self._volumes.volumes_of(member) if self._volumes is not None else ()
 
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the search for devices of some node ended at its limit."""
+        return self._claims is not None and self._claims.is_undecided
+
     def claims_of(self, member: Member) -> AssignedClaims:
         """Return the devices that a member has got."""
         return self._assigned_claims.get(member.pod.metadata.uid, ())
