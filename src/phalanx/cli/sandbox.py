@@ -55,8 +55,8 @@ POD_CREATION_TIMEOUT = 20.0
 _COPIED_KINDS = (NAMESPACE, PRIORITY_CLASS, LIMIT_RANGE, WORKLOAD)
 #: Kinds whose objects must not exist yet: `phalanx why` is for existing ones.
 _UNIQUE_KINDS = (JOB, POD, POD_GROUP, COMPOSITE_POD_GROUP, WORKLOAD)
-#: Kinds without a controller that creates their pods.
-_UNSUPPORTED_KINDS = (LEADER_WORKER_SET,)
+#: Kinds whose pods a forecast cannot expand: their controllers create objects for others.
+_NOT_EXPANDED_KINDS = (CRON_JOB, JOB_SET, LEADER_WORKER_SET)
 
 
 class ManifestRejected(Exception):
@@ -77,7 +77,7 @@ def create_control_plane(
 
 async def expand_manifests(cluster: Client, manifests: Sequence[Manifest]) -> ClusterObjects:
     """Return the groups and pods that the manifests would create in a cluster; only reads it."""
-    _check_supported(manifests, (*_UNSUPPORTED_KINDS, CRON_JOB, JOB_SET))
+    _check_expandable(manifests)
     await _check_not_existing(cluster, manifests)
     config = ComponentConfig(without=("scheduler", "nodes"))
     plane = ControlPlane(MemoryStore(), WallClock(), SystemRandom(), config=config)
@@ -95,7 +95,6 @@ async def expand_manifests(cluster: Client, manifests: Sequence[Manifest]) -> Cl
 
 async def create_objects(client: Client, manifests: Sequence[Manifest]) -> list[Object]:
     """Create objects in order. An object that every cluster has may exist already."""
-    _check_supported(manifests, _UNSUPPORTED_KINDS)
     created: list[Object] = []
     for manifest in manifests:
         try:
@@ -110,9 +109,9 @@ async def create_objects(client: Client, manifests: Sequence[Manifest]) -> list[
     return created
 
 
-def _check_supported(manifests: Sequence[Manifest], unsupported: Sequence[Kind]) -> None:
+def _check_expandable(manifests: Sequence[Manifest]) -> None:
     for manifest in manifests:
-        if manifest.kind in unsupported:
+        if manifest.kind in _NOT_EXPANDED_KINDS:
             raise ManifestRejected(
                 f"no controller here creates the pods of {manifest}; give its Jobs or PodGroups"
             )

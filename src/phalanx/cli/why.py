@@ -45,6 +45,7 @@ from phalanx.cli.output import (
 from phalanx.cli.queue import start_data
 from phalanx.cli.scheduler_configuration import load_configuration
 from phalanx.cli.scheduler_status import find_scheduler_outage
+from phalanx.cli.workload_tree import GroupRow, build_tree, format_tree
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
 from phalanx.library import Cluster, ObjectNotFound
@@ -98,6 +99,8 @@ class SubjectAnswers(NamedTuple):
     subject: SubjectQuery
     answers: list[WhyAnswer]
     findings: list[JobFinding]
+    #: The groups of a JobSet or LeaderWorkerSet.
+    tree: Sequence[GroupRow] = ()
 
 
 def format_answer(answer: WhyAnswer) -> str:
@@ -327,7 +330,8 @@ def why_command(
         if any(answer.diagnosis.pending for answer in answers):
             outage = await find_scheduler_outage(client, _waiting_schedulers(cluster, subject), now)
             answers = [answer._replace(outage=outage) for answer in answers]
-        return SubjectAnswers(subject, answers, findings)
+        tree = _build_subject_tree(cluster, subject, answers)
+        return SubjectAnswers(subject, answers, findings, tree)
 
     found = query_cluster(config, context, query)
     if output == TEXT:
@@ -340,6 +344,8 @@ def why_command(
         data = {"items": items} if found.subject.may_have_several else items[0]
         if found.findings:
             data["job"] = [finding.data for finding in found.findings]
+        if found.tree:
+            data["tree"] = [row.data for row in found.tree]
         echo(format_structured(data, output))
 
 
@@ -347,9 +353,16 @@ async def explain_pending(client: Client, what: str, namespace: str) -> str:
     """Return the answer of `phalanx why` as text, for callers that have a client."""
     kind, name = parse_subject_argument(what)
     subject = SubjectQuery(kind, Key(namespace, name))
-    _, answers = await _diagnose_subject(client, subject, DEFAULT_PROFILES, now=0.0)
+    cluster, answers = await _diagnose_subject(client, subject, DEFAULT_PROFILES, now=0.0)
     findings = await _find_job_findings(client, subject, answers)
-    return _format_answers(SubjectAnswers(subject, answers, findings))
+    tree = _build_subject_tree(cluster, subject, answers)
+    return _format_answers(SubjectAnswers(subject, answers, findings, tree))
+
+
+def _build_subject_tree(
+    cluster: Cluster, subject: SubjectQuery, answers: Sequence[WhyAnswer]
+) -> list[GroupRow]:
+    return build_tree(cluster, subject, {one.subject: one.diagnosis for one in answers})
 
 
 async def _diagnose_subject(
@@ -395,12 +408,12 @@ async def _find_job_findings(
 
 def _format_answers(found: SubjectAnswers) -> str:
     subject, parts = found.subject, [finding.text for finding in found.findings]
-    # What a Job says replaces an answer that there is nothing to place.
-    parts += [
-        format_answer(answer)
-        for answer in found.answers
-        if not (parts and answer.diagnosis.state in (EMPTY, FINISHED))
-    ]
+    if found.tree:
+        parts.append(format_tree(subject, found.tree))
+    # A Job that explains itself needs no "nothing to place", a tree no "is placed".
+    hidden: tuple[str, ...] = (EMPTY, FINISHED) if parts else ()
+    hidden += (PLACED,) if found.tree else ()
+    parts += [format_answer(one) for one in found.answers if one.diagnosis.state not in hidden]
     return "\n\n".join(parts) or (
         f"{subject.kind.name} {subject.key} has no pods and no pod groups yet"
     )

@@ -7,9 +7,9 @@ groups are replaced:
 
     replicas 4, maxSurge 2, maxUnavailable 1        replicas  partition
     a new template                                  6         4
-    groups 5, 4 ready                               6         1     3 = 1 + the surge
-    groups 3, 2 and 1 ready                         4         0     the last group needs no surge
-    group 0 ready                                   4         0
+    groups 4 and 5 start                            6         3     1 of the first 4 is down
+    groups 4 and 5 are ready                        6         1     3 = 1 + the surge
+    groups 1 to 5 are ready                         4         0     the last group needs no surge
 
 The numbers are computed from what is there, so that a restarted controller continues an update. The
 partition never rises during an update. At rest it is 0, or that of the user.
@@ -72,26 +72,30 @@ def _plan_step(
     if leaders is None:
         return RolloutStep(0, wanted)
     surge = min(resolve_share(config.max_surge, wanted, round_up=True), wanted)
+    unavailable = resolve_share(config.max_unavailable, wanted, round_up=False)
     if not leaders.is_current:
-        return RolloutStep(min(wanted, leaders.replicas), _surge_replicas(wanted, surge, wanted))
+        replicas = wanted + _needed_surge(surge, wanted, unavailable)
+        return RolloutStep(min(wanted, leaders.replicas), replicas)
     if leaders.partition == 0 and leaders.replicas == wanted:
         return RolloutStep(0, wanted)
     unfinished = sum(not _state(groups, index).is_done for index in range(wanted))
-    replicas = _surge_replicas(wanted, surge, unfinished)
+    replicas = wanted + _needed_surge(surge, unfinished, unavailable)
     if leaders.wanted_replicas != wanted:
         # Scaling comes first; new groups have the newest template from the start.
         return RolloutStep(min(leaders.partition, wanted + surge), replicas)
     # Groups of the surge that are already removed are no longer there to stand in.
     present_surge = surge - (wanted + surge - leaders.replicas)
-    step = resolve_share(config.max_unavailable, wanted, round_up=False) + present_surge
-    return RolloutStep(_next_partition(leaders, groups, step), replicas)
+    return RolloutStep(_next_partition(leaders, groups, unavailable + present_surge), replicas)
 
 
-def _surge_replicas(wanted: int, surge: int, unfinished: int) -> int:
-    """The number of groups: as many more as there are old ones to replace after the next one."""
+def _needed_surge(surge: int, unfinished: int, unavailable: int) -> int:
+    """The groups beyond the wanted ones: as many as there are old ones to replace.
+
+    The last old group needs none if a group may be unavailable.
+    """
     if unfinished > surge:
-        return wanted + surge
-    return wanted + max(unfinished - 1, 0)
+        return surge
+    return max(unfinished - min(unavailable, 1), 0)
 
 
 def _next_partition(leaders: LeaderSetState, groups: Sequence[GroupState], step: int) -> int:
