@@ -18,6 +18,7 @@ from phalanx.api.conversion.hub import STORED_KINDS
 from phalanx.api.feature_gates import DEFAULT_GATES, FeatureGates
 from phalanx.api.kinds import KINDS, Kind
 from phalanx.api.wire import UserInfo
+from phalanx.builder.ownership import SCHEDULING_PARENTS
 from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.nodes.container_process import ProcessHost
@@ -83,6 +84,7 @@ class ComponentConfig:
     decision_log: DecisionLog | None = None
     solver: AsyncSolver | None = None
     basic_workloads: bool = True
+    workload_parents: frozenset[tuple[str, str]] = SCHEDULING_PARENTS
     stage_rules: Sequence[StageRule] = ()
     host: ProcessHost | None = None
     raise_errors: bool = True
@@ -174,5 +176,6 @@ class Components:
             gates=config.gates,
             kinds=kinds,
             basic_workloads=config.basic_workloads,
+            workload_parents=config.workload_parents,
             load_root_ca=config.load_root_ca,
         )

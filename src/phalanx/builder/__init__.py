@@ -5,6 +5,8 @@ A controller describes its workload as a tree of `WorkloadItem`s and gets plain 
 no requests. `docs/builder.md` is its guide.
 
     config              how one group is scheduled; reads the API's building blocks
+    intent_checks       what a user wrote wrongly
+    schemas             the building blocks for a CustomResourceDefinition
     workload_item       the tree of groups, resolved from defaults, user and callbacks
     builder             builds and validates the Workload of a tree, and plans its objects
     groups              builds PodGroups and CompositePodGroups from the templates of a Workload
@@ -27,6 +29,7 @@ from phalanx.builder.config import (
     Basic,
     Gang,
     Intent,
+    NoTopology,
     ResourceClaim,
     SchedulingConfig,
     Single,
@@ -63,8 +66,10 @@ from phalanx.builder.ownership import (
     ManageNothing,
     controller_reference,
     owner_reference,
+    parse_parents,
     read_link,
 )
+from phalanx.builder.schemas import scheduling_schema
 from phalanx.builder.validation import validate_disruption_mode, validate_scheduling_policy
 from phalanx.builder.workload_item import Callback, WorkloadItem, default_min_count
 
@@ -85,6 +90,7 @@ __all__ = [
     "ManageBoth",
     "ManageGroups",
     "ManageNothing",
+    "NoTopology",
     "ObjectOperation",
     "ObservedObjects",
     "PatchObject",
@@ -104,10 +110,12 @@ __all__ = [
     "new_groups",
     "new_pod_group",
     "owner_reference",
+    "parse_parents",
     "plan_deletion",
     "pod_group_name",
     "read_intent",
     "read_link",
+    "scheduling_schema",
     "template_name",
     "templates",
     "validate_disruption_mode",

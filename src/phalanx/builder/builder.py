@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from phalanx.api.errors import Cause, Invalid, join_causes
+from phalanx.api.errors import Cause, Invalid, join_causes, required
 from phalanx.api.kinds import WORKLOAD
 from phalanx.api.validation.pod_group import COMPOSITE_POD_GROUP_TEMPLATES, POD_GROUP_TEMPLATES
 from phalanx.api.wire import Object
@@ -57,14 +57,19 @@ class WorkloadBuilder:
         before = [finding.identity for finding in self._validate_tree(old)] if old else []
         return _to_causes(finding for finding in findings if finding.identity not in before)
 
-    def build(self, owner: Object, *, name: str = "") -> Object:
-        """Build the Workload of an object, in its namespace and controlled by it.
+    def build(self, owner: Object, *, name: str = "", namespace: str = "") -> Object:
+        """Build the Workload of an object, controlled by it and in its namespace, or in another.
 
-        Raises Invalid, with a cause for each field of the user's object that is wrong.
+        An owner without a namespace needs the `namespace` of its pods. Raises Invalid, with a cause
+        for each field of the user's object that is wrong.
         """
         tree = resolve_tree(self.root)
-        workload = _build_workload(tree, owner, name)
-        if causes := _to_causes(validate_tree(tree, workload, self.allow)):
+        workload = _build_workload(tree, in_namespace(owner, namespace), name)
+        causes = _to_causes(validate_tree(tree, workload, self.allow))
+        if not workload["metadata"]["namespace"]:
+            text = "the owner has none: name the namespace of its pods"
+            causes = [required("metadata.namespace", text), *causes]
+        if causes:
             raise invalid_workload(workload["metadata"]["name"], causes)
         return workload
 
@@ -76,10 +81,12 @@ class WorkloadBuilder:
         *,
         manager: str = "",
         is_started: bool = False,
+        namespace: str = "",
     ) -> EnsurePlan:
         """Plan the writes that give an object its Workload and groups; see `ensure`.
 
-        Without `groups` there is one of each template. `manager` is the name of the controller, for
+        Without `groups` there is one of each template. `namespace` is that of the pods, for an
+        owner without one. `manager` is the name of the controller, for
         the managed-by annotation. `is_started` if the object has, or had, pods: its own objects
         then do not give way to the user's. Raises Invalid like `build`, unless the Workload exists.
 
@@ -90,6 +97,7 @@ class WorkloadBuilder:
         >>> [one.kind.name for one in builder.ensure(owner, ObservedObjects()).operations]
         ['Workload']
         """
+        owner = in_namespace(owner, namespace)
         return ensure_owned(
             owner,
             observed,
@@ -116,6 +124,13 @@ class WorkloadBuilder:
         return validate_tree(
             tree, _build_workload(tree, _PLACEHOLDER_OWNER, "workload"), self.allow
         )
+
+
+def in_namespace(owner: Object, namespace: str) -> Object:
+    """Return an owner as if it were in a namespace; references to it have none."""
+    if not namespace:
+        return owner
+    return {**owner, "metadata": {**(owner.get("metadata") or {}), "namespace": namespace}}
 
 
 def _to_causes(findings: Iterable[ItemFinding]) -> list[Cause]:

@@ -2,7 +2,7 @@
 
     SchedulingConfig
       policy             Basic | Gang            how the members of the group are scheduled
-      topology           label keys              the node labels whose values all members share
+      topology           label keys | NoTopology the node labels whose values all members share
       disruption_mode    Single | All            whether members are disrupted one by one
       resource_claims    ResourceClaim …         devices that the pods of the group share
       priority_class_name, priority, preemption_policy
@@ -15,17 +15,20 @@ never dropped silently.
 Users write building blocks: the embeddable types of `scheduling.k8s.io/v1alpha3` as JSON. An API
 that embeds them one by one reads them with `map_pod_group_config` or `map_composite_group_config`.
 An API that has them in one struct, like `spec.scheduling` of a Job, reads that with `read_intent`,
-which accepts every spelling that the proposals have used. An absent or empty block sets nothing.
-`PodTemplate` has the configuration that a group inherits from its pods. Nothing is validated here.
+which accepts every spelling that the proposals have used. An absent or empty block sets nothing; an
+empty list of topology constraints undoes a default. `PodTemplate` has the configuration that a
+group inherits from its pods.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
+from phalanx.api.errors import Cause
 from phalanx.api.wire import Object
+from phalanx.builder.intent_checks import SPELLINGS, TOPOLOGY_KEYS, check_intent
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,11 @@ class ResourceClaim:
 
 
 @dataclass(frozen=True, slots=True)
+class NoTopology:
+    """No topology constraint, although the default has one: an empty list of the user."""
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulingConfig:
     """How one group is scheduled. A field with its default value is not set.
 
@@ -92,7 +100,7 @@ class SchedulingConfig:
     """
 
     policy: Policy | None = None
-    topology: tuple[str, ...] = ()
+    topology: tuple[str, ...] | NoTopology = ()
     disruption_mode: DisruptionMode | None = None
     resource_claims: tuple[ResourceClaim, ...] = ()
     priority_class_name: str = ""
@@ -124,16 +132,6 @@ EMPTY_CONFIG = SchedulingConfig()
 
 #: A building block as JSON.
 Block = Mapping[str, Any]
-
-#: The field of a template for each block, and the spellings of it in users' objects.
-_SPELLINGS = (
-    ("schedulingPolicy", ("schedulingPolicy", "policy")),
-    ("schedulingConstraints", ("schedulingConstraints", "constraints")),
-    ("disruptionMode", ("disruptionMode", "disruption")),
-    ("resourceClaims", ("resourceClaims",)),
-)
-#: The spellings of the label key of a topology constraint.
-_TOPOLOGY_KEYS = ("key", "level")
 
 
 def map_pod_group_config(
@@ -201,19 +199,25 @@ def _parse_disruption_mode(block: Block) -> DisruptionMode | None:
     return Unknown(dict(block))
 
 
-def _parse_topology(constraints: Block) -> tuple[str, ...]:
+def _parse_topology(constraints: Block) -> tuple[str, ...] | NoTopology:
+    if constraints.get("topology") == []:
+        return NoTopology()
     return tuple(
-        next((one[key] for key in _TOPOLOGY_KEYS if one.get(key)), "")
+        next((one[key] for key in TOPOLOGY_KEYS if one.get(key)), "")
         for one in constraints.get("topology") or ()
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What a user asks for, and the paths of its fields: `user` and `fields` of an item."""
+    """What a user asks for, the paths of its fields, and what is wrong with it.
+
+    They are `user`, `fields` and `causes` of an item.
+    """
 
     config: SchedulingConfig = EMPTY_CONFIG
     fields: Mapping[str, str] = field(default_factory=dict)
+    causes: tuple[Cause, ...] = ()
 
     def override_with(self, other: Intent) -> Intent:
         """Return this intent with each field, and its path, replaced that `other` sets."""
@@ -222,38 +226,37 @@ class Intent:
             for name, path in self.fields.items()
             if name.partition(".")[0] not in other.fields
         }
-        return Intent(self.config.override_with(other.config), {**kept, **other.fields})
+        return Intent(
+            self.config.override_with(other.config),
+            {**kept, **other.fields},
+            (*self.causes, *other.causes),
+        )
 
 
-def read_intent(scheduling: Block | None, path: str, *, composite: bool = False) -> Intent:
+def read_intent(
+    scheduling: Any, path: str, *, composite: bool = False, other_fields: Collection[str] = ()
+) -> Intent:
     """Read a struct of building blocks; `path` is its path in the user's object.
+
+    `other_fields` are fields of the struct that are no building blocks. A block with a fault is not
+    read; the causes say what is wrong with it (`intent_checks`).
 
     >>> intent = read_intent({"policy": {"gang": {}}}, "spec.scheduling")
     >>> intent.config.policy, intent.fields
     (Gang(min_count=None), {'schedulingPolicy': 'spec.scheduling.policy'})
     """
-    spellings = dict(_find_blocks(scheduling or {}))
-    blocks = {name: (scheduling or {})[spelling] for name, spelling in spellings.items()}
-    policy, constraints, mode, claims = (blocks.get(name) for name, _ in _SPELLINGS)
+    checked = check_intent(scheduling, path, composite=composite, other_fields=other_fields)
+    policy, constraints, mode, claims = (checked.blocks.get(name) for name, _ in SPELLINGS)
     if composite:
         config = map_composite_group_config(policy, constraints, mode)
     else:
         config = map_pod_group_config(policy, constraints, mode, resource_claims=claims)
-    paths = {name: f"{path}.{spelling}" for name, spelling in spellings.items()}
+    paths = {name: f"{path}.{spelling}" for name, spelling in checked.spellings.items()}
     for index, one in enumerate((constraints or {}).get("topology") or ()):
         if "level" in one and not one.get("key"):
             constraint = f"{paths['schedulingConstraints']}.topology[{index}]"
             paths[f"schedulingConstraints.topology[{index}].key"] = f"{constraint}.level"
-    return Intent(config, paths)
-
-
-def _find_blocks(scheduling: Block) -> Iterable[tuple[str, str]]:
-    """The fields of a template that a struct sets, each with its spelling there."""
-    for name, spellings in _SPELLINGS:
-        for spelling in spellings:
-            if scheduling.get(spelling):
-                yield name, spelling
-                break
+    return Intent(config, paths, checked.causes)
 
 
 #: The fields that a group inherits from its pods; they have the same name in both.

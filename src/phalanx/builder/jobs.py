@@ -71,6 +71,7 @@ def build_item(job: Object) -> WorkloadItem:
         callbacks=(default_min_count(job["spec"].get("parallelism", 1)),),
         path="spec.scheduling",
         fields={"name": "metadata.name", **pods.fields, **intent.fields},
+        causes=intent.causes,
     )
 
 
@@ -115,7 +116,8 @@ def read_job_intent(spec: Object, path: str) -> Intent:
     if intent.config.policy is not None or not is_gang_by_policy(spec):
         return intent
     config = replace(intent.config, policy=Gang())
-    return Intent(config, {**intent.fields, "schedulingPolicy": f"{path}.gangPolicy"})
+    paths = {**intent.fields, "schedulingPolicy": f"{path}.gangPolicy"}
+    return Intent(config, paths, intent.causes)
 
 
 def opts_out_of_groups(spec: Object) -> bool:

@@ -138,7 +138,12 @@ def decide_job_set_management(jobset: Object) -> Management:
 def build_item(jobset: Object) -> WorkloadItem:
     """Return the tree of a JobSet: a root with a child for each replicated Job."""
     grouped = grouped_replicated_jobs(jobset)
-    intent = read_intent(jobset["spec"].get("scheduling"), _PATH, composite=True)
+    intent = read_intent(
+        jobset["spec"].get("scheduling"),
+        _PATH,
+        composite=True,
+        other_fields=("replicatedJobPolicies",),
+    )
     running = sum(job.group_count for job in grouped)
     root = WorkloadItem(
         free_name("root", [job.name for job in grouped]),
@@ -149,6 +154,7 @@ def build_item(jobset: Object) -> WorkloadItem:
         callbacks=(default_min_count(running),),
         path=_PATH,
         fields={"podGroupTemplates": "spec.replicatedJobs", **intent.fields},
+        causes=intent.causes,
     )
     policy = Basic() if intent.config.policy == Basic() else Gang()
     return replace(root, children=tuple(_leaf_item(jobset, job, policy) for job in grouped))
@@ -234,6 +240,7 @@ def _leaf_item(jobset: Object, replicated_job: ReplicatedJob, policy: Basic | Ga
             **replicated_job.pod_template.fields,
             **intent.fields,
         },
+        causes=intent.causes,
     )
 
 
@@ -254,7 +261,8 @@ def _root_intent(jobset: Object, replicated_job: ReplicatedJob) -> Intent:
     scheduling = jobset["spec"].get("scheduling") or {}
     for index, policy in enumerate(scheduling.get("replicatedJobPolicies") or ()):
         if policy.get("targetReplicatedJob") == replicated_job.name:
-            return read_intent(policy, f"{_PATH}.replicatedJobPolicies[{index}]")
+            path = f"{_PATH}.replicatedJobPolicies[{index}]"
+            return read_intent(policy, path, other_fields=("targetReplicatedJob",))
     return Intent()
 
 

@@ -116,6 +116,7 @@ def build_item(lws: Object) -> WorkloadItem:
             callbacks=(default_min_count(_leader_worker_template(lws).get("size", 1)),),
             path=_PATH,
             fields={**fields, **intent.fields},
+            causes=intent.causes,
         )
     user = intent.config
     children = []
@@ -139,6 +140,7 @@ def build_item(lws: Object) -> WorkloadItem:
         children=tuple(children),
         path=_PATH,
         fields={**fields, **intent.fields},
+        causes=intent.causes,
     )
 
 

@@ -90,6 +90,26 @@ SCHEDULING_PARENTS = frozenset(
 )
 
 
+def parse_parents(text: str) -> frozenset[tuple[str, str]]:
+    """Parse a list of kinds whose controllers manage the scheduling of their children.
+
+    They are added to `SCHEDULING_PARENTS`; `-Kind.group` removes one. Raises ValueError.
+
+    >>> ("example.com", "Training") in parse_parents("Training.example.com,-JobSet.jobset.x-k8s.io")
+    True
+    """
+    parents = set(SCHEDULING_PARENTS)
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        kind, _, group = entry.removeprefix("-").partition(".")
+        if not kind or not group:
+            raise ValueError(f'"{entry}" is not Kind.group, such as Training.example.com')
+        if entry.startswith("-"):
+            parents.discard((group, kind))
+        else:
+            parents.add((group, kind))
+    return frozenset(parents)
+
+
 @dataclass(frozen=True, slots=True)
 class ManageBoth:
     """The controller creates the Workload and the groups: the object is a root."""

@@ -130,6 +130,7 @@ def _check_supported(tree: ItemNode, allowed: Sequence[Option]) -> Iterator[Item
 
 def _check_nodes(tree: ItemNode) -> Iterator[ItemFinding]:
     for node in tree.walk():
+        yield from (ItemFinding(None, cause) for cause in node.item.causes)
         for check in (_check_gang_size, _check_disruption_mode, _check_resource_claims):
             for cause in check(node):
                 yield ItemFinding(node, cause)

@@ -26,6 +26,7 @@ from phalanx.builder.config import (
     Basic,
     DisruptionMode,
     Gang,
+    NoTopology,
     Policy,
     ResourceClaim,
     SchedulingConfig,
@@ -57,6 +58,8 @@ class WorkloadItem:
     children: Sequence[WorkloadItem] = ()
     path: str = ""
     fields: Mapping[str, str] = field(default_factory=dict)
+    #: What is wrong with the user's fields, at their full paths: `causes` of an Intent.
+    causes: Sequence[Cause] = ()
 
     @property
     def is_composite(self) -> bool:
@@ -98,7 +101,8 @@ _TEMPLATE_ONLY_FIELDS = ("name", POD_GROUP_TEMPLATES, COMPOSITE_POD_GROUP_TEMPLA
 
 def build_template(name: str, config: SchedulingConfig, *, composite: bool) -> Object:
     """Build the template of a group, without the templates of its children."""
-    topology = [{"key": key} for key in config.topology]
+    keys = () if isinstance(config.topology, NoTopology) else config.topology
+    topology = [{"key": key} for key in keys]
     values = {
         "schedulingPolicy": encode_policy(config.policy, composite=composite),
         "schedulingConstraints": {"topology": topology} if topology else None,

@@ -58,6 +58,7 @@ _CONTROLLER_NAMES = ", ".join(row.name for row in CONTROLLERS)
     show_default=True,
     help="Whether Jobs that are not gangs get a Workload and a PodGroup too.",
 )
+@options.workload_parents_option
 @component_options
 def controllers_command(
     *,
@@ -65,6 +66,7 @@ def controllers_command(
     context: str,
     wanted: str,
     basic: str,
+    parents: str,
     elect: bool | None,
     feature_gates: str,
     listen: str,
@@ -98,6 +100,7 @@ def controllers_command(
             selection,
             gates,
             basic_workloads=basic == "always",
+            workload_parents=options.parse_workload_parents(parents),
             load_root_ca=server.load_ca if server.ca else None,
         ),
         election=election,

@@ -36,6 +36,7 @@ from phalanx import logs
 from phalanx.api import feature_gates as gates
 from phalanx.api.formats import validate_dns_subdomain
 from phalanx.api.resources import BadQuantity, exact_value
+from phalanx.builder.ownership import parse_parents
 from phalanx.cli.output import echo
 from phalanx.controllers.nodes.node_pool import DEFAULT_CAPACITY, SimulatedNode
 from phalanx.controllers.nodes.simulated_devices import (
@@ -469,3 +470,22 @@ def open_decision_log(file: Path | None) -> DecisionLog | None:
     )
 
     return DecisionLog(write_in_thread(DecisionLogFile(file).write))
+
+
+#: The kinds whose controllers manage the scheduling of the Jobs that they create.
+workload_parents_option = click.option(
+    "--workload-parents",
+    "parents",
+    default="",
+    metavar="KIND.GROUP,…",
+    help="More kinds whose controllers manage the scheduling of the Jobs that they create, such as "
+    "Training.example.com; -Kind.group removes a known one.",
+)
+
+
+def parse_workload_parents(text: str) -> frozenset[tuple[str, str]]:
+    """Parse --workload-parents."""
+    try:
+        return parse_parents(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--workload-parents") from None

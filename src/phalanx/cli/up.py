@@ -222,6 +222,7 @@ def _storage_options(command: F) -> F:
     show_default=True,
     help="Whether Jobs that are not gangs get a Workload and a PodGroup too.",
 )
+@options.workload_parents_option
 @click.option(
     "--without",
     default="",
@@ -249,15 +250,15 @@ def up_command(
     audit: str,
     limit_critical_pods: bool,
     basic: str,
+    parents: str,
     without: str,
     detach: bool,
     log: LogOptions,
 ) -> None:
     """Run an API server with scheduler, controllers and simulated nodes.
 
-    Prints one line that begins with "ready" on stdout once it serves. Log lines go to stderr, or
-    with --detach to DIR/up.log. A cluster remembers its options: at the next start an option that
-    is not given has its former value.
+    Prints one line that begins with "ready" once it serves. Log lines go to stderr, or with
+    --detach to DIR/up.log. A cluster remembers its options: one not given has its former value.
 
     \b
     Example:
@@ -268,8 +269,7 @@ def up_command(
     """
     host, port = options.parse_address(listen or _default_address(storage))
     check_processes(processes, programs, host)
-    check_log_directory("--decision-log", decisions)
-    check_log_directory("--audit-log", Path(audit) if audit not in ("", AUDIT_DISABLED) else None)
+    _check_log_directories(decisions, audit)
     settings = UpOptions(
         host=host,
         port=port,
@@ -282,6 +282,7 @@ def up_command(
         profiles=_load_profiles(policy) if policy else None,
         decision_log=decisions,
         basic_workloads=basic == "always",
+        workload_parents=options.parse_workload_parents(parents),
         audit=audit,
         limit_critical_pods=limit_critical_pods,
         stages=options.load_stage_rules(stages),
@@ -290,6 +291,11 @@ def up_command(
         log=log,
     )
     (_start_detached if detach else _run)(replace(settings, plan=_plan_cluster(settings)))
+
+
+def _check_log_directories(decisions: Path | None, audit: str) -> None:
+    check_log_directory("--decision-log", decisions)
+    check_log_directory("--audit-log", Path(audit) if audit not in ("", AUDIT_DISABLED) else None)
 
 
 def _default_address(storage: StorageOptions) -> str:

@@ -44,6 +44,7 @@ def run_components(sock: socket.socket, settings: UpOptions) -> None:
             decision_log=open_decision_log(settings.decision_log),
             solver=ThreadedSolver(HighsSolver()),
             basic_workloads=settings.basic_workloads,
+            workload_parents=settings.workload_parents,
             stage_rules=settings.stages,
             host=host,
             raise_errors=False,

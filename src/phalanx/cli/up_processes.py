@@ -111,6 +111,7 @@ class UpOptions:
     profiles: Profiles | None
     decision_log: Path | None
     basic_workloads: bool
+    workload_parents: frozenset[tuple[str, str]]
     audit: str
     limit_critical_pods: bool
     stages: Sequence[StageRule]

@@ -20,6 +20,7 @@ from phalanx.api.conversion.hub import STORED_KINDS
 from phalanx.api.feature_gates import DEFAULT_GATES as GATES
 from phalanx.api.feature_gates import FeatureGates
 from phalanx.api.kinds import GROUP_BINDING, Kind
+from phalanx.builder.ownership import SCHEDULING_PARENTS
 from phalanx.client.client import Client, served_kinds
 from phalanx.clock import Clock
 from phalanx.controllers.leadership import (
@@ -62,6 +63,7 @@ class ControllerManagerConfig:
     selection: ControllerSelection
     gates: FeatureGates = GATES
     basic_workloads: bool = True
+    workload_parents: frozenset[tuple[str, str]] = SCHEDULING_PARENTS
     load_root_ca: Callable[[], Awaitable[str]] | None = None
 
 
@@ -117,6 +119,7 @@ class ControllerManager:
             gates=config.gates,
             kinds=kinds,
             basic_workloads=config.basic_workloads,
+            workload_parents=config.workload_parents,
             is_foreign=capabilities.is_foreign,
             load_root_ca=config.load_root_ca,
         )

@@ -47,6 +47,7 @@ from phalanx.api.kinds import (
     WORKLOAD,
     Kind,
 )
+from phalanx.builder.ownership import SCHEDULING_PARENTS
 from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.cronjobs.controller import CronJobController
@@ -101,6 +102,7 @@ class ControllerContext:
     gates: FeatureGates
     kinds: Sequence[Kind]
     basic_workloads: bool = True
+    workload_parents: frozenset[tuple[str, str]] = SCHEDULING_PARENTS
     is_foreign: bool = False
     load_root_ca: Callable[[], Awaitable[str]] | None = None
 
@@ -133,7 +135,11 @@ def _build_job(context: ControllerContext) -> list[Runnable]:
     recorder = context.new_recorder("job-controller")
     missing = next((kind for kind in (WORKLOAD, POD_GROUP) if kind not in context.kinds), None)
     managers = (OWN_JOB_CONTROLLER,) if context.is_foreign else MANAGED_BY_NAMES
-    options = options_from_gates(context.gates, include_basic=context.basic_workloads)
+    options = options_from_gates(
+        context.gates,
+        include_basic=context.basic_workloads,
+        parents=context.workload_parents,
+    )
     jobs = JobController(
         context.client,
         context.informers,

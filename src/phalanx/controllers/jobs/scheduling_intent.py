@@ -19,7 +19,7 @@ Three parts, all pure; `workload_objects` performs what they find:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -43,7 +43,7 @@ from phalanx.builder.discovery import (
     ObjectUnusable,
     find_usable,
 )
-from phalanx.builder.ownership import Management
+from phalanx.builder.ownership import SCHEDULING_PARENTS, Management
 from phalanx.controllers.jobs.completion import JobSnapshot
 from phalanx.controllers.jobs.job_pods import controller_of
 from phalanx.controllers.jobs.replicas import count_desired_pods
@@ -231,15 +231,23 @@ def members_to_run(snapshot: JobSnapshot, group: str, size: int) -> str | None:
 class SchedulingIntent:
     """What one Job asks for, as the builder reads it; `verified` once its objects are right."""
 
-    def __init__(self, job: Object, *, include_basic: bool) -> None:
-        self.job = job
+    def __init__(
+        self,
+        job: Object,
+        *,
+        include_basic: bool,
+        parents: Collection[tuple[str, str]] = SCHEDULING_PARENTS,
+    ) -> None:
+        self.job, self._parents = job, parents
         self.verified: VerifiedScheduling | None = None
         self._include_basic = include_basic
 
     @cached_property
     def management(self) -> Management:
         """Which scheduling objects the controller manages for the Job."""
-        return job_builder.decide_job_management(self.job, basic=self._include_basic)
+        return job_builder.decide_job_management(
+            self.job, basic=self._include_basic, parents=self._parents
+        )
 
     @cached_property
     def size(self) -> int | None:
@@ -250,9 +258,16 @@ class SchedulingIntent:
 class SchedulingIntents:
     """The intents of all Jobs. The options are those of `JobSchedulingOptions`."""
 
-    def __init__(self, *, include_basic: bool, use_gang_policy: bool, infer_gang: bool) -> None:
+    def __init__(
+        self,
+        *,
+        include_basic: bool,
+        use_gang_policy: bool,
+        infer_gang: bool,
+        parents: Collection[tuple[str, str]] = SCHEDULING_PARENTS,
+    ) -> None:
         self._include_basic, self._use_gang_policy = include_basic, use_gang_policy
-        self._infer_gang = infer_gang
+        self._infer_gang, self._parents = infer_gang, parents
         self._cache: dict[Key, tuple[object, SchedulingIntent]] = {}
 
     def get(self, job: Job) -> SchedulingIntent:
@@ -266,6 +281,7 @@ class SchedulingIntents:
         intent = SchedulingIntent(
             job_object(job, use_gang_policy=self._use_gang_policy, infer_gang=self._infer_gang),
             include_basic=self._include_basic,
+            parents=self._parents,
         )
         self._cache[meta.key] = version, intent
         return intent

@@ -45,7 +45,12 @@ from phalanx.api.scheduling import (
     Workload,
 )
 from phalanx.api.validation.job_policies import asks_for_gang
-from phalanx.builder.ownership import GROUP_TEMPLATE, ManageBoth, ManageGroups
+from phalanx.builder.ownership import (
+    GROUP_TEMPLATE,
+    SCHEDULING_PARENTS,
+    ManageBoth,
+    ManageGroups,
+)
 from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
 from phalanx.client.work_queue import WorkQueue
@@ -88,10 +93,15 @@ class JobSchedulingOptions:
     release_groups: bool = False
     #: Whether disrupted pods of gangs are replaced without counting as failures.
     ignore_disruptions: bool = True
+    #: API groups and kinds whose controllers manage the scheduling of their Jobs.
+    parents: frozenset[tuple[str, str]] = SCHEDULING_PARENTS
 
 
 def options_from_gates(
-    gates: FeatureGates, *, include_basic: bool = True
+    gates: FeatureGates,
+    *,
+    include_basic: bool = True,
+    parents: frozenset[tuple[str, str]] = SCHEDULING_PARENTS,
 ) -> JobSchedulingOptions | None:
     """Return the options that feature gates select; None if WorkloadWithJob is disabled."""
     if not gates.is_enabled(WORKLOAD_WITH_JOB):
@@ -102,6 +112,7 @@ def options_from_gates(
         infer_gang=gates.is_enabled(JOB_GANG_INFERENCE),
         release_groups=gates.is_enabled(JOB_RELEASE_SCHEDULING),
         ignore_disruptions=gates.is_enabled(JOB_IGNORE_DISRUPTIONS),
+        parents=parents,
     )
 
 
@@ -299,6 +310,7 @@ def _build_intents(options: JobSchedulingOptions) -> SchedulingIntents:
         include_basic=options.include_basic,
         use_gang_policy=options.use_gang_policy,
         infer_gang=options.infer_gang,
+        parents=options.parents,
     )
 
 
