@@ -19,11 +19,22 @@ Row = tuple[str, Node]
 TARGET = Path(__file__).resolve().parent.parent / "src/phalanx/api/messages.json"
 
 #: Prefixes before the short name of a message, longest first.
-PREFIXES = ("k8s.io.apimachinery.pkg.apis.", "k8s.io.apimachinery.pkg.", "k8s.io.api.")
+PREFIXES = (
+    "k8s.io.kube_aggregator.pkg.apis.",
+    "k8s.io.apimachinery.pkg.apis.",
+    "k8s.io.apimachinery.pkg.",
+    "k8s.io.api.",
+)
+#: Packages whose kinds are read as JSON only.
+UNUSED = "k8s.io.apiextensions_apiserver."
 SCALARS = ("bool", "bytes", "int32", "int64", "string")
 
 #: Fields with another name in JSON; "" where their own fields are inlined.
 NAMES = {
+    "core.v1.DaemonEndpoint.Port": "Port",
+    "networking.v1.IngressClassParametersReference.aPIGroup": "apiGroup",
+    "admissionregistration.v1.NamedRuleWithOperations.ruleWithOperations": "",
+    "admissionregistration.v1.RuleWithOperations.rule": "",
     "authentication.v1.BoundObjectReference.uID": "uid",
     "core.v1.ConfigMapEnvSource.localObjectReference": "",
     "core.v1.ConfigMapKeySelector.localObjectReference": "",
@@ -36,9 +47,12 @@ NAMES = {
     "core.v1.SecretKeySelector.localObjectReference": "",
     "core.v1.SecretProjection.localObjectReference": "",
     "core.v1.Volume.volumeSource": "",
-    "resource.v1.DeviceAllocationConfiguration.deviceConfiguration": "",
-    "resource.v1.DeviceClaimConfiguration.deviceConfiguration": "",
-    "resource.v1.DeviceClassConfiguration.deviceConfiguration": "",
+    "networking.v1.IngressRule.ingressRuleValue": "",
+    **{
+        f"resource.{version}.Device{name}Configuration.deviceConfiguration": ""
+        for version in ("v1", "v1beta1", "v1beta2")
+        for name in ("Allocation", "Claim", "Class")
+    },
 }
 
 #: Bytes that are not base64 in JSON.
@@ -61,6 +75,8 @@ def messages(source: Path) -> dict[str, dict[int, Row]]:
     found: dict[str, dict[int, Row]] = {}
     for part in json.loads(source.read_text()).values():
         module = short(part["package"])
+        if module.startswith(UNUSED):
+            continue
         for name, fields in part["messages"].items():
             full = f"{module}.{name}"
             rows = {int(number): row(full, *field) for number, field in fields.items()}
@@ -74,7 +90,9 @@ def row(message: str, field: str, kind: str, count: str) -> Row:
     item = kind.removeprefix("map<string, ").removesuffix(">") if count == "map" else kind
     one = CONTENTS.get(place) or reference(message.rpartition(".")[0], item)
     node: dict[str, Node] = {"one": one, "repeated": {"l": one}, "map": {"m": one}}
-    return NAMES.get(place, field), node[count]
+    # Some messages capitalize names; JSON does not.
+    name = field if place in CONTENTS else field[0].lower() + field[1:]
+    return NAMES.get(place, name), node[count]
 
 
 def reference(module: str, kind: str) -> str:

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.api.kinds import DEPLOYMENT, POD, REPLICA_SET, REPLICATION_CONTROLLER
+from phalanx.api.kinds import (
+    DAEMON_SET,
+    DEPLOYMENT,
+    ENDPOINTS,
+    NODE,
+    POD,
+    REPLICA_SET,
+    REPLICATION_CONTROLLER,
+    SERVICE,
+)
+from phalanx.api.meta import Key
 from phalanx.api.wire import Object
-from tests.builders import pod
+from tests.builders import node, pod
 from tests.controllers.trial_cluster import TrialCluster
 
 LABELS = {"app": "web"}
@@ -104,3 +114,68 @@ async def adopts_replica_sets(stage: TrialCluster) -> None:
     await stage.create(workload_object("Deployment", replicas=2))
     await stage.wait_until_idle()
     await stage.delete(DEPLOYMENT, "web", "Orphan")
+
+
+async def follows_the_nodes(stage: TrialCluster) -> None:
+    await stage.create(node("n0", labels={"disk": "ssd"}), node("n1"))
+    await stage.create(workload_object("DaemonSet"))
+    await stage.wait_until_idle()
+    await stage.create(node("n2", labels={"disk": "ssd"}))
+    await stage.wait_until_idle()
+    await stage.delete(NODE, "n0")
+    await stage.finish("Failed")
+    await stage.wait_until_idle()
+    change = {"spec": {"template": {"spec": {"nodeSelector": {"disk": "ssd"}}}}}
+    await stage.patch(DAEMON_SET, "web", change)
+
+
+async def updates_a_daemon_set(stage: TrialCluster) -> None:
+    await stage.create(*(node(f"n{n}") for n in range(3)))
+    await stage.create(workload_object("DaemonSet", minReadySeconds=5))
+    await stage.wait_until_idle()
+    surge = {"rollingUpdate": {"maxSurge": 2, "maxUnavailable": 0}}
+    await stage.patch(DAEMON_SET, "web", image_change("v2", updateStrategy=surge))
+    await stage.wait_until_idle()
+    await stage.patch(DAEMON_SET, "web", image_change("v1", revisionHistoryLimit=0))
+
+
+def service(name: str = "web", **spec: Any) -> Object:
+    return {
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "default"},
+        "spec": {"ports": [{"name": "http", "port": 80, "targetPort": 8080}], **spec},
+    }  # fmt: skip
+
+
+async def _set_address(stage: TrialCluster, name: str, address: str) -> None:
+    status = {"podIP": address, "podIPs": [{"ip": address}]}
+    await stage.client.patch(POD, Key("default", name), {"status": status}, subresource="status")
+
+
+async def publishes_endpoints_of_a_service(stage: TrialCluster) -> None:
+    await stage.create(service(selector=LABELS))
+    for number in range(3):
+        await stage.create(loose_pod(f"p{number}"))
+        await _set_address(stage, f"p{number}", f"10.0.0.{number + 1}")
+    await stage.wait_until_idle()
+    await stage.delete(POD, "p1")
+    await stage.patch(SERVICE, "web", {"metadata": {"labels": {"team": "a"}}})
+    await stage.wait_until_idle()
+    await stage.create(service("other", selector=LABELS, clusterIP="None"))
+    await stage.delete(SERVICE, "web")
+
+
+async def mirrors_endpoints(stage: TrialCluster) -> None:
+    subset = {"addresses": [{"ip": "192.0.2.1"}], "ports": [{"name": "http", "port": 8080}]}
+    await stage.create(service())
+    await stage.create(
+        {
+            "apiVersion": "v1", "kind": "Endpoints",
+            "metadata": {"name": "web", "namespace": "default"}, "subsets": [subset],
+        }
+    )  # fmt: skip
+    await stage.wait_until_idle()
+    more = {**subset, "notReadyAddresses": [{"ip": "2001:db8::1"}]}
+    await stage.patch(ENDPOINTS, "web", {"subsets": [more]})
+    await stage.wait_until_idle()
+    await stage.create(service("second"))
+    await stage.delete(ENDPOINTS, "web")

@@ -14,7 +14,10 @@ from phalanx.api.kinds import (
     CONFIG_MAP,
     CONTROLLER_REVISION,
     CRON_JOB,
+    DAEMON_SET,
     DEPLOYMENT,
+    ENDPOINT_SLICE,
+    ENDPOINTS,
     JOB,
     LEADER_WORKER_SET,
     NAMESPACE,
@@ -37,8 +40,10 @@ from phalanx.api.kinds import (
 from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.cronjobs.controller import CronJobController
+from phalanx.controllers.daemon_sets.controller import DaemonSetController
 from phalanx.controllers.deployments.controller import DeploymentController
 from phalanx.controllers.disruption import DisruptionController
+from phalanx.controllers.endpoints.controller import EndpointSliceController
 from phalanx.controllers.garbage_collector import GarbageCollector
 from phalanx.controllers.leader_worker_sets.controller import LeaderWorkerSetController
 from phalanx.controllers.namespaces import NamespaceController
@@ -129,6 +134,7 @@ replica_sets = controller_part(lambda c, i, t: ReplicaSetController(c, i, t))
 replication_controllers = controller_part(
     lambda c, i, t: ReplicaSetController(c, i, t, struct=ReplicationController)
 )
+daemon_sets = controller_part(lambda c, i, t: DaemonSetController(c, i, t))
 deployments = controller_part(lambda c, i, t: DeploymentController(c, i, t))
 leader_worker_sets = controller_part(lambda c, i, t: LeaderWorkerSetController(c, i, t))
 stateful_sets = controller_part(lambda c, i, t: StatefulSetController(c, i, t))
@@ -136,6 +142,13 @@ binder = controller_part(lambda c, i, t: VolumeBinder(c, i))
 claim_protection = controller_part(lambda c, i, t: ClaimProtection(c, i, t))
 volume_protection = controller_part(lambda c, i, t: VolumeProtection(c, i))
 ephemeral_volumes = controller_part(lambda c, i, t: EphemeralVolumeController(c, i))
+
+
+def endpoint_slices(
+    client: Client, informers: Informers, clock: Clock, random: Random
+) -> list[Runnable]:
+    subject = EndpointSliceController(client, informers)
+    return [subject.run, subject.run_mirrors]
 
 
 def provisioner(
@@ -397,6 +410,24 @@ TRIALS: list[
             lws_scenarios.recreates_a_group,
             lws_scenarios.resizes_groups_with_subgroups,
             lws_scenarios.starts_workers_after_their_leaders,
+        ),
+    ),
+    (
+        daemon_sets,
+        (DAEMON_SET, POD, CONTROLLER_REVISION),
+        (kubelets, garbage_collectors),
+        (
+            replica_scenarios.follows_the_nodes,
+            replica_scenarios.updates_a_daemon_set,
+        ),
+    ),
+    (
+        endpoint_slices,
+        (ENDPOINT_SLICE, ENDPOINTS),
+        (kubelets, garbage_collectors),
+        (
+            replica_scenarios.publishes_endpoints_of_a_service,
+            replica_scenarios.mirrors_endpoints,
         ),
     ),
 ]

@@ -227,3 +227,49 @@ class Deployment(Struct, frozen=True):
     metadata: ObjectMeta
     spec: DeploymentSpec = DeploymentSpec()
     status: DeploymentStatus = DeploymentStatus()
+
+
+class RollingUpdateDaemonSet(Struct, frozen=True, rename="camel"):
+    """The bounds of a rolling update: a number, or "30%"."""
+
+    max_unavailable: int | str = 1
+    max_surge: int | str = 0
+
+
+class DaemonSetUpdateStrategy(Struct, frozen=True, rename="camel"):
+    """RollingUpdate with its bounds, or OnDelete."""
+
+    type: str = "RollingUpdate"
+    rolling_update: RollingUpdateDaemonSet = RollingUpdateDaemonSet()
+
+
+class DaemonSetSpec(Struct, frozen=True, rename="camel"):
+    """The spec of a DaemonSet."""
+
+    selector: dict[str, Any] | None = None
+    template: dict[str, Any] = {}
+    update_strategy: DaemonSetUpdateStrategy = DaemonSetUpdateStrategy()
+    min_ready_seconds: int = 0
+    revision_history_limit: int = 10
+
+
+class DaemonSetStatus(Struct, frozen=True, rename="camel"):
+    """The counts that the controller has written."""
+
+    current_number_scheduled: int = 0
+    desired_number_scheduled: int = 0
+    number_misscheduled: int = 0
+    number_ready: int = 0
+    updated_number_scheduled: int = 0
+    number_available: int = 0
+    number_unavailable: int = 0
+    observed_generation: int = 0
+    collision_count: int = 0
+
+
+class DaemonSet(Struct, frozen=True):
+    """A DaemonSet."""
+
+    metadata: ObjectMeta
+    spec: DaemonSetSpec = DaemonSetSpec()
+    status: DaemonSetStatus = DaemonSetStatus()

@@ -39,12 +39,13 @@ class ResourceRequirements(Struct, frozen=True, rename="camel"):
 
 
 class ContainerPort(Struct, frozen=True, rename="camel"):
-    """A port of a container; only host ports matter here."""
+    """A port of a container: a host port, or a name that Services refer to."""
 
     container_port: int = 0
     host_port: int = 0
     host_ip: str = field(name="hostIP", default="")
     protocol: str = "TCP"
+    name: str = ""
 
 
 class Container(Struct, frozen=True, rename="camel"):
@@ -227,6 +228,8 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     termination_grace_period_seconds: int | None = None
     restart_policy: str = "Always"
     active_deadline_seconds: int | None = None
+    hostname: str = ""
+    subdomain: str = ""
 
     def __post_init__(self) -> None:
         force_setattr(self, "tolerations", _deduplicate(self.tolerations))
@@ -261,6 +264,12 @@ class ContainerStatus(Struct, frozen=True, rename="camel"):
         return hash((self.name, self.restart_count, self.state))
 
 
+class PodIP(Struct, frozen=True):
+    """One address of a pod."""
+
+    ip: str = ""
+
+
 class PodStatus(Struct, frozen=True, rename="camel"):
     """The status of a pod."""
 
@@ -270,6 +279,7 @@ class PodStatus(Struct, frozen=True, rename="camel"):
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     nominated_node_name: str = ""
     start_time: str | None = None
+    pod_ips: tuple[PodIP, ...] = field(name="podIPs", default=())
     resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
     extended_resource_claim_status: ExtendedResourceClaimStatus | None = None
 
@@ -370,10 +380,15 @@ class Node(Struct, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
-class ServiceSpec(Struct, frozen=True):
-    """The selector of a Service, for default topology spreading."""
+class ServiceSpec(Struct, frozen=True, rename="camel"):
+    """The pods and ports of a Service; its ports stay JSON."""
 
     selector: dict[str, str] = {}
+    type: str = "ClusterIP"
+    cluster_ip: str = field(name="clusterIP", default="")
+    ip_families: tuple[str, ...] = ()
+    ports: tuple[dict[str, Any], ...] = ()
+    publish_not_ready_addresses: bool = False
 
 
 class Service(Struct, frozen=True):

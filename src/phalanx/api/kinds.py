@@ -3,130 +3,56 @@
 The server is generic and works from these rows: a new kind is a new row, without code for it.
 Defaults, validation and columns of a kind are rows of their own tables (`defaults/registry.py`,
 `validation/registry.py`, `printing/columns.py`). Nothing here says how an object is encoded.
+`kind.py` defines the columns of a row; `platform_kinds.py` has more rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from phalanx.api.kind import ALL_VERBS as ALL_VERBS
+from phalanx.api.kind import METADATA_SELECTORS as METADATA_SELECTORS
+from phalanx.api.kind import Kind as Kind
+from phalanx.api.kind import ScalePaths as ScalePaths
+from phalanx.api.platform_kinds import API_SERVICE as API_SERVICE
+from phalanx.api.platform_kinds import CERTIFICATE_SIGNING_REQUEST as CERTIFICATE_SIGNING_REQUEST
+from phalanx.api.platform_kinds import CLUSTER_TRUST_BUNDLE as CLUSTER_TRUST_BUNDLE
+from phalanx.api.platform_kinds import CLUSTER_TRUST_BUNDLE_V1BETA1 as CLUSTER_TRUST_BUNDLE_V1BETA1
+from phalanx.api.platform_kinds import COMPONENT_STATUS as COMPONENT_STATUS
+from phalanx.api.platform_kinds import ENDPOINTS as ENDPOINTS
+from phalanx.api.platform_kinds import FLOW_SCHEMA as FLOW_SCHEMA
+from phalanx.api.platform_kinds import HORIZONTAL_POD_AUTOSCALER as HORIZONTAL_POD_AUTOSCALER
+from phalanx.api.platform_kinds import HORIZONTAL_POD_AUTOSCALER_V1 as HORIZONTAL_POD_AUTOSCALER_V1
+from phalanx.api.platform_kinds import INGRESS as INGRESS
+from phalanx.api.platform_kinds import INGRESS_CLASS as INGRESS_CLASS
+from phalanx.api.platform_kinds import IP_ADDRESS as IP_ADDRESS
+from phalanx.api.platform_kinds import LEASE_CANDIDATE as LEASE_CANDIDATE
+from phalanx.api.platform_kinds import MUTATING_ADMISSION_POLICY as MUTATING_ADMISSION_POLICY
+from phalanx.api.platform_kinds import (
+    MUTATING_ADMISSION_POLICY_BINDING as MUTATING_ADMISSION_POLICY_BINDING,
+)
+from phalanx.api.platform_kinds import (
+    MUTATING_WEBHOOK_CONFIGURATION as MUTATING_WEBHOOK_CONFIGURATION,
+)
+from phalanx.api.platform_kinds import NETWORK_POLICY as NETWORK_POLICY
+from phalanx.api.platform_kinds import POD_CERTIFICATE_REQUEST as POD_CERTIFICATE_REQUEST
+from phalanx.api.platform_kinds import (
+    POD_CERTIFICATE_REQUEST_V1BETA1 as POD_CERTIFICATE_REQUEST_V1BETA1,
+)
+from phalanx.api.platform_kinds import PRIORITY_LEVEL_CONFIGURATION as PRIORITY_LEVEL_CONFIGURATION
+from phalanx.api.platform_kinds import RUNTIME_CLASS as RUNTIME_CLASS
+from phalanx.api.platform_kinds import SERVICE_CIDR as SERVICE_CIDR
+from phalanx.api.platform_kinds import STORAGE_VERSION_MIGRATION as STORAGE_VERSION_MIGRATION
+from phalanx.api.platform_kinds import (
+    STORAGE_VERSION_MIGRATION_V1BETA1 as STORAGE_VERSION_MIGRATION_V1BETA1,
+)
+from phalanx.api.platform_kinds import VALIDATING_ADMISSION_POLICY as VALIDATING_ADMISSION_POLICY
+from phalanx.api.platform_kinds import (
+    VALIDATING_ADMISSION_POLICY_BINDING as VALIDATING_ADMISSION_POLICY_BINDING,
+)
+from phalanx.api.platform_kinds import (
+    VALIDATING_WEBHOOK_CONFIGURATION as VALIDATING_WEBHOOK_CONFIGURATION,
+)
 
-ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-METADATA_SELECTORS = {"metadata.name": "", "metadata.namespace": ""}
 RBAC_GROUP = "rbac.authorization.k8s.io"
-
-
-@dataclass(frozen=True, slots=True)
-class ScalePaths:
-    """The paths of the desired replicas, the current replicas and the selector of the scale
-    subresource.
-
-    The selector is text or a label selector; with `selects_by_labels` it is a map of labels.
-    """
-
-    spec_replicas: tuple[str, ...]
-    status_replicas: tuple[str, ...]
-    selector: tuple[str, ...] = ()
-    selects_by_labels: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Kind:
-    """One kind in one version; compared by identity.
-
-    `selectable_fields` maps each field selector to the value of an absent field;
-    `selectable_field_paths` maps a selector to its path where they differ. A change of one of the
-    `generation_fields` increases the `generation`, if the kind has one. With
-    `orphans_by_default`, deleting an owner orphans its dependents unless the client says otherwise.
-    With `status_updates_metadata`, a write of the status may change labels, annotations, finalizers
-    and owners too; Kubernetes forbids it for its newer kinds and for custom resources. Objects of a
-    kind with `ignores_propagation` are deleted at once, whatever happens to their dependents.
-    Clients of a kind with `deprecation` get it as a warning, and creators of an object with
-    `has_no_controller` get a warning that no controller acts on it.
-    """
-
-    group: str
-    version: str
-    name: str
-    plural: str
-    schema: str
-    namespaced: bool = True
-    singular: str = ""
-    short_names: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
-    verbs: tuple[str, ...] = ALL_VERBS
-    subresources: tuple[str, ...] = ()
-    selectable_fields: Mapping[str, str] = field(default_factory=lambda: METADATA_SELECTORS)
-    selectable_field_paths: Mapping[str, str] = field(default_factory=dict)
-    generation: bool = False
-    generation_fields: tuple[str, ...] = ("spec",)
-    create_on_update: bool = False
-    update_without_version: bool = True
-    deletion_returns_object: bool = False
-    orphans_by_default: bool = False
-    deprecation: str = ""
-    scale: ScalePaths | None = None
-    has_no_controller: bool = False
-    status_updates_metadata: bool = True
-    ignores_propagation: bool = False
-
-    @property
-    def is_custom(self) -> bool:
-        """Whether a CustomResourceDefinition defines it."""
-        return False
-
-    @property
-    def api_version(self) -> str:
-        """`v1` or `group/version`."""
-        return f"{self.group}/{self.version}" if self.group else self.version
-
-    @property
-    def resource(self) -> str:
-        """The resource in messages: `pods`, `podgroups.scheduling.k8s.io`."""
-        return f"{self.plural}.{self.group}" if self.group else self.plural
-
-    @property
-    def qualified_name(self) -> str:
-        """The kind in messages: `Pod`, `PodGroup.scheduling.k8s.io`."""
-        return f"{self.name}.{self.group}" if self.group else self.name
-
-    @property
-    def list_name(self) -> str:
-        """The kind of its lists."""
-        return f"{self.name}List"
-
-    def with_version(self, version: str) -> Kind:
-        """Return the same kind in another version of its group; both share the stored objects."""
-        other = self.schema.replace(f".{self.version}.", f".{version}.")
-        return replace(self, version=version, schema=other)
-
-    def with_deprecated_version(self, version: str) -> Kind:
-        """Return the same kind in a deprecated version; its warning recommends this one."""
-        named = f"{self.group}/{version} {self.name}"
-        advice = f"{named} is deprecated; use {self.api_version} {self.name}"
-        return replace(self.with_version(version), deprecation=advice)
-
-    def store_prefix(self, namespace: str = "") -> str:
-        """Return the prefix of the store keys of all objects, or of those of one namespace."""
-        base = _store_base(self.group, self.plural)
-        return f"{base}{namespace}/" if namespace else base
-
-    def store_key(self, namespace: str, name: str) -> str:
-        """Return the store key of an object."""
-        return self.store_prefix(namespace if self.namespaced else "") + name
-
-    def url_path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Return the URL path of the collection, of an object, or of a subresource."""
-        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        space = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
-        parts = [part for part in (self.plural, name, subresource) if part]
-        return f"{root}{space}/{'/'.join(parts)}"
-
-
-@lru_cache(maxsize=1024)
-def _store_base(group: str, plural: str) -> str:
-    return f"/{group or 'core'}/{plural}/"
-
 
 NAMESPACE = Kind(
     "", "v1", "Namespace", "namespaces", "core.v1.Namespace",
@@ -370,7 +296,7 @@ REPLICA_SET = Kind(
 DAEMON_SET = Kind(
     "apps", "v1", "DaemonSet", "daemonsets", "apps.v1.DaemonSet",
     singular="daemonset", short_names=("ds",), categories=("all",), subresources=("status",),
-    generation=True, status_updates_metadata=True, has_no_controller=True,
+    generation=True, status_updates_metadata=True,
 )  # fmt: skip
 REPLICATION_CONTROLLER = Kind(
     "", "v1", "ReplicationController", "replicationcontrollers", "core.v1.ReplicationController",
@@ -387,6 +313,15 @@ DEVICE_TAINT_RULE = Kind(
     namespaced=False, singular="devicetaintrule", subresources=("status",),
     status_updates_metadata=False, generation=True, deletion_returns_object=True,
 )  # fmt: skip
+DEVICE_CLASS_V1BETA2 = DEVICE_CLASS.with_version("v1beta2")
+DEVICE_TAINT_RULE_V1BETA2 = DEVICE_TAINT_RULE.with_version("v1beta2")
+RESOURCE_CLAIM_V1BETA2 = RESOURCE_CLAIM.with_version("v1beta2")
+RESOURCE_CLAIM_TEMPLATE_V1BETA2 = RESOURCE_CLAIM_TEMPLATE.with_version("v1beta2")
+RESOURCE_SLICE_V1BETA2 = RESOURCE_SLICE.with_version("v1beta2")
+DEVICE_CLASS_V1BETA1 = DEVICE_CLASS.with_version("v1beta1")
+RESOURCE_CLAIM_V1BETA1 = RESOURCE_CLAIM.with_version("v1beta1")
+RESOURCE_CLAIM_TEMPLATE_V1BETA1 = RESOURCE_CLAIM_TEMPLATE.with_version("v1beta1")
+RESOURCE_SLICE_V1BETA1 = RESOURCE_SLICE.with_version("v1beta1")
 JOB_SET = Kind(
     "jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets", "jobset.v1alpha2.JobSet",
     singular="jobset", subresources=("status",), generation=True, update_without_version=False,
@@ -513,8 +448,9 @@ NODE_METRICS = Kind(
 
 #: All served kinds, in the order of discovery.
 KINDS = (
-    BINDING, CONFIG_MAP, EVENT, LIMIT_RANGE, NAMESPACE, NODE, PERSISTENT_VOLUME_CLAIM,
-    PERSISTENT_VOLUME, POD, POD_TEMPLATE, REPLICATION_CONTROLLER, RESOURCE_QUOTA, SECRET,
+    BINDING, COMPONENT_STATUS, CONFIG_MAP, ENDPOINTS, EVENT, LIMIT_RANGE, NAMESPACE, NODE,
+    PERSISTENT_VOLUME_CLAIM, PERSISTENT_VOLUME, POD,
+    POD_TEMPLATE, REPLICATION_CONTROLLER, RESOURCE_QUOTA, SECRET,
     SERVICE_ACCOUNT, SERVICE,
     CUSTOM_RESOURCE_DEFINITION, EVENTS_EVENT, CRON_JOB, JOB, POD_DISRUPTION_BUDGET,
     SELF_SUBJECT_REVIEW, TOKEN_REVIEW, LOCAL_SUBJECT_ACCESS_REVIEW, SELF_SUBJECT_ACCESS_REVIEW,
@@ -525,8 +461,20 @@ KINDS = (
     POD_GROUP_V1ALPHA2, WORKLOAD_V1ALPHA2, POD_GROUP_V1ALPHA1, WORKLOAD_V1ALPHA1, LEASE,
     ENDPOINT_SLICE, DEVICE_CLASS, DEVICE_TAINT_RULE, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE,
     RESOURCE_SLICE, CONTROLLER_REVISION, DAEMON_SET, DEPLOYMENT, REPLICA_SET, STATEFUL_SET,
+    DEVICE_CLASS_V1BETA2, DEVICE_TAINT_RULE_V1BETA2, RESOURCE_CLAIM_V1BETA2,
+    RESOURCE_CLAIM_TEMPLATE_V1BETA2, RESOURCE_SLICE_V1BETA2, DEVICE_CLASS_V1BETA1,
+    RESOURCE_CLAIM_V1BETA1, RESOURCE_CLAIM_TEMPLATE_V1BETA1, RESOURCE_SLICE_V1BETA1,
     CSI_DRIVER, CSI_NODE, CSI_STORAGE_CAPACITY, STORAGE_CLASS, VOLUME_ATTACHMENT,
     VOLUME_ATTRIBUTES_CLASS,
+    HORIZONTAL_POD_AUTOSCALER, HORIZONTAL_POD_AUTOSCALER_V1,
+    INGRESS_CLASS, INGRESS, IP_ADDRESS, NETWORK_POLICY, SERVICE_CIDR, RUNTIME_CLASS,
+    CERTIFICATE_SIGNING_REQUEST, CLUSTER_TRUST_BUNDLE, POD_CERTIFICATE_REQUEST,
+    CLUSTER_TRUST_BUNDLE_V1BETA1, POD_CERTIFICATE_REQUEST_V1BETA1, LEASE_CANDIDATE,
+    FLOW_SCHEMA, PRIORITY_LEVEL_CONFIGURATION, API_SERVICE,
+    MUTATING_ADMISSION_POLICY, MUTATING_ADMISSION_POLICY_BINDING, MUTATING_WEBHOOK_CONFIGURATION,
+    VALIDATING_ADMISSION_POLICY, VALIDATING_ADMISSION_POLICY_BINDING,
+    VALIDATING_WEBHOOK_CONFIGURATION,
+    STORAGE_VERSION_MIGRATION, STORAGE_VERSION_MIGRATION_V1BETA1,
     JOB_SET, LEADER_WORKER_SET, GROUP_BINDING, GROUP_EVICTION,
     LEASE_RENEWAL, NODE_METRICS, POD_METRICS,
 )  # fmt: skip

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from phalanx.api.apps import (
     ControllerRevision,
+    DaemonSet,
     Deployment,
     ReplicaSet,
     ReplicationController,
@@ -28,6 +29,7 @@ from phalanx.api.apps import (
 from phalanx.api.batch import CronJob, Job
 from phalanx.api.core import Namespace, Node, Pod, Service, ServiceAccount
 from phalanx.api.dynamic_resources import DeviceClass, DeviceTaintRule, ResourceSlice
+from phalanx.api.endpoints import Endpoints, EndpointSlice
 from phalanx.api.job_sets import JobSet
 from phalanx.api.kinds import (
     CLUSTER_ROLE,
@@ -37,9 +39,12 @@ from phalanx.api.kinds import (
     CSI_DRIVER,
     CSI_NODE,
     CSI_STORAGE_CAPACITY,
+    DAEMON_SET,
     DEPLOYMENT,
     DEVICE_CLASS,
     DEVICE_TAINT_RULE,
+    ENDPOINT_SLICE,
+    ENDPOINTS,
     JOB,
     JOB_SET,
     LEADER_WORKER_SET,
@@ -93,12 +98,15 @@ STRUCTS: Mapping[Kind, type[Struct]] = {
     COMPOSITE_POD_GROUP: CompositePodGroup,
     CONTROLLER_REVISION: ControllerRevision,
     CRON_JOB: CronJob,
+    DAEMON_SET: DaemonSet,
     DEPLOYMENT: Deployment,
     CSI_DRIVER: CSIDriver,
     CSI_NODE: CSINode,
     CSI_STORAGE_CAPACITY: CSIStorageCapacity,
     DEVICE_CLASS: DeviceClass,
     DEVICE_TAINT_RULE: DeviceTaintRule,
+    ENDPOINT_SLICE: EndpointSlice,
+    ENDPOINTS: Endpoints,
     JOB: Job,
     JOB_SET: JobSet,
     LEADER_WORKER_SET: LeaderWorkerSet,

@@ -108,6 +108,16 @@ def replica_set_name(owner: str, template_hash: str) -> str:
     return f"{_truncate(owner, _OBJECT_LIMIT - len(template_hash) - 1)}-{template_hash}"
 
 
+def endpoint_slice_name(owner: str, uid: str, number: int) -> str:
+    """Return the name of a slice of endpoints, numbered per owner.
+
+    >>> endpoint_slice_name("web", "uid-123", 0)
+    'web-7bjhs'
+    """
+    suffix = _short_hash(f"{uid}\0{number}")
+    return f"{_truncate(owner, _OBJECT_LIMIT - len(suffix) - 1)}-{suffix}"
+
+
 def hash_text(text: str) -> str:
     """Return the hash of a text as names and labels contain it.
 

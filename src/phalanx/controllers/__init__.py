@@ -15,6 +15,8 @@ controller never touches a store.
     pod_groups.py            PodGroup protection, CompositePodGroup status, replica groups
     jobs/, cronjobs/         Jobs with their pods and Workloads; CronJobs
     deployments/             Deployments with their ReplicaSets
+    daemon_sets/             DaemonSets with their pods and revisions
+    endpoints/               EndpointSlices and Endpoints of Services
     replica_sets/            ReplicaSets and ReplicationControllers with their pods
     stateful_sets/           StatefulSets with their pods, claims and revisions
     volumes/                 binding, protection and provisioning of volumes

@@ -22,8 +22,11 @@ from phalanx.api.kinds import (
     CONFIG_MAP,
     CONTROLLER_REVISION,
     CRON_JOB,
+    DAEMON_SET,
     DEPLOYMENT,
     DEVICE_TAINT_RULE,
+    ENDPOINT_SLICE,
+    ENDPOINTS,
     JOB,
     JOB_SET,
     LEADER_WORKER_SET,
@@ -51,8 +54,10 @@ from phalanx.builder.ownership import SCHEDULING_PARENTS
 from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.cronjobs.controller import CronJobController
+from phalanx.controllers.daemon_sets.controller import DaemonSetController
 from phalanx.controllers.deployments.controller import DeploymentController
 from phalanx.controllers.disruption import DisruptionController
+from phalanx.controllers.endpoints.controller import EndpointSliceController
 from phalanx.controllers.event_recorder import EventRecorder
 from phalanx.controllers.garbage_collector import GarbageCollector
 from phalanx.controllers.job_sets.controller import JobSetController
@@ -232,6 +237,19 @@ def _build_device_taint_eviction(context: ControllerContext) -> list[Runnable]:
     return [recorder.run, eviction.run, eviction.run_rules]
 
 
+def _build_daemon_set(context: ControllerContext) -> list[Runnable]:
+    recorder = context.new_recorder("daemonset-controller")
+    daemon_sets = DaemonSetController(
+        context.client, context.informers, context.clock, record=recorder.record
+    )
+    return [recorder.run, daemon_sets.run]
+
+
+def _build_endpoint_slices(context: ControllerContext) -> list[Runnable]:
+    endpoints = EndpointSliceController(context.client, context.informers)
+    return [endpoints.run, endpoints.run_mirrors]
+
+
 def _build_stateful_set(context: ControllerContext) -> list[Runnable]:
     recorder = context.new_recorder("statefulset-controller")
     stateful_sets = StatefulSetController(
@@ -400,6 +418,22 @@ CONTROLLERS = (
         _build_device_taint_eviction,
         (RESOURCE_CLAIM, RESOURCE_SLICE, DEVICE_TAINT_RULE, POD),
         aliases=("device-taint-eviction-controller",),
+    ),
+    ControllerDescriptor(
+        "daemonset",
+        _build_daemon_set,
+        (DAEMON_SET, CONTROLLER_REVISION, NODE, POD),
+        aliases=("daemonset-controller",),
+    ),
+    ControllerDescriptor(
+        "endpointslice",
+        _build_endpoint_slices,
+        (SERVICE, ENDPOINT_SLICE, ENDPOINTS, POD, NODE),
+        aliases=(
+            "endpointslice-controller",
+            "endpoints-controller",
+            "endpointslice-mirroring-controller",
+        ),
     ),
     ControllerDescriptor(
         "statefulset",

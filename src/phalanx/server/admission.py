@@ -24,6 +24,7 @@ import msgspec
 from phalanx.api.conversion.hub import causes_in_version
 from phalanx.api.errors import Cause, forbidden, not_found
 from phalanx.api.kinds import (
+    CERTIFICATE_SIGNING_REQUEST,
     COMPOSITE_POD_GROUP,
     KINDS,
     LIMIT_RANGE,
@@ -202,6 +203,18 @@ def _complete_group_pod(request: AdmissionRequest) -> None:
             leader_worker_set_pods.complete_pod(pod)
         except leader_worker_set_pods.IncompletePod as error:
             raise forbidden_error(POD, _object_name(pod), str(error)) from None
+
+
+def _set_requester(request: AdmissionRequest) -> None:
+    """Record the user that asks for a certificate; clients cannot choose it."""
+    user, spec = request.request_info.request.user, request.object.setdefault("spec", {})
+    for field in ("username", "uid", "groups", "extra"):
+        spec.pop(field, None)
+    extra: dict[str, list[str]] = {}
+    for key, value in user.extra:
+        extra.setdefault(key, []).append(value)
+    spec |= {"username": user.name, "groups": list(user.groups)}
+    spec |= ({"uid": user.uid} if user.uid else {}) | ({"extra": extra} if extra else {})
 
 
 def _add_default_tolerations(request: AdmissionRequest) -> None:
@@ -476,6 +489,8 @@ ADMISSION_STEPS: tuple[AdmissionStep, ...] = (
                   (), _taint_new_node),
     AdmissionStep("LeaderWorkerSet", "mutate", _CREATE, (POD,),
                   (), _complete_group_pod),
+    AdmissionStep("CertificateSubject", "mutate", _CREATE, (CERTIFICATE_SIGNING_REQUEST,),
+                  (), _set_requester),
     AdmissionStep("LimitRanger", "mutate", _CREATE, (POD,),
                   (LIMIT_RANGE,), _apply_limit_range_defaults),
     AdmissionStep("Priority", "mutate", _CREATE, _OLD_POD_GROUPS,

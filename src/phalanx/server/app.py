@@ -37,6 +37,7 @@ from phalanx.randomness import Random
 from phalanx.server import discovery, web_ui
 from phalanx.server.admission import SYSTEM_NAMESPACES, kinds_read
 from phalanx.server.admission_cache import AdmissionCache
+from phalanx.server.bootstrap_objects import ensure_bootstrap_objects
 from phalanx.server.context import ServerContext
 from phalanx.server.custom_resources import CustomResourceRegistrar, resume_deletions
 from phalanx.server.discovery import KindRegistry
@@ -237,6 +238,7 @@ class Server:
         if self.context.limits_critical_pods:
             await self._create_if_missing(RESOURCE_QUOTA, critical_pods_quota())
         await ensure_bootstrap_policy(self.context.store, self.context.now_timestamp())
+        await ensure_bootstrap_objects(self.context)
         await resume_deletions(self.context)
         self._event_expirer.start()
 

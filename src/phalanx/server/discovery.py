@@ -48,6 +48,10 @@ class KindRegistry:
             self._custom[name] = dict(rows)
         self._rebuild()
 
+    def built_in_versions(self) -> list[tuple[str, str]]:
+        """Return the groups and versions of the built-in kinds, in the order of discovery."""
+        return list(dict.fromkeys((kind.group, kind.version) for kind in self._built_in))
+
     def set_strategy(self, kind: Kind, strategy: ResourceStrategy) -> None:
         """Replace the strategy of a built-in kind."""
         self._built_in[kind] = strategy
@@ -102,6 +106,7 @@ _STATUS_VERBS = ("get", "patch", "update")
 #: Subresource -> name, group, version of the kind that it takes ("": as the object), and verbs.
 SUBRESOURCES = {
     "status": ("", "", "", _STATUS_VERBS),
+    "approval": ("", "", "", _STATUS_VERBS),
     "finalize": ("", "", "", ("update",)),
     "binding": ("Binding", "", "", ("create",)),
     "eviction": ("Eviction", "policy", "v1", ("create",)),

@@ -322,7 +322,16 @@ def _copy_field(key: str, source: Object, target: Object) -> None:
         target.pop(key, None)
 
 
+def _update_decision(old: Object, new: Object) -> None:
+    """The `approval` subresource: conditions of the status, but no certificate."""
+    conditions = (new.get("status") or {}).get("conditions")
+    status = {key: value for key, value in (old.get("status") or {}).items() if key != "conditions"}
+    _update_only("status")(old, new)
+    new["status"] = {**status, **({"conditions": conditions} if conditions else {})}
+
+
 SUBRESOURCE_UPDATES: Mapping[str, SubresourceUpdate] = {
+    "approval": _update_decision,
     "status": _update_only("status"),
     "finalize": _update_only("spec"),
     "resize": _update_resources,

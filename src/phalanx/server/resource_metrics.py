@@ -73,7 +73,7 @@ async def pod_metrics(context: ServerContext, request_info: RequestInfo) -> Repl
         pod = _decode_pod(record.value)
         if sample := _pod_usage(context, pod, node_type(pod.spec.node_name)):
             metrics.append(_pod_metrics_object(pod.metadata, sample))
-    return _metrics_reply(context, request_info, metrics)
+    return computed_reply(context, request_info, metrics)
 
 
 async def node_metrics(context: ServerContext, request_info: RequestInfo) -> Reply:
@@ -91,7 +91,7 @@ async def node_metrics(context: ServerContext, request_info: RequestInfo) -> Rep
     metrics = [
         _node_metrics_object(meta, used[meta.name], now) for meta in nodes if meta.name in used
     ]
-    return _metrics_reply(context, request_info, metrics)
+    return computed_reply(context, request_info, metrics)
 
 
 async def report_pod_metrics(context: ServerContext, request_info: RequestInfo) -> Reply:
@@ -201,7 +201,7 @@ def _format_usage(used: Mapping[str, int]) -> Object:
     }
 
 
-def _metrics_reply(
+def computed_reply(
     context: ServerContext, request_info: RequestInfo, metrics: Iterable[Object]
 ) -> Reply:
     """One object or the selected list, in the requested representation."""

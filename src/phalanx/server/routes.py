@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from phalanx.api.errors import BadRequest, MethodNotAllowed, NoSuchResource
 from phalanx.api.kinds import (
     BINDING,
+    COMPONENT_STATUS,
     GROUP_BINDING,
     GROUP_EVICTION,
     LEASE_RENEWAL,
@@ -30,6 +31,7 @@ from phalanx.api.wire import APPLY_PATCH, Reply, Request, StreamReply
 from phalanx.server import (
     auth_handlers,
     binding,
+    component_statuses,
     deletion,
     eviction,
     lease_renewal,
@@ -70,7 +72,7 @@ ROUTES: Mapping[tuple[str, str], Route] = {
     ("PUT", "finalize"): Route("update", write_handlers.update),
     **{
         (method, part): Route(verb, endpoint)
-        for part in ("resize", "ephemeralcontainers")
+        for part in ("approval", "resize", "ephemeralcontainers")
         for method, verb, endpoint in (
             ("GET", "get", read_handlers.get_object),
             ("PUT", "update", write_handlers.update),
@@ -104,6 +106,7 @@ CREATE_ONLY_ENDPOINTS: Mapping[Kind, Endpoint] = {
 
 #: Kinds that are never stored: objects are computed on request.
 COMPUTED_ENDPOINTS: Mapping[Kind, Endpoint] = {
+    COMPONENT_STATUS: component_statuses.component_statuses,
     NODE_METRICS: resource_metrics.node_metrics,
     POD_METRICS: resource_metrics.pod_metrics,
 }

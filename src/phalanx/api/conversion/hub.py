@@ -22,17 +22,39 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from phalanx.api.conversion import field_mapping
+from phalanx.api.conversion import beta_versions, field_mapping
 from phalanx.api.conversion.field_mapping import FieldMapping, MappedField, UnmappedField
 from phalanx.api.errors import Cause, Causes
 from phalanx.api.kinds import (
+    CLUSTER_TRUST_BUNDLE,
+    CLUSTER_TRUST_BUNDLE_V1BETA1,
+    DEVICE_CLASS,
+    DEVICE_CLASS_V1BETA1,
+    DEVICE_CLASS_V1BETA2,
+    DEVICE_TAINT_RULE,
+    DEVICE_TAINT_RULE_V1BETA2,
     EVENT,
     EVENTS_EVENT,
+    HORIZONTAL_POD_AUTOSCALER,
+    HORIZONTAL_POD_AUTOSCALER_V1,
     KINDS,
+    POD_CERTIFICATE_REQUEST,
+    POD_CERTIFICATE_REQUEST_V1BETA1,
     POD_GROUP,
     POD_GROUP_V1ALPHA1,
     POD_GROUP_V1ALPHA2,
     POD_GROUP_V1ALPHA3,
+    RESOURCE_CLAIM,
+    RESOURCE_CLAIM_TEMPLATE,
+    RESOURCE_CLAIM_TEMPLATE_V1BETA1,
+    RESOURCE_CLAIM_TEMPLATE_V1BETA2,
+    RESOURCE_CLAIM_V1BETA1,
+    RESOURCE_CLAIM_V1BETA2,
+    RESOURCE_SLICE,
+    RESOURCE_SLICE_V1BETA1,
+    RESOURCE_SLICE_V1BETA2,
+    STORAGE_VERSION_MIGRATION,
+    STORAGE_VERSION_MIGRATION_V1BETA1,
     WORKLOAD,
     WORKLOAD_V1ALPHA1,
     WORKLOAD_V1ALPHA2,
@@ -259,7 +281,19 @@ def _from_version(version: VersionMapping, obj: Object) -> Object:
     return stored
 
 
-_IDENTITY_CONVERSIONS = {POD_GROUP_V1ALPHA3: POD_GROUP, WORKLOAD_V1ALPHA3: WORKLOAD}
+_IDENTITY_CONVERSIONS = {
+    POD_GROUP_V1ALPHA3: POD_GROUP,
+    WORKLOAD_V1ALPHA3: WORKLOAD,
+    DEVICE_CLASS_V1BETA1: DEVICE_CLASS,
+    DEVICE_CLASS_V1BETA2: DEVICE_CLASS,
+    DEVICE_TAINT_RULE_V1BETA2: DEVICE_TAINT_RULE,
+    RESOURCE_CLAIM_V1BETA2: RESOURCE_CLAIM,
+    RESOURCE_CLAIM_TEMPLATE_V1BETA2: RESOURCE_CLAIM_TEMPLATE,
+    RESOURCE_SLICE_V1BETA2: RESOURCE_SLICE,
+    CLUSTER_TRUST_BUNDLE_V1BETA1: CLUSTER_TRUST_BUNDLE,
+    POD_CERTIFICATE_REQUEST_V1BETA1: POD_CERTIFICATE_REQUEST,
+    STORAGE_VERSION_MIGRATION_V1BETA1: STORAGE_VERSION_MIGRATION,
+}
 
 CONVERSIONS: Mapping[Kind, KindConversion] = {
     EVENTS_EVENT: KindConversion(
@@ -268,6 +302,20 @@ CONVERSIONS: Mapping[Kind, KindConversion] = {
         _field_renamer({core: new for new, core in _EVENT_FIELDS.items()}),
         # Kubernetes reports all other fields by their names in core/v1.
         mapping={"reportingComponent": MappedField("reportingController")},
+    ),
+    HORIZONTAL_POD_AUTOSCALER_V1: KindConversion(
+        HORIZONTAL_POD_AUTOSCALER,
+        beta_versions.autoscaler_to_hub,
+        beta_versions.autoscaler_from_hub,
+    ),
+    RESOURCE_CLAIM_V1BETA1: KindConversion(
+        RESOURCE_CLAIM, beta_versions.claim_to_hub, beta_versions.claim_from_hub
+    ),
+    RESOURCE_CLAIM_TEMPLATE_V1BETA1: KindConversion(
+        RESOURCE_CLAIM_TEMPLATE, beta_versions.template_to_hub, beta_versions.template_from_hub
+    ),
+    RESOURCE_SLICE_V1BETA1: KindConversion(
+        RESOURCE_SLICE, beta_versions.slice_to_hub, beta_versions.slice_from_hub
     ),
     **{kind: KindConversion(stored) for kind, stored in _IDENTITY_CONVERSIONS.items()},
     **{kind: _mapped_conversion(version) for kind, version in VERSION_MAPPINGS.items()},

@@ -17,7 +17,7 @@ from functools import lru_cache
 import orjson
 
 from phalanx.api import kinds
-from phalanx.api.defaults import dynamic_resources, storage
+from phalanx.api.defaults import dynamic_resources, platform, storage
 from phalanx.api.defaults.pod import default_pod, prepare_pod_for_create
 from phalanx.api.defaults.workloads import (
     count_template_change,
@@ -275,6 +275,23 @@ _DEFAULTS: Mapping[str, tuple[DefaultFunction, ...]] = {
     kinds.DAEMON_SET.qualified_name: (default_daemon_set,),
     kinds.REPLICATION_CONTROLLER.qualified_name: (default_replication_controller,),
     kinds.STATEFUL_SET.qualified_name: (default_stateful_set,),
+    kinds.ENDPOINTS.qualified_name: (platform.default_endpoints,),
+    kinds.HORIZONTAL_POD_AUTOSCALER.qualified_name: (platform.default_autoscaler,),
+    kinds.NETWORK_POLICY.qualified_name: (platform.default_network_policy,),
+    kinds.INGRESS_CLASS.qualified_name: (platform.default_ingress_class,),
+    kinds.CERTIFICATE_SIGNING_REQUEST.qualified_name: (platform.default_signing_request,),
+    kinds.FLOW_SCHEMA.qualified_name: (platform.default_flow_schema,),
+    kinds.PRIORITY_LEVEL_CONFIGURATION.qualified_name: (platform.default_priority_level,),
+    kinds.MUTATING_WEBHOOK_CONFIGURATION.qualified_name: (
+        platform.default_webhooks,
+        platform.default_reinvocation,
+    ),
+    kinds.VALIDATING_WEBHOOK_CONFIGURATION.qualified_name: (platform.default_webhooks,),
+    kinds.VALIDATING_ADMISSION_POLICY.qualified_name: (platform.default_admission_policy,),
+    kinds.MUTATING_ADMISSION_POLICY.qualified_name: (platform.default_admission_policy,),
+    kinds.VALIDATING_ADMISSION_POLICY_BINDING.qualified_name: (platform.default_policy_binding,),
+    kinds.MUTATING_ADMISSION_POLICY_BINDING.qualified_name: (platform.default_policy_binding,),
+    kinds.API_SERVICE.qualified_name: (platform.default_api_service,),
     kinds.JOB_SET.qualified_name: (default_job_set,),
     kinds.LEADER_WORKER_SET.qualified_name: (default_leader_worker_set,),
 }
@@ -301,6 +318,15 @@ _CREATE_FUNCTIONS: Mapping[str, tuple[CreateFunction, ...]] = {
     kinds.REPLICATION_CONTROLLER.qualified_name: (prepare_replicas_for_create,),
     kinds.DAEMON_SET.qualified_name: (prepare_daemon_set_for_create,),
     kinds.STATEFUL_SET.qualified_name: (prepare_stateful_set_for_create,),
+    kinds.INGRESS.qualified_name: (platform.prepare_ingress_for_create,),
+    kinds.SERVICE_CIDR.qualified_name: (_clear_status,),
+    kinds.HORIZONTAL_POD_AUTOSCALER.qualified_name: (platform.prepare_autoscaler_for_create,),
+    kinds.CERTIFICATE_SIGNING_REQUEST.qualified_name: (_clear_status,),
+    kinds.POD_CERTIFICATE_REQUEST.qualified_name: (_clear_status,),
+    kinds.FLOW_SCHEMA.qualified_name: (_clear_status,),
+    kinds.PRIORITY_LEVEL_CONFIGURATION.qualified_name: (_clear_status,),
+    kinds.VALIDATING_ADMISSION_POLICY.qualified_name: (_clear_status,),
+    kinds.STORAGE_VERSION_MIGRATION.qualified_name: (_clear_status,),
     kinds.JOB_SET.qualified_name: (_remove_status,),
     kinds.LEADER_WORKER_SET.qualified_name: (_remove_status,),
 }

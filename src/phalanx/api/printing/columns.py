@@ -23,6 +23,7 @@ from phalanx.api.printing.cells import (
     label_selector,
     labels,
 )
+from phalanx.api.printing.platform_columns import PLATFORM_COLUMNS
 from phalanx.api.printing.storage_columns import STORAGE_COLUMNS
 from phalanx.api.printing.workload_columns import WORKLOAD_COLUMNS, container_columns
 from phalanx.api.scheduling import POD_GROUP_INITIALLY_SCHEDULED
@@ -513,6 +514,7 @@ PRINTER_COLUMNS: Mapping[str, tuple[Column, ...]] = {
         AGE_COLUMN,
         Column("Selector", labels("spec.selector"), priority=1),
     ),
+    **PLATFORM_COLUMNS,
     **STORAGE_COLUMNS,
     **WORKLOAD_COLUMNS,
 }

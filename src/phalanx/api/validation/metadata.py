@@ -29,8 +29,11 @@ from phalanx.api.formats import (
     validate_service_name,
 )
 from phalanx.api.kinds import (
+    API_SERVICE,
     CLUSTER_ROLE,
     CLUSTER_ROLE_BINDING,
+    CLUSTER_TRUST_BUNDLE,
+    IP_ADDRESS,
     LEADER_WORKER_SET,
     ROLE,
     ROLE_BINDING,
@@ -59,6 +62,9 @@ MAX_ANNOTATIONS_SIZE = 256 * 1024
 #: Name formats of kinds whose names are not DNS subdomains.
 _NAME_FORMATS: Mapping[str, StringValidator] = {
     "Namespace": validate_dns_label,
+    API_SERVICE.qualified_name: validate_path_segment,
+    CLUSTER_TRUST_BUNDLE.qualified_name: validate_path_segment,
+    IP_ADDRESS.qualified_name: validate_path_segment,
     "Service": validate_dns_label,
     "Event": validate_path_segment,
     ROLE.qualified_name: validate_path_segment,

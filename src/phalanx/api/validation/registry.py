@@ -18,7 +18,10 @@ from phalanx.api.formats import validate_config_key, validate_finalizer, validat
 from phalanx.api.kinds import JOB, Kind
 from phalanx.api.scheduling import MAX_USER_PRIORITY, SYSTEM_PRIORITY_CLASSES
 from phalanx.api.validation import (
+    admission_registration,
+    cluster_services,
     dynamic_resources,
+    networking,
     policy,
     replicated_workloads,
     resources,
@@ -247,6 +250,56 @@ def _check_namespace_finalizers(new: Any, old: Any) -> Causes:
 
 _NAMESPACE = struct(("spec", struct(("finalizers", optional(_check_namespace_finalizers)))))
 
+_PLATFORM_CHECKS: tuple[tuple[Kind, str, Check], ...] = (
+    (kinds.ENDPOINTS, "", networking.check_endpoints),
+    (kinds.INGRESS, "", networking.check_ingress),
+    (kinds.INGRESS_CLASS, "", networking.check_ingress_class),
+    (kinds.NETWORK_POLICY, "", networking.check_network_policy),
+    (kinds.IP_ADDRESS, "", networking.check_ip_address),
+    (kinds.SERVICE_CIDR, "", networking.check_service_cidr),
+    (kinds.SERVICE_CIDR, "status", networking.check_service_cidr_status),
+    (kinds.HORIZONTAL_POD_AUTOSCALER, "", cluster_services.check_autoscaler),
+    (kinds.HORIZONTAL_POD_AUTOSCALER, "status", cluster_services.check_autoscaler_status),
+    (kinds.CERTIFICATE_SIGNING_REQUEST, "", cluster_services.check_signing_request),
+    (kinds.CERTIFICATE_SIGNING_REQUEST, "approval", cluster_services.check_signing_request_status),
+    (kinds.CERTIFICATE_SIGNING_REQUEST, "status", cluster_services.check_signing_request_status),
+    (kinds.CLUSTER_TRUST_BUNDLE, "", cluster_services.check_cluster_trust_bundle),
+    (kinds.POD_CERTIFICATE_REQUEST, "", cluster_services.check_pod_certificate_request),
+    (kinds.LEASE_CANDIDATE, "", cluster_services.check_lease_candidate),
+    (kinds.FLOW_SCHEMA, "", cluster_services.check_flow_schema),
+    (kinds.PRIORITY_LEVEL_CONFIGURATION, "", cluster_services.check_priority_level),
+    (kinds.RUNTIME_CLASS, "", cluster_services.check_runtime_class),
+    (kinds.API_SERVICE, "", cluster_services.check_api_service),
+    (kinds.STORAGE_VERSION_MIGRATION, "", cluster_services.check_storage_version_migration),
+    (
+        kinds.STORAGE_VERSION_MIGRATION,
+        "status",
+        cluster_services.check_storage_version_migration_status,
+    ),
+    (
+        kinds.MUTATING_WEBHOOK_CONFIGURATION,
+        "",
+        admission_registration.check_webhook_configuration,
+    ),
+    (
+        kinds.VALIDATING_WEBHOOK_CONFIGURATION,
+        "",
+        admission_registration.check_webhook_configuration,
+    ),
+    (kinds.VALIDATING_ADMISSION_POLICY, "", admission_registration.check_validating_policy),
+    (
+        kinds.VALIDATING_ADMISSION_POLICY_BINDING,
+        "",
+        admission_registration.check_validating_policy_binding,
+    ),
+    (kinds.MUTATING_ADMISSION_POLICY, "", admission_registration.check_mutating_policy),
+    (
+        kinds.MUTATING_ADMISSION_POLICY_BINDING,
+        "",
+        admission_registration.check_mutating_policy_binding,
+    ),
+)
+
 #: Checks by qualified kind and subresource.
 _CHECKS: Mapping[tuple[str, str], Check] = {
     (kind.qualified_name, part): check
@@ -305,6 +358,7 @@ _CHECKS: Mapping[tuple[str, str], Check] = {
         (kinds.STATEFUL_SET, "", check_stateful_set),
         (kinds.STATEFUL_SET, "status", check_stateful_set_status),
         (kinds.CONTROLLER_REVISION, "", check_controller_revision),
+        *_PLATFORM_CHECKS,
         (kinds.STORAGE_CLASS, "", storage.check_storage_class),
         (kinds.CSI_DRIVER, "", storage.check_csi_driver),
         (kinds.CSI_NODE, "", storage.check_csi_node),

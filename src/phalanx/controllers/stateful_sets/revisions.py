@@ -1,4 +1,4 @@
-"""The history of a StatefulSet's pod template, as ControllerRevisions.
+"""The history of a StatefulSet's or DaemonSet's pod template, as ControllerRevisions.
 
 Each template has a revision; its name follows from the template, so that a restarted controller
 finds it again. Going back to an earlier template gives its revision the highest number.
@@ -12,15 +12,15 @@ finds it again. Going back to an earlier template gives its revision the highest
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import msgspec
-
 from phalanx.api.apps import REVISION_HASH_LABEL, ControllerRevision, StatefulSet
-from phalanx.api.kinds import CONTROLLER_REVISION, STATEFUL_SET
-from phalanx.api.meta import ObjectMeta, OwnerReference
+from phalanx.api.kinds import CONTROLLER_REVISION, STATEFUL_SET, Kind
+from phalanx.api.meta import ObjectMeta
 from phalanx.api.wire import Object, compact_json
 from phalanx.builder.names import revision_name
+from phalanx.controllers import pod_ownership
 from phalanx.controllers.reconcile_loop import Action, Create, Delete, Patch
 
 #: Makes a strategic merge patch with the data replace the template, for `kubectl rollout undo`.
@@ -38,19 +38,24 @@ class RevisionPlan(NamedTuple):
     actions: list[Action]
 
 
+@dataclass(frozen=True, slots=True)
+class RevisionOwner:
+    """What a history belongs to; `hash_label` is the label of a revision with its hash.
+
+    `current_name` names the revision of the pods that are not updated yet, if there is one.
+    """
+
+    kind: Kind
+    metadata: ObjectMeta
+    template: Object
+    collision_count: int
+    hash_label: str
+    current_name: str = ""
+
+
 def controller_reference(stateful_set: StatefulSet) -> Object:
     """Return the owner reference of what a StatefulSet controls."""
-    meta = stateful_set.metadata
-    reference = OwnerReference(
-        STATEFUL_SET.api_version,
-        STATEFUL_SET.name,
-        meta.name,
-        uid=meta.uid,
-        controller=True,
-        block_owner_deletion=True,
-    )
-    built: Object = msgspec.to_builtins(reference)
-    return built
+    return pod_ownership.controller_reference(STATEFUL_SET, stateful_set.metadata)
 
 
 def plan_revisions(
@@ -59,23 +64,42 @@ def plan_revisions(
     is_taken: Callable[[str], bool],
 ) -> RevisionPlan:
     """Choose the revisions of a StatefulSet; `is_taken` says whether a name is another object's."""
+    owner = RevisionOwner(
+        STATEFUL_SET,
+        stateful_set.metadata,
+        stateful_set.spec.template,
+        collision_count=stateful_set.status.collision_count,
+        hash_label=REVISION_HASH_LABEL,
+        current_name=stateful_set.status.current_revision,
+    )
+    return plan_owner_revisions(owner, history, is_taken)
+
+
+def plan_owner_revisions(
+    owner: RevisionOwner,
+    history: Sequence[ControllerRevision],
+    is_taken: Callable[[str], bool],
+) -> RevisionPlan:
+    """Choose the revisions of an owner; `is_taken` says whether a name is another object's."""
     history = sorted(history, key=lambda one: (one.revision, one.metadata.name))
-    data = _revision_data(stateful_set.spec.template)
+    data = _revision_data(owner.template)
     number = history[-1].revision + 1 if history else 1
-    collisions, actions = stateful_set.status.collision_count, list[Action]()
+    collisions, actions = owner.collision_count, list[Action]()
     update = next((one for one in reversed(history) if one.data == data), None)
     if update is None:
-        name = revision_name(stateful_set.metadata.name, _hash_input(data, collisions))
+        name = revision_name(owner.metadata.name, _hash_input(data, collisions))
         last = collisions + _MAX_COLLISIONS
         while is_taken(name) and collisions < last:
             collisions += 1
-            name = revision_name(stateful_set.metadata.name, _hash_input(data, collisions))
-        update = ControllerRevision(ObjectMeta(name=name), data, number)
-        actions.append(Create(CONTROLLER_REVISION, _build_revision(stateful_set, update)))
+            name = revision_name(owner.metadata.name, _hash_input(data, collisions))
+        labels = (owner.template.get("metadata") or {}).get("labels") or {}
+        labels = {**labels, owner.hash_label: name.rpartition("-")[2]}
+        update = ControllerRevision(ObjectMeta(name=name, labels=labels), data, number)
+        actions.append(Create(CONTROLLER_REVISION, _build_revision(owner, update)))
     elif update is not history[-1]:
         change = {"metadata": {"uid": update.metadata.uid}, "revision": number}
         actions.append(Patch(CONTROLLER_REVISION, update.metadata.key, change))
-    named = stateful_set.status.current_revision
+    named = owner.current_name
     current = next((one for one in history if one.metadata.name == named), update)
     return RevisionPlan(current, update, collisions, actions)
 
@@ -106,15 +130,13 @@ def _hash_input(data: Object, collisions: int) -> str:
     return f"{compact_json(data).decode()}{collisions or ''}"
 
 
-def _build_revision(stateful_set: StatefulSet, revision: ControllerRevision) -> Object:
-    labels = (stateful_set.spec.template.get("metadata") or {}).get("labels") or {}
-    name = revision.metadata.name
+def _build_revision(owner: RevisionOwner, revision: ControllerRevision) -> Object:
     return {
         "metadata": {
-            "name": name,
-            "namespace": stateful_set.metadata.namespace,
-            "labels": {**labels, REVISION_HASH_LABEL: name.rpartition("-")[2]},
-            "ownerReferences": [controller_reference(stateful_set)],
+            "name": revision.metadata.name,
+            "namespace": owner.metadata.namespace,
+            "labels": revision.metadata.labels,
+            "ownerReferences": [pod_ownership.controller_reference(owner.kind, owner.metadata)],
         },
         "data": revision.data,
         "revision": revision.revision,

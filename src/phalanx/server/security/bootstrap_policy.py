@@ -21,6 +21,12 @@ from phalanx.server.security.users import (
     SERVICE_ACCOUNTS,
     UNAUTHENTICATED,
 )
+from phalanx.server.security.workload_rules import (
+    WORKLOAD_CONTROLLER_RULES,
+    WORKLOAD_EDIT_RULES,
+    WORKLOAD_VIEW_RULES,
+)
+from phalanx.server.security.workload_rules import allow as _allow
 
 _READ_VERBS = "get list watch"
 _WRITE_VERBS = "create delete deletecollection patch update"
@@ -71,12 +77,6 @@ class BootstrapRole:
         return {f"{_AGGREGATION_LABEL_PREFIX}{label}": "true" for label in self.aggregates_to}
 
 
-def _allow(verbs: str, groups: str, resources: str, names: str = "") -> PolicyRule:
-    """Return a rule: `get list`, `batch` or several groups, `jobs jobs/status`."""
-    parts = (verbs.split(), groups.split(" "), resources.split(), names.split())
-    return PolicyRule(*map(tuple, parts))
-
-
 def _allow_paths(verbs: str, paths: str) -> PolicyRule:
     return PolicyRule(tuple(verbs.split()), paths=tuple(paths.split()))
 
@@ -107,7 +107,7 @@ _USER_ROLES: Mapping[str, BootstrapRole] = {
             ),
             _allow(_WRITE_VERBS, _CORE_GROUP, "serviceaccounts services"),
             _allow("create", _CORE_GROUP, "pods/eviction serviceaccounts/token"),
-            _allow(_WRITE_VERBS, _APPS_GROUP, "statefulsets statefulsets/scale"),
+            *WORKLOAD_EDIT_RULES,
             _allow(_WRITE_VERBS, _BATCH_GROUP, "cronjobs jobs"),
             _allow(_ALL_VERBS, _COORDINATION_GROUP, "leases"),
             _allow(_WRITE_VERBS, _POLICY_GROUP, "poddisruptionbudgets"),
@@ -140,8 +140,7 @@ _USER_ROLES: Mapping[str, BootstrapRole] = {
             ),
             _allow(_READ_VERBS, "events.k8s.io", "events"),
             _allow(_READ_VERBS, "discovery.k8s.io", "endpointslices"),
-            _allow(_READ_VERBS, _APPS_GROUP, "controllerrevisions statefulsets statefulsets/scale"),
-            _allow(_READ_VERBS, _APPS_GROUP, "statefulsets/status"),
+            *WORKLOAD_VIEW_RULES,
             _allow(_READ_VERBS, _BATCH_GROUP, "cronjobs cronjobs/status jobs jobs/status"),
             _allow(_READ_VERBS, _POLICY_GROUP, "poddisruptionbudgets poddisruptionbudgets/status"),
             _allow(_READ_VERBS, _SCHEDULING_GROUP, "compositepodgroups compositepodgroups/status"),
@@ -272,6 +271,7 @@ _COMPONENT_ROLES: Mapping[str, BootstrapRole] = {
 
 #: Rules of controllers by the name of their service account in kube-system.
 CONTROLLER_RULES: Mapping[str, tuple[PolicyRule, ...]] = {
+    **WORKLOAD_CONTROLLER_RULES,
     "clusterrole-aggregation-controller": (
         _allow("escalate get list patch update watch", _RBAC_GROUP, "clusterroles"),
     ),
@@ -284,13 +284,6 @@ CONTROLLER_RULES: Mapping[str, tuple[PolicyRule, ...]] = {
         _allow("get list update watch patch", _BATCH_GROUP, "cronjobs"),
         _allow("create delete get list patch update watch", _BATCH_GROUP, "jobs"),
         _allow("patch update", _BATCH_GROUP, "cronjobs/status cronjobs/finalizers"),
-        _EVENT_RULE,
-    ),
-    "deployment-controller": (
-        _allow("get list patch update watch", _APPS_GROUP, "deployments"),
-        _allow("patch update", _APPS_GROUP, "deployments/status deployments/finalizers"),
-        _allow("create delete get list patch update watch", _APPS_GROUP, "replicasets"),
-        _allow("get list patch update watch", _CORE_GROUP, "pods"),
         _EVENT_RULE,
     ),
     "device-taint-eviction-controller": (
@@ -394,22 +387,6 @@ CONTROLLER_RULES: Mapping[str, tuple[PolicyRule, ...]] = {
         _allow("patch update", _SCHEDULING_GROUP, "workloads/finalizers"),
         _allow("get list", _SCHEDULING_GROUP, "priorityclasses"),
     ),
-    "replicaset-controller": (
-        _allow("get list patch update watch", _APPS_GROUP, "replicasets"),
-        _allow("patch update", _APPS_GROUP, "replicasets/status replicasets/finalizers"),
-        _allow("create delete get list patch watch", _CORE_GROUP, "pods"),
-        _EVENT_RULE,
-    ),
-    "replication-controller": (
-        _allow("get list patch update watch", _CORE_GROUP, "replicationcontrollers"),
-        _allow(
-            "patch update",
-            _CORE_GROUP,
-            "replicationcontrollers/status replicationcontrollers/finalizers",
-        ),
-        _allow("create delete get list patch watch", _CORE_GROUP, "pods"),
-        _EVENT_RULE,
-    ),
     "resource-claim-controller": (
         _allow("get list watch", _CORE_GROUP, "pods"),
         _allow("patch update", _CORE_GROUP, "pods/status pods/finalizers"),
@@ -442,15 +419,6 @@ CONTROLLER_RULES: Mapping[str, tuple[PolicyRule, ...]] = {
         _allow("create delete get list watch", _CORE_GROUP, "persistentvolumes"),
         _allow(_READ_VERBS, _CORE_GROUP, "nodes"),
         _allow("create get list watch", _STORAGE_GROUP, "storageclasses"),
-        _EVENT_RULE,
-    ),
-    "statefulset-controller": (
-        _allow(_READ_VERBS, _APPS_GROUP, "statefulsets"),
-        _allow("patch update", _APPS_GROUP, "statefulsets/status statefulsets/finalizers"),
-        _allow("create delete get list patch update watch", _APPS_GROUP, "controllerrevisions"),
-        _allow("create delete get list patch update watch", _CORE_GROUP, "pods"),
-        _allow("patch update", _CORE_GROUP, "pods/finalizers"),
-        _allow("create get list patch update watch", _CORE_GROUP, "persistentvolumeclaims"),
         _EVENT_RULE,
     ),
     "taint-eviction-controller": (

@@ -84,7 +84,7 @@ def _reconcile_write(store: Store, kind: Kind, wanted: Object, now: str) -> Stor
     key = kind.store_key(namespace, name)
     record = store.pending(key)
     if record is None:
-        identity = {"uid": _deterministic_uid(kind, name, now), "creationTimestamp": now}
+        identity = {"uid": deterministic_uid(kind, name, now), "creationTimestamp": now}
         wanted["metadata"] |= identity
         return StoreWrite(key, encoder(wanted), 0)
     existing = decode_record(record)
@@ -117,7 +117,7 @@ def _missing_rules(existing: Object, wanted: Object) -> list[Object]:
     return [rule.to_object() for rule in rules if uncovered_rules(granted, [rule])]
 
 
-def _deterministic_uid(kind: Kind, name: str, now: str) -> str:
+def deterministic_uid(kind: Kind, name: str, now: str) -> str:
     """Return a UUID that is derived from the object's name and creation time."""
     digits = hashlib.sha256(f"{kind.resource} {name} {now}".encode()).hexdigest()
     return "-".join((digits[:8], digits[8:12], f"5{digits[13:16]}", f"8{digits[17:20]}",
