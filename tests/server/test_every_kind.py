@@ -159,7 +159,7 @@ def test_component_statuses_follow_the_leases() -> None:
 def test_certificate_requests_record_their_user_and_are_approved_once() -> None:
     async def scenario(cluster: TrialCluster) -> None:
         kind, key = CERTIFICATE_SIGNING_REQUEST, Key("", "csr")
-        asked = signing_request(username="somebody else")
+        asked = signing_request(username="another user")
         created = await cluster.client.create(kind, {"metadata": {"name": "csr"}, **asked})
         assert created["spec"]["username"] == "user"
         condition = {"type": "Approved", "status": "True", "reason": "Test", "message": "ok"}

@@ -263,14 +263,16 @@ class DaemonSetController:
         fresh = now - at > 2 * _LAST_BACKOFF
         next_delay = _FIRST_BACKOFF if fresh else min(2 * delay, _LAST_BACKOFF)
         self._replaced[meta.uid, node] = (now, next_delay)
-        outcome = "failed" if pod.status.phase == "Failed" else "succeeded"
-        reason = "FailedDaemonPod" if outcome == "failed" else "SucceededDaemonPod"
-        message = (
-            f"Found {outcome} daemon pod {pod.metadata.key} on node {node}, will try to "
-            f"{'kill' if outcome == 'failed' else 'delete'} it"
-        )
-        event_type = "Warning" if outcome == "failed" else "Normal"
-        self._record(ObjectEvent(DAEMON_SET, meta, reason, message=message, type=event_type))
+        place = f"daemon pod {pod.metadata.key} on node {node}"
+        if pod.status.phase == "Failed":
+            message = f"Found failed {place}, will try to kill it"
+            event = ObjectEvent(
+                DAEMON_SET, meta, "FailedDaemonPod", message=message, type="Warning"
+            )
+        else:
+            message = f"Found succeeded {place}, will try to delete it"
+            event = ObjectEvent(DAEMON_SET, meta, "SucceededDaemonPod", message=message)
+        self._record(event)
 
     # ---- events ----------------------------------------------------------------------------------
 
