@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from copy import deepcopy
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,9 +12,12 @@ import pytest
 from phalanx.api.errors import ApiError, Forbidden
 from phalanx.api.kinds import JOB, POD, POD_GROUP, RESOURCE_CLAIM
 from phalanx.api.meta import Key
+from phalanx.api.other_kinds import DeviceClaim
+from phalanx.api.scheduling import PodGroup
 from phalanx.api.wire import Object, Request
 from phalanx.controllers.nodes.node_pool import SimulatedNode
 from phalanx.controllers.nodes.simulated_devices import SimulatedDevices
+from phalanx.sim.invariants import check_claims
 from tests.builders import in_virtual_time, pod, pod_group, priority_class
 from tests.controllers.cluster import Cluster, cluster
 from tests.controllers.foreign_cluster import FOREIGN_KINDS, ScriptedTransport, running_scheduler
@@ -114,6 +118,61 @@ async def test_gangs_take_turns_and_leave_nothing_allocated() -> None:
         await asyncio.gather(checking, return_exceptions=True)
         assert await allocations(c) == {}
         assert (await c.client.list(RESOURCE_CLAIM)).items == []
+
+
+async def leaks(c: Cluster) -> list[str]:
+    """The violated invariants of claims."""
+    claims = (await c.client.list(RESOURCE_CLAIM, DeviceClaim)).items
+    groups = (await c.client.list(POD_GROUP, PodGroup)).items
+    return list(check_claims(claims, (await c.pods()).values(), groups))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@in_virtual_time
+async def test_gangs_that_come_and_go_leave_nothing_allocated(seed: int) -> None:
+    """Users create, delete and end gangs at any moment, also while they are being bound."""
+    rng = Random(seed)
+    async with cluster(nodes=nodes(2, 2)) as c:
+        await c.create(deepcopy(CLASS), deepcopy(TEMPLATE))
+        for round_ in range(8):
+            name, size = f"g{round_}", rng.randint(1, 4)
+            group = pod_group(name, size)
+            if rng.random() < 0.3:
+                group["spec"] |= deepcopy(FROM_TEMPLATE)
+            await c.create(group)
+            members = [pod(f"{name}-{n}", name, spec=deepcopy(FROM_TEMPLATE)) for n in range(size)]
+            await c.create(*members)
+            await asyncio.sleep(rng.choice([0.0, 0.01, 0.05, 0.3, 3.0]))
+            for found in list(await c.pods()):
+                if rng.random() < 0.4:
+                    await c.delete(POD, found)
+            if rng.random() < 0.4:
+                await c.delete(POD_GROUP, name)
+            assert not [one for one in await leaks(c) if one.startswith("device")]
+        await asyncio.sleep(40)
+        assert await leaks(c) == []
+        for found in await c.pods():
+            await c.delete(POD, found)
+        for group in (await c.client.list(POD_GROUP)).items:
+            await c.delete(POD_GROUP, group["metadata"]["name"])
+        await asyncio.sleep(40)
+        assert await allocations(c) == {}
+
+
+@in_virtual_time
+async def test_allocation_without_a_living_consumer_is_reported() -> None:
+    async with cluster(nodes=nodes(1, 1), without=("scheduler", "controllers")) as c:
+        await c.create(claim("a"), claim("b"))
+        for name in ("a", "b"):
+            result = {"request": "gpu", "driver": DRIVER, "pool": "n0", "device": "gpu-0"}
+            status = {"allocation": {"devices": {"results": [result]}}}
+            key = Key("default", name)
+            await c.client.patch(RESOURCE_CLAIM, key, {"status": status}, subresource="status")
+        assert await leaks(c) == [
+            "claim default/a is allocated, but reserved for no living pod or group",
+            f"device {DRIVER}/n0/gpu-0 is allocated to claims default/a and default/b",
+            "claim default/b is allocated, but reserved for no living pod or group",
+        ]
 
 
 @in_virtual_time

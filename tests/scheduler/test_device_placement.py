@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.api.core import Pod
+from phalanx.api.meta import Key, pod_group_ref
 from phalanx.api.other_kinds import DeviceClaim
 from phalanx.scheduler.decision import (
     UNSCHEDULABLE,
@@ -20,6 +21,9 @@ from phalanx.scheduler.decision import (
     Preempting,
     Waiting,
 )
+from phalanx.scheduler.devices.inventory import DeviceInventory
+from phalanx.scheduler.devices.requests import build_requests, describe_claim
+from phalanx.scheduler.diagnosis.diagnosis import diagnose
 from phalanx.scheduler.explain import describe_unready, explain
 from phalanx.scheduler.queue.decision_log import (
     DeviceTaintRuleObserved,
@@ -29,9 +33,12 @@ from phalanx.scheduler.queue.decision_log import (
     decode_decision,
     encode_decision,
 )
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 from tests.scheduler.device_builders import (
+    DRIVER,
     allocated,
     claim,
+    claim_spec,
     decide,
     device,
     device_class,
@@ -457,3 +464,49 @@ def _fits(wanted: list[int], free: list[int]) -> bool:
             if _fits(wanted[1:], rest):
                 return True
     return False
+
+
+def test_diagnosis_says_how_many_members_find_a_device_and_what_to_add() -> None:
+    expression = f'device.capacity["{DRIVER}"].memory.compareTo(quantity("80Gi")) >= 0'
+    large = exactly(selectors=[{"cel": {"expression": expression}}])
+    sizes = ("80Gi", "80Gi", "40Gi")
+    objects = ClusterObjects(
+        [node(f"n{i}") for i in range(3)],
+        [gang("g", 4)],
+        [pod(f"m{n}", f"c{n}", group="g") for n in range(4)],
+        devices=[
+            GPU,
+            *(
+                resource_slice(f"n{i}", [device("gpu-0", capacity={"memory": size})])
+                for i, size in enumerate(sizes)
+            ),
+            *(claim(f"c{n}", large) for n in range(4)),
+        ],
+    )
+    found = diagnose(pod_group_ref(Key("default", "g")), objects)
+    assert found.evidence is not None
+    text = "2 of 4 members find a device of class gpu with memory ≥ 80Gi"
+    assert found.evidence.devices == (text,)
+    assert {row.limit for row in found.evidence.rows} == {"devices"}
+    assert sum(row.fit for row in found.evidence.rows) == 2
+    cures = [cure.text for cure in found.cures if cure.is_verified]
+    assert any(text.startswith("add 2 nodes like n0") for text in cures)
+
+
+@pytest.mark.parametrize(
+    ("expressions", "number", "expected"),
+    [
+        ([], 2, "2 devices of class gpu"),
+        (['device.attributes["x"].model == "h100"'], 1, "a device of class gpu with model h100"),
+        (["device.allowMultipleAllocations"], 1,
+         "a device of class gpu with device.allowMultipleAllocations"),
+    ],
+)  # fmt: skip
+def test_claim_is_described_by_its_requests(
+    expressions: list[str], number: int, expected: str
+) -> None:
+    inventory = DeviceInventory()
+    inventory.update_class("gpu", GPU)
+    selectors = [{"cel": {"expression": one}} for one in expressions]
+    requests = build_requests(claim_spec(exactly(count=number, selectors=selectors)), inventory)
+    assert describe_claim(requests, inventory) == expected

@@ -195,6 +195,7 @@ def _evidence_data(evidence: CapacityEvidence) -> dict[str, Any]:
             for row in evidence.rows
         ],
         "more": evidence.more,
+        "devices": list(evidence.devices),
     }
 
 
@@ -263,6 +264,7 @@ def _capacity_tables(evidence: CapacityEvidence, noun: str) -> Iterator[str]:
     level = _label_suffix(evidence.key)
     location = f" in one {level}" if level else ""
     header = (level.upper() or "NODE", "NODES", "FIT NOW", "IF EMPTY", "LIMITED BY")
+    yield from evidence.devices
     for requests, members in dict.fromkeys((row.requests, row.members) for row in evidence.rows):
         needed = f"{members} pending, {evidence.needed} needed{location}"
         yield f"Capacity for {noun} that request {requests} ({needed}):"

@@ -24,6 +24,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Key, find_condition
+from phalanx.api.other_kinds import DeviceClaim
 from phalanx.api.resources import (
     Amounts,
     node_allocatable,
@@ -288,6 +289,29 @@ def check_cluster(
         for violation in _check_capacity(pods_by_node.get(node.metadata.name, ()), node)
     ]
     return [*violations, *_check_partial_gangs(all_pods, groups)]
+
+
+def check_claims(
+    claims: Iterable[DeviceClaim], pods: Iterable[Pod], groups: Iterable[PodGroup]
+) -> Iterator[str]:
+    """No device is allocated twice, and every allocation is reserved for a living pod or group.
+
+    The second holds at rest: the devices of a pod that has ended are released a little later.
+    """
+    living = {pod.metadata.uid for pod in pods if not pod.is_terminal}
+    living |= {group.metadata.uid for group in groups}
+    holders: dict[str, Key] = {}
+    for claim in claims:
+        key, consumers = claim.metadata.key, claim.status.reserved_for
+        results = ((claim.status.allocation or {}).get("devices") or {}).get("results") or ()
+        for result in results:
+            if result.get("adminAccess") or "shareID" in result:
+                continue
+            device = f"{result['driver']}/{result['pool']}/{result['device']}"
+            if holders.setdefault(device, key) != key:
+                yield f"device {device} is allocated to claims {holders[device]} and {key}"
+        if claim.status.allocation is not None and not any(c.uid in living for c in consumers):
+            yield f"claim {key} is allocated, but reserved for no living pod or group"
 
 
 def _check_capacity(

@@ -8,6 +8,7 @@ claims from one template share their requests, and so that pods with equal claim
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import NamedTuple
@@ -30,6 +31,14 @@ from phalanx.scheduler.devices.inventory import DeviceInventory, DeviceRequireme
 #: The most devices that one claim may have, as in Kubernetes.
 MAX_DEVICES_PER_CLAIM = 32
 _CACHE_LIMIT = 4096
+_CAPACITY_COMPARISON = re.compile(
+    r'device\.capacity\["[^"]*"\]\.(?P<name>\w+)'
+    r'\.compareTo\(quantity\("(?P<value>[^"]+)"\)\)\s*(?P<sign>>=|>|==)\s*0'
+)
+_ATTRIBUTE_COMPARISON = re.compile(
+    r'device\.attributes\["[^"]*"\]\.(?P<name>\w+)\s*==\s*"?(?P<value>[^"]+?)"?'
+)
+_SIGNS = {">=": "≥", ">": ">", "==": "="}
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(ResourceClaimSpec).decode
 
@@ -125,6 +134,33 @@ def build_requests(spec: ResourceClaimSpec, inventory: DeviceInventory) -> Claim
     return ClaimRequests(
         tuple(found), spec.devices.constraints, tuple(_claim_config(spec, len(found)))
     )
+
+
+def describe_claim(claim: ClaimRequests, inventory: DeviceInventory) -> str:
+    """Say what a claim requests, by the best alternative of each request.
+
+    "2 devices of class gpu with memory ≥ 80Gi"
+    """
+    texts = []
+    for alternatives in claim.requests:
+        for one in alternatives[:1]:
+            number = {0: "all devices", 1: "a device"}.get(one.number, f"{one.number} devices")
+            device_class = inventory.classes.get(one.device_class)
+            of_class = len(_expressions(device_class.spec.selectors)) if device_class else 0
+            own = one.requirement.expressions[of_class:]
+            required = f" with {', '.join(map(_describe_expression, own))}" if own else ""
+            texts.append(f"{number} of class {one.device_class}{required}")
+    return " and ".join(texts)
+
+
+def _describe_expression(expression: str) -> str:
+    """Shorten the usual comparisons of a capacity or an attribute; others stay as they are."""
+    expression = expression.strip()
+    if found := _CAPACITY_COMPARISON.fullmatch(expression):
+        return f"{found['name']} {_SIGNS[found['sign']]} {found['value']}"
+    if found := _ATTRIBUTE_COMPARISON.fullmatch(expression):
+        return f"{found['name']} {found['value']}"
+    return expression
 
 
 def _alternatives(

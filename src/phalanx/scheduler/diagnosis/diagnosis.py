@@ -17,7 +17,7 @@ Nothing is placed, evicted or written.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -31,6 +31,8 @@ from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Decision, Impossible, Placed, Waiting
+from phalanx.scheduler.devices.requests import describe_claim
+from phalanx.scheduler.devices.state import ClaimDemand, DemandedClaim
 from phalanx.scheduler.diagnosis.cures import VerifiedCures, find_cures
 from phalanx.scheduler.diagnosis.experiment import Experiment, KnownCluster
 from phalanx.scheduler.diagnosis.volume_findings import (
@@ -47,8 +49,10 @@ from phalanx.scheduler.explain import (
     rank_cures,
 )
 from phalanx.scheduler.placement.capacity_estimate import count_needed, distinct_shapes
+from phalanx.scheduler.placement.claim_placement import resolve_claims
 from phalanx.scheduler.placement.topology_domains import node_capacities
 from phalanx.scheduler.placement.volume_placement import resolve_volumes
+from phalanx.scheduler.plugins.claim_assignments import claim_capacities
 from phalanx.scheduler.plugins.plugin import FilterDependency
 from phalanx.scheduler.plugins.plugin_context import initial_context
 from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles, SchedulerPolicy
@@ -83,13 +87,15 @@ class CapacityEvidence(NamedTuple):
     rows: tuple[CapacityRow, ...]
     #: How many places are not listed.
     more: int = 0
+    #: For each claim of the members: how many members find its devices, and which.
+    devices: tuple[str, ...] = ()
 
 
 def collect_evidence(
     entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy
 ) -> CapacityEvidence:
     """Count how many members fit in each place; the places with the most capacity first."""
-    entity = resolve_volumes(entity, snapshot, policy)
+    entity = resolve_volumes(resolve_claims(entity, snapshot), snapshot, policy)
     members = Counter(member.shape for member in entity.members)
     reported: list[CapacityRow] = []
     more = 0
@@ -107,8 +113,26 @@ def collect_evidence(
         reported += rows[:MAX_PLACES]
         more = max(more, len(rows) - MAX_PLACES)
     return CapacityEvidence(
-        entity.topology_key, count_needed(entity, snapshot), tuple(reported), more=more
+        entity.topology_key,
+        count_needed(entity, snapshot),
+        tuple(reported),
+        more=more,
+        devices=tuple(_describe_devices(members, snapshot)),
     )
+
+
+def _describe_devices(members: Mapping[PodShape, int], snapshot: Snapshot) -> Iterator[str]:
+    """Say for each claim how many members find devices for it, if not all of them do."""
+    wanted = Counter[DemandedClaim]()
+    for shape, count in members.items():
+        for claim in shape.claims.unallocated:
+            wanted[claim] += count
+    for claim, count in wanted.items():
+        served = int(claim_capacities(snapshot, ClaimDemand((claim,))).sum())
+        if served < count:
+            requests = snapshot.devices.requests.get(claim.spec)
+            text = describe_claim(requests, snapshot.devices.inventory)
+            yield f"{served} of {count} members find {text}"
 
 
 def _capacity_rows(
@@ -117,6 +141,7 @@ def _capacity_rows(
     capacities = node_capacities(snapshot, policy, shape)
     empty = snapshot.fork()
     empty.requested[:], empty.used_ports = 0, {}
+    empty.devices = snapshot.devices.fork(snapshot.devices.pod_consumers())
     if_empty = node_capacities(empty, policy, shape)
     rejections = _node_rejections(shape, snapshot, policy)
     places = _similar_nodes(rejections, snapshot)
@@ -173,14 +198,19 @@ def _limiting_reason(
     shape: PodShape, nodes: IntArray, rejections: Sequence[str], snapshot: Snapshot
 ) -> str:
     """The most frequent reason why these nodes accept no further member."""
+    served = claim_capacities(snapshot, shape.claims)
     found = Counter(
-        rejections[node] or _scarcest_resource(shape, node, snapshot) for node in nodes.tolist()
+        rejections[node] or _scarcest_resource(shape, node, snapshot, served=int(served[node]))
+        for node in nodes.tolist()
     )
     return max(sorted(found), key=found.__getitem__)
 
 
-def _scarcest_resource(shape: PodShape, node: int, snapshot: Snapshot) -> str:
-    """The resource that is sufficient for the fewest such members on a node."""
+def _scarcest_resource(shape: PodShape, node: int, snapshot: Snapshot, *, served: int) -> str:
+    """The resource that is sufficient for the fewest such members on a node.
+
+    `served` is the number of members for which its devices are sufficient.
+    """
     columns = snapshot.columns
 
     def holds(request: tuple[str, int]) -> int:
@@ -192,7 +222,10 @@ def _scarcest_resource(shape: PodShape, node: int, snapshot: Snapshot) -> str:
         )
         return max(free, 0) // amount
 
-    return min(shape.requests, key=holds)[0]
+    scarcest = min(shape.requests, key=holds, default=None)
+    if scarcest is None or served < holds(scarcest):
+        return "devices"
+    return scarcest[0]
 
 
 #: States of a Diagnosis, in addition to the reasons of a decision.

@@ -10,6 +10,7 @@ import numpy as np
 
 from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray
 from phalanx.scheduler.decision import NODE_EVENTS, ClusterEvent
+from phalanx.scheduler.devices.requests import describe_claim
 from phalanx.scheduler.plugins.arguments import PluginArgs
 from phalanx.scheduler.plugins.claim_assignments import ClaimAssignments
 from phalanx.scheduler.plugins.plugin import (
@@ -52,15 +53,11 @@ def _suggest_cure(context: PluginContext, nodes: BoolArray) -> str:
     name = context.snapshot.names[nodes.argmax()]
     if demand.problem:
         return f"create what is missing: {demand.problem}"
-    classes = dict.fromkeys(
-        alternatives[0].device_class
-        for claim in demand.unallocated
-        for alternatives in state.requests.get(claim.spec).requests
-        if alternatives
-    )
-    if not classes:
+    claims = [state.requests.get(claim.spec) for claim in demand.unallocated]
+    wanted = dict.fromkeys(describe_claim(claim, state.inventory) for claim in claims)
+    if not wanted:
         return "delete the claims that are allocated elsewhere, or the pods that use them"
-    return f"add devices of class {', '.join(classes)} to node {name}, or end pods that use them"
+    return f"add to node {name} or free there: {', '.join(wanted)}"
 
 
 def _has_alternatives(context: PluginContext) -> bool:
