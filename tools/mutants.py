@@ -114,9 +114,9 @@ MUTANTS = (
     ),
     Mutant(
         "a wake-up is missed: a question is not passed on when its first gang is placed",
-        "scheduler/queue/scheduling_queue.py",
-        "        entry.failures, entry.outcome = 0, None\n        self._end_question(entry, now)\n",
-        "        entry.failures, entry.outcome = 0, None\n",
+        "scheduler/queue/waiting_entities.py",
+        "        return question.first()\n",
+        "        return None\n",
         ("tests/scheduler/queue/test_quiet_queue.py",),
     ),
     Mutant(
