@@ -46,6 +46,8 @@ from phalanx.store.memory import MemoryStore
 #: CPUs of a node; a waiting pod requests all of them.
 CPUS = 4
 MEMBERS = 8
+#: When the first gang has waited for long enough to get a reservation.
+RESERVED_AT = 61.0
 ENDED_PODS, REST_SECONDS = 10, 60
 JOB_PODS, JOB_SECONDS, OBSERVED_SECONDS = 6, 240, 900
 
@@ -57,8 +59,13 @@ def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
         state = _crowded_state(nodes, gangs)
         ended = max(_end_pod(state, n) for n in range(ENDED_PODS))
         created = max(_create_pod(state, n) for n in range(ENDED_PODS))
+        state = _crowded_state(nodes, gangs, has_deadlines=True)
+        _attempt_all(state, RESERVED_AT)
+        assert state.reservations.current
+        reserved = max(_end_pod(state, n, RESERVED_AT + n) for n in range(ENDED_PODS))
     situation = f"{gangs:,} gangs wait"
     yield Result(f"one pod ends, {situation}, {nodes:,} nodes", ended, "ms", 50)
+    yield Result(f"the same with a reservation, {situation}", reserved, "ms", 50)
     yield Result(f"decide a new pod, {situation}", created, "ms", 100)
     waiting = setting.size(300)
     deleted, rest = run_virtual(lambda: _count_writes(setting.size(200), waiting))
@@ -74,15 +81,20 @@ def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
 # ---- the scheduler state alone -------------------------------------------------------------------
 
 
-def _crowded_state(nodes: int, gangs: int) -> SchedulerState:
-    """Return a full cluster of ten pods per node on which equal gangs were refused."""
+def _crowded_state(nodes: int, gangs: int, *, has_deadlines: bool = False) -> SchedulerState:
+    """Return a full cluster of ten pods per node on which equal gangs were refused.
+
+    Running pods with deadlines let the first gang get a reservation with an expected start.
+    """
     state = SchedulerState(DEFAULT_PROFILES)
     for n in range(nodes):
         amounts: dict[str, str | int | float] = {"cpu": str(CPUS), "memory": "32Gi", "pods": "110"}
         node = Node(ObjectMeta(name=f"node-{n:05}"), status=NodeStatus(allocatable=amounts))
         state.observe(NodeObserved(0.0, node.metadata.name, node))
         for i in range(10):
-            _observe(state, _pod(f"run-{n}-{i}", cpu="400m", on=node.metadata.name))
+            seconds = 3600 + (n * 10 + i) * 7 % 7200 if has_deadlines else None
+            name = f"run-{n}-{i}"
+            _observe(state, _pod(name, cpu="400m", on=node.metadata.name, seconds=seconds))
     for n in range(gangs):
         meta = _meta(f"gang-{n}")
         spec = PodGroupSpec(scheduling_policy=SchedulingPolicy(gang=GangPolicy(MEMBERS)))
@@ -93,11 +105,11 @@ def _crowded_state(nodes: int, gangs: int) -> SchedulerState:
     return state
 
 
-def _end_pod(state: SchedulerState, number: int) -> float:
+def _end_pod(state: SchedulerState, number: int, now: float = 0.0) -> float:
     """End a pod and attempt every entity that this wakes; return milliseconds."""
     begin = time.process_time()
-    state.observe(PodObserved(0.0, Key("default", f"run-{number}-0"), None))
-    _attempt_all(state)
+    state.observe(PodObserved(now, Key("default", f"run-{number}-0"), None))
+    _attempt_all(state, now)
     return (time.process_time() - begin) * 1000
 
 
@@ -109,12 +121,12 @@ def _create_pod(state: SchedulerState, number: int) -> float:
     return (time.process_time() - begin) * 1000
 
 
-def _attempt_all(state: SchedulerState) -> list[str]:
+def _attempt_all(state: SchedulerState, now: float = 0.0) -> list[str]:
     """Attempt the active entities; return the names of those that were placed."""
     placed = []
-    while entity := state.pop(0.0):
+    while entity := state.pop_after_planning(now):
         decision = state.decide(entity)
-        state.commit(entity, decision, 0.0)
+        state.commit(entity, decision, now)
         placed += [entity.key.name] * isinstance(decision, Placed)
     return placed
 
@@ -127,10 +139,12 @@ def _meta(name: str) -> ObjectMeta:
     return ObjectMeta(name=name, namespace="default", uid=name)
 
 
-def _pod(name: str, group: str = "", *, cpu: str, on: str = "") -> Pod:
+def _pod(name: str, group: str = "", *, cpu: str, on: str = "", seconds: int | None = None) -> Pod:
     needs = ResourceRequirements(requests={"cpu": cpu, "memory": "100Mi"})
     spec = PodSpec(
         node_name=on,
+        restart_policy="Always" if seconds is None else "Never",
+        active_deadline_seconds=seconds,
         containers=(Container(name="main", image="pause", resources=needs),),
         scheduling_group=SchedulingGroup(pod_group_name=group) if group else None,
     )

@@ -95,7 +95,7 @@ class ReservationPlanner:
         #: What earlier reservations of this pass need on each node, and their pods.
         self._earlier: dict[int, IntArray] = {}
         self._reserved_pods: list[Key] = []
-        self._sort_ends()
+        self._is_sorted = False
 
     def _sort_ends(self, excluded: Iterable[Key] = ()) -> None:
         """Sort the pods that end, the earliest first; those with an unknown end come last."""
@@ -115,7 +115,7 @@ class ReservationPlanner:
     def plan(self, request: ReservationRequest) -> Steps[Reservation | None]:
         """Plan a reservation; None if the entity cannot run even if all pods that end are gone."""
         running = [pod.metadata.key for pod in request.entity.other_members]
-        if running:
+        if running or not self._is_sorted:
             # Members that run already do not end before the others start.
             self._sort_ends(running)
         plan = yield from self._find_start(request)
@@ -124,8 +124,7 @@ class ReservationPlanner:
         reservation = self._build(request, plan) if plan is not None else None
         if plan is not None:
             self._add(request.entity, plan)
-        if running or plan is not None:
-            self._sort_ends()
+        self._is_sorted = not running and plan is None
         return reservation
 
     def _add(self, entity: Entity, plan: _Plan) -> None:
