@@ -22,12 +22,17 @@ HORIZON = 40_000.0
 
 
 class RandomRun:
-    """A stream of random gangs on a small cluster."""
+    """A stream of random gangs on a small cluster. `is_known`: None if only some declare limits."""
 
     def __init__(
-        self, seed: int, *, is_known: bool = True, has_racks: bool = False, priorities: int = 1,
+        self,
+        seed: int,
+        *,
+        is_known: bool | None = True,
+        has_racks: bool = False,
+        priorities: int = 1,
         **args: object,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.chance, self._is_known = random.Random(seed), is_known
         self._has_racks, self._priorities = has_racks, priorities
         racks = [{"rack": f"r{n % 3}"} if has_racks else {} for n in range(9)]
@@ -55,7 +60,8 @@ class RandomRun:
         self._seconds[name], self.submitted[name] = int(seconds * early), self.scheduler.now
         is_small = size <= 2
         topology = "rack" if self._has_racks and is_small and self.chance.random() < 0.3 else ""
-        limit = seconds if self._is_known else None
+        is_known = self.chance.random() < 0.6 if self._is_known is None else self._is_known
+        limit = seconds if is_known else None
         pods = [
             ending_pod(f"{name}-{n}", name, cpu=cpu, priority=priority, seconds=limit)
             for n in range(size)
@@ -136,13 +142,16 @@ def test_backfilled_gang_never_delays_the_reserved_one(seed: int, mode: str) -> 
     [
         (2, "Easy", True),
         (3, "Conservative", False),
+        (7, "Easy", None),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
-            for case in product(range(6), (*MODES, "Strict"), (True, False))
+            for case in product(range(6), (*MODES, "Strict"), (True, False, None))
         ),
     ],
 )
-def test_no_entity_that_could_start_is_left_waiting(seed: int, mode: str, is_known: bool) -> None:
+def test_no_entity_that_could_start_is_left_waiting(
+    seed: int, mode: str, is_known: bool | None
+) -> None:
     run = RandomRun(seed, is_known=is_known, has_racks=seed % 2 == 1, priorities=2, mode=mode)
     state, waited = run.scheduler.state, 0
 

@@ -149,11 +149,10 @@ class VirtualScheduler:
     def _evict(self, victim: Key) -> None:
         """Delete a victim; with a grace period it terminates and stays."""
         left = None
-        pods = self.bound.pop(victim.name, ())
-        if self.grace_seconds:
-            (pod,) = pods
+        pods = self.bound.pop(victim.name, [])
+        for one in pods if self.grace_seconds else ():
             until = timestamp(self.now + self.grace_seconds)
-            left = replace(pod, metadata=replace(pod.metadata, deletion_timestamp=until))
+            left = replace(one, metadata=replace(one.metadata, deletion_timestamp=until))
         self.state.observe(PodObserved(self.now, victim, left))
 
     def message(self, name: str) -> str:

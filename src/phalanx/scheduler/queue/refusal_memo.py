@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 
+from phalanx.api.meta import Ref
 from phalanx.api.scheduling import TOPOLOGY_ANNOTATION
 from phalanx.scheduler.cluster.snapshot import Snapshot
 from phalanx.scheduler.decision import Decision, UnplacedPod, Waiting
@@ -38,29 +39,42 @@ class RefusalMemo:
         self._answers: dict[Hashable, Waiting] = {}
 
     def find(
-        self, entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy, *, version: Hashable
+        self,
+        entity: Entity,
+        snapshot: Snapshot,
+        policy: SchedulerPolicy,
+        *,
+        version: Hashable,
+        holders: tuple[Ref, ...] = (),
     ) -> Waiting | None:
         """Return the refusal of an equal entity as one of this entity; None if there is none.
 
-        `version` is equal as long as nothing that a cycle reads has changed.
+        `version` is equal as long as nothing that a cycle reads has changed. `holders` are the
+        entities whose reservations keep room from this one.
         """
         if version != self._version:
             self._version = version
             self._answers.clear()
         question = _question_of(entity, snapshot, policy) if self._answers else None
-        answer = self._answers.get(question) if question is not None else None
+        answer = self._answers.get((question, holders)) if question is not None else None
         return _answer_to(entity, answer) if answer is not None else None
 
     def store(
-        self, entity: Entity, decision: Decision, snapshot: Snapshot, policy: SchedulerPolicy
+        self,
+        entity: Entity,
+        decision: Decision,
+        snapshot: Snapshot,
+        policy: SchedulerPolicy,
+        *,
+        holders: tuple[Ref, ...] = (),
     ) -> None:
         """Remember a refusal by the version of the last `find`."""
-        if not is_final(decision) or decision.retry_delay is not None or decision.holders:
+        if not is_final(decision) or decision.retry_delay is not None:
             return
         if len(self._answers) < _MAX_ANSWERS:
             question = _question_of(entity, snapshot, policy)
             if question is not None:
-                self._answers.setdefault(question, decision)
+                self._answers.setdefault((question, holders), decision)
 
 
 def _question_of(entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy) -> Hashable | None:

@@ -145,7 +145,8 @@ class SchedulerState:
     @property
     def version(self) -> Hashable:
         """Equal as long as nothing that a cycle reads beside its entity has changed."""
-        return self.cache.version, self.cache.devices.version, self.cache.volumes.version
+        cache, reservations = self.cache, self.reservations.version
+        return cache.version, cache.devices.version, cache.volumes.version, reservations
 
     def observe(self, observation: Observation) -> None:
         """Apply an observation: an object was created, changed or deleted."""
@@ -164,14 +165,15 @@ class SchedulerState:
         """Return the steps of the scheduling cycle, on a snapshot taken now."""
         snapshot, policy = self.cache.snapshot(), self.profiles.policy(entity)
         holds = self.reservations.holds_for(entity, snapshot, self._popped_at)
-        version = self.version
-        if holds is None or not (holds.nominated or holds.ignored & snapshot.nominations.keys()):
-            answer = self._memo.find(entity, snapshot, policy, version=version)
+        version, holders = self.version, holds.holders if holds is not None else ()
+        is_usual = holds is None or not holds.is_ahead
+        if is_usual:
+            answer = self._memo.find(entity, snapshot, policy, version=version, holders=holders)
             if answer is not None:
                 return answer
         decision = yield from run_cycle(entity, snapshot, policy, holds=holds)
-        if version == self.version:
-            self._memo.store(entity, decision, snapshot, policy)
+        if is_usual and version == self.version:
+            self._memo.store(entity, decision, snapshot, policy, holders=holders)
         return decision
 
     def decide(self, entity: Entity) -> Decision:
@@ -258,6 +260,7 @@ class SchedulerState:
                 policy,
                 reservations=self.reservations.current,
                 asks_alone=self.reservations.is_before_any(entity),
+                has_limit=self.reservations.has_limit(entity, now),
             )
             lacking = count_lacking(condition, decision)
             self.queue.done(entity, decision, now, condition, lacking=lacking)

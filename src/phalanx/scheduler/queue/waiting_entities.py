@@ -111,12 +111,13 @@ class WaitingEntities:
     def cured_by(self, change: ClusterDelta) -> list[Ref]:
         """Return the first entity, or each, of every question that a change may answer otherwise.
 
-        A question that is being asked is left out: its attempt sees the change.
+        A question that is being asked is left out: its attempt sees the change, and answers for the
+        others unless the change concerns each of them.
         """
         found: list[Ref] = []
         for condition in self._by_event[change.event]:
             question = self._questions[condition]
-            if question.asked_by is not None:
+            if question.asked_by is not None and not change.concerns_each:
                 continue
             question.lacking -= condition.count_cured(change)
             if question.lacking <= 0 and change.concerns_each:

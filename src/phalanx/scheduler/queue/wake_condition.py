@@ -53,6 +53,8 @@ from phalanx.scheduler.reservation.reservation import Reservation
 ANY_NUMBER = 1 << 30
 #: The events whose changes are described; a refusal that awaits another one is not.
 _DESCRIBED_EVENTS = PEER_EVENTS | ENTITY_EVENTS | {ClusterEvent.RESERVATION_CHANGED}
+#: Entities beside smaller reservations than this ask one question.
+_MIN_RESERVED_PODS = 64
 #: With more terms of anti-affinity than this in the cluster, every entity asks for itself.
 _MAX_COMPARED_TERMS = 64
 
@@ -72,9 +74,11 @@ class RefusalScope(Struct, frozen=True):
     depends_on_time: bool
     #: How many members of each group had a node.
     scheduled: tuple[int, ...]
-    #: The entities whose reservations keep room from the entity, and how many pods these have.
-    holders: tuple[Ref, ...] = ()
+    #: Whether reservations keep room from the entity; at least how many pods these have; and, if
+    #: the entity declares when it ends, whose reservations they are.
+    is_held: bool = False
     reserved_pods: int = 0
+    holders: tuple[Ref, ...] = ()
 
 
 class WakeCondition(Struct, frozen=True, cache_hash=True):
@@ -109,7 +113,7 @@ class WakeCondition(Struct, frozen=True, cache_hash=True):
             or any(_concerns_peers(shape, change) for shape in shapes)
         ):
             return ANY_NUMBER
-        if self.scope.holders:
+        if self.scope.is_held:
             views = [RoomView(self.priority)]
             if self.scope.evictable:
                 views.append(RoomView(self.priority, evicts=True, counts_leaving=True))
@@ -151,18 +155,28 @@ def condition_of(
     *,
     reservations: Sequence[Reservation] = (),
     asks_alone: bool = False,
+    has_limit: bool = False,
 ) -> WakeCondition:
     """Return which changes may cure the refusal of an entity beside the reservations.
 
     `asks_alone`: the answer to an equal entity may differ, because it is behind a reservation.
+    `has_limit`: the entity declares when it ends. Every reservation before it holds an entity
+    without a limit; of those with one, only those that the same reservations hold are equal.
     """
     scope = _scope_of(entity, decision, snapshot, policy)
     if scope is not None and asks_alone:
         scope = replace(scope, is_shared=False)
     if scope is not None and isinstance(decision, Waiting) and decision.holders:
         held = [one for one in reservations if one.ref in decision.holders]
-        reserved_pods = sum(len(one.bindings) for one in held)
-        scope = replace(scope, free=True, holders=decision.holders, reserved_pods=reserved_pods)
+        pods = max(sum(len(one.bindings) for one in held), _MIN_RESERVED_PODS)
+        scope = replace(
+            scope,
+            free=True,
+            is_held=True,
+            # Rounded, so that other reservations seldom make it another question.
+            reserved_pods=1 << (pods - 1).bit_length(),
+            holders=decision.holders if has_limit else (),
+        )
     return build_condition(entity, decision.wakes_on, scope)
 
 

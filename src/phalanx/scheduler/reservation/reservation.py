@@ -155,6 +155,11 @@ class ReservationHolds:
         return bool(self._reservations)
 
     @property
+    def is_ahead(self) -> bool:
+        """Whether the entity has a reservation, or one is behind it."""
+        return bool(self._own or self._avoided or self.ignored)
+
+    @property
     def holders(self) -> tuple[Ref, ...]:
         """The entities whose reservations keep room."""
         return tuple(reservation.ref for reservation in self._reservations)

@@ -72,6 +72,8 @@ class ReservationTracker:
         self.current: tuple[Reservation, ...] = ()
         #: The reservations that the last plan did not continue.
         self._dropped: tuple[Reservation, ...] = ()
+        #: How often the reservations have changed.
+        self.version = 0
         self._is_enabled = any(
             policy.reservation.mode != ReservationMode.OFF for policy in profiles.policies.values()
         )
@@ -145,6 +147,7 @@ class ReservationTracker:
         self._turns.pop(ref, None)
         kept = tuple(one for one in self.current if one.ref != ref)
         is_reserved, self.current = len(kept) < len(self.current), kept
+        self.version += is_reserved
         return is_reserved
 
     def _remove(self, ref: Ref) -> None:
@@ -184,6 +187,7 @@ class ReservationTracker:
         finally:
             planner.close()
         self.current = tuple(found)
+        self.version += self.current != before
         self._dropped = _without_successor(before, found)
         self._next_time = min((self._review_time(one, now) for one in found), default=float("inf"))
         return _freed_room(before, found)
@@ -193,6 +197,7 @@ class ReservationTracker:
     ) -> FreedRoom:
         """Set reservations that were planned before; returns the room that others may now use."""
         before, self.current, self._turns = self.current, tuple(found), dict(turns)
+        self.version += self.current != before
         self._dropped = _without_successor(before, found)
         return _freed_room(before, found)
 
@@ -269,6 +274,10 @@ class ReservationTracker:
         """Return the position of an entity in the order of reservations."""
         since = max(entity.ready_since, self._turns.get(entity.ref, entity.ready_since))
         return ReservationOrder(-entity.priority, since, entity.ref)
+
+    def has_limit(self, entity: Entity, now: float) -> bool:
+        """Whether the entity declares when it ends, which matters beside reservations."""
+        return bool(self.current) and self.run_times.declared_end(entity, now) is not None
 
     def is_before_any(self, entity: Entity) -> bool:
         """Whether the entity has a reservation, or is before one in the order."""
