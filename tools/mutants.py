@@ -86,8 +86,8 @@ MUTANTS = (
     Mutant(
         "a pod whose bind failed stays assumed",
         "scheduler/queue/scheduler_state.py",
-        "[*self.cache.forget(failed), *self.cache.devices.forget(failed)]",
-        "[]",
+        "            *self.cache.forget(failed),\n",
+        "",
     ),
     Mutant(
         "an event that cures a rejection is lost during the attempt",
