@@ -15,8 +15,11 @@ node.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -44,22 +47,49 @@ NOT_ENOUGH_STORAGE = "node(s) did not have enough free storage"
 _CACHE_LIMIT = 256
 
 
+def _by_size(info: VolumeInfo) -> tuple[Fraction, str]:
+    return info.size, info.name
+
+
 class _Candidates:
     """The free volumes for a claim: those of one node, of some nodes, and of all."""
 
     def __init__(self, snapshot: Snapshot, volumes: Iterable[VolumeInfo]) -> None:
+        self._snapshot = snapshot
+        #: Sorted: the smallest first.
         self.everywhere: list[VolumeInfo] = []
         self.by_row: dict[int, list[VolumeInfo]] = {}
         self.masked: list[tuple[VolumeInfo, BoolArray]] = []
-        for info in volumes:
-            if info.affinity is None:
-                self.everywhere.append(info)
-            elif (row := _only_row(snapshot, info.affinity)) is not None:
-                self.by_row.setdefault(row, []).append(info)
+        #: Where each volume is listed: its row, -1 for several nodes, None for all.
+        self._rows: dict[str, int | None] = {}
+        for info in sorted(volumes, key=_by_size):
+            self._add(info)
+
+    def update(self, name: str, info: VolumeInfo | None) -> None:
+        """Add, replace or (None) remove a volume."""
+        if name in self._rows:
+            row = self._rows.pop(name)
+            if row is None:
+                self.everywhere = [one for one in self.everywhere if one.name != name]
+            elif row >= 0:
+                self.by_row[row] = [one for one in self.by_row[row] if one.name != name]
             else:
-                mask = nodes_matching_any(snapshot, terms_of(info.affinity))
-                if mask.any():
-                    self.masked.append((info, mask))
+                self.masked = [one for one in self.masked if one[0].name != name]
+        if info is not None:
+            self._add(info)
+
+    def _add(self, info: VolumeInfo) -> None:
+        if info.affinity is None:
+            insort(self.everywhere, info, key=_by_size)
+            self._rows[info.name] = None
+        elif (row := _only_row(self._snapshot, info.affinity)) is not None:
+            insort(self.by_row.setdefault(row, []), info, key=_by_size)
+            self._rows[info.name] = row
+        else:
+            mask = nodes_matching_any(self._snapshot, terms_of(info.affinity))
+            if mask.any():
+                self.masked.append((info, mask))
+                self._rows[info.name] = -1
 
     def reached_from(self, i: int) -> list[VolumeInfo]:
         """Return the volumes that a node reaches, the smallest first."""
@@ -67,7 +97,7 @@ class _Candidates:
         if not local and not shared:
             return self.everywhere
         found = [*local, *shared, *self.everywhere]
-        return sorted(found, key=lambda one: (one.size, one.name))
+        return sorted(found, key=_by_size)
 
     def signature(self, i: int) -> object:
         """Return a value that is equal for nodes that reach the same volumes."""
@@ -105,10 +135,13 @@ class _ProvisionMasks(NamedTuple):
     sufficient: BoolArray
 
 
-class _CachedByState(NamedTuple):
+@dataclass(slots=True)
+class _CachedByState:
     stamp: tuple[int, int, int]
     candidates: _Candidates
     provision: _ProvisionMasks
+    #: How many of the changed volumes are taken into account.
+    position: int
 
 
 _CACHED: SnapshotCache[dict[UnboundClaim, _CachedByState]] = SnapshotCache(dict)
@@ -127,8 +160,13 @@ def _look_up(snapshot: Snapshot, claim: UnboundClaim) -> _CachedByState:
         if len(cached) >= _CACHE_LIMIT:
             cached.clear()
         candidates = _Candidates(snapshot, state.find_candidates(claim))
-        found = _CachedByState(stamp, candidates, _find_provisionable(snapshot, claim))
+        provision = _find_provisionable(snapshot, claim)
+        found = _CachedByState(stamp, candidates, provision, len(state.changed_volumes))
         cached[key] = found
+    elif found.position < len(state.changed_volumes):
+        for name in dict.fromkeys(state.changed_volumes[found.position :]):
+            found.candidates.update(name, state.find_candidate(claim, name))
+        found.position = len(state.changed_volumes)
     return found
 
 

@@ -128,8 +128,9 @@ class VolumeState:
         self._taken: Counter[str] = Counter()
         self._origin: VolumeState | None = None
         self._removed_pods: frozenset[Key] = frozenset()
-        #: Changes whenever the volumes that a claim may get do.
+        #: Changes with classes, drivers and capacities; and the volumes that changed, in order.
         self.revision = 0
+        self.changed_volumes: list[str] = []
 
     def fork(
         self, removed: Collection[VolumeUser] = (), added: Iterable[VolumeUser] = ()
@@ -141,6 +142,7 @@ class VolumeState:
         forked._users, forked._users_by_node = {}, {}
         forked._removed_pods = frozenset(user.pod for user in removed)
         forked._assumed, forked._taken = dict(self._assumed), Counter(self._taken)
+        forked.changed_volumes = []
         for user in added:
             forked.add_user(user)
             for one in user.volumes:
@@ -252,14 +254,14 @@ class VolumeState:
         self._assumed[one.claim] = one
         if one.volume:
             self._taken[one.volume] += 1
-        self.revision += 1
+            self.changed_volumes.append(one.volume)
 
     def forget(self, claim: Key) -> None:
         """Take an assumption back."""
         one = self._assumed.pop(claim, None)
         if one is not None and one.volume:
             self._taken[one.volume] -= 1
-        self.revision += one is not None
+            self.changed_volumes.append(one.volume)
 
     @property
     def assumed(self) -> Mapping[Key, AssignedVolume]:
@@ -290,24 +292,31 @@ class VolumeState:
                 return info
         return None
 
-    def find_candidates(self, claim: UnboundClaim) -> list[VolumeInfo]:
-        """Return the free volumes that fit a claim, whatever the node: the smallest first."""
-        found = []
-        for info in self._unbound_volumes.get(claim.storage_class, {}).values():
-            spec, meta = info.volume.spec, info.volume.metadata
-            if (
-                info.size >= claim.size
-                and spec.claim_ref is None
-                and info.volume.status.phase == "Available"
-                and not meta.deletion_timestamp
-                and not self._taken[info.name]
-                and spec.volume_mode == claim.volume_mode
-                and spec.volume_attributes_class_name == claim.attributes_class
-                and set(claim.access_modes) <= set(spec.access_modes)
-                and all(need.matches(meta.labels) for need in claim.selector or ())
-            ):
-                found.append(info)
-        return sorted(found, key=lambda one: (one.size, one.name))
+    def find_candidates(self, claim: UnboundClaim) -> Iterator[VolumeInfo]:
+        """Yield the free volumes that fit a claim, whatever the node."""
+        for name in self._unbound_volumes.get(claim.storage_class, {}):
+            if (info := self.find_candidate(claim, name)) is not None:
+                yield info
+
+    def find_candidate(self, claim: UnboundClaim, name: str) -> VolumeInfo | None:
+        """Return a volume if it is free and fits a claim, whatever the node."""
+        info = self.volumes.get(name)
+        if info is None:
+            return None
+        volume, spec, meta = info.volume, info.volume.spec, info.volume.metadata
+        is_candidate = (
+            info.size >= claim.size
+            and volume.storage_class == claim.storage_class
+            and spec.claim_ref is None
+            and volume.status.phase == "Available"
+            and not meta.deletion_timestamp
+            and not self._taken[name]
+            and spec.volume_mode == claim.volume_mode
+            and spec.volume_attributes_class_name == claim.attributes_class
+            and set(claim.access_modes) <= set(spec.access_modes)
+            and all(need.matches(meta.labels) for need in claim.selector or ())
+        )
+        return info if is_candidate else None
 
     def demand_of(self, pod: Pod, shared_keys: Collection[Key]) -> VolumeDemand:
         """Return what the claims of a pod require; `shared_keys` are used by other members too."""
@@ -431,9 +440,11 @@ class VolumeState:
         else:
             assert new is None or isinstance(new, StorageClass)
             _set(self.classes, key.name, new)
-        self.revision += 1
+        if kind in (StorageClass, CSIDriver, CSIStorageCapacity):
+            self.revision += 1
 
     def _update_volume(self, name: str, new: PersistentVolume | None) -> None:
+        self.changed_volumes.append(name)
         if (old := self.volumes.pop(name, None)) is not None:
             self._unbound_volumes.get(old.volume.storage_class, {}).pop(name, None)
             if (reference := old.volume.spec.claim_ref) is not None:
