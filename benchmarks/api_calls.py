@@ -73,7 +73,7 @@ def pod(
     """Return the request that creates a pod.
 
     It may have a group and a node; a pod with a priority class (`importance`) has no grace period.
-    `claims`: it uses the claim of its name, or one from the template.
+    `claims`: it uses the claim of its name, for a device or a volume, or one from the template.
     """
     need = {**POD_REQUESTS, "cpu": cpu} if cpu else POD_REQUESTS
     container = {"name": "main", "image": "pause", "resources": {"requests": need}}
@@ -84,7 +84,10 @@ def pod(
         spec["schedulingGroup"] = {"podGroupName": group}
     if on:
         spec["nodeName"] = on
-    if claims:
+    if claims == "volume":
+        used = {"claimName": name}
+        spec["volumes"] = [{"name": "data", "persistentVolumeClaim": used}]
+    elif claims:
         source = {
             "named": ("resourceClaimName", name),
             "template": ("resourceClaimTemplateName", "gpu"),
@@ -122,6 +125,31 @@ def claim_template() -> Call:
 def claim(name: str) -> Call:
     """Return the request that creates a claim for one device."""
     return _create(CLAIMS, "resource.k8s.io/v1", "ResourceClaim", name, spec=ONE_DEVICE)
+
+
+def bound_volume(name: str) -> list[Call]:
+    """Return the requests that create a volume, and a claim that is bound to it."""
+    size, modes = {"storage": "1Gi"}, ["ReadWriteOnce"]
+    reference = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": name}
+    volume = {
+        "capacity": size,
+        "accessModes": modes,
+        "claimRef": reference,
+        "nfs": {"server": "files.example", "path": f"/{name}"},
+    }
+    claim_spec = {
+        "accessModes": modes,
+        "resources": {"requests": size},
+        "volumeName": name,
+        "storageClassName": "",
+    }
+    path = "/api/v1/namespaces/default/persistentvolumeclaims"
+    bound = {"pv.kubernetes.io/bind-completed": "yes"}
+    claim_meta = {"name": name, "annotations": bound}
+    return [
+        _create("/api/v1/persistentvolumes", "v1", "PersistentVolume", name, spec=volume),
+        _create(path, "v1", "PersistentVolumeClaim", name, metadata=claim_meta, spec=claim_spec),
+    ]
 
 
 def job(name: str, *, gang: bool, pods: int = 1) -> Call:

@@ -44,7 +44,11 @@ class BindingCase:
         where = f" in {work.racks} racks" if work.racks else ""
         lost = work.victims * work.victim_size
         victims = f" evicting {work.victims:,} gangs of {lost:,} pods" if work.victims else ""
-        claims = {"named": ", a claim each", "template": ", a claim each from a template"}
+        claims = {
+            "named": ", a claim each",
+            "template": ", a claim each from a template",
+            "volume": ", a bound volume each",
+        }
         sort = f"{victims}{claims.get(work.claims, '')}"
         return f"{work.gangs:,} gangs x {work.size:,}{sort}, {work.nodes:,} nodes{where}"
 
@@ -69,6 +73,7 @@ class BindingCase:
 
 BINDING_CASES = (
     BindingCase(Workload(5000, 1000, 3), 21.6, 2.1),
+    BindingCase(Workload(5000, 1000, 3, claims="volume"), None, 2.7),
     BindingCase(Workload(5000, 3, 1000), 23.9, 2.4),
     BindingCase(Workload(5000, 5000, 1, plain=True), 20.3, 4.1),
     BindingCase(Workload(5000, 750, 4, racks=50), 87.7, 2.5),

@@ -51,7 +51,8 @@ class Workload:
     racks: int = 0
     victims: int = 0
     victim_size: int = 1
-    #: Every pod has a device: "named" claims that exist before, or claims from a "template".
+    #: Every pod has a device: "named" claims that exist before, or claims from a "template"; or a
+    #: claim that is bound to a "volume".
     claims: str = ""
 
     @property
@@ -65,13 +66,15 @@ class Workload:
         racks = [f"rack-{n % self.racks}" if self.racks else "" for n in range(self.nodes)]
         made = [calls.node(name, rack) for name, rack in zip(names, racks, strict=True)]
         devices = [calls.resource_slice(name, DEVICES_PER_NODE) for name in names]
-        made += devices if self.claims else []
+        made += devices if self.claims in ("named", "template") else []
         return made + [calls.remove_taints(name) for name in names]
 
     def claim_calls(self) -> list[Call]:
         """Return the requests that create the class, and the template or the claims."""
         if not self.claims:
             return []
+        if self.claims == "volume":
+            return [one for n in range(self.pods) for one in calls.bound_volume(f"pod-{n}")]
         if self.claims == "template":
             return [calls.device_class(), calls.claim_template()]
         return [calls.device_class(), *(calls.claim(f"pod-{n}") for n in range(self.pods))]
@@ -300,7 +303,9 @@ def main() -> int:
     parser.add_argument("--racks", type=int, default=0, help="every gang in one of so many racks")
     parser.add_argument("--victims", type=int, default=0, help="gangs that must make way")
     parser.add_argument("--victim-size", type=int, default=1, help="pods of each of these")
-    parser.add_argument("--claims", choices=("named", "template"), default="", help="for devices")
+    parser.add_argument(
+        "--claims", choices=("named", "template", "volume"), default="", help="of pods"
+    )
     parser.add_argument("--pause", type=float, default=2, help="seconds for caches to fill")
     parser.add_argument("--limit", type=float, default=300, help="seconds to wait for the last pod")
     parser.add_argument("--server", type=int, default=0, help="process whose work is measured too")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -75,6 +76,39 @@ async def test_pods_of_different_groups_share_one_cache_entry() -> None:
     for group in ("", "Not.A.Name", "a" * 300):
         spec = {**SPEC, "schedulingGroup": {"podGroupName": group}}
         assert (await post_pod(api, "x", spec)).code == 422, group
+
+
+def uses_volume(claim: str) -> Object:
+    scratch: Object = {"name": "scratch", "emptyDir": {}}
+    data: Object = {"name": "data", "persistentVolumeClaim": {"claimName": claim}}
+    return {**SPEC, "volumes": [scratch, data]}
+
+
+def uses_device(claim: str) -> Object:
+    return {**SPEC, "resourceClaims": [{"name": "gpu", "resourceClaimName": claim}]}
+
+
+@pytest.mark.parametrize("uses", [uses_volume, uses_device])
+@in_virtual_time
+async def test_pods_with_one_claim_each_share_one_cache_entry(
+    uses: Callable[[str], Object],
+) -> None:
+    api, other = await Api.start(), await Api.start()
+    first = await create_pod(api, "p0", uses("c0"))
+    second, alone = (
+        await create_pod(api, "p1", uses("c1")),
+        await create_pod(other, "p1", uses("c1")),
+    )
+    assert common_part(second) == common_part(alone)
+    assert common_part(first) == common_part(await create_pod(other, "p0", uses("c0")))
+    assert cached_pods(api) == 1
+
+
+@in_virtual_time
+async def test_a_pod_with_claims_for_a_device_and_a_volume_is_not_cached() -> None:
+    api = await Api.start()
+    await create_pod(api, "p", {**uses_volume("c"), **uses_device("c")})
+    assert cached_pods(api) == 0
 
 
 @in_virtual_time

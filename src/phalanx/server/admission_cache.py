@@ -1,7 +1,7 @@
 """A cache of admitted pods: creating another pod that differs only in names skips admission.
 
-Members of a gang differ in their names and in the resource claim that they name, members of
-different gangs in the name of their PodGroup too, and clients create them one after the other. The
+Members of a gang differ in their names and in the claim that they name, for devices or a volume;
+members of different gangs in the name of their PodGroup too, and clients create them in turn. The
 first pod takes the full path. The result is cached under its request with those names cut out; the
 next pods get their own names, uid and timestamps.
 
@@ -34,9 +34,10 @@ MAX_CACHED_PODS = 64
 #: A name that every validation rule allows. The name of the pod comes first in its metadata.
 _PLAIN_NAME = rb'"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)"'
 _POD_NAME = re.compile(rb'"metadata"\s*:\s*\{\s*"name"\s*:\s*' + _PLAIN_NAME)
-_GROUP_NAME_KEY, _CLAIM_NAME_KEY = b'"podGroupName"', b'"resourceClaimName"'
+_GROUP_NAME_KEY = b'"podGroupName"'
+_CLAIM_NAME_KEYS = (b'"resourceClaimName"', b'"claimName"')
 _GROUP_NAME = re.compile(_GROUP_NAME_KEY + rb"\s*:\s*" + _PLAIN_NAME)
-_CLAIM_NAME = re.compile(_CLAIM_NAME_KEY + rb"\s*:\s*" + _PLAIN_NAME)
+_CLAIM_NAME = re.compile(rb'"(?:resourceClaimName|claimName)"\s*:\s*' + _PLAIN_NAME)
 #: Annotations of a pod that depend on its PodGroup.
 _GROUP_ANNOTATIONS = frozenset(WORKLOAD_ANNOTATIONS)
 
@@ -105,7 +106,8 @@ class AdmissionCache:
         if cacheable.group:
             pod["spec"]["schedulingGroup"]["podGroupName"] = cacheable.group
         if cacheable.claim:
-            pod["spec"]["resourceClaims"][0]["resourceClaimName"] = cacheable.claim
+            source, field = _find_claim_name(pod)
+            source[field] = cacheable.claim
         return pod
 
     def remember(self, cacheable: CacheablePod, request_info: RequestInfo, pod: Object) -> None:
@@ -118,8 +120,8 @@ class AdmissionCache:
         has_group_annotations = _GROUP_ANNOTATIONS & meta.get("annotations", {}).keys()
         if has_group_annotations or group.get("podGroupName", "") != cacheable.group:
             return
-        claims = pod["spec"].get("resourceClaims") or [{}]
-        if cacheable.claim and claims[0].get("resourceClaimName") != cacheable.claim:
+        source, field = _find_claim_name(pod)
+        if cacheable.claim and source.get(field) != cacheable.claim:
             return
         self._pods[cacheable.key] = orjson.dumps(pod)
         if len(self._pods) > MAX_CACHED_PODS:
@@ -128,6 +130,16 @@ class AdmissionCache:
     def _invalidate(self, changes: Sequence[StoreChange]) -> None:
         if self._pods and any(change.key.startswith(self._prefixes) for change in changes):
             self._pods.clear()
+
+
+def _find_claim_name(pod: Object) -> tuple[Object, str]:
+    """The object that has the name of a pod's only claim, and the field; {} if it has none."""
+    for entry in pod["spec"].get("resourceClaims") or ():
+        return entry, "resourceClaimName"
+    for volume in pod["spec"].get("volumes") or ():
+        if "persistentVolumeClaim" in volume:
+            return volume["persistentVolumeClaim"], "claimName"
+    return {}, ""
 
 
 #: Where a name stands in a body; an empty span at the end of the body stands for no name.
@@ -146,9 +158,9 @@ def _name_spans(body: bytes) -> tuple[NameSpan, NameSpan, NameSpan] | None:
         if found is None or body.count(_GROUP_NAME_KEY) != 1:
             return None
         group = found.span(1)
-    if _CLAIM_NAME_KEY in body:
+    if count := sum(map(body.count, _CLAIM_NAME_KEYS)):
         found = _CLAIM_NAME.search(body, name.end())
-        if found is None or body.count(_CLAIM_NAME_KEY) != 1:
+        if found is None or count != 1:
             return None
         claim = found.span(1)
     return name.span(1), group, claim

@@ -47,6 +47,10 @@ def claim_keys_of(pod: Pod) -> Sequence[Key]:
     return [key for key, _ in volume_claims_of(pod)]
 
 
+#: Seconds until the condition Unused follows a change of a pod.
+_CONDITION_DELAY = 1.0
+
+
 class ClaimProtection:
     """Removes the finalizers of unused claims and writes the condition Unused."""
 
@@ -136,7 +140,12 @@ class ClaimProtection:
         pod = new or old
         if pod is not None and pod.spec.volumes:
             for key in claim_keys_of(pod):
-                self._loop.queue.add(key)
+                claim = self._claims.get(key)
+                if claim is not None and not claim.metadata.deletion_timestamp:
+                    # Only the condition may change: it must not delay the binding of many pods.
+                    self._loop.queue.add_after(key, _CONDITION_DELAY)
+                else:
+                    self._loop.queue.add(key)
 
 
 class VolumeProtection:
