@@ -116,7 +116,7 @@ async def test_namespace_is_kept_while_discovery_is_incomplete() -> None:
         transport.is_hiding = True
         client = Client(transport)
         informers = Informers(client, SeededRandom(2))
-        controller = NamespaceController(client, informers)
+        controller = NamespaceController(client, informers, c.clock)
         tasks = [asyncio.create_task(run()) for run in (informers.run, controller.run)]
         await c.delete(NAMESPACE, "x")
         await asyncio.sleep(60)
@@ -126,3 +126,30 @@ async def test_namespace_is_kept_while_discovery_is_incomplete() -> None:
         assert not await namespace_exists(c)
         for task in tasks:
             task.cancel()
+
+
+@in_virtual_time
+async def test_pods_go_first_and_conditions_say_what_is_left() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
+        await c.create({"kind": "Namespace", "metadata": {"name": "x"}})
+        await c.create(pod("a", namespace="x", meta={"finalizers": ["example.com/hold"]}))
+        await c.create(namespaced("ConfigMap", "kept"))
+        await asyncio.sleep(5)
+        await c.delete(NAMESPACE, "x")
+        await asyncio.sleep(5)
+        assert (await contents(c, "x"))["configmaps"] >= 1
+        found = await c.client.get(NAMESPACE, Key("", "x"))
+        conditions = {
+            one["type"]: (one["status"], one["reason"]) for one in found["status"]["conditions"]
+        }
+        assert conditions == {
+            "NamespaceDeletionDiscoveryFailure": ("False", "ResourcesDiscovered"),
+            "NamespaceDeletionGroupVersionParsingFailure": ("False", "ParsedGroupVersions"),
+            "NamespaceDeletionContentFailure": ("False", "ContentDeleted"),
+            "NamespaceContentRemaining": ("True", "SomeResourcesRemain"),
+            "NamespaceFinalizersRemaining": ("True", "SomeFinalizersRemain"),
+        }
+        change = {"metadata": {"finalizers": None}}
+        await c.client.patch(POD, Key("x", "a"), change)
+        await asyncio.sleep(5)
+        assert not await namespace_exists(c)

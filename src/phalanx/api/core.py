@@ -398,10 +398,18 @@ class Service(Struct, frozen=True):
     spec: ServiceSpec = ServiceSpec()
 
 
+class NamespaceStatus(Struct, frozen=True):
+    """The status of a namespace."""
+
+    phase: str = ""
+    conditions: tuple[Condition, ...] = ()
+
+
 class Namespace(Struct, frozen=True):
     """A Namespace."""
 
     metadata: ObjectMeta
+    status: NamespaceStatus = NamespaceStatus()
 
 
 class ServiceAccount(Struct, frozen=True):

@@ -27,6 +27,7 @@ HORIZONTAL_POD_AUTOSCALER = Kind(
     "autoscaling.v2.HorizontalPodAutoscaler",
     singular="horizontalpodautoscaler", short_names=("hpa",), categories=("all",),
     subresources=("status",), status_updates_metadata=True,
+    has_no_controller=True,
 )  # fmt: skip
 HORIZONTAL_POD_AUTOSCALER_V1 = HORIZONTAL_POD_AUTOSCALER.with_version("v1")
 INGRESS = Kind(
@@ -61,6 +62,7 @@ CERTIFICATE_SIGNING_REQUEST = Kind(
     namespaced=False, singular="certificatesigningrequest", short_names=("csr",),
     subresources=("approval", "status"),
     selectable_fields={"metadata.name": "", "spec.signerName": ""},
+    has_no_controller=True,
 )  # fmt: skip
 CLUSTER_TRUST_BUNDLE = Kind(
     _CERTIFICATES, "v1", "ClusterTrustBundle", "clustertrustbundles",

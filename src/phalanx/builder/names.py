@@ -112,7 +112,7 @@ def endpoint_slice_name(owner: str, uid: str, number: int) -> str:
     """Return the name of a slice of endpoints, numbered per owner.
 
     >>> endpoint_slice_name("web", "uid-123", 0)
-    'web-7bjhs'
+    'web-2l26f'
     """
     suffix = _short_hash(f"{uid}\0{number}")
     return f"{_truncate(owner, _OBJECT_LIMIT - len(suffix) - 1)}-{suffix}"

@@ -330,7 +330,7 @@ CONTROLLERS = (
     ),
     ControllerDescriptor(
         "namespace",
-        lambda c: [NamespaceController(c.client, c.informers).run],
+        lambda c: [NamespaceController(c.client, c.informers, c.clock).run],
         (NAMESPACE,),
         aliases=("namespace-controller",),
     ),

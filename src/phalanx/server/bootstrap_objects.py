@@ -70,10 +70,19 @@ def _bootstrap_objects(context: ServerContext, now: str) -> Iterator[tuple[Kind,
         PRIORITY_LEVEL_CONFIGURATION,
         _flow_object("catch-all", {"type": "Limited", "limited": reject}),
     )
-    yield FLOW_SCHEMA, _flow_object("exempt", _flow_schema("exempt", 1, MASTERS))
+    found = {
+        "type": "Dangling",
+        "status": "False",
+        "reason": "Found",
+        "message": "This FlowSchema references a PriorityLevelConfiguration that exists",
+        "lastTransitionTime": now,
+    }
+    exempt = _flow_object("exempt", _flow_schema("exempt", 1, MASTERS))
+    yield FLOW_SCHEMA, {**exempt, "status": {"conditions": [found]}}
     catch_all = _flow_schema("catch-all", 10_000, UNAUTHENTICATED, AUTHENTICATED)
     catch_all["distinguisherMethod"] = {"type": "ByUser"}
-    yield FLOW_SCHEMA, _flow_object("catch-all", catch_all)
+    others = _flow_object("catch-all", catch_all)
+    yield FLOW_SCHEMA, {**others, "status": {"conditions": [found]}}
     ready = {
         "type": "Ready",
         "status": "True",

@@ -202,7 +202,7 @@ async def test_terminating_namespace_causes_no_failure_events() -> None:
     def namespace_controller(
         client: Client, informers: Any, clock: Any, random: Any
     ) -> list[Runnable]:
-        return [NamespaceController(client, informers).run]
+        return [NamespaceController(client, informers, clock).run]
 
     async with running_job_controller() as cluster, running_parts(cluster, namespace_controller):
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}

@@ -27,6 +27,7 @@ from phalanx.clock import Clock
 from phalanx.controllers.leadership import LeaderElectedRunner, LeaderTask, RunnerSpec
 from phalanx.controllers.nodes.container_process import ProcessHost
 from phalanx.controllers.nodes.node_heartbeats import LeaseRenewer, NodeStatusReporter
+from phalanx.controllers.nodes.pod_status import node_address
 from phalanx.controllers.nodes.process_kubelet import ProcessKubelets
 from phalanx.controllers.nodes.simulated_devices import SimulatedDevices
 from phalanx.controllers.nodes.simulated_kubelet import SimulatedKubelets, StageRule
@@ -63,6 +64,10 @@ class SimulatedNode:
             "lastTransitionTime": now,
         }
         status = {
+            "addresses": [
+                {"type": "InternalIP", "address": node_address(self.name)},
+                {"type": "Hostname", "address": self.name},
+            ],
             "capacity": dict(self.capacity),
             "allocatable": dict(self.capacity),
             "conditions": [ready],

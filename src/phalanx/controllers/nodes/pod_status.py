@@ -8,7 +8,9 @@ name. This module sends nothing.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
+from ipaddress import IPv4Address
 
 from phalanx.api.core import Pod
 from phalanx.api.kinds import POD
@@ -48,6 +50,38 @@ _STATES = ("waiting", "running", "terminated")
 _READINESS = ("Initialized", "ContainersReady", "Ready")
 
 
+def node_address(name: str) -> str:
+    """Return the address that a hosted node reports; nothing listens there.
+
+    >>> node_address("node-1")
+    '172.18.28.95'
+    """
+    number = zlib.crc32(name.encode()) % 2**20
+    return str(IPv4Address("172.16.0.0") + number)
+
+
+def pod_address(uid: str) -> str:
+    """Return the address that a simulated pod reports; nothing listens there.
+
+    >>> pod_address("uid-1")
+    '10.148.25.2'
+    """
+    number = zlib.crc32(uid.encode()) % 2**23
+    return str(IPv4Address("10.128.0.0") + number)
+
+
+def _addresses(pod: Pod) -> Object:
+    """Return the addresses of a pod and its node, and the generation that the kubelet has seen."""
+    host, own = node_address(pod.spec.node_name), pod_address(pod.metadata.uid)
+    return {
+        "hostIP": host,
+        "hostIPs": [{"ip": host}],
+        "podIP": own,
+        "podIPs": [{"ip": own}],
+        "observedGeneration": pod.metadata.generation,
+    }
+
+
 def creating_status(pod: Pod, now: str) -> Object:
     """Return the status of a pod whose containers are being created."""
     waiting = {"waiting": {"reason": "ContainerCreating"}}
@@ -67,6 +101,7 @@ def running_status(pod: Pod, now: str, start_time: str, *, ready: bool) -> Objec
     return {
         "phase": "Running",
         "startTime": start_time,
+        **_addresses(pod),
         "containerStatuses": containers,
         "conditions": readiness_conditions(now, ready=ready),
     }
