@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -298,3 +299,96 @@ async def test_a_pod_with_the_label_of_a_set_needs_its_annotations() -> None:
         await c.create(pod("stray-0", meta=meta))
         stored = await c.client.get(POD, Key("default", "stray-0"))
         assert stored["metadata"]["labels"][f"{PREFIX}worker-index"] == "0"
+
+
+# ---- groups of a parent --------------------------------------------------------------------------
+
+
+def workload_of(kind: str, name: str, templates: Object) -> Object:
+    group = LEADER_WORKER_SET.group if kind == "LeaderWorkerSet" else "example.com"
+    return {
+        "apiVersion": WORKLOAD.api_version, "kind": "Workload",
+        "metadata": {"name": f"of-{name}", "namespace": "default"},
+        "spec": {"controllerRef": {"apiGroup": group, "kind": kind, "name": name}, **templates},
+    }  # fmt: skip
+
+
+def child_of(parent: str, template_name: str) -> Object:
+    """A set whose controller is another object, which links it to a template of its Workload."""
+    owner = {"apiVersion": "example.com/v1", "kind": "Model", "name": parent, "uid": "u-1",
+             "controller": True}  # fmt: skip
+    annotations = {"scheduling.k8s.io/group-template-name": template_name}
+    return leader_worker_set(1, 2, metadata={
+        "ownerReferences": [owner], "annotations": annotations,
+    })  # fmt: skip
+
+
+@in_virtual_time
+async def test_a_child_creates_its_groups_from_the_template_of_its_parent() -> None:
+    gang = {"schedulingPolicy": {"gang": {"minCount": 2}}}
+    templates = {"podGroupTemplates": [{"name": "other", **gang}, {"name": "server", **gang}]}
+    stage = TrialCluster()
+    await stage.server.start()
+    async with running_parts(stage, kubelets, with_groups):
+        await stage.create(workload_of("Model", "m", templates), child_of("m", "server"))
+        await stage.wait_until_idle()
+        group = await stage.get_only(POD_GROUP)
+        assert group["spec"]["workloadRef"] == {"workloadName": "of-m", "templateName": "server"}
+        names = {one["spec"]["schedulingGroup"]["podGroupName"]
+                 for one in await stage.list_objects(POD)}  # fmt: skip
+        assert names == {group["metadata"]["name"]}
+
+
+def with_groups(
+    client: Client, informers: Informers, clock: Clock, random: Random
+) -> list[Runnable]:
+    stateful_sets = StatefulSetController(client, informers, clock)
+    return [stateful_sets.run, LeaderWorkerSetController(client, informers, clock).run]
+
+
+async def fallback_reason(stage: TrialCluster, *objects: Object) -> str:
+    await stage.server.start()
+    async with running_parts(stage, kubelets, with_groups):
+        await stage.create(*objects)
+        await stage.wait_until_idle()
+        assert not any("schedulingGroup" in one["spec"] for one in await stage.list_objects(POD))
+        lws = await stage.get_only(LEADER_WORKER_SET)
+        (found,) = (one for one in lws["status"]["conditions"] if "Fallback" in one["type"])
+        reason: str = found["reason"]
+        return reason
+
+
+GANG: Object = {"name": "a", "schedulingPolicy": {"gang": {"minCount": 2}}}
+TWO_GANGS: Object = {"podGroupTemplates": [GANG, {**GANG, "name": "b"}]}
+
+
+@pytest.mark.parametrize(
+    ("objects", "reason"),
+    [
+        ([child_of("m", "server")], "ParentWorkloadNotFound"),
+        ([workload_of("LeaderWorkerSet", "llm", TWO_GANGS), leader_worker_set(1, 2)],
+         "InvalidScheduling"),
+        ([workload_of("LeaderWorkerSet", "llm", {"podGroupTemplates": [GANG]}),
+          leader_worker_set(1, 4, subGroupPolicy={"subGroupSize": 2})], "InvalidScheduling"),
+        ([leader_worker_set(1, 2, workerTemplate=template(
+            priorityClassName="system-node-critical"))], "PriorityTooHigh"),
+    ],
+)  # fmt: skip
+@in_virtual_time
+async def test_a_set_without_usable_templates_says_why(objects: list[Object], reason: str) -> None:
+    assert await fallback_reason(TrialCluster(), *deepcopy(objects)) == reason
+
+
+@in_virtual_time
+async def test_a_changed_priority_gives_the_set_a_new_workload() -> None:
+    async with cluster(nodes=simulated_nodes(2, cpu="4")) as c:
+        await c.create(priority_class("high", 100))
+        user = await run(c, leader_worker_set(1, 2))
+        (before,) = (await user.objects(WORKLOAD)).values()
+        worker = template("v2", priorityClassName="high")
+        await user.patch(leaderWorkerTemplate={"workerTemplate": worker})
+        await user.until_available()
+        (after,) = (await user.objects(WORKLOAD)).values()
+        assert after["metadata"]["uid"] != before["metadata"]["uid"]
+        (group,) = (await user.objects(POD_GROUP)).values()
+        assert group["spec"]["priority"] == 100

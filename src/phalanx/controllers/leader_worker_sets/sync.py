@@ -166,10 +166,12 @@ def _group_state(state: LeaderWorkerSetState, leader: Pod, revisions: LwsRevisio
     own = revisions.sets.get(revision_key(meta), state.lws)
     if group_size(own) == 1:
         return GroupState(is_ready, is_updated)
-    workers = state.own_worker_set(leader)
+    workers = state.worker_sets.get(meta.name)
     if workers is None:
         return GroupState()
-    is_ready = is_ready and workers.status.ready_replicas == workers.spec.replicas
+    # The workers of a former leader of this name are not ready, but need no update.
+    is_own = is_controlled_by(workers.metadata, meta)
+    is_ready = is_ready and is_own and workers.status.ready_replicas == workers.spec.replicas
     return GroupState(is_ready, is_updated and revision_key(workers.metadata) == key)
 
 
