@@ -14,9 +14,10 @@ twice.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from phalanx.api.dynamic_resources import (
     CLAIM_FINALIZER,
@@ -148,7 +149,7 @@ class ClaimBindings:
     def _checked_allocation(self, name: str, claim: Object, allocation: Object) -> Object:
         """Refuse devices that another claim has; give each share of a device its id."""
         # A copy: the client may keep the request.
-        allocation = deepcopy(allocation)
+        allocation = msgspec.msgpack.decode(msgspec.msgpack.encode(allocation))
         for result in _results(allocation):
             if result.get("shareID") == NEW_SHARE_ID:
                 result["shareID"] = self.context.random.uid()
