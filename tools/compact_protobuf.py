@@ -20,17 +20,29 @@ TARGET = Path(__file__).resolve().parent.parent / "src/phalanx/api/messages.json
 
 #: Prefixes before the short name of a message, longest first.
 PREFIXES = (
+    "k8s.io.apiextensions_apiserver.pkg.apis.",
     "k8s.io.kube_aggregator.pkg.apis.",
     "k8s.io.apimachinery.pkg.apis.",
     "k8s.io.apimachinery.pkg.",
     "k8s.io.api.",
 )
-#: Packages whose kinds are read as JSON only.
-UNUSED = "k8s.io.apiextensions_apiserver."
-SCALARS = ("bool", "bytes", "int32", "int64", "string")
+SCALARS = ("bool", "bytes", "double", "int32", "int64", "string")
 
 #: Fields with another name in JSON; "" where their own fields are inlined.
 NAMES = {
+    "apiextensions.v1.JSONSchemaProps.ref": "$ref",
+    "apiextensions.v1.JSONSchemaProps.schema": "$schema",
+    "apiextensions.v1.JSONSchemaProps.xKubernetesEmbeddedResource": (
+        "x-kubernetes-embedded-resource"
+    ),
+    "apiextensions.v1.JSONSchemaProps.xKubernetesIntOrString": "x-kubernetes-int-or-string",
+    "apiextensions.v1.JSONSchemaProps.xKubernetesListMapKeys": "x-kubernetes-list-map-keys",
+    "apiextensions.v1.JSONSchemaProps.xKubernetesListType": "x-kubernetes-list-type",
+    "apiextensions.v1.JSONSchemaProps.xKubernetesMapType": "x-kubernetes-map-type",
+    "apiextensions.v1.JSONSchemaProps.xKubernetesPreserveUnknownFields": (
+        "x-kubernetes-preserve-unknown-fields"
+    ),
+    "apiextensions.v1.JSONSchemaProps.xKubernetesValidations": "x-kubernetes-validations",
     "core.v1.DaemonEndpoint.Port": "Port",
     "networking.v1.IngressClassParametersReference.aPIGroup": "apiGroup",
     "admissionregistration.v1.NamedRuleWithOperations.ruleWithOperations": "",
@@ -57,6 +69,7 @@ NAMES = {
 
 #: Bytes that are not base64 in JSON.
 CONTENTS = {
+    "apiextensions.v1.JSON.raw": "json",
     "meta.v1.FieldsV1.Raw": "json",
     "runtime.RawExtension.raw": "json",
     "runtime.Unknown.raw": "octets",
@@ -75,8 +88,6 @@ def messages(source: Path) -> dict[str, dict[int, Row]]:
     found: dict[str, dict[int, Row]] = {}
     for part in json.loads(source.read_text()).values():
         module = short(part["package"])
-        if module.startswith(UNUSED):
-            continue
         for name, fields in part["messages"].items():
             full = f"{module}.{name}"
             rows = {int(number): row(full, *field) for number, field in fields.items()}

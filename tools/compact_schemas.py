@@ -36,7 +36,7 @@ SPECIAL = {
     "meta.v1.MicroTime": "microtime",
     "meta.v1.FieldsV1": "opaque",
     "meta.v1.Patch": "opaque",
-    "runtime.RawExtension": "opaque",
+    "runtime.RawExtension": "any",
     "apiextensions.v1.JSON": "any",
     "apiextensions.v1.JSONSchemaPropsOrArray": "any",
     "apiextensions.v1.JSONSchemaPropsOrBool": "any",

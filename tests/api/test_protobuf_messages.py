@@ -47,6 +47,8 @@ def json_node(node: messages.MessageNode) -> Any:
     """Return a node as schemas have it: a message of strings is a list."""
     if isinstance(node, dict):
         return {key: json_node(inner) for key, inner in node.items()}
+    if node == "double":
+        return "number"
     return {"l": "string"} if MESSAGES.get(node) == {"1": ["items", {"l": "string"}]} else node
 
 

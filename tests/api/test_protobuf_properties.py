@@ -43,6 +43,7 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "quantity": st.sampled_from(("0", "1500m", "-1", "4Gi", "1e3")),
     "int-or-string": INT32 | st.text(max_size=4),
     "opaque": st.dictionaries(st.text(max_size=3), JSON, max_size=2),
+    "any": st.dictionaries(st.text(max_size=3), JSON, max_size=2),
 }
 #: The depth limit of generated objects.
 DEPTH = 9

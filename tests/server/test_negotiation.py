@@ -142,8 +142,7 @@ async def test_yaml_is_served_on_request() -> None:
     [
         ("", "PodList"),
         ("*/*", "PodList"),
-        ("application/*", "PodList"),
-        ("application/vnd.kubernetes.protobuf,application/json", "PodList"),
+        ("application/json;q=0.5, application/yaml;q=0.1", "PodList"),
         ("application/json;as=Table;v=v9;g=meta.k8s.io,application/json", "PodList"),
         (f"text/html, {TABLE}", "Table"),
         (KUBECTL, "Table"),
@@ -158,7 +157,7 @@ async def test_the_first_supported_media_type_is_used(accept: str, kind: str) ->
 @pytest.mark.parametrize(
     "accept",
     [
-        "application/vnd.kubernetes.protobuf", "text/html", "image/*",
+        "application/*", "text/html", "image/*",
         "application/json;as=Table;v=v9;g=meta.k8s.io", "application/json;as=Dragon;v=v1",
         ";;;", "=",
     ],

@@ -159,7 +159,7 @@ async def test_output_is_accepted_only_for_the_pod_with_the_given_uid() -> None:
     [
         ({"tailLines": -1}, "tailLines"), ({"limitBytes": 0}, "limitBytes"),
         ({"sinceSeconds": 0}, "sinceSeconds"),
-        ({"sinceSeconds": 1, "sinceTime": "2027-01-15T08:00:00Z"}, ""),
+        ({"sinceSeconds": 1, "sinceTime": "2027-01-15T08:00:00Z"}, "[]"),
     ],
 )  # fmt: skip
 @in_virtual_time

@@ -144,7 +144,8 @@ LIMIT_RANGE = Kind(
 )  # fmt: skip
 POD_TEMPLATE = Kind(
     "", "v1", "PodTemplate", "podtemplates", "core.v1.PodTemplate",
-    singular="podtemplate", generation=True, deletion_returns_object=True,
+    singular="podtemplate", generation=True, generation_fields=("template",),
+    deletion_returns_object=True,
 )  # fmt: skip
 JOB = Kind(
     "batch", "v1", "Job", "jobs", "batch.v1.Job",

@@ -213,7 +213,10 @@ def _merge_field(schema: Schema | None, result: Object, key: str, value: Any) ->
         else:
             result[key] = merged
     elif isinstance(value, list) and schema and "merge" in schema.patch_strategy.split(","):
-        result[key] = _merge_lists(schema, old if isinstance(old, list) else [], value)
+        if old is None and not any(isinstance(i, dict) and _DIRECTIVE in i for i in value):
+            result[key] = value  # A new list is taken as it is, without a look at its keys.
+        else:
+            result[key] = _merge_lists(schema, old if isinstance(old, list) else [], value)
     else:
         result[key] = value
 

@@ -6,12 +6,13 @@ The messages are package data (`messages.json`, written by `tools/compact_protob
 short name of their definition, `core.v1.Pod`. A field is [its JSON name, node]; nodes are those of
 `definitions.py` with other scalars:
 
-    string bool int32 int64        as named
+    string bool int32 int64 double as named
     bytes json octets              base64 in JSON, embedded JSON, not in JSON at all
 
 A field without a name is a message whose fields JSON has inline. Messages that JSON encodes
 differently (times, quantities) are rows of JSON_CONVERTERS. Unknown field numbers are skipped, as
-protobuf demands. The server calls `decode` in place of a JSON parser. Nothing here writes protobuf.
+protobuf demands. The server calls `decode` in place of a JSON parser. `protobuf_encoder.py` writes
+protobuf.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property, lru_cache
 from importlib import resources
+from struct import unpack_from
 from typing import Any, Final
 
 import orjson
@@ -35,6 +37,7 @@ MessageFields = Mapping[str, tuple[str, MessageNode]]
 MESSAGE_MODULES: Final = {
     "v1": "core.v1",
     "admissionregistration.k8s.io/v1": "admissionregistration.v1",
+    "apiextensions.k8s.io/v1": "apiextensions.v1",
     "apiregistration.k8s.io/v1": "apiregistration.v1",
     "apps/v1": "apps.v1",
     "authentication.k8s.io/v1": "authentication.v1",
@@ -249,6 +252,16 @@ def _decode_items(message: Object) -> list[str]:
 #: Messages that JSON encodes as something else than an object: from their fields to that.
 JSON_CONVERTERS: Final[dict[str, Callable[[Object], Any]]] = {
     "api.resource.Quantity": lambda message: message.get("string", "0"),
+    "apiextensions.v1.JSON": lambda message: message.get("raw"),
+    "apiextensions.v1.JSONSchemaPropsOrArray": lambda message: (
+        message["schema"] if "schema" in message else message.get("jSONSchemas", [])
+    ),
+    "apiextensions.v1.JSONSchemaPropsOrBool": lambda message: (
+        message["schema"] if "schema" in message else message.get("allows", False)
+    ),
+    "apiextensions.v1.JSONSchemaPropsOrStringArray": lambda message: (
+        message["schema"] if "schema" in message else message.get("property", [])
+    ),
     "authentication.v1.AttestationValue": _decode_items,
     "authentication.v1.ExtraValue": _decode_items,
     "authorization.v1.ExtraValue": _decode_items,
@@ -274,6 +287,11 @@ class _MessageDecoder:
     def _number_setters(self) -> dict[int, _NumberSetter]:
         rows = ((int(n) << 3 | _VARINT, _number_setter(*row)) for n, row in self._fields.items())
         return {tag: put for tag, put in rows if put}
+
+    @cached_property
+    def _double_fields(self) -> dict[int, str]:
+        rows = self._fields.items()
+        return {int(n) << 3 | _FIXED64: name for n, (name, node) in rows if node == "double"}
 
     @cached_property
     def _content_setters(self) -> dict[int, _ContentSetter]:
@@ -312,6 +330,12 @@ class _MessageDecoder:
                     put_number(into, number)
                 else:
                     self._skip_unknown(tag)
+            elif name := self._double_fields.get(tag):
+                at += _SIZES[_FIXED64]
+                if at > end:
+                    break
+                number_read: float = unpack_from("<d", data, at - _SIZES[_FIXED64])[0]
+                into[name] = int(number_read) if number_read.is_integer() else number_read
             else:
                 at += self._skip_unknown(tag)
         _check_end(at, end)
@@ -382,7 +406,8 @@ def _content_setter(name: str, node: MessageNode) -> _ContentSetter | None:
     """Return the setter of a field for bytes, if its type has bytes."""
     item = _item_type(node)
     if isinstance(node, str):
-        return None if item in _NUMBER_DECODERS else _singular_setter(name, item)
+        is_number = item in _NUMBER_DECODERS or item == "double"
+        return None if is_number else _singular_setter(name, item)
     if "m" in node:
         return _map_setter(name, item)
     return _packed_setter(name, item) if item in _NUMBER_DECODERS else _repeated_setter(name, item)

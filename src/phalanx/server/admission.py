@@ -310,6 +310,14 @@ def _set_priority(request: AdmissionRequest) -> None:
         spec["priorityClassName"] = priority_class["metadata"]["name"]
 
 
+def _keep_priority(request: AdmissionRequest) -> None:
+    """Keep the priority of a pod that an update leaves out."""
+    assert request.old is not None
+    for field in ("priority", "preemptionPolicy"):
+        if field in request.old.get("spec", {}):
+            request.object.setdefault("spec", {}).setdefault(field, request.old["spec"][field])
+
+
 def _priority_mismatch_message(kind: Kind, given: int, computed: int) -> str:
     if kind is POD:
         return (
@@ -499,6 +507,8 @@ ADMISSION_STEPS: tuple[AdmissionStep, ...] = (
                   (), _mark_group_without_priority),
     AdmissionStep("Priority", "mutate", _CREATE, _PRIORITY_KINDS,
                   (PRIORITY_CLASS,), _set_priority),
+    AdmissionStep("Priority", "mutate", _UPDATE, (POD,),
+                  (), _keep_priority),
     AdmissionStep("Priority", "mutate", _CREATE, _OLD_POD_GROUPS,
                   (POD,), _take_member_priority),
     AdmissionStep("Priority", "charge", _CREATE, (POD,),

@@ -23,6 +23,7 @@ from phalanx import logs
 from phalanx.api.errors import (
     ApiError,
     MethodNotAllowed,
+    NoSuchResource,
     ServerError,
     ServiceUnavailable,
     Timeout,
@@ -372,11 +373,18 @@ class Server:
         if web_ui.is_ui_path(path):
             return web_ui.serve_ui(request)
         self.access.authorize_path(request.user, request.method, path)
-        handler = _PATH_HANDLERS.get(path) or _find_prefix_handler(path)
+        handler = _PATH_HANDLERS.get(path) or _find_prefix_handler(request.path)
         reply = handler(self, request) if handler else _page_not_found()
-        if request.method != "GET" and reply.code < 400:
+        if request.method != "GET" and reply.code < 400 and not _ignores_method(path):
             raise MethodNotAllowed
         return reply
+
+
+def _ignores_method(path: str) -> bool:
+    """Whether a path answers any method: Kubernetes does not route these by method."""
+    parts = path.strip("/").split("/")
+    is_group = parts[0] == "apis" and len(parts) < 3
+    return is_group or parts[0] in HEALTH_ENDPOINTS or parts[:2] == ["openapi", "v3"]
 
 
 PathHandler = Callable[[Server, Request], Reply]
@@ -535,6 +543,8 @@ _PATH_HANDLERS: Mapping[str, PathHandler] = {
 
 def _find_prefix_handler(path: str) -> PathHandler | None:
     """The handler of `/api/V`, `/apis/G`, `/apis/G/V`, `/openapi/v3/…` and health checks."""
+    if path.rstrip("/") != path and path.strip("/") in HEALTH_ENDPOINTS:
+        return None
     parts = path.strip("/").split("/")
     if parts[:2] == ["openapi", "v3"]:
         return lambda server, request: _serve_openapi_v3(server, request, parts[2:])
@@ -553,7 +563,12 @@ def _serve_resource_list(server: Server, request: Request, parts: list[str]) -> 
         found = discovery.api_group(registry, parts[1])
     elif parts[0] == "apis" and len(parts) == 3:
         found = discovery.resource_list(registry, parts[1], parts[2])
-    return _json_reply(found, request) if found else _page_not_found()
+    if found:
+        return _json_reply(found, request)
+    group = "" if parts[0] == "api" else parts[1]
+    if group in registry.versions_by_group():
+        raise NoSuchResource  # a version that is not served
+    return _page_not_found()
 
 
 def _serve_openapi_v3(server: Server, request: Request, parts: list[str]) -> Reply:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import orjson
 from msgspec.structs import replace
 
-from phalanx.api.errors import BadRequest, Cause, Invalid, invalid, required
+from phalanx.api.errors import BadRequest, Cause, Invalid, invalid, join_causes
 from phalanx.api.kinds import LOCAL_SUBJECT_ACCESS_REVIEW, POD, SERVICE_ACCOUNT, TOKEN_REQUEST
 from phalanx.api.meta import timestamp
 from phalanx.api.wire import Object, Reply, UserInfo
@@ -47,7 +47,7 @@ async def token_review(context: ServerContext, request_info: RequestInfo) -> Rep
     authenticator = context.access.authenticator
     user = authenticator.user(token, requested)
     if user is None:
-        return _review_reply(request_info, body, {"authenticated": False, "error": "unknown token"})
+        return _review_reply(request_info, body, {"user": {}, "error": "unknown token"})
     granted = authenticator.service_account_tokens.audiences(token) or (ISSUER,)
     audiences = [audience for audience in requested if audience in granted]
     status = {"authenticated": True, "user": user_info(user), "audiences": audiences}
@@ -65,9 +65,9 @@ async def access_review(context: ServerContext, request_info: RequestInfo) -> Re
     body = read_object(context, request_info)
     spec = body.get("spec") or {}
     if not spec.get("user") and not spec.get("groups"):
-        raise _invalid_review(
-            request_info, required("spec.user", "at least one of user or group must be specified")
-        )
+        detail = "at least one of user or group must be specified"
+        causes = [invalid("spec.user", "", detail)]
+        raise _invalid_review(request_info, *_check_attributes(spec), *causes)
     extra = [(key, v) for key, values in (spec.get("extra") or {}).items() for v in values or ()]
     user = UserInfo(
         spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", ""), tuple(extra)
@@ -80,7 +80,7 @@ async def self_rules_review(context: ServerContext, request_info: RequestInfo) -
     body, user = read_object(context, request_info), request_info.request.user
     namespace = (body.get("spec") or {}).get("namespace", "")
     if not namespace:
-        raise _invalid_review(request_info, required("spec.namespace", "no namespace on request"))
+        raise BadRequest("no namespace on request")
     is_master = MASTERS in user.groups
     rules = _ALL_RULES if is_master else context.access.rbac.rules(user, namespace)
     status = {
@@ -104,17 +104,17 @@ def user_info(user: UserInfo) -> Object:
 def _review_access(
     context: ServerContext, request_info: RequestInfo, body: Object, user: UserInfo
 ) -> Reply:
+    meta = body.get("metadata") or {}
+    if any(key not in ("namespace", "managedFields") for key in meta):
+        raise _invalid_review(request_info, invalid("metadata", meta, "must be empty"))
     allowed = context.access.allows(user, _review_attributes(request_info, body.get("spec") or {}))
     return _review_reply(request_info, body, {"allowed": allowed})
 
 
 def _review_attributes(request_info: RequestInfo, spec: Object) -> AuthorizationAttributes:
-    given = [key for key in ("resourceAttributes", "nonResourceAttributes") if spec.get(key)]
-    if len(given) != 1:
-        detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
-        raise _invalid_review(
-            request_info, Cause("spec", "FieldValueInvalid", f"Invalid value: null: {detail}")
-        )
+    if causes := _check_attributes(spec):
+        raise _invalid_review(request_info, *causes)
+    given = [key for key in _ATTRIBUTES if spec.get(key)]
     attributes = spec[given[0]]
     verb = attributes.get("verb", "")
     if given[0] == "nonResourceAttributes":
@@ -138,14 +138,33 @@ def _review_attributes(request_info: RequestInfo, spec: Object) -> Authorization
     )
 
 
-def _invalid_review(request_info: RequestInfo, cause: Cause) -> Invalid:
+_ATTRIBUTES = ("resourceAttributes", "nonResourceAttributes")
+
+
+def _check_attributes(spec: Object) -> list[Cause]:
+    """Return the causes of a review that asks for no or several things, or selects in two ways."""
+    if sum(bool(spec.get(key)) for key in _ATTRIBUTES) != 1:
+        detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+        return [invalid("spec", None, detail)]
+    selectors = spec.get("resourceAttributes") or {}
+    detail = "may not specified at the same time as requirements"
+    return [
+        invalid(f"spec.resourceAttributes.{part}.rawSelector", selector["rawSelector"], detail)
+        for part in ("labelSelector", "fieldSelector")
+        if (selector := selectors.get(part) or {}).get("rawSelector")
+        and selector.get("requirements")
+    ]
+
+
+def _invalid_review(request_info: RequestInfo, *causes: Cause) -> Invalid:
     group = request_info.kind.group
-    return Invalid(f'.{group} "" is invalid: {cause}', group=group, causes=[cause])
+    return Invalid(f'.{group} "" is invalid: {join_causes(causes)}', group=group, causes=causes)
 
 
 def _review_reply(request_info: RequestInfo, body: Object, status: Object) -> Reply:
     review = {"kind": request_info.kind.name, "apiVersion": request_info.kind.api_version, **body}
-    return Reply(201, orjson.dumps({**review, "status": status}))
+    answer = orjson.dumps({**review, "status": status})
+    return Reply(201, answer, headers=request_info.warning_headers())
 
 
 #: The duration of a token in seconds: minimum, default and maximum.
@@ -160,7 +179,9 @@ _UID_MISMATCH = (
 async def issue_token(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle a TokenRequest: issue a token of a service account."""
     request_info.check_dry_run()
-    spec: Object = read_object(context, replace(request_info, kind=TOKEN_REQUEST)).get("spec") or {}
+    request = read_object(context, replace(request_info, kind=TOKEN_REQUEST))
+    spec: Object = request.get("spec") or {}
+    _check_token_metadata(request_info, request.get("metadata") or {})
     if node := node_name(request_info.request.user):
         _check_node_token(context, request_info, node, spec.get("boundObjectRef") or {})
     account = _get_service_account(context, request_info)
@@ -191,6 +212,17 @@ async def issue_token(context: ServerContext, request_info: RequestInfo) -> Repl
     return Reply(201, orjson.dumps(body))
 
 
+def _check_token_metadata(request_info: RequestInfo, meta: Object) -> None:
+    """Refuse a TokenRequest whose metadata name another service account."""
+    if meta.get("namespace", request_info.namespace) != request_info.namespace:
+        raise BadRequest(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    if meta.get("name", request_info.name) != request_info.name:
+        detail = "must match the service account name"
+        raise _invalid_token_request(request_info, invalid("metadata.name", meta["name"], detail))
+
+
 def _get_service_account(context: ServerContext, request_info: RequestInfo) -> Object:
     record = context.store.get(request_info.key)
     if record is None:
@@ -202,18 +234,19 @@ def _token_seconds(request_info: RequestInfo, requested: int | None) -> int:
     """The duration of a token, limited to the longest that the server issues."""
     seconds = _DEFAULT_TOKEN_SECONDS if requested is None else requested
     if seconds < _MIN_TOKEN_SECONDS:
+        detail = "may not specify a duration less than 10 minutes"
         raise _invalid_token_request(
-            request_info, seconds, "may not specify a duration less than 10 minutes"
+            request_info, invalid("spec.expirationSeconds", seconds, detail)
         )
     if seconds > _MAX_REQUESTED_SECONDS:
+        detail = "may not specify a duration larger than 2^32 seconds"
         raise _invalid_token_request(
-            request_info, seconds, "may not specify a duration larger than 2^32 seconds"
+            request_info, invalid("spec.expirationSeconds", seconds, detail)
         )
     return min(seconds, _MAX_TOKEN_SECONDS)
 
 
-def _invalid_token_request(request_info: RequestInfo, value: int, detail: str) -> Invalid:
-    cause: Cause = invalid("spec.expirationSeconds", value, detail)
+def _invalid_token_request(request_info: RequestInfo, cause: Cause) -> Invalid:
     return Invalid(
         f'{TOKEN_REQUEST.qualified_name} "{request_info.name}" is invalid: {cause}',
         name=request_info.name,

@@ -275,12 +275,15 @@ async def bind(context: ServerContext, request_info: RequestInfo) -> Reply:
     if record is None:
         raise not_found_error(POD, name)
     pod = decode_record(record)
-    if meta.get("uid", pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
-        detail = (
-            f"Precondition failed: UID in precondition: {meta['uid']}, "
-            f"UID in object meta: {pod['metadata']['uid']}"
-        )
-        raise conflict_error(POD, name, detail)
+    if request_info.name:
+        # Kubernetes ignores both in a POST to the collection.
+        for field, shown in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+            if meta.get(field, pod["metadata"][field]) != pod["metadata"][field]:
+                detail = (
+                    f"Precondition failed: {shown} in precondition: {meta[field]}, "
+                    f"{shown} in object meta: {pod['metadata'][field]}"
+                )
+                raise conflict_error(POD, name, detail)
     if reason := _reason_if_unbindable(pod):
         raise conflict_error(POD, name, reason, resource=_BINDING_RESOURCE)
     bound = _assign_node(context, pod, target["name"])
@@ -289,7 +292,7 @@ async def bind(context: ServerContext, request_info: RequestInfo) -> Reply:
             bound["metadata"].setdefault(part, {}).update(meta[part])
     if not request_info.dry_run:
         await _commit_bindings(context, [(record, bound, pod_allocation(bound))])
-    return success_reply(201)
+    return success_reply(201, request_info.warning_headers())
 
 
 def _read_binding(context: ServerContext, request_info: RequestInfo) -> tuple[str, Object, Object]:
@@ -297,7 +300,11 @@ def _read_binding(context: ServerContext, request_info: RequestInfo) -> tuple[st
     meta, target = body.get("metadata") or {}, body.get("target") or {}
     name = request_info.name or meta.get("name", "")
     if meta.get("name", name) != name:
-        raise BadRequest(f"name in URL does not match name in Binding object: {meta['name']}")
+        raise BadRequest("name in URL does not match name in Binding object")
+    if meta.get("namespace", request_info.namespace) != request_info.namespace:
+        raise BadRequest(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
     if target.get("kind", "Node") != "Node":
         raise _invalid_binding(
             name, unsupported("target.kind", target["kind"], ("Node", "<empty>"))

@@ -154,7 +154,8 @@ def resource_list(registry: KindRegistry, group: str, version: str) -> Object | 
         return None
     return {
         "kind": "APIResourceList",
-        "apiVersion": "v1",
+        # Kubernetes leaves it out for the core group.
+        **({"apiVersion": "v1"} if group else {}),
         "groupVersion": served[0].api_version,
         "resources": [entry for kind in served for entry in _resource_entries(kind)],
     }

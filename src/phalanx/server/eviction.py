@@ -14,8 +14,10 @@ Disruption budgets are not checked: the scheduler that sends the request has con
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 
+import orjson
 from msgspec.structs import replace
 
 from phalanx.api.errors import BadRequest, Cause, TooManyRequests, required
@@ -58,14 +60,15 @@ _NON_DISRUPTIVE_PHASES = ("Pending", *_FINISHED_PHASES)
 #: The reason and the message of the condition DisruptionTarget after `pods/eviction`.
 _EVICTION_REASON = "EvictionByEvictionAPI"
 _EVICTION_MESSAGE = "Eviction API: evicting"
+_OLD_EVICTION, _OLD_VERSION = dataclasses.replace(EVICTION, version="v1beta1"), b"policy/v1beta1"
 _RETRY_SECONDS = 10
 
 
 async def evict(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle an Eviction: delete a pod unless its disruption budget forbids it."""
-    body = read_object(context, replace(request_info, kind=EVICTION))
+    body = read_object(context, replace(request_info, kind=_eviction_kind(request_info)))
     if body.get("metadata", {}).get("name", request_info.name) != request_info.name:
-        raise BadRequest(f"name in URL does not match name in Eviction object: {request_info.name}")
+        raise BadRequest("name in URL does not match name in Eviction object")
     options = read_delete_options(request_info, body.get("deleteOptions") or {})
     record = context.store.pending(request_info.key)
     if record is None:
@@ -83,7 +86,14 @@ async def evict(context: ServerContext, request_info: RequestInfo) -> Reply:
     await delete_one(
         context, request_info, options, extra_writes=budget_writes, prepare=mark_disrupted
     )
-    return success_reply(201)
+    return success_reply(201, request_info.warning_headers())
+
+
+def _eviction_kind(request_info: RequestInfo) -> Kind:
+    """The kind of an Eviction: clients of old versions send policy/v1beta1."""
+    body = request_info.request.body
+    is_old = _OLD_VERSION in (body if isinstance(body, bytes) else orjson.dumps(body))
+    return _OLD_EVICTION if is_old else EVICTION
 
 
 def _budget_writes(

@@ -247,7 +247,7 @@ def _table_row(
 # ---- status and errors ---------------------------------------------------------------------------
 
 
-def success_reply(code: int) -> Reply:
+def success_reply(code: int, headers: tuple[tuple[str, str], ...] = ()) -> Reply:
     """A Status for a request that returns no object."""
     status = {
         "kind": "Status",
@@ -256,7 +256,7 @@ def success_reply(code: int) -> Reply:
         "status": "Success",
         "code": code,
     }
-    return Reply(code, orjson.dumps(status))
+    return Reply(code, orjson.dumps(status), headers=headers)
 
 
 def not_found_error(kind: Kind, name: str) -> NotFound:

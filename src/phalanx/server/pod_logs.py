@@ -84,7 +84,7 @@ def _check_numbers(request_info: RequestInfo, numbers: dict[str, int | None]) ->
     ]
     if numbers["sinceSeconds"] is not None and request_info.query.get("sinceTime"):
         causes.append(
-            forbidden("", "at most one of `sinceTime` or `sinceSeconds` may be specified")
+            forbidden("[]", "at most one of `sinceTime` or `sinceSeconds` may be specified")
         )
     if causes:
         text = f'PodLogOptions "{request_info.name}" is invalid: {join_causes(causes)}'
@@ -122,6 +122,11 @@ class _LogUpload(msgspec.Struct, frozen=True):
 async def read_log(context: ServerContext, request_info: RequestInfo) -> Reply | StreamReply:
     """Handle GET of `pods/log`."""
     pod = _get_pod(context, request_info)
+    if not pod.get("spec", {}).get("nodeName"):
+        # No node could have its lines; the options are checked, as in Kubernetes.
+        read_log_options(request_info, context.clock.now())
+        _select_container(request_info, pod)
+        return Reply(204, b"", _TEXT)
     name, options = _read_request(context, request_info, pod)
     if options.follow and not options.previous:
         return StreamReply(200, _follow_log(context, request_info, name, options), _TEXT)

@@ -29,6 +29,7 @@ from phalanx.api.errors import (
     forbidden,
     unsupported,
 )
+from phalanx.api.protobuf import message_name
 from phalanx.api.wire import Object, Reply, StreamReply
 from phalanx.server import watches
 from phalanx.server.context import ServerContext
@@ -48,7 +49,12 @@ from phalanx.server.objects import (
     table_renderer,
 )
 from phalanx.server.request_info import RequestInfo, SelectionPredicate, invalid_options
-from phalanx.server.serialization import MediaTypeOptions, encode_reply, negotiate
+from phalanx.server.serialization import (
+    MediaTypeOptions,
+    encode_reply,
+    encode_stream,
+    negotiate,
+)
 from phalanx.store.kv import KeyValue, RevisionCompacted
 
 #: Records per read where the rest may not be needed.
@@ -333,7 +339,10 @@ async def watch_objects(context: ServerContext, request_info: RequestInfo) -> St
         track=partial(context.access.streams.track, request_info, "watch"),
         bookmarks=bookmarks,
     )
-    return StreamReply(200, watches.watch_stream(context.watch_broadcaster, options, initial))
+    stream = StreamReply(200, watches.watch_stream(context.watch_broadcaster, options, initial))
+    shown = (accepted.form_version, "PartialObjectMetadata") if accepted.form else ()
+    name = message_name(*(shown or (request_info.kind.api_version, request_info.kind.name)))
+    return encode_stream(stream, accepted, has_message=name is not None)
 
 
 async def _stream_expired(requested: int, since: int) -> AsyncGenerator[bytes, None]:

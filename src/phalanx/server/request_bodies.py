@@ -45,6 +45,8 @@ _KEY_END, _SPACED_KEY_END = b'":', re.compile(rb'"\s+:')
 def read_object(context: ServerContext, request_info: RequestInfo) -> Object:
     """The object of a create or update, normalized and of the right kind."""
     obj = _load_body(request_info)
+    if obj is None and request_info.request.body == b"null":
+        obj = {}  # Kubernetes decodes null to an object without fields.
     if not isinstance(obj, dict):
         found = _JSON_TYPES.get(type(obj), "number")
         raise BadRequest(
@@ -307,7 +309,8 @@ def _update_ephemeral_containers(old: Object, new: Object) -> None:
     existing = {c.get("name"): c for c in old["spec"].get("ephemeralContainers") or []}
     requested = new.get("spec", {}).get("ephemeralContainers") or []
     containers = [*existing.values(), *(c for c in requested if c.get("name") not in existing)]
-    _replace_spec(old, new, {**old["spec"], "ephemeralContainers": containers})
+    added = {"ephemeralContainers": containers} if containers else {}
+    _replace_spec(old, new, {**old["spec"], **added})
 
 
 def _replace_spec(old: Object, new: Object, spec: Object) -> None:

@@ -182,7 +182,13 @@ def _find_route(request_info: RequestInfo) -> Route:
     route = ROUTES.get((method, scope))
     lacks_namespace = request_info.kind.namespaced and not request_info.namespace
     if route is None or (lacks_namespace and route.verb != "list"):
-        raise MethodNotAllowed
+        kind = request_info.kind
+        # Kubernetes names the resource only where a definition serves it.
+        raise (
+            MethodNotAllowed(group=kind.group, kind=kind.plural)
+            if kind.is_custom
+            else (MethodNotAllowed())
+        )
     if not request_info.subresource and route.verb not in request_info.kind.verbs:
         raise MethodNotAllowed
     if request_info.kind in COMPUTED_ENDPOINTS:

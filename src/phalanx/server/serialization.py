@@ -1,14 +1,16 @@
 """Media types: request bodies to plain values, and the representation of replies.
 
 Bodies are JSON, YAML as Kubernetes reads it, or protobuf, which some clients always send. Limits on
-size, nesting and YAML aliases apply before anything is expanded. Replies are JSON or YAML; a client
-may ask for a Table or for metadata only. Knows no kinds: `request_bodies.py` checks the values.
+size, nesting and YAML aliases apply before anything is expanded. Replies are JSON, YAML or
+protobuf; a client may ask for a Table or for metadata only. Knows no kinds: `request_bodies.py`
+checks the values.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -17,7 +19,7 @@ from typing import Any
 import orjson
 import yaml
 
-from phalanx.api import protobuf
+from phalanx.api import protobuf, protobuf_encoder
 from phalanx.api.errors import BadRequest, NotAcceptable, TooLarge, UnsupportedMediaType
 from phalanx.api.wire import (
     APPLY_PATCH,
@@ -28,6 +30,7 @@ from phalanx.api.wire import (
     Object,
     Reply,
     Request,
+    StreamReply,
 )
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
@@ -53,8 +56,7 @@ _DEPTH_STEPS = {byte: 1 if byte in b"[{" else -1 for byte in b"[]{}"}
 
 def media_type(request: Request) -> str:
     """The media type of a request body, without parameters."""
-    given = request.headers.get("content-type", JSON).partition(";")[0].strip().lower() or JSON
-    return YAML if given == "application/x-yaml" else given
+    return request.headers.get("content-type", JSON).partition(";")[0].strip().lower() or JSON
 
 
 def parse_manifests(text: str) -> Iterator[Object]:
@@ -315,9 +317,25 @@ _YAML_ESCAPES = tuple(
     (chr(code).encode(), b"\\u%04x" % code)
     for code in (*range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF, 0xFFFE, 0xFFFF)
 )
-_JSON_MEDIA_TYPES = ("*/*", "application/*", JSON)
+_JSON_MEDIA_TYPES = ("*/*", JSON)
+_REPLY_MEDIA_TYPES = {JSON: JSON, "*/*": JSON, _YAML_REPLY: _YAML_REPLY, PROTOBUF: PROTOBUF}
 _TRANSFORMS = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
 _TRANSFORM_GROUP, _TRANSFORM_VERSIONS = "meta.k8s.io", ("v1", "v1beta1")
+
+
+class _YamlDumper(yaml.CSafeDumper):
+    """A YAML dumper that quotes as Kubernetes does: texts that look like other values, doubly."""
+
+
+def _represent_text(dumper: _YamlDumper, text: str) -> yaml.ScalarNode:
+    tag = "tag:yaml.org,2002:str"
+    if "\n" in text:
+        return dumper.represent_scalar(tag, text, style="|")
+    is_plain = dumper.resolve(yaml.ScalarNode, text, (True, False)) == tag  # type: ignore[no-untyped-call]
+    return dumper.represent_scalar(tag, text, style=None if is_plain else '"')
+
+
+_YamlDumper.add_representer(str, _represent_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +345,8 @@ class MediaTypeOptions:
     media: str = JSON
     form: str = ""
     form_version: str = "meta.k8s.io/v1"
+    #: Whether JSON is accepted too, for kinds without a protobuf message.
+    allows_json: bool = True
 
 
 def negotiate(request: Request) -> MediaTypeOptions:
@@ -338,19 +358,61 @@ def negotiate(request: Request) -> MediaTypeOptions:
 def _parse_accept(header: str) -> MediaTypeOptions:
     if not header:
         return MediaTypeOptions()
-    for part in header.split(","):
+    for part in sorted(header.split(","), key=_quality, reverse=True):
         media, *parameters = (piece.strip() for piece in part.split(";"))
         options = dict(p.split("=", 1) for p in parameters if "=" in p)
         form, version = options.get("as", ""), options.get("v", "")
         known = form in _TRANSFORMS and version in _TRANSFORM_VERSIONS
         known = known and options.get("g", _TRANSFORM_GROUP) == _TRANSFORM_GROUP
-        if media in (*_JSON_MEDIA_TYPES, _YAML_REPLY) and (known or not form):
-            reply = _YAML_REPLY if media == _YAML_REPLY else JSON
-            return MediaTypeOptions(reply, form, f"{_TRANSFORM_GROUP}/{version or 'v1'}")
-    raise NotAcceptable(
-        f"406: Not Acceptable\n\nAvailable representations: {JSON}, {_YAML_REPLY}, "
-        f"{JSON};stream=watch"
-    )
+        if media not in _REPLY_MEDIA_TYPES or not (known or not form):
+            continue
+        if media == PROTOBUF and form == "Table":
+            continue  # Cells of a Table are untyped: Kubernetes has no Tables in protobuf.
+        return MediaTypeOptions(
+            _REPLY_MEDIA_TYPES[media],
+            form,
+            f"{_TRANSFORM_GROUP}/{version or 'v1'}",
+            allows_json=any(json in header for json in _JSON_MEDIA_TYPES),
+        )
+    raise _not_acceptable()
+
+
+def _quality(part: str) -> float:
+    """The weight of a media type in an Accept header: `q`, or 1."""
+    found = re.search(r";\s*q=([01](?:\.\d{0,3})?)\s*(?:;|$)", part)
+    return float(found[1]) if found else 1.0
+
+
+def _not_acceptable() -> NotAcceptable:
+    available = ", ".join((JSON, _YAML_REPLY, PROTOBUF))
+    return NotAcceptable(f"406: Not Acceptable\n\nAvailable representations: {available}")
+
+
+def encode_stream(reply: StreamReply, accepted: MediaTypeOptions, has_message: bool) -> StreamReply:
+    """Encode a stream of watch events in the negotiated media type."""
+    if accepted.media != PROTOBUF:
+        return reply
+    if not has_message:
+        if accepted.allows_json:
+            return reply
+        raise _not_acceptable()
+    content_type = f"{PROTOBUF};stream=watch"
+    return StreamReply(reply.code, _event_frames(reply.chunks), content_type, reply.headers)
+
+
+async def _event_frames(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            yield b"".join(map(protobuf_encoder.encode_event, chunk.splitlines()))
+
+
+def _encode_protobuf(reply: Reply, accepted: MediaTypeOptions) -> Reply:
+    body = protobuf_encoder.encode(orjson.loads(reply.body))
+    if body is not None:
+        return Reply(reply.code, body, PROTOBUF, reply.headers)
+    if accepted.allows_json:
+        return reply
+    raise _not_acceptable()
 
 
 def encode_reply(reply: Reply, accepted: MediaTypeOptions) -> Reply:
@@ -358,10 +420,12 @@ def encode_reply(reply: Reply, accepted: MediaTypeOptions) -> Reply:
 
     A large reply in YAML is in flow style: JSON is YAML, and nothing needs to be parsed.
     """
-    if accepted.media != _YAML_REPLY or reply.content_type != JSON:
+    if accepted.media == JSON or reply.content_type != JSON:
         return reply
+    if accepted.media == PROTOBUF:
+        return _encode_protobuf(reply, accepted)
     if len(reply.body) <= _MAX_BLOCK_STYLE_BYTES:
-        text = yaml.dump(orjson.loads(reply.body), Dumper=yaml.CSafeDumper).encode()
+        text = yaml.dump(orjson.loads(reply.body), Dumper=_YamlDumper).encode()
     else:
         text = reply.body + b"\n"
         for character, escaped in _YAML_ESCAPES[: 1 if text.isascii() else None]:

@@ -425,11 +425,15 @@ def is_deletable(kind: Kind, obj: Object) -> bool:
 def _init_metadata(context: ServerContext, request_info: RequestInfo, meta: Object) -> None:
     """Set the metadata that the server owns in a new object, whatever the client sent."""
     for key in SERVER_MANAGED_METADATA:
-        meta.pop(key, None)
+        # Kubernetes keeps the generation that a client gives to a kind that has none.
+        if key != "generation" or request_info.kind.generation:
+            meta.pop(key, None)
     if not meta.get("name") and (prefix := meta.get("generateName")):
         meta["name"] = _generate_name(context, request_info, prefix)
     if request_info.kind.namespaced:
         meta["namespace"] = request_info.namespace
+    else:
+        meta.pop("namespace", None)
     meta["uid"] = context.random.uid()
     meta["creationTimestamp"] = context.now_timestamp()
     if request_info.kind.generation:

@@ -61,9 +61,24 @@ def test_node_addresses_are_unique() -> None:
     ]
 
 
-@pytest.mark.parametrize(("field", "value"), [("providerID", "p"), ("podCIDRs", ["10.0.0.0/24"])])
-def test_provider_id_and_pod_cidr_can_be_set_once(field: str, value: Any) -> None:
-    said, other = node({field: value}), node({field: "other"})
+@pytest.mark.parametrize(
+    ("field", "value", "change", "reason"),
+    [
+        ("providerID", "p", "other", "Invalid"),
+        ("podCIDRs", ["10.0.0.0/24"], ["10.1.0.0/24"], "Forbidden"),
+    ],
+)
+def test_provider_id_and_pod_cidr_can_be_set_once(
+    field: str, value: Any, change: Any, reason: str
+) -> None:
+    said, other = node({field: value}), node({field: change})
     assert validation_causes(said, node()) == []
     assert validation_causes(said, said) == []
-    assert validation_causes(other, said) == [f"spec.{field}: Forbidden"]
+    assert validation_causes(other, said) == [f"spec.{field}: {reason}"]
+
+
+def test_a_node_has_one_pod_range_of_each_family() -> None:
+    both = node({"podCIDRs": ["10.0.0.0/24", "fd00::/64"]})
+    assert validation_causes(both) == []
+    twice = node({"podCIDRs": ["10.0.0.0/24", "10.1.0.0/24"]})
+    assert validation_causes(twice) == ["spec.podCIDRs: Invalid"]

@@ -47,7 +47,7 @@ def test_paths_are_not_in_a_namespace() -> None:
         ({}, ["clusterRoleSelectors: Required"]),
         (
             {"clusterRoleSelectors": [{"matchLabels": {"a b": "c"}}]},
-            ["clusterRoleSelectors[0].matchLabels: Invalid"],
+            ["clusterRoleSelectors[0].matchLabels: Invalid", "clusterRoleSelectors[0]: Invalid"],
         ),
     ],
 )

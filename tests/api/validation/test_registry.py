@@ -217,8 +217,9 @@ def test_a_lease_counts_in_positive_numbers(spec: Object, causes: CauseSummaries
 
 def test_the_finalizers_of_a_namespace_are_qualified() -> None:
     made = {"metadata": {"name": "a"}, "spec": {"finalizers": ["kubernetes", "bare"]}}
-    assert validation_causes(NAMESPACE, made) == ["spec.finalizers: Invalid"]
-    assert validation_causes(NAMESPACE, made, made, "finalize") == ["spec.finalizers: Invalid"]
+    causes = ["spec.finalizers[1]: Invalid"]
+    assert validation_causes(NAMESPACE, made) == causes
+    assert validation_causes(NAMESPACE, made, made, "finalize") == causes
 
 
 # ---- PriorityClass -------------------------------------------------------------------------------

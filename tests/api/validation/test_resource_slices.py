@@ -61,9 +61,13 @@ def test_resource_slice_is_validated(spec: Object, causes: CauseSummaries) -> No
         ({"memory": {"int": 80}, "a.example.com/model": {"string": "x"}}, []),
         ({"1st": {"bool": True}}, ["attributes: Invalid"]),
         ({"a b/x": {"bool": True}}, ["attributes: Invalid"]),
-        ({"x": {}}, ["attributes[x]: Required"]),
+        ({"x": {}}, ["attributes[x]: Invalid"]),
+        ({"x": {"version": "1.2.3-rc.1+x"}}, []),
         ({"x": {"int": 1, "bool": True}}, ["attributes[x]: Invalid"]),
-        ({"x": {"version": "1" * 65}}, ["attributes[x].version: TooLong"]),
+        (
+            {"x": {"version": "1" * 65}},
+            ["attributes[x].version: Invalid", "attributes[x].version: TooLong"],
+        ),
     ],
 )
 def test_a_device_has_attributes(attributes: Object, causes: CauseSummaries) -> None:
@@ -71,11 +75,18 @@ def test_a_device_has_attributes(attributes: Object, causes: CauseSummaries) -> 
     assert found == prefix_summaries("spec.devices[0]", causes)
 
 
-def test_capacities_are_named_like_attributes() -> None:
+def test_a_slice_selects_nodes_by_one_term() -> None:
+    term = {"matchExpressions": [{"key": "a", "operator": "Exists"}]}
+    for terms, causes in (([], ["Required", "Invalid"]), ([term], []), ([term] * 2, ["Invalid"])):
+        chosen = slice_spec(nodeName=None, nodeSelector={"nodeSelectorTerms": terms})
+        assert creation_causes(RESOURCE_SLICE, {"spec": chosen}) == [
+            f"spec.nodeSelector.nodeSelectorTerms: {cause}" for cause in causes
+        ]
+
+
+def test_names_of_capacities_are_free() -> None:
     odd = device(capacity={"1st": {"value": "1"}})
-    assert creation_causes(RESOURCE_SLICE, {"spec": slice_spec(odd)}) == [
-        "spec.devices[0].capacity: Invalid"
-    ]
+    assert creation_causes(RESOURCE_SLICE, {"spec": slice_spec(odd)}) == []
 
 
 def test_a_device_has_few_properties() -> None:

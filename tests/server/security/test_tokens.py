@@ -287,10 +287,10 @@ async def test_token_review_returns_user_and_audiences() -> None:
     assert (found["authenticated"], found["audiences"]) == (True, ["vault"])
     assert found["user"]["username"] == "system:serviceaccount:default:robot"
     assert found["user"]["extra"]["authentication.kubernetes.io/credential-id"]
-    assert not (await review_token(api, token))["authenticated"]
+    assert "authenticated" not in await review_token(api, token)
     assert (await review_token(api, "secret"))["user"]["username"] == "ann"
-    assert not (await review_token(api, "secret", "vault"))["authenticated"]
-    assert not (await review_token(api, ""))["authenticated"]
+    assert "authenticated" not in await review_token(api, "secret", "vault")
+    assert "authenticated" not in await review_token(api, "")
 
 
 def change_part(token: str, number: int, change: Callable[[Object], object]) -> str:

@@ -68,8 +68,22 @@ def prepare_service_for_create(service: Object, now: str) -> None:
     spec = service["spec"]
     if spec["type"] != "ExternalName":
         version = "IPv6" if ":" in spec.get("clusterIP", "") else "IPv4"
-        spec.setdefault("ipFamilies", [version])
-        spec.setdefault("ipFamilyPolicy", "SingleStack")
+        families, policy = [version], "SingleStack"
+        if spec.get("clusterIP") == "None" and not spec.get("selector"):
+            # A Service that nothing but its endpoints defines has addresses of both families.
+            families, policy = ["IPv4", "IPv6"], "RequireDualStack"
+        spec.setdefault("ipFamilies", families)
+        spec.setdefault("ipFamilyPolicy", policy)
+
+
+def prepare_service_for_update(new: Object, old: Object, now: str) -> None:
+    """Keep the addresses and families that an update of a Service leaves out."""
+    spec, before = new["spec"], old.get("spec", {})
+    if spec.get("type") == "ExternalName" or before.get("type") == "ExternalName":
+        return
+    for field in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
+        if field in before:
+            spec.setdefault(field, before[field])
 
 
 def _mirror_cluster_ip(spec: Object) -> None:
@@ -220,7 +234,7 @@ def _default_device_count(obj: Object) -> None:
         exactly = [request["exactly"]] if "exactly" in request else []
         for wanted in (*exactly, *request.get("firstAvailable", ())):
             if wanted.setdefault("allocationMode", "ExactCount") == "ExactCount":
-                wanted.setdefault("count", 1)
+                wanted["count"] = wanted.get("count") or 1
 
 
 def _default_template_device_count(obj: Object) -> None:
@@ -333,6 +347,7 @@ _CREATE_FUNCTIONS: Mapping[str, tuple[CreateFunction, ...]] = {
 
 _UPDATE_FUNCTIONS: Mapping[str, UpdateFunction] = {
     kinds.PERSISTENT_VOLUME.qualified_name: storage.set_phase_transition_time,
+    kinds.SERVICE.qualified_name: prepare_service_for_update,
     kinds.DAEMON_SET.qualified_name: count_template_change,
     kinds.DEVICE_TAINT_RULE.qualified_name: dynamic_resources.keep_taint_times,
     kinds.RESOURCE_SLICE.qualified_name: dynamic_resources.keep_taint_times,

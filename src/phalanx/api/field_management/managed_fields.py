@@ -256,6 +256,8 @@ def _tracked_entries(
     if found := live["metadata"].get("managedFields"):
         return list(found)
     before = FieldManager(BEFORE_FIRST_APPLY, manager.api_version, manager.subresource)
+    if manager.subresource:
+        live = {key: live[key] for key in ("metadata", manager.subresource) if key in live}
     return update_managed_fields(schema, None, live, before, now)
 
 

@@ -109,6 +109,11 @@ def _event_source(event: Object, now: float) -> str:
     return f"{name}, {host}" if host else str(name)
 
 
+def _as_text(path: str, default: str) -> Cell:
+    read = field_at(path, default)
+    return lambda obj, now: str(read(obj, now))
+
+
 def _event_count(event: Object, now: float) -> int:
     return int((event.get("series") or {}).get("count") or event.get("count") or 1)
 
@@ -464,8 +469,8 @@ PRINTER_COLUMNS: Mapping[str, tuple[Column, ...]] = {
     ),
     "PodDisruptionBudget": (
         NAME_COLUMN,
-        Column("Min Available", field_at("spec.minAvailable", "N/A")),
-        Column("Max Unavailable", field_at("spec.maxUnavailable", "N/A")),
+        Column("Min Available", _as_text("spec.minAvailable", "N/A")),
+        Column("Max Unavailable", _as_text("spec.maxUnavailable", "N/A")),
         Column("Allowed Disruptions", field_at("status.disruptionsAllowed", 0), "integer"),
         AGE_COLUMN,
     ),

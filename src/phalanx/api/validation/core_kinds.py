@@ -106,12 +106,28 @@ def _set_once(field: str, noun: str) -> Check:
     return check
 
 
+def _check_provider_immutable(new: Any, old: Any) -> Causes:
+    before = None if old is CREATED else old.get("spec", {}).get("providerID")
+    if not before or new.get("spec", {}).get("providerID") == before:
+        return ()
+    return [invalid("spec.providerID", None, "field cannot be modified once set")]
+
+
+def _check_one_cidr_per_family(new: Any, old: Any) -> Causes:
+    ranges = new.get("spec", {}).get("podCIDRs", ())
+    if len(ranges) == len({":" in one for one in ranges}):
+        return ()
+    detail = "may specify no more than one CIDR for each IP family"
+    return [invalid("spec.podCIDRs", ranges, detail)]
+
+
 check_node: Check = all_of(
     _check_taints,
     _check_resources,
     _check_addresses,
     _set_once("podCIDRs", "podCIDR"),
-    _set_once("providerID", "providerID"),
+    _check_provider_immutable,
+    _check_one_cidr_per_family,
 )
 
 
@@ -330,6 +346,28 @@ def _check_external_traffic_policy(new: Any, old: Any) -> Causes:
     return [invalid("externalTrafficPolicy", new["externalTrafficPolicy"], detail)]
 
 
+def _check_load_balancer(new: Any, old: Any) -> Causes:
+    """Check source ranges and the class, which never changes; a field has a capital in causes."""
+    found = [
+        invalid(f"LoadBalancerSourceRanges[{at}]", one, "must be a valid CIDR value")
+        for at, one in enumerate(new.get("loadBalancerSourceRanges") or ())
+        if not _is_cidr(one.strip())
+    ]
+    if old is CREATED or not old:
+        return found
+    name, before = new.get("loadBalancerClass"), old.get("loadBalancerClass")
+    was_balanced = old.get("type") == new.get("type") == "LoadBalancer"
+    if was_balanced and name != before:
+        found.append(invalid("loadBalancerClass", name, "may not change once set"))
+    return found
+
+
+def _is_cidr(text: str) -> bool:
+    address, slash, bits = text.partition("/")
+    most = 128 if ":" in address else 32
+    return bool(slash) and not validate_ip(address) and bits.isdecimal() and int(bits) <= most
+
+
 _SERVICE_SPEC = all_of(
     _check_has_ports,
     struct(
@@ -345,12 +383,26 @@ _SERVICE_SPEC = all_of(
             "ipFamilyPolicy",
             optional(one_of("PreferDualStack", "RequireDualStack", "SingleStack")),
         ),
+        (
+            "trafficDistribution",
+            optional(one_of("PreferClose", "PreferSameNode", "PreferSameZone")),
+        ),
     ),
     _check_no_node_ports,
     _check_service_addresses,
     _check_session_affinity,
     _check_external_traffic_policy,
     _check_address_immutable,
+    _check_load_balancer,
 )
 
 check_service: Check = struct(("spec", if_present(_SERVICE_SPEC)))
+
+
+def check_service_status(new: Any, old: Any) -> Causes:
+    """Refuse an address of a load balancer for a Service of another type."""
+    ingress = ((new.get("status") or {}).get("loadBalancer") or {}).get("ingress")
+    if not ingress or new.get("spec", {}).get("type") == "LoadBalancer":
+        return ()
+    detail = "may only be used when `spec.type` is LoadBalancer"
+    return [forbidden("status.loadBalancer.ingress", detail)]

@@ -94,7 +94,7 @@ def _check_object_name(new: Any, old: Any) -> Causes:
     name, spec = new["metadata"].get("name", ""), new["spec"]
     wanted = f"{spec.get('names', {}).get('plural', '')}.{spec.get('group', '')}"
     detail = 'must be spec.names.plural+"."+spec.group'
-    return () if name == wanted else [invalid("metadata.name", name, detail)]
+    return () if name in ("", wanted) else [invalid("metadata.name", name, detail)]
 
 
 def _check_approval(new: Any, old: Any) -> Causes:

@@ -1,12 +1,14 @@
 """Validation of ResourceClaims, their templates, DeviceClasses and ResourceSlices.
 
-CEL expressions that select devices are checked for presence and length only.
+CEL expressions that select devices must compile.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from phalanx.api.device_selectors import compile_device_selector
 from phalanx.api.errors import (
     Cause,
     Causes,
@@ -18,7 +20,12 @@ from phalanx.api.errors import (
     too_long,
     unsupported,
 )
-from phalanx.api.formats import validate_dns_label, validate_dns_subdomain, validate_label_value
+from phalanx.api.formats import (
+    validate_dns_label,
+    validate_dns_subdomain,
+    validate_label_key,
+    validate_label_value,
+)
 from phalanx.api.validation.checks import (
     CREATED,
     IMMUTABLE,
@@ -26,6 +33,7 @@ from phalanx.api.validation.checks import (
     all_of,
     each,
     find_duplicate_items,
+    find_duplicate_values,
     if_present,
     immutable,
     mandatory,
@@ -39,6 +47,7 @@ from phalanx.api.validation.checks import (
     unique_field,
 )
 from phalanx.api.validation.metadata import LABEL_KEY, check_conditions
+from phalanx.api.validation.pod_scheduling import NODE_SELECTOR
 from phalanx.api.validation.resources import is_extended_resource
 from phalanx.api.wire import Object
 
@@ -54,9 +63,10 @@ _ALLOCATION_MODES = ("All", "ExactCount")
 
 
 def _check_expression(new: Any, old: Any) -> Causes:
-    if not new:
-        return [required("")]
-    return [too_long("", _MAX_EXPRESSION)] if len(new) > _MAX_EXPRESSION else ()
+    if len(new or "") > _MAX_EXPRESSION:
+        return [too_long("", _MAX_EXPRESSION)]
+    compiled = compile_device_selector(new or "")
+    return [invalid("", new or "", compiled)] if isinstance(compiled, str) else ()
 
 
 DEVICE_SELECTORS: Check = max_items(
@@ -71,10 +81,7 @@ def _check_toleration(new: Any, old: Any) -> Causes:
         return [invalid("value", value, detail)] if value else ()
     if operator != "Equal":
         return [unsupported("operator", operator, ("Equal", "Exists"))]
-    found = [invalid("value", value, fault) for fault in validate_label_value(value)]
-    return (
-        found if new.get("key") else [required("key", "must be set for operator `Equal`"), *found]
-    )
+    return [invalid("value", value, fault) for fault in validate_label_value(value)]
 
 
 DEVICE_TOLERATIONS: Check = max_items(
@@ -109,7 +116,7 @@ _DEVICE_REQUEST = all_of(
     ),
     _check_allocation_mode,
 )
-_SUB_REQUEST = all_of(struct(("name", mandatory(_LABEL))), _DEVICE_REQUEST)
+_SUB_REQUEST = all_of(struct(("name", _LABEL)), _DEVICE_REQUEST)
 
 
 def _check_request_type(new: Any, old: Any) -> Causes:
@@ -121,7 +128,7 @@ def _check_request_type(new: Any, old: Any) -> Causes:
 
 
 _REQUEST = all_of(
-    struct(("name", mandatory(_LABEL))),
+    struct(("name", _LABEL)),
     _check_request_type,
     struct(
         ("exactly", if_present(_DEVICE_REQUEST)),
@@ -137,10 +144,16 @@ _REQUEST = all_of(
 
 def check_qualified_name(new: Any, old: Any) -> Causes:
     """Require a qualified attribute name: `gpu.example.com/memory`."""
-    domain, _, name = (new or "").partition("/")
-    if not domain or not name:
-        return [invalid("", new, "must be a fully qualified name: a domain, a slash, a name")]
-    faults = [*validate_dns_subdomain(domain), *identifier_faults(name)]
+    domain, slash, name = (new or "").rpartition("/")
+    faults = (
+        [] if slash and domain else ["must be a fully qualified name: a domain, a slash, a name"]
+    )
+    if domain:
+        faults += validate_dns_subdomain(domain)
+    if name:
+        faults += identifier_faults(name)
+    elif not faults:
+        faults.append("the name must not be empty")
     return [invalid("", new, fault) for fault in faults]
 
 
@@ -180,21 +193,32 @@ def check_driver_name(new: Any, old: Any) -> Causes:
     return [*found, *_SUBDOMAIN(new, old)]
 
 
+def _check_parameters(new: Any, old: Any) -> Causes:
+    if new is None:
+        return [required("")]
+    return () if isinstance(new, dict) else [invalid("", None, "must be a valid JSON object")]
+
+
 _CONFIGURATION = struct(
-    ("opaque", mandatory(struct(("driver", check_driver_name), ("parameters", non_empty)))),
+    ("opaque", mandatory(struct(("driver", check_driver_name), ("parameters", _check_parameters)))),
 )
 
 
 def _check_request_references(new: Any, old: Any) -> Causes:
     """Require that constraints and configuration name existing requests or their alternatives."""
     known = set(_request_names(new))
-    return [
-        invalid(f"{part}[{at}].requests[{number}]", name, "must be the name of a request")
-        for part in ("constraints", "config")
-        for at, item in enumerate(new.get(part, ()))
-        for number, name in enumerate(item.get("requests", ()))
-        if name not in known
-    ]
+    found: list[Cause] = []
+    for part in ("constraints", "config"):
+        for at, item in enumerate(new.get(part, ())):
+            names = item.get("requests", ())
+            place = f"{part}[{at}].requests"
+            for number, name in enumerate(names):
+                faults = [fault for label in name.split("/") for fault in validate_dns_label(label)]
+                if name not in known or not name:
+                    faults.append("must be the name of a request")
+                found += [invalid(f"{place}[{number}]", name, fault) for fault in faults]
+            found += [duplicate(f"{place}[{n}]", names[n]) for n in find_duplicate_values(names)]
+    return found
 
 
 def _request_names(devices: Object) -> list[str]:
@@ -230,9 +254,21 @@ _CLAIM_SPEC = struct(
     ),
 )
 
+
+def _fixed(check: Check) -> Check:
+    """Check a value that never changes: a change is refused, and still checked."""
+
+    def check_fixed(new: Any, old: Any) -> Causes:
+        if old is CREATED or new == old:
+            return check(new, CREATED)
+        return [invalid("", new, IMMUTABLE), *check(new, CREATED)]
+
+    return check_fixed
+
+
 check_resource_claim: Check = struct(("spec", immutable(if_present(_CLAIM_SPEC))))
 check_resource_claim_template: Check = struct(
-    ("spec", immutable(if_present(struct(("spec", if_present(_CLAIM_SPEC)))))),
+    ("spec", _fixed(if_present(struct(("spec", if_present(_CLAIM_SPEC)))))),
 )
 
 # -------------------------------------------------------------------------------------- allocation
@@ -292,10 +328,13 @@ check_resource_claim_status: Check = all_of(
 
 
 def _check_extended_resource_name(new: Any, old: Any) -> Causes:
-    found = LABEL_KEY(new, old)
-    if found or is_extended_resource(new):
-        return found
-    return [invalid("", new, "must be a valid extended resource name")]
+    domain, _, name = new.rpartition("/")
+    faults = [] if domain else ["a name must be a domain-prefixed path, such as example.com/x"]
+    faults += validate_dns_subdomain(domain) if domain else ()
+    faults += list(validate_label_key(name))[-1:]
+    if not faults and not is_extended_resource(new):
+        faults.append("must be a valid extended resource name")
+    return [invalid("", new, fault) for fault in faults]
 
 
 check_device_class: Check = struct(
@@ -305,7 +344,7 @@ check_device_class: Check = struct(
             struct(
                 ("selectors", optional(DEVICE_SELECTORS)),
                 ("config", optional(max_items(MAX_CONFIGS, each(_CONFIGURATION)))),
-                ("extendedResourceName", optional(_check_extended_resource_name)),
+                ("extendedResourceName", if_present(_check_extended_resource_name)),
             )
         ),
     ),
@@ -317,13 +356,20 @@ _MAX_POOL_NAME, _MAX_ATTRIBUTE_VALUE = 253, 64
 _NODE_SELECTIONS = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
 _ATTRIBUTE_TYPES = ("bool", "bools", "int", "ints", "string", "strings", "version", "versions")
 _STRING_TYPES = ("string", "version")
+_NUMBER = r"(?:0|[1-9]\d*)"
+_SEMANTIC_VERSION = re.compile(
+    rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}"
+    rf"(?:-(?:{_NUMBER}|\d*[a-zA-Z-][0-9a-zA-Z-]*)(?:\.(?:{_NUMBER}|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?"
+    r"(?:\+[0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*)?",
+    re.ASCII,
+)
 _DEVICE_NAME = string_format(validate_dns_label)
 _NODE_NAME = string_format(validate_dns_subdomain)
 
 
 def _check_one_node_selection(new: Any, old: Any) -> Causes:
     """Require exactly one of nodeName, nodeSelector, allNodes, perDeviceNodeSelection."""
-    named = [place for place in _NODE_SELECTIONS if new.get(place)]
+    named = [place for place in _NODE_SELECTIONS if new.get(place) not in (None, "", False)]
     detail = f"exactly one of {', '.join(f'`{place}`' for place in _NODE_SELECTIONS)} is required"
     if not named:
         return [required("", detail)]
@@ -366,10 +412,11 @@ def _check_one_value(new: Any, old: Any) -> Causes:
     for name, attribute in new.items():
         types = [kind for kind in _ATTRIBUTE_TYPES if kind in attribute]
         if len(types) != 1:
-            detail = "exactly one value must be specified"
-            found.append(
-                invalid(f"[{name}]", attribute, detail) if types else required(f"[{name}]")
-            )
+            detail = f"must specify one of: {', '.join(f'`{kind}`' for kind in _ATTRIBUTE_TYPES)}"
+            found.append(invalid(f"[{name}]", attribute, detail))
+        if "version" in attribute and not _SEMANTIC_VERSION.fullmatch(attribute["version"]):
+            detail = "must be a string compatible with semver.org spec 2.0.0"
+            found.append(invalid(f"[{name}].version", attribute["version"], detail))
         long = (
             kind for kind in _STRING_TYPES if len(attribute.get(kind, "")) > _MAX_ATTRIBUTE_VALUE
         )
@@ -378,7 +425,7 @@ def _check_one_value(new: Any, old: Any) -> Causes:
 
 
 _DEVICE_TAINT = struct(
-    ("key", mandatory(LABEL_KEY)),
+    ("key", LABEL_KEY),
     ("value", optional(string_format(validate_label_value))),
     ("effect", mandatory(one_of("NoExecute", "NoSchedule", "None"))),
 )
@@ -394,9 +441,8 @@ def _check_property_count(new: Any, old: Any) -> Causes:
 
 _DEVICE = all_of(
     struct(
-        ("name", mandatory(_DEVICE_NAME)),
+        ("name", _DEVICE_NAME),
         ("attributes", optional(all_of(_check_attribute_names, _check_one_value))),
-        ("capacity", optional(_check_attribute_names)),
         ("taints", optional(max_items(MAX_TAINTS, each(_DEVICE_TAINT)))),
         ("nodeName", optional(_NODE_NAME)),
     ),
@@ -414,11 +460,19 @@ def _check_pool_immutable(new: Any, old: Any) -> Causes:
     return [invalid("name", (new or {}).get("name"), IMMUTABLE)]
 
 
+def _check_one_term(new: Any, old: Any) -> Causes:
+    terms = new.get("nodeSelectorTerms") or ()
+    if len(terms) == 1:
+        return ()
+    return [invalid("nodeSelectorTerms", terms, "must have exactly one node selector term")]
+
+
 _SLICE_SPEC = all_of(
     struct(
         ("driver", all_of(check_driver_name, _check_immutable)),
         ("pool", all_of(_POOL, _check_pool_immutable)),
         ("nodeName", all_of(optional(_NODE_NAME), _check_immutable)),
+        ("nodeSelector", if_present(all_of(NODE_SELECTOR, _check_one_term))),
         ("devices", optional(max_items(MAX_DEVICES, all_of(each(_DEVICE), unique_field("name"))))),
         (
             "sharedCounters",

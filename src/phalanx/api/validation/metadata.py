@@ -67,6 +67,7 @@ _NAME_FORMATS: Mapping[str, StringValidator] = {
     IP_ADDRESS.qualified_name: validate_path_segment,
     "Service": validate_dns_label,
     "Event": validate_path_segment,
+    "PodDisruptionBudget.policy": validate_path_segment,
     ROLE.qualified_name: validate_path_segment,
     ROLE_BINDING.qualified_name: validate_path_segment,
     CLUSTER_ROLE.qualified_name: validate_path_segment,
@@ -85,12 +86,12 @@ _EXCLUSIVE_FINALIZERS = ("orphan", "foregroundDeletion")
 def check_metadata(kind: Kind, new: Object, old: Object | None) -> Causes:
     """Check the metadata of an object."""
     meta = new.get("metadata") or {}
+    is_plain = kind.is_custom or kind.qualified_name in _PLAIN_KINDS
+    check_common = _check_plain if is_plain else _check_common
     if old is None:
-        return prefix_causes("metadata", [*_check_name(kind, meta), *_check_common(meta, CREATED)])
+        return prefix_causes("metadata", [*_check_name(kind, meta), *check_common(meta, CREATED)])
     before = old.get("metadata") or {}
-    return prefix_causes(
-        "metadata", [*_check_unchanged(meta, before), *_check_common(meta, before)]
-    )
+    return prefix_causes("metadata", [*_check_unchanged(meta, before), *check_common(meta, before)])
 
 
 def _check_name(kind: Kind, meta: Object) -> Causes:
@@ -193,13 +194,26 @@ _check_owner = all_of(
     _check_not_event,
 )
 
-_check_common = struct(
-    ("generation", optional(minimum(0))),
-    ("labels", check_labels),
-    ("annotations", check_annotations),
-    ("ownerReferences", optional(all_of(each(_check_owner), _check_one_controller))),
-    ("finalizers", optional(_check_finalizers)),
-)
+
+def _check_finalizer_names(new: Any, old: Any) -> Causes:
+    """Check finalizers as qualified names; a domain is not required."""
+    return [invalid("", name, fault) for name in new for fault in validate_label_key(name)]
+
+
+def _metadata_check(finalizers: Check) -> Check:
+    return struct(
+        ("generation", optional(minimum(0))),
+        ("labels", check_labels),
+        ("annotations", check_annotations),
+        ("ownerReferences", optional(all_of(each(_check_owner), _check_one_controller))),
+        ("finalizers", optional(finalizers)),
+    )
+
+
+_check_common = _metadata_check(_check_finalizers)
+#: Custom resources and some old kinds accept a finalizer without a domain.
+_check_plain = _metadata_check(_check_finalizer_names)
+_PLAIN_KINDS = ("Event", "Event.events.k8s.io", "PodDisruptionBudget.policy")
 
 # ----------------------------------------------------------------------------------- selectors
 

@@ -54,6 +54,7 @@ from phalanx.api.validation.checks import (
 )
 from phalanx.api.validation.pod_spec import CONTAINER_FIELDS, POD_SPEC
 from phalanx.api.validation.resources import check_resources
+from phalanx.api.validation.volumes import check_mounts, valid_volume_names
 from phalanx.api.wire import Object
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -230,7 +231,35 @@ _RESIZED_SPEC = struct(
 
 def check_resize(new: Any, old: Any) -> Causes:
     """Check new resources of containers: valid and of the same QoS class."""
-    return [*_RESIZED_SPEC(new, old), *_check_qos_class_unchanged(new, old)]
+    return [
+        *_RESIZED_SPEC(new, old),
+        *_check_qos_class_unchanged(new, old),
+        *_check_resized_resources(new, old),
+    ]
+
+
+def _check_resized_resources(new: Any, old: Any) -> Causes:
+    """Refuse changes of resources other than CPU and memory."""
+    if old is CREATED or _other_resources(new) == _other_resources(old):
+        return ()
+    return [forbidden("spec", "only cpu and memory resources are mutable")]
+
+
+def _other_resources(pod: Object) -> list[Object]:
+    """Return what containers request and limit, without CPU and memory."""
+    return [
+        {
+            f"{part}.{name}": amount
+            for part in ("limits", "requests")
+            for name, amount in container.get("resources", {}).get(part, {}).items()
+            if name not in _RESIZABLE
+        }
+        for field in CONTAINER_FIELDS
+        for container in pod.get("spec", {}).get(field, ())
+    ]
+
+
+_RESIZABLE = ("cpu", "memory")
 
 
 _EPHEMERAL_CONTAINER: Check = struct(
@@ -242,6 +271,7 @@ def check_ephemeral_containers(new: Any, old: Any) -> Causes:
     """Check ephemeral containers; the server keeps the existing ones and only adds new ones."""
     spec = new.get("spec", {})
     names = [c.get("name") for part in ("containers", "initContainers") for c in spec.get(part, ())]
+    volumes = valid_volume_names(spec.get("volumes", ()))
     found: list[Any] = []
     for at, container in enumerate(spec.get("ephemeralContainers", ())):
         causes = [
@@ -254,6 +284,8 @@ def check_ephemeral_containers(new: Any, old: Any) -> Causes:
         ]
         if container.get("name") in names:
             causes.append(duplicate("name", container["name"]))
+        mounts = check_mounts([container], volumes)
+        causes += [Cause(c.field.removeprefix("[0]."), c.reason, c.message) for c in mounts]
         target = container.get("targetContainerName")
         if target and target not in [c.get("name") for c in spec.get("containers", ())]:
             causes.append(not_found("targetContainerName", target))
@@ -362,8 +394,13 @@ def _is_finally_terminated(status: Object, policy: str) -> bool:
     return policy != "OnFailure" or terminated.get("exitCode", 0) == 0
 
 
+def _check_observed_generation(new: Any, old: Any) -> Causes:
+    return () if new >= 0 else [invalid("", new, "must be a non-negative integer")]
+
+
 _POD_STATUS_FIELDS = all_of(
     struct(
+        ("observedGeneration", optional(_check_observed_generation)),
         ("nominatedNodeName", if_changed(optional(_NODE_NAME))),
         ("podIPs", _ADDRESSES),
         ("hostIPs", _ADDRESSES),

@@ -108,6 +108,12 @@ def _check_has_selectors(new: Any, old: Any) -> Causes:
     return [required("clusterRoleSelectors", detail)]
 
 
+def _check_role_selector(new: Any, old: Any) -> Causes:
+    """Check a selector; Kubernetes reports an unusable one as a whole, too."""
+    found = check_selector(new, old)
+    return [*found, invalid("", new, "the selector cannot be used")] if found else ()
+
+
 check_role: Check = struct(
     ("rules", optional(each(all_of(_check_policy_rule, _check_no_non_resource_urls))))
 )
@@ -116,7 +122,8 @@ check_cluster_role: Check = struct(
     (
         "aggregationRule",
         all_of(
-            _check_has_selectors, struct(("clusterRoleSelectors", optional(each(check_selector))))
+            _check_has_selectors,
+            struct(("clusterRoleSelectors", optional(each(_check_role_selector)))),
         ),
     ),
 )

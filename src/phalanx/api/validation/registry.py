@@ -44,7 +44,12 @@ from phalanx.api.validation.checks import (
     string_format,
     struct,
 )
-from phalanx.api.validation.core_kinds import check_node, check_secret, check_service
+from phalanx.api.validation.core_kinds import (
+    check_node,
+    check_secret,
+    check_service,
+    check_service_status,
+)
 from phalanx.api.validation.dynamic_resources import check_resource_slice
 from phalanx.api.validation.endpoint_slice import check_endpoint_slice
 from phalanx.api.validation.job import check_cron_job, check_job
@@ -245,7 +250,19 @@ _EVENTS_EVENT = all_of(
 
 
 def _check_namespace_finalizers(new: Any, old: Any) -> Causes:
-    return [invalid("", name, fault) for name in new for fault in validate_finalizer(name)]
+    return [
+        invalid(f"[{at}]", name, fault)
+        for at, name in enumerate(new)
+        for fault in validate_finalizer(name)
+    ]
+
+
+def _check_namespace_phase(new: Any, old: Any) -> Causes:
+    """Require the phase that fits; Kubernetes writes the field with a capital letter."""
+    phase = new.get("status", {}).get("phase", "")
+    wanted = "Terminating" if new["metadata"].get("deletionTimestamp") else "Active"
+    detail = f"may only be '{wanted}' while `deletionTimestamp` is as it is"
+    return () if phase == wanted else [invalid("status.Phase", phase, detail)]
 
 
 _NAMESPACE = struct(("spec", struct(("finalizers", optional(_check_namespace_finalizers)))))
@@ -310,6 +327,7 @@ _CHECKS: Mapping[tuple[str, str], Check] = {
         (kinds.LIMIT_RANGE, "", resources.check_limit_range),
         (kinds.NAMESPACE, "", _NAMESPACE),
         (kinds.NAMESPACE, "finalize", _NAMESPACE),
+        (kinds.NAMESPACE, "status", _check_namespace_phase),
         (kinds.NODE, "", check_node),
         (kinds.NODE, "status", check_node),
         (kinds.PERSISTENT_VOLUME, "", volumes.check_persistent_volume),
@@ -323,6 +341,7 @@ _CHECKS: Mapping[tuple[str, str], Check] = {
         (kinds.RESOURCE_QUOTA, "status", resources.check_resource_quota_status),
         (kinds.SECRET, "", check_secret),
         (kinds.SERVICE, "", check_service),
+        (kinds.SERVICE, "status", check_service_status),
         (kinds.CRON_JOB, "", check_cron_job),
         (kinds.JOB, "", check_job),
         (kinds.JOB, "status", check_job_status),

@@ -19,25 +19,12 @@ from typing import Any
 
 import msgspec
 
-from phalanx.api.cel.compiler import CompiledExpression, compile_expression
-from phalanx.api.cel.declarations import BOOL, DYN, STRING, CelType, ObjectField, map_of
 from phalanx.api.cel.evaluator import CostBudget
-from phalanx.api.cel.kubernetes_library import QUANTITY, parse_quantity, parse_semver
-from phalanx.api.cel.parser import BadExpression
+from phalanx.api.cel.kubernetes_library import parse_quantity, parse_semver
 from phalanx.api.cel.values import CostLimitExceeded, DefaultMap, EvaluationError
+from phalanx.api.device_selectors import compile_device_selector
 from phalanx.api.dynamic_resources import Device
 
-_FIELDS: Mapping[str, CelType] = {
-    "driver": STRING,
-    "attributes": map_of(STRING, map_of(STRING, DYN)),
-    "capacity": map_of(STRING, map_of(STRING, QUANTITY)),
-    "allowMultipleAllocations": BOOL,
-}
-_DEVICE_TYPE = CelType(
-    "object",
-    fields={name: ObjectField(name, kind) for name, kind in _FIELDS.items()},
-    path="resource.k8s.io.Device",
-)
 #: The cost up to which an expression is evaluated for one device.
 MAX_SELECTOR_COST = 1_000_000
 _COMPILED_LIMIT, _KINDS_LIMIT = 1024, 65_536
@@ -48,18 +35,6 @@ AttributeValues = frozenset[tuple[str, object]]
 
 class SelectorError(Exception):
     """An expression that cannot be compiled, or has no result for some device."""
-
-
-@lru_cache(maxsize=_COMPILED_LIMIT)
-def _compile(expression: str) -> CompiledExpression | str:
-    """Compile an expression; return the error message if it is invalid."""
-    try:
-        compiled = compile_expression(expression, {"device": _DEVICE_TYPE})
-    except BadExpression as error:
-        return f"invalid expression: {error}"
-    if compiled.result_type not in (BOOL, DYN):
-        return f"the expression must be a bool, not {compiled.result_type}"
-    return compiled
 
 
 class DeviceKind:
@@ -98,7 +73,7 @@ class DeviceKind:
         return result
 
     def _evaluate(self, expression: str) -> bool | SelectorError:
-        compiled = _compile(expression)
+        compiled = compile_device_selector(expression)
         if isinstance(compiled, str):
             return SelectorError(compiled)
         try:
