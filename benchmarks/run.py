@@ -28,6 +28,7 @@ from benchmarks import (
     footprint,
     gang_binding,
     guards,
+    job_sets,
     jobs,
     node_changes,
     packing,
@@ -68,6 +69,7 @@ SECTIONS: Mapping[str, Callable[[BenchmarkEnvironment], Iterator[Result]]] = {
     "watchers": watchers.section,
     "gangs": gang_binding.section,
     "jobs": jobs.section,
+    "jobsets": job_sets.section,
     "growth": growth.section,
     "memory": footprint.memory,
 }

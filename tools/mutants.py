@@ -377,6 +377,41 @@ MUTANTS = (
         "        self.current = tuple(dict.fromkeys((*found, *before)))\n",
         ("tests/scheduler/reservation/test_reservation.py",),
     ),
+    Mutant(
+        "Jobs are created before their groups exist",
+        "controllers/job_sets/sync.py",
+        "    if not groups.is_ready:\n        return\n",
+        "",
+        ("tests/controllers/job_sets/test_job_set_controller.py",),
+    ),
+    Mutant(
+        "a restarted JobSet keeps the groups of the attempt before",
+        "controllers/job_sets/scheduling.py",
+        'attempt = str(job_set.status.restarts) if job_set.status.restarts else ""',
+        'attempt = ""',
+        ("tests/controllers/job_sets/test_job_set_controller.py",),
+    ),
+    Mutant(
+        "Jobs of an earlier attempt count as present ones",
+        "controllers/job_sets/child_jobs.py",
+        "if attempt < expected_attempt(job_set, role_name(job), job_index(job)):",
+        "if attempt < 0:",
+        ("tests/controllers/job_sets/test_policies.py",),
+    ),
+    Mutant(
+        "a restart that ignores the maximum counts towards it",
+        "controllers/job_sets/policies.py",
+        "_restart_all(job_set.status, counts=action not in _UNLIMITED)",
+        "_restart_all(job_set.status, counts=True)",
+        ("tests/controllers/job_sets/test_policies.py",),
+    ),
+    Mutant(
+        "the quorum of a JobSet's gang is not lowered as members succeed",
+        "controllers/job_sets/scheduling.py",
+        "    if job.is_finished:\n        return 0\n    if job.spec.completions is None:",
+        "    return pod_count(job)\n    if job.spec.completions is None:",
+        ("tests/controllers/job_sets/test_job_set_controller.py",),
+    ),
 )
 
 
