@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from phalanx.api.meta import Key
-from phalanx.scheduler.decision import Placed, Preempting, Waiting
+from phalanx.scheduler.cluster.group_tree import Group
+from phalanx.scheduler.cycle import decide
+from phalanx.scheduler.decision import Binding, Placed, Preempting, Waiting
 from phalanx.scheduler.plugins.node_volume_limits import LIMIT_EXCEEDED
 from phalanx.scheduler.plugins.volume_assignments import NO_VOLUME_FOUND, NOT_ENOUGH_STORAGE
 from phalanx.scheduler.plugins.volume_binding import AFFINITY_CONFLICT, VOLUME_MISSING
@@ -14,7 +17,8 @@ from phalanx.scheduler.plugins.volume_zone import ZONE_CONFLICT
 from phalanx.scheduler.queue.decision_log import PersistentVolumeObserved
 from phalanx.scheduler.volumes.demand import UNBOUND_IMMEDIATE
 from phalanx.scheduler.volumes.state import VolumeObject
-from tests.scheduler.builders import gang, key
+from tests.scheduler.builders import composite, gang, key
+from tests.scheduler.configurations import policy
 from tests.scheduler.volume_builders import (
     VolumeCluster,
     bound_pair,
@@ -325,3 +329,72 @@ def test_an_assumed_volume_is_taken_until_the_binding_fails() -> None:
     cluster.state.rollback(decision.bindings, 0.0)
     assert cluster.state.cache.check() == []
     assert not cluster.state.cache.volumes.state.assumed
+
+
+# ---- trees, topology, nominations, configuration -------------------------------------------------
+
+
+def test_the_groups_of_a_tree_do_not_count_on_the_same_volume() -> None:
+    volumes = [volume("v1", nodes=["n1"]), volume("v2", nodes=["n2"])]
+    claims = [volume_claim("ca"), volume_claim("cb")]
+    pods = [claiming_pod(f"p{n}", f"c{n}", group=f"g{n}") for n in "ab"]
+    groups: list[Group] = [composite("t", 2), gang("ga", 1, parent="t"), gang("gb", 1, parent="t")]
+    nodes, got = VolumeCluster(NODES, [*volumes, *claims], pods, groups).place()
+    assert sorted(got.values()) == ["v1", "v2"]
+    assert sorted(nodes.values()) == ["n1", "n2"]
+    short = VolumeCluster(NODES, [volumes[0], *claims], pods, groups)
+    assert isinstance(short.decide(), Waiting)
+
+
+def test_a_gang_goes_to_the_zone_that_has_enough_volumes() -> None:
+    nodes = [host(f"n{n}", zone="ab"[n % 2]) for n in range(4)]
+    volumes: list[VolumeObject] = [volume("v0", nodes=["n0"]), volume("v1", nodes=["n1"])]
+    volumes += [volume("v3", nodes=["n3"]), volume_claim("c0"), volume_claim("c1")]
+    pods = [claiming_pod(f"p{n}", f"c{n}", group="g") for n in range(2)]
+    group = gang("g", 2, topology="topology.kubernetes.io/zone")
+    placed, _ = VolumeCluster(nodes, volumes, pods, [group]).place()
+    assert sorted(placed.values()) == ["n1", "n3"]
+
+
+def test_the_volume_of_a_nominated_pod_is_not_taken() -> None:
+    volumes: list[VolumeObject] = [volume("v", nodes=["n1"]), volume_claim("a"), volume_claim("b")]
+    waiting = claiming_pod("p", "a", priority=10, schedulingGates=[{"name": "later"}])
+    waiting = replace(waiting, status=replace(waiting.status, nominated_node_name="n1"))
+    cluster = VolumeCluster(NODES, volumes, [waiting, claiming_pod("q", "b")])
+    cluster.state.cache.nominate([Binding(key("p"), "uid-p", "n1")])
+    assert cluster.refuse() == {NO_VOLUME_FOUND: 3}
+
+
+def test_disabled_plugins_do_not_check_claims() -> None:
+    names = ("VolumeBinding", "VolumeRestrictions", "NodeVolumeLimits", "VolumeZone")
+    one = policy({"plugins": {"multiPoint": {"disabled": [{"name": name} for name in names]}}})
+    cluster = VolumeCluster(NODES, [], [claiming_pod("p", "absent")])
+    entity = cluster.state.pop(0.0)
+    assert entity is not None
+    assert isinstance(decide(entity, cluster.state.cache.snapshot(), one), Placed)
+
+
+def test_a_selected_node_and_a_reserved_volume_limit_the_domains_of_a_gang() -> None:
+    nodes = [host(f"n{n}", zone="ab"[n % 2]) for n in range(4)]
+    key_ = "topology.kubernetes.io/zone"
+    volumes: list[VolumeObject] = [
+        storage_class(provisioner="disk.example"),
+        volume_claim("c0", selected_node="n3"),
+        volume("mine", nodes=["n1"], claim="c1", phase="Available"),
+        volume_claim("c1"),
+    ]
+    pods = [claiming_pod(f"p{n}", f"c{n}", group="g") for n in range(2)]
+    placed, got = VolumeCluster(nodes, volumes, pods, [gang("g", 2, topology=key_)]).place()
+    assert placed == {"p0": "n3", "p1": "n1"}
+    assert got == {"c0": "", "c1": "mine"}
+
+
+def test_volumes_that_change_or_go_are_no_candidates_any_more() -> None:
+    claims: list[VolumeObject] = [volume_claim("a"), volume_claim("b"), volume_claim("c")]
+    pods = [claiming_pod(f"p{n}", n) for n in "abc"]
+    sorts = [volume("all"), volume("one", nodes=["n1"]), volume("two", nodes=["n1", "n2"])]
+    cluster = VolumeCluster(NODES, [*claims, *sorts], pods)
+    assert set(cluster.place()[1].values()) < {"all", "one", "two"}
+    for gone in sorts:
+        cluster.state.observe(PersistentVolumeObserved(0.0, gone.metadata.key, None))
+    assert cluster.refuse() == {NO_VOLUME_FOUND: 3}

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from phalanx.api.core import Node, Pod
-from phalanx.api.scheduling import PodGroup
 from phalanx.api.storage import (
     BIND_COMPLETED,
     SELECTED_NODE,
@@ -21,6 +20,7 @@ from phalanx.api.storage import (
     VolumeAttachment,
 )
 from phalanx.api.wire import Object
+from phalanx.scheduler.cluster.group_tree import Group
 from phalanx.scheduler.decision import Decision, Placed
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects, SchedulerState, load_state
 from phalanx.scheduler.volumes.state import VolumeObject
@@ -201,7 +201,7 @@ class VolumeCluster:
         nodes: Sequence[Node],
         volumes: Iterable[VolumeObject],
         pods: Iterable[Pod],
-        groups: Iterable[PodGroup] = (),
+        groups: Iterable[Group] = (),
     ) -> None:
         found = [*volumes]
         if not any(isinstance(one, StorageClass) for one in found):
