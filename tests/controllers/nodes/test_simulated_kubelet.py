@@ -82,6 +82,32 @@ async def test_a_pod_that_ends_before_its_ready_stage_is_never_ready() -> None:
 
 
 @in_virtual_time
+async def test_a_pod_fails_at_its_active_deadline() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        await c.create(pod("a", on="n0", spec={"activeDeadlineSeconds": 10}))
+        await asyncio.sleep(9)
+        assert await seen(c) == ("Running", "True")
+        await asyncio.sleep(2)
+        found = await c.client.get(POD, HERE)
+        assert found["status"]["phase"] == "Failed"
+        assert found["status"]["reason"] == "DeadlineExceeded"
+
+
+@in_virtual_time
+async def test_a_running_pod_has_addresses_and_an_observed_generation() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        await c.create(staged("{start: 1}"), staged("{start: 1}", "b"))
+        await asyncio.sleep(3)
+        first, second = [
+            (await c.client.get(POD, Key("default", name)))["status"] for name in ("a", "b")
+        ]
+        assert first["podIP"] != second["podIP"]
+        assert first["podIPs"] == [{"ip": first["podIP"]}]
+        assert first["hostIP"] == second["hostIP"]
+        assert first["observedGeneration"] == 1
+
+
+@in_virtual_time
 async def test_a_failed_pod_has_its_exit_code() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
         await c.create(staged("{run: 3, failure: 1, exitCode: 42}"))

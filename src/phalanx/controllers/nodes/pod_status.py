@@ -122,6 +122,19 @@ def terminated_status(pod: Pod, code: int, start_time: str, now: str) -> Object:
     }
 
 
+#: The exit code of a container that was killed by SIGKILL.
+_KILLED = 137
+
+
+def exceeded_status(pod: Pod, start_time: str, now: str) -> Object:
+    """Return the status of a pod that ran longer than its activeDeadlineSeconds."""
+    return {
+        **terminated_status(pod, _KILLED, start_time, now),
+        "reason": "DeadlineExceeded",
+        "message": "Pod was active on the node longer than the specified deadline",
+    }
+
+
 def rejected_status(reason: str, message: str) -> Object:
     """Return the status of a pod that the node rejects."""
     return {"phase": "Failed", "reason": reason, "message": message}

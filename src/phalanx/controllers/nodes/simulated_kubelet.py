@@ -34,6 +34,7 @@ from phalanx.clock import Clock
 from phalanx.controllers.nodes.pod_status import (
     CONTAINERS_NOT_READY,
     creating_status,
+    exceeded_status,
     rejected_status,
     running_status,
     status_patch,
@@ -386,6 +387,12 @@ class SimulatedKubelets:
             )
             return ReconcilePlan([status_patch(pod, status)])
         left = [] if lifetime.run is None else [begin + lifetime.run - now]
+        if (limit := pod.spec.active_deadline_seconds) is not None:
+            until_deadline = parse_timestamp(pod.status.start_time) + limit - now
+            if until_deadline <= 0:
+                status = exceeded_status(pod, start_time=timestamp(begin), now=timestamp(now))
+                return ReconcilePlan([status_patch(pod, status)])
+            left.append(until_deadline)
         if _is_warming_up(pod):
             until_ready = begin + lifetime.ready - now
             if until_ready <= 0:
