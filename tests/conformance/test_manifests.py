@@ -125,8 +125,9 @@ def test_a_leader_worker_set_is_scaled_and_found_by_its_short_name(kubectl: Kube
     kubectl("apply", "-f", str(FOLDER / "lws/sample/lws.yaml"))
     name = "leaderworkerset-sample"
     kubectl("scale", f"lws/{name}", "--replicas=5")
-    ((shown, desired, _),) = rows(kubectl("get", "lws"))
-    assert (shown, desired) == (name, "5")
+    kubectl("wait", "--for=jsonpath={.status.updatedReplicas}=5", f"lws/{name}", "--timeout=60s")
+    ((shown, _, desired, updated, _),) = rows(kubectl("get", "lws"))
+    assert (shown, desired, updated) == (name, "5", "5")
 
 
 def test_the_dependents_of_a_job_set_are_deleted_with_it(kubectl: Kubectl) -> None:
