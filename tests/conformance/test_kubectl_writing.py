@@ -264,7 +264,7 @@ def test_the_status_is_patched_only_by_its_subresource(kubectl: Kubectl) -> None
         ("json", '[{"op":"remove","path":"/data/none"}]', "the server rejected our request"),
         ("merge", '{"data":{"x":1}}', "cannot unmarshal number into Go"),
         ("merge", '{"metadata":{"name":"b"}}', "does not match the name on the URL"),
-        ("merge", '{"metadata":{"uid":"b"}}', "UID in precondition: b, UID in object meta"),
+        ("merge", '{"metadata":{"uid":"b"}}', "metadata.uid: Invalid value"),
         ("strategic", '{"metadata":{"labels":{"a b":"c"}}}', "metadata.labels: Invalid value"),
     ],
 )
