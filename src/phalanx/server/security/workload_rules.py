@@ -39,7 +39,7 @@ WORKLOAD_VIEW_RULES: tuple[PolicyRule, ...] = (
     allow(_READ_VERBS, "networking.k8s.io", "ingresses ingresses/status networkpolicies"),
 )
 WORKLOAD_EDIT_RULES: tuple[PolicyRule, ...] = (
-    allow(_WRITE_VERBS, _CORE_GROUP, "endpoints"),
+    # Not endpoints: a user who writes them reaches pods of other namespaces (CVE-2021-25740).
     allow(_WRITE_VERBS, _CORE_GROUP, "replicationcontrollers replicationcontrollers/scale"),
     allow(_WRITE_VERBS, _APPS_GROUP, "daemonsets deployments deployments/scale"),
     allow(_WRITE_VERBS, _APPS_GROUP, "replicasets replicasets/scale statefulsets"),
