@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from phalanx.api.kinds import (
+    CERTIFICATE_SIGNING_REQUEST,
     COMPOSITE_POD_GROUP,
     KINDS,
     LIMIT_RANGE,
@@ -32,6 +33,7 @@ from phalanx.server import admission
 from phalanx.server.admission import ADMISSION_STEPS, AdmissionRequest, AdmissionStep, kinds_read
 from phalanx.server.resource_quotas import QUOTA_INDEX_PREFIX
 from phalanx.store.kv import KeyValue, Store
+from tests.api.validation.test_platform_kinds import signing_request
 from tests.builders import in_virtual_time, node, pod, pod_group
 from tests.server.api import Api
 from tests.server.old_versions import (
@@ -153,6 +155,8 @@ async def use_every_step() -> None:
     reference = {"workloadName": "w", "templateName": "a"}
     composite: Object = {"schedulingPolicy": {"basic": {}}, "workloadRef": reference}
     await api.create(COMPOSITE_POD_GROUP, new_object(COMPOSITE_POD_GROUP, "tree", **composite))
+    asked = {"metadata": {"name": "csr"}, **signing_request()}
+    await api.create(CERTIFICATE_SIGNING_REQUEST, asked)
     await api.create(PERSISTENT_VOLUME_CLAIM, claim("c"))
     volume: Object = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
     volume["hostPath"] = {"path": "/data"}
