@@ -65,10 +65,12 @@ class CacheIndex(Generic[Indexed]):
             # Again, one object at a time: only the one that fails is reported.
             after = self._keys_of(new, name) if new is not None else ()
             before = self._keys_of(old, name) if old is not None else ()
-        for key in before:
-            if key not in after:
-                self._remove(key, name)
-        if new is not None and after:
+        # Most objects have no key in most indexes.
+        if before:
+            for key in before:
+                if key not in after:
+                    self._remove(key, name)
+        if after and new is not None:
             for key in after:
                 self._objects_by_key.setdefault(key, {})[name] = new
 

@@ -40,7 +40,7 @@ from phalanx.api.conversion.workload_references import (
 from phalanx.api.core import TERMINAL_PHASES, Pod
 from phalanx.api.errors import NotFound
 from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD, POD_GROUP, PRIORITY_CLASS, WORKLOAD
-from phalanx.api.meta import Key, find_condition, timestamp
+from phalanx.api.meta import Key, Ref, find_condition, pod_group_ref, timestamp
 from phalanx.api.scheduling import (
     COMPOSITE_INITIALLY_SCHEDULED,
     DEGRADED,
@@ -138,11 +138,12 @@ class PodGroupProtection:
             self._queue.add(new.metadata.key)
 
     def _on_pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        for pod in (old, new):
-            if pod is not None and pod.group is not None:
-                group = self._groups.get(pod.group)
-                if group is not None and _is_terminating(group):
-                    self._queue.add(pod.group)
+        before = old.group if old is not None else None
+        after = new.group if new is not None else None
+        for key in (after,) if before == after else (before, after):
+            group = self._groups.get(key) if key is not None else None
+            if key is not None and group is not None and _is_terminating(group):
+                self._queue.add(key)
 
 
 def _set_finalizers(group: PodGroup, finalizers: Sequence[str]) -> ReconcilePlan:
@@ -365,12 +366,8 @@ class ReplicaGroups:
         self._client = client
         self._groups = informers.of(PodGroup).cache
         pods = informers.of(Pod).cache
-        self._pods_by_group = pods.index(
-            lambda pod: groups_of(pod) if _template_reference(pod) else ()
-        )
-        self._pods_by_workload = pods.index(
-            lambda pod: (_workload_key(pod),) if _template_reference(pod) else ()
-        )
+        #: By their PodGroup and by their Workload.
+        self._replica_pods = pods.index(_replica_group_refs)
         self._queue: WorkQueue[Key] = new_work_queue(client, "replica_groups")
         self._groups.subscribe(self._on_group_changed)
         pods.subscribe(self._on_pod_changed)
@@ -382,7 +379,7 @@ class ReplicaGroups:
 
     async def _reconcile(self, key: Key) -> None:
         """Create a group that a live pod waits for, if its template exists."""
-        active = [pod for pod in self._pods_by_group[key] if not pod.is_terminal]
+        active = [pod for pod in self._replica_pods[pod_group_ref(key)] if not pod.is_terminal]
         pod = min(active, key=lambda one: (one.spec.priority, one.metadata.name), default=None)
         if pod is None or self._groups.get(key) is not None:
             return
@@ -414,9 +411,10 @@ class ReplicaGroups:
             self._queue.add(old.metadata.key)
 
     def _on_workload_changed(self, old: HasMetadata | None, new: HasMetadata | None) -> None:
-        for pod in self._pods_by_workload[new.metadata.key] if new is not None else ():
-            if pod.group is not None:
-                self._queue.add(pod.group)
+        if new is not None:
+            for pod in self._replica_pods[Ref(WORKLOAD.name, *new.metadata.key)]:
+                for group in groups_of(pod):
+                    self._queue.add(group)
 
 
 def _is_same_active_pod(live: Object, pod: Pod) -> bool:
@@ -445,6 +443,14 @@ def _template_reference(pod: Pod) -> tuple[str, ...]:
     if group is None or not is_replica_group(group.name, annotations):
         return ()
     return annotations[WORKLOAD_ANNOTATION], annotations[TEMPLATE_ANNOTATION]
+
+
+def _replica_group_refs(pod: Pod) -> tuple[Ref, ...]:
+    """Return the PodGroup and the Workload of a pod of a replica group; for indexes."""
+    if not _template_reference(pod):
+        return ()
+    refs = (pod_group_ref(group) for group in groups_of(pod))
+    return (*refs, Ref(WORKLOAD.name, *_workload_key(pod)))
 
 
 def _workload_key(pod: Pod) -> Key:

@@ -30,7 +30,10 @@ from phalanx.controllers.reconcile_loop import Patch
 
 def find_controller(meta: ObjectMeta) -> OwnerReference | None:
     """Return the owner reference with `controller: true`, if there is one."""
-    return next((one for one in meta.owner_references if one.controller), None)
+    for owner in meta.owner_references:
+        if owner.controller:
+            return owner
+    return None
 
 
 def controlling_uids(obj: HasMetadata) -> list[str]:

@@ -79,6 +79,7 @@ from phalanx.controllers.jobs.workload_manager import (
     JobWorkloads,
     MissingKindWorkloadManager,
 )
+from phalanx.controllers.pod_ownership import find_controller
 from phalanx.controllers.reconcile_loop import (
     Informers,
     StaleCacheError,
@@ -433,7 +434,7 @@ class JobController:
         for pod in (old, new):
             for key in job_keys(pod) if pod is not None else ():
                 self._queue.add_after(key, POD_EVENT_DELAY)
-        if new is None or not orphan_index_keys(new):
+        if new is None or find_controller(new.metadata) is not None:
             return
         for key in self._adopting_jobs(new):
             self._queue.add_after(key, POD_EVENT_DELAY)

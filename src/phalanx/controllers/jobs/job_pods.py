@@ -22,8 +22,9 @@ from typing import NamedTuple
 from phalanx.api.batch import BadIndexes, Job, parse_indexes
 from phalanx.api.core import Pod
 from phalanx.api.kinds import JOB
-from phalanx.api.meta import Key, ObjectMeta, OwnerReference, find_condition, parse_timestamp
+from phalanx.api.meta import Key, OwnerReference, find_condition, parse_timestamp
 from phalanx.api.selectors import BadSelector, LabelRequirement, selector_requirements
+from phalanx.controllers.pod_ownership import find_controller
 
 Indexes = frozenset[int]
 
@@ -236,17 +237,9 @@ def would_adopt(job: Job, pod: Pod) -> bool:
     return not job.is_finished and bool(claim_pods(job, (), [pod]).to_adopt)
 
 
-def controller_of(meta: ObjectMeta) -> OwnerReference | None:
-    """Return the owner reference with `controller: true`, if there is one."""
-    for owner in meta.owner_references:
-        if owner.controller:
-            return owner
-    return None
-
-
 def job_of(pod: Pod) -> OwnerReference | None:
     """Return the owner reference to the Job that controls a pod, if a Job does."""
-    found = controller_of(pod.metadata)
+    found = find_controller(pod.metadata)
     return found if found and (found.kind, found.api_version) == _JOB_KIND else None
 
 
@@ -265,7 +258,7 @@ def is_controlled_by(pod: Pod, job: Job) -> bool:
 def orphan_index_keys(pod: Pod) -> list[Hashable]:
     """Return the index keys of a pod without a controller: its namespace, and each label in it."""
     meta = pod.metadata
-    if controller_of(meta) is not None:
+    if find_controller(meta) is not None:
         return []
     return [(meta.namespace,), *((meta.namespace, *label) for label in meta.labels.items())]
 

@@ -29,13 +29,13 @@ from phalanx.client.transports import Unreachable
 from phalanx.controllers.jobs.job_pods import (
     COMPLETION_INDEX,
     TRACKING_FINALIZER,
-    controller_of,
     is_controlled_by,
     is_tracked,
     job_keys,
 )
 from phalanx.controllers.jobs.replicas import PodToCreate
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
+from phalanx.controllers.pod_ownership import find_controller
 from phalanx.controllers.reconcile_loop import Patch, StaleCacheError, perform
 from phalanx.controllers.write_tracker import TrackedWriter
 
@@ -296,7 +296,7 @@ class OrphanPodReconciler:
             await perform(self._client, Patch(POD, key, change, content=STRATEGIC_PATCH))
 
     async def _is_orphan(self, pod: Pod) -> bool:
-        if controller_of(pod.metadata) is None:
+        if find_controller(pod.metadata) is None:
             return not self._will_be_adopted(pod)
         for key in job_keys(pod):
             try:

@@ -45,9 +45,9 @@ from phalanx.builder.discovery import (
 )
 from phalanx.builder.ownership import SCHEDULING_PARENTS, Management
 from phalanx.controllers.jobs.completion import JobSnapshot
-from phalanx.controllers.jobs.job_pods import controller_of
 from phalanx.controllers.jobs.replicas import count_desired_pods
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
+from phalanx.controllers.pod_ownership import find_controller
 
 
 def find_workload(job: Job, candidates: Sequence[Workload]) -> LookupResult[Workload]:
@@ -88,7 +88,7 @@ def fallback_event(reason: str, message: str) -> JobEvent:
 
 def is_controlled_by_job(job: Job, meta: ObjectMeta) -> bool:
     """Whether a Job, identified by uid, controls an object."""
-    controller = controller_of(meta)
+    controller = find_controller(meta)
     return controller is not None and controller.uid == job.metadata.uid
 
 

@@ -55,7 +55,6 @@ from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
 from phalanx.client.work_queue import WorkQueue
 from phalanx.controllers.jobs.completion import JobSnapshot
-from phalanx.controllers.jobs.job_pods import controller_of
 from phalanx.controllers.jobs.scheduling_intent import (
     NO_GROUP,
     GroupMembership,
@@ -65,6 +64,7 @@ from phalanx.controllers.jobs.scheduling_intent import (
 )
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
 from phalanx.controllers.jobs.workload_objects import JobWorkloadReconciler
+from phalanx.controllers.pod_ownership import find_controller
 from phalanx.controllers.reconcile_loop import Informers, StaleCacheError
 from phalanx.controllers.write_tracker import TrackedWriter
 
@@ -289,7 +289,7 @@ class JobWorkloadManager:
 
     def _jobs_of_group(self, group: PodGroup) -> Iterator[Key]:
         """The Job that controls a PodGroup; without a controller, the Jobs of its Workload."""
-        owner = controller_of(group.metadata)
+        owner = find_controller(group.metadata)
         if owner is not None:
             if (owner.api_version, owner.kind) == (JOB.api_version, JOB.name):
                 yield Key(group.metadata.namespace, owner.name)
@@ -325,13 +325,13 @@ def _workload_keys(group: PodGroup) -> list[Key]:
 
 
 def _owner_uids(group: PodGroup) -> list[str]:
-    owner = controller_of(group.metadata)
+    owner = find_controller(group.metadata)
     return [owner.uid] if owner else []
 
 
 def _parent_keys(job: Job) -> list[TargetKey]:
     """The controller of a Job that is linked to its controller's Workload."""
-    owner = controller_of(job.metadata)
+    owner = find_controller(job.metadata)
     if owner is None or GROUP_TEMPLATE not in job.metadata.annotations:
         return []
     return [(job.metadata.namespace, owner.api_version.rpartition("/")[0], owner.kind, owner.name)]

@@ -45,7 +45,6 @@ from phalanx.builder.groups import templates
 from phalanx.builder.ownership import Link
 from phalanx.client.client import Client
 from phalanx.controllers.jobs.completion import JobSnapshot
-from phalanx.controllers.jobs.job_pods import controller_of
 from phalanx.controllers.jobs.pod_operations import is_namespace_terminating
 from phalanx.controllers.jobs.scheduling_intent import (
     NO_GROUP,
@@ -64,6 +63,7 @@ from phalanx.controllers.jobs.scheduling_intent import (
 )
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
 from phalanx.controllers.pod_groups import inherit_preemption_policy
+from phalanx.controllers.pod_ownership import find_controller
 from phalanx.controllers.reconcile_loop import StaleCacheError
 from phalanx.controllers.write_tracker import TrackedWriter
 
@@ -103,7 +103,7 @@ class JobWorkloadReconciler:
 
     async def ensure_for_child(self, link: Link) -> GroupMembership:
         """Ensure the PodGroup of a Job in the Workload of the Job's controller."""
-        owner = controller_of(self._job.metadata)
+        owner = find_controller(self._job.metadata)
         match await self._find_parent_workload(owner) if owner else ObjectMissing():
             case ObjectFound() as workload:
                 return await self._use_workload(workload, link)

@@ -163,7 +163,7 @@ class LeaderWorkerSetController:
 
     def _on_part_change(self, old: HasMetadata | None, new: HasMetadata | None) -> None:
         """Enqueue the set whose name is a label of an object."""
-        for part in (old, new):
+        for part in (old, new) if self._sets else ():
             for key in _set_keys(part) if part is not None else ():
                 if key in self._sets:
                     self._loop.queue.add(key)

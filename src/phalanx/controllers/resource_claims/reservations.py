@@ -178,9 +178,11 @@ class ClaimReservationController:
             self._loop.queue.add(new.metadata.key)
 
     def _on_consumer_change(self, old: Pod | PodGroup | None, new: Pod | PodGroup | None) -> None:
+        if not self._claims:
+            return
         if isinstance(old, Pod) and isinstance(new, Pod) and _need(old) == _need(new):
             return
-        for found in (old, new) if self._claims else ():
+        for found in (old, new):
             if isinstance(found, Pod):
                 for _, key in claims_of_pod(found):
                     self._loop.queue.add(key)

@@ -395,8 +395,9 @@ class SchedulingStatusWriter:
             self._pod_updates.pop(old.metadata.key, None)
         if old is not None and (new is None or not new.status.nominated_node_name):
             self._voided_nominations.pop(old.metadata.key, None)
-        groups = [pod.group for pod in (old, new) if pod is not None]
-        for group in dict.fromkeys(groups):
+        before = old.group if old is not None else None
+        after = new.group if new is not None else None
+        for group in (after,) if before == after else (before, after):
             if group is not None:
                 self._group_loop.queue.add_after(group, COUNT_DELAY)
 

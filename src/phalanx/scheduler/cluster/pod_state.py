@@ -62,8 +62,9 @@ class PodState(Struct, frozen=True):
     @property
     def nomination(self) -> AssignedPod | None:
         """The pod as if it ran on its nominated node; None if it has a node or no nomination."""
-        is_nominated = bool(self.nominated_node) and not self.node
-        return self.as_assigned(self.nominated_node) if is_nominated else None
+        if self.node or not self.nominated_node:
+            return None
+        return self.as_assigned(self.nominated_node)
 
     def as_assigned(self, node: str) -> AssignedPod:
         """Describe the pod as one that runs on a node."""

@@ -7,7 +7,7 @@ ranking of the nodes (`node_ranking.py`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache, cached_property, partial
 from itertools import groupby
 from operator import attrgetter
@@ -53,10 +53,13 @@ from phalanx.scheduler.volumes.demand import AssignedVolume
 
 _HAS_PEER_CONSTRAINTS = attrgetter("shape.has_peer_constraints")
 _HAS_CLAIMS = attrgetter("shape.has_claims")
+_HAS_VOLUMES = attrgetter("shape.has_volumes")
 
 
-def _has_volumes(member: Member) -> bool:
-    return member.shape.has_volumes and member.shape.volumes.is_dynamic
+def _has_dynamic_volumes(members: Iterable[Member]) -> bool:
+    """Whether some member has claims whose volumes depend on other pods."""
+    # Members without volumes, the usual case, are passed over without a call.
+    return any(one.shape.volumes.is_dynamic for one in filter(_HAS_VOLUMES, members))
 
 
 def has_shared_claims(shape: PodShape) -> bool:
@@ -81,7 +84,7 @@ class PlacementSimulation:
         self._claims = ClaimAssignments(snapshot) if any(map(_HAS_CLAIMS, members)) else None
         self._assigned_claims: dict[str, AssignedClaims] = {}
         #: None if no member has claims whose volumes depend on other pods.
-        self._volumes = VolumeAssignments(snapshot) if any(map(_has_volumes, members)) else None
+        self._volumes = VolumeAssignments(snapshot) if _has_dynamic_volumes(members) else None
         #: None if no constraint relates a member to another pod.
         self._peer_counts = _build_peer_counts(snapshot, policy, members)
         self._members = members
