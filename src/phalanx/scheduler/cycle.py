@@ -31,8 +31,6 @@ from dataclasses import replace
 
 from msgspec.structs import replace as but
 
-from phalanx.api.meta import Key
-from phalanx.scheduler.cluster.hypothetical import nominated_pods, with_changes
 from phalanx.scheduler.cluster.pod_index import selections_of
 from phalanx.scheduler.cluster.snapshot import Snapshot
 from phalanx.scheduler.decision import (
@@ -44,10 +42,10 @@ from phalanx.scheduler.decision import (
 )
 from phalanx.scheduler.entity import Entity, EntityRejection, reject_entity, validate_entity
 from phalanx.scheduler.group_tree_placement import GroupTreePlacement, place_entity
-from phalanx.scheduler.placement.claim_placement import hold_nominated_devices, resolve_claims
+from phalanx.scheduler.placement.claim_placement import resolve_claims, with_nominated_pods
 from phalanx.scheduler.placement.group_placement import GroupPlacement, PlacementContext
 from phalanx.scheduler.placement.topology_domains import seconds_until_relaxed
-from phalanx.scheduler.placement.volume_placement import hold_nominated_volumes, resolve_volumes
+from phalanx.scheduler.placement.volume_placement import resolve_volumes
 from phalanx.scheduler.policy import SchedulerPolicy
 from phalanx.scheduler.preemption.evaluator import NOT_ALLOWED, preempt
 from phalanx.scheduler.reservation.reservation import ReservationHolds
@@ -116,7 +114,8 @@ def run_cycle(
     yield from _count_peers(entity, snapshot)
     if snapshot.nominations:
         ignored = holds.ignored if holds is not None else frozenset()
-        snapshot = _with_nominated_pods(entity, snapshot, ignored)
+        own = ignored.union(entity.pod_keys) if ignored else entity.pod_keys
+        snapshot = with_nominated_pods(snapshot, entity.priority, own)
     context = PlacementContext(snapshot, policy)
     result = yield from place_entity(entity, context)
     if isinstance(result, EntityRejection):
@@ -218,18 +217,3 @@ def _count_peers(entity: Entity, snapshot: Snapshot) -> Iterator[int]:
     for peers in dict.fromkeys(shape.peer_constraints for shape in shapes):
         for selection in selections_of(peers):
             yield from snapshot.pod_index.count_in_steps(selection)
-
-
-def _with_nominated_pods(entity: Entity, snapshot: Snapshot, ignored: frozenset[Key]) -> Snapshot:
-    """Add the nominated pods of the same or a higher priority, except the entity's own.
-
-    `ignored` are the pods of reservations behind the entity.
-    """
-    own = ignored.union(entity.pod_keys) if ignored else entity.pod_keys
-    nominated = nominated_pods(snapshot, entity.priority, own)
-    forked = with_changes(snapshot, added=nominated, nominated=True)
-    if any(pod.claim_keys for pod in nominated):
-        hold_nominated_devices(forked, nominated)
-    if any(pod.volume_keys for pod in nominated):
-        hold_nominated_volumes(forked, nominated)
-    return forked

@@ -121,3 +121,24 @@ async def test_reservation_is_dropped_when_the_gang_becomes_incomplete() -> None
         dropped = await c.group_condition("large", RESERVED)
         assert dropped is not None
         assert (dropped.status, dropped.reason) == ("False", "Dropped")
+
+
+@in_virtual_time
+async def test_gang_that_lacks_a_device_class_keeps_nothing_from_others() -> None:
+    devices = {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "nope"}}]}
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "gpu", "namespace": "default"},
+        "spec": {"devices": devices},
+    }
+    group, *pods = gang("never", 2, cpu="4")
+    for pod in pods:
+        pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "gpu"}]
+    async with cluster(nodes=simulated_nodes(2, cpu="4")) as c:
+        await c.create(claim, group, *pods)
+        await asyncio.sleep(63)
+        assert await c.group_condition("never", RESERVED) is None
+        await c.create(*gang("fits", 2, cpu="4"))
+        await asyncio.sleep(3)
+        assert set(await c.node_by_pod()) == {"fits-0", "fits-1"}

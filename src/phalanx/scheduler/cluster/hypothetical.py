@@ -96,6 +96,12 @@ def _apply_volumes(
         snapshot.volumes = snapshot.volumes.fork(freed, taken)
 
 
+def release_claims(snapshot: Snapshot, removed: Sequence[AssignedPod]) -> None:
+    """Free the devices, volumes and attach slots of pods in a fork."""
+    _apply_claims(snapshot, removed, (), gone_consumers=())
+    _apply_volumes(snapshot, removed, ())
+
+
 class WorkingSnapshot:
     """A snapshot to which pods are added step by step, and removed again in reverse order.
 

@@ -8,7 +8,7 @@ claims are allocated, and what they are reserved for.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from operator import attrgetter
 
@@ -19,6 +19,7 @@ from phalanx.api.kinds import POD
 from phalanx.api.meta import Key
 from phalanx.api.other_kinds import ClaimConsumer
 from phalanx.api.scheduling import PodGroup
+from phalanx.scheduler.cluster.hypothetical import nominated_pods, with_changes
 from phalanx.scheduler.cluster.pod_index import AssignedPod
 from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import Snapshot
@@ -39,6 +40,7 @@ from phalanx.scheduler.devices.state import (
     claim_keys_of,
 )
 from phalanx.scheduler.entity import Entity, Member
+from phalanx.scheduler.placement.volume_placement import hold_nominated_volumes
 from phalanx.scheduler.plugins.claim_assignments import AssignedClaims, ClaimAssignments
 
 _HAS_CLAIMS = attrgetter("shape.has_claims")
@@ -118,6 +120,17 @@ class _ClaimResolver:
         spec = encode_spec(extended_claim_spec(requests))
         claim = DemandedClaim(spec, is_extended=True)
         return demand._replace(unallocated=(*demand.unallocated, claim))
+
+
+def with_nominated_pods(snapshot: Snapshot, priority: int, own: Container[Key]) -> Snapshot:
+    """Add the nominated pods of this or a higher priority, except `own`, with what they claim."""
+    nominated = nominated_pods(snapshot, priority, own)
+    forked = with_changes(snapshot, added=nominated, nominated=True)
+    if any(pod.claim_keys for pod in nominated):
+        hold_nominated_devices(forked, nominated)
+    if any(pod.volume_keys for pod in nominated):
+        hold_nominated_volumes(forked, nominated)
+    return forked
 
 
 def hold_nominated_devices(snapshot: Snapshot, nominated: Iterable[AssignedPod]) -> None:

@@ -6,7 +6,7 @@
                                              no: no reservation
 
 An estimate by capacity finds the time, and placing the entity with the code of the cycle confirms
-it, so that topology, affinity and trees of groups are respected.
+it, so that topology, affinity, trees of groups, devices and volumes are respected.
 
 With an expected start, the nodes that become free last are taken, so that nodes that are free now
 stay open for others: on equal nodes this is EASY backfill. Without one, the nodes that are free now
@@ -24,11 +24,16 @@ from typing import NamedTuple
 import numpy as np
 
 from phalanx.api.meta import Key
-from phalanx.scheduler.cluster.hypothetical import nominated_pods, with_changes
+from phalanx.scheduler.cluster.hypothetical import with_changes
 from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray, Snapshot, label_value
 from phalanx.scheduler.entity import Entity, EntityRejection
 from phalanx.scheduler.group_tree_placement import place_required
 from phalanx.scheduler.placement.capacity_estimate import count_needed
+from phalanx.scheduler.placement.claim_placement import (
+    find_gone_consumers,
+    resolve_claims,
+    with_nominated_pods,
+)
 from phalanx.scheduler.placement.group_placement import (
     Assignment,
     GroupPlacement,
@@ -37,6 +42,7 @@ from phalanx.scheduler.placement.group_placement import (
     to_bindings,
 )
 from phalanx.scheduler.placement.node_scores import node_scores_of
+from phalanx.scheduler.placement.volume_placement import resolve_volumes
 from phalanx.scheduler.plugins.plugin import StaticScore
 from phalanx.scheduler.plugins.reservation import ReservationMode
 from phalanx.scheduler.policy import SchedulerPolicy, WeightedScore
@@ -118,9 +124,14 @@ class ReservationPlanner:
         if running or not self._is_sorted:
             # Members that run already do not end before the others start.
             self._sort_ends(running)
-        plan = yield from self._find_start(request)
+        entity = resolve_claims(request.entity, self._base)
+        entity = resolve_volumes(entity, self._base, request.policy)
+        request = request._replace(entity=entity)
+        # Pods that are gone free their devices even if the claims do not say so yet.
+        base = with_changes(self._base, gone_consumers=find_gone_consumers(entity, self._base))
+        plan = yield from self._find_start(request, base)
         if plan is None:
-            plan = yield from self._drain(request)
+            plan = yield from self._drain(request, base)
         reservation = self._build(request, plan) if plan is not None else None
         if plan is not None:
             self._add(request.entity, plan)
@@ -141,13 +152,12 @@ class ReservationPlanner:
 
     # ---- with an expected start ----------------------------------------------------------------
 
-    def _find_start(self, request: ReservationRequest) -> Steps[_Plan | None]:
+    def _find_start(self, request: ReservationRequest, base: Snapshot) -> Steps[_Plan | None]:
         """Find the first time at which enough pods have ended by their known ends."""
         # Other nominated pods start before the entity does, and when they end is unknown.
         entity = request.entity
         own = self._reserved.union(entity.pod_keys)
-        nominated = nominated_pods(self._base, entity.priority, own)
-        base = with_changes(self._base, added=nominated, nominated=True)
+        base = with_nominated_pods(base, entity.priority, own)
         estimate = _FitEstimate(request.entity, base, request.policy)
         low, high = 0, self._known
         requested = base.requested.copy()
@@ -196,10 +206,15 @@ class ReservationPlanner:
         np.maximum.at(release, self._ends.rows(slots), self._times[:count])
         # Nodes that become free at the same time have the same rank.
         _, ranks = np.unique(release, return_inverse=True)
-        snapshot = self._ends.without(base, slots, has_peers=_has_peers(request.entity))
+        snapshot = self._without(base, slots, request.entity)
         found = yield from _place(request, snapshot, ranks, nodes=nodes)
         start = float(self._times[count - 1]) if count else self._now
         return _Plan(start, found) if found else None
+
+    def _without(self, base: Snapshot, slots: IntArray, entity: Entity) -> Snapshot:
+        """Return the snapshot as if pods had ended, with all that the entity may then use."""
+        has_claims = any(one.shape.has_claims or one.shape.has_volumes for one in entity.members)
+        return self._ends.without(base, slots, has_peers=_has_peers(entity), has_claims=has_claims)
 
     def _keep_start(self, request: ReservationRequest, base: Snapshot, plan: _Plan) -> Steps[_Plan]:
         """Keep the nodes of the last plan if the new one would start later."""
@@ -214,14 +229,14 @@ class ReservationPlanner:
 
     # ---- without an expected start -------------------------------------------------------------
 
-    def _drain(self, request: ReservationRequest) -> Steps[_Plan | None]:
+    def _drain(self, request: ReservationRequest, base: Snapshot) -> Steps[_Plan | None]:
         """Place the entity as if all pods that end were gone, on the nodes that are free first."""
         entity, policy = request.entity, request.policy
-        final = self._ends.without(self._base, self._slots, has_peers=_has_peers(entity))
-        estimate = _FitEstimate(entity, self._base, policy)
+        final = self._without(base, self._slots, entity)
+        estimate = _FitEstimate(entity, base, policy)
         if not estimate.is_sufficient(final.requested):
             return None
-        free_now = estimate.capacity(self._base.requested)
+        free_now = estimate.capacity(base.requested)
         plans: list[_Plan] = []
         for nodes in self._preferred_nodes(request, free_now):
             found = yield from _place(request, final, free_now, nodes=nodes)

@@ -18,7 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.api.meta import Key
-from phalanx.scheduler.cluster.hypothetical import HypotheticalPodIndex, without_ports
+from phalanx.scheduler.cluster.hypothetical import (
+    HypotheticalPodIndex,
+    release_claims,
+    without_ports,
+)
 from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray, Snapshot
 
@@ -121,22 +125,28 @@ class PodEnds:
         np.add.at(total, rows, amounts)
         return total
 
-    def without(self, snapshot: Snapshot, slots: IntArray, *, has_peers: bool) -> Snapshot:
+    def without(
+        self, snapshot: Snapshot, slots: IntArray, *, has_peers: bool, has_claims: bool = False
+    ) -> Snapshot:
         """Return the snapshot as if the pods of slots had ended.
 
-        `has_peers`: pods to be placed have constraints on others, for which the pods are looked up
-        one by one; without, and without ports and constraints of running pods, only loads count.
+        `has_peers`: pods to be placed have constraints on others, `has_claims`: they need devices
+        or volumes. For these the pods are looked up one by one; without, and without ports and
+        constraints of running pods, only loads count.
         """
         if not len(slots):
             return snapshot
         forked, released = snapshot.fork(), self.released(slots, len(snapshot))
         forked.requested[:] -= released[:, :-2]
         forked.nonzero_requested[:] -= released[:, -2:]
-        if not (has_peers or snapshot.used_ports or snapshot.pod_index.existing_terms):
+        has_terms = bool(snapshot.used_ports or snapshot.pod_index.existing_terms)
+        if not (has_peers or has_claims or has_terms):
             return forked
         assigned = snapshot.pod_index.assigned_pod
         pods = [pod for key in self.keys(slots) if (pod := assigned(key)) is not None]
         without_ports(forked, pods)
+        if has_claims:
+            release_claims(forked, pods)
         forked.pod_index = HypotheticalPodIndex(
             snapshot.pod_index, snapshot.index, removed=pods, added=()
         )

@@ -1,0 +1,153 @@
+"""Reservations of entities with devices and volumes: only for those that could run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from phalanx.api.core import Pod
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects, load_state
+from tests.scheduler.device_builders import (
+    allocated,
+    claim,
+    device,
+    device_class,
+    exactly,
+    gang,
+    node,
+    pod,
+    resource_slice,
+)
+from tests.scheduler.reservation.virtual_scheduler import VirtualScheduler
+from tests.scheduler.volume_builders import host, storage_class, volume, volume_claim
+
+CLASS = device_class()
+LARGE = {
+    "cel": {"expression": 'device.capacity["gpu.example"].memory.isGreaterThan(quantity("99Gi"))'}
+}
+
+
+def slices(count: int = 1) -> list[Any]:
+    """Devices of 80Gi on n0 and n1."""
+    found = [device(f"gpu-{n}", capacity={"memory": "80Gi"}) for n in range(count)]
+    return [resource_slice(name, found) for name in ("n0", "n1")]
+
+
+def member(name: str, *claims: str, **fields: Any) -> Pod:
+    """A pod that ends; with a node, after 1000 seconds."""
+    if "on" in fields:
+        fields.setdefault("activeDeadlineSeconds", 1000)
+    return pod(name, *claims, **{"restartPolicy": "Never", **fields})
+
+
+def with_volume(name: str, *claims: str, **fields: Any) -> Pod:
+    """The same with volumes."""
+    volumes = [{"name": one, "persistentVolumeClaim": {"claimName": one}} for one in claims]
+    return member(name, volumes=volumes, **fields)
+
+
+def run(
+    pods: Iterable[Pod], devices: Iterable[Any] = (), volumes: Iterable[Any] = ()
+) -> VirtualScheduler:
+    """Run two nodes until the gang g of one pod has waited for long enough."""
+    scheduler = VirtualScheduler()
+    scheduler.state = load_state(
+        ClusterObjects(
+            [host("n0"), host("n1")] if volumes else [node("n0"), node("n1")],
+            [gang("g", 1)],
+            list(pods),
+            devices=list(devices),
+            volumes=list(volumes),
+        )
+    )
+    scheduler.run_pass(0)
+    scheduler.run_pass(61)
+    return scheduler
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        [*slices(), claim("c", exactly(deviceClassName="nope")), CLASS],
+        [*slices(), claim("c", exactly(selectors=[LARGE])), CLASS],
+        [*slices(2), claim("c", exactly(count=3)), CLASS],
+        [claim("c"), CLASS],
+    ],
+    ids=["no-class", "no-such-device", "too-many", "no-devices"],
+)
+def test_gang_whose_devices_do_not_exist_gets_no_reservation(devices: list[Any]) -> None:
+    scheduler = run([member("g-0", "c", group="g")], devices)
+    assert "g" in scheduler.decisions
+    assert scheduler.reservations == {}
+    scheduler.submit("other", [member("other-0", group="other", cpu="8")])
+    assert scheduler.run_pass(130) == ["other"]
+
+
+@pytest.mark.parametrize(
+    "volumes",
+    [
+        [storage_class(), volume("v", nodes=["n9"], claim="c"), volume_claim("c", bound_to="v")],
+        [storage_class(), volume_claim("c")],
+        [storage_class()],
+    ],
+    ids=["volume-elsewhere", "no-volume", "no-claim"],
+)
+def test_gang_whose_volumes_reach_no_node_gets_no_reservation(volumes: list[Any]) -> None:
+    scheduler = run([with_volume("g-0", "c", group="g")], volumes=volumes)
+    assert "g" in scheduler.decisions
+    assert scheduler.reservations == {}
+
+
+def used_devices(**fields: Any) -> VirtualScheduler:
+    """Both devices are used by pods: that of n0 by one that ends, that of n1 by one that stays."""
+    return run(
+        [
+            member("a", "used-a", on="n0", **fields),
+            pod("b", "used-b", on="n1"),
+            member("g-0", "c", group="g"),
+        ],
+        [
+            *slices(),
+            CLASS,
+            allocated("used-a", "n0/gpu-0", "a"),
+            allocated("used-b", "n1/gpu-0", "b"),
+            claim("c"),
+        ],
+    )
+
+
+def test_devices_of_pods_that_end_are_expected_to_be_free_then() -> None:
+    reservation = used_devices().reservations["g"]
+    assert (reservation.expected_start, reservation.nodes) == (1000, ("n0",))
+
+
+def test_devices_of_pods_with_an_unknown_end_make_the_start_unknown() -> None:
+    reservation = used_devices(activeDeadlineSeconds=None).reservations["g"]
+    assert (reservation.expected_start, reservation.nodes) == (None, ("n0",))
+
+
+def test_devices_of_pods_that_never_end_are_not_waited_for() -> None:
+    assert used_devices(restartPolicy="Always", activeDeadlineSeconds=None).reservations == {}
+
+
+def test_devices_whose_consumer_is_gone_count_as_free() -> None:
+    scheduler = run(
+        [member("g-0", "c", group="g"), member("full", on="n1", cpu="8")],
+        [*slices(), CLASS, allocated("used-a", "n0/gpu-0", "gone"), claim("c")],
+    )
+    assert scheduler.reservations["g"].nodes == ("n0",)
+
+
+def test_volume_of_one_pod_is_expected_to_be_free_when_the_pod_ends() -> None:
+    modes: dict[str, Any] = {"accessModes": ["ReadWriteOncePod"]}
+    volumes = [
+        storage_class(),
+        volume("v", claim="c", **modes),
+        volume_claim("c", bound_to="v", **modes),
+    ]
+    scheduler = run(
+        [with_volume("a", "c", on="n0"), with_volume("g-0", "c", group="g")], volumes=volumes
+    )
+    assert scheduler.reservations["g"].expected_start == 1000
