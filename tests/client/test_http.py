@@ -333,3 +333,35 @@ def test_rejected_watch_is_a_plain_reply() -> None:
                 await anext(Client(http).watch(POD, since=1))
 
     asyncio.run(scenario())
+
+
+def test_requests_do_not_wait_for_open_watches() -> None:
+    async def page(request: web.Request) -> web.StreamResponse:
+        watch = WatchPage(send_nothing).page
+        return await (watch(request) if "watch" in request.query else echo(request))
+
+    async def scenario() -> None:
+        async with transport_to(page, limits=HttpClientLimits(max_connections=1)) as http:
+            watches = [Client(http).watch(POD, Pod, since=4) for _ in range(3)]
+            for watch in watches:
+                assert (await anext(watch)).revision == 5
+            assert (await send(http, Request("GET", "/x"))).code == 200
+            for watch in watches:
+                await watch.aclose()
+
+    asyncio.run(scenario())
+
+
+def test_one_watch_too_many_is_unreachable() -> None:
+    limits = HttpClientLimits(max_watches=1, connect_timeout=0.1)
+
+    async def scenario() -> None:
+        async with (
+            transport_to(WatchPage(send_nothing).page, limits=limits) as http,
+            aclosing(Client(http).watch(POD, Pod, since=4)) as watch,
+        ):
+            assert (await anext(watch)).revision == 5
+            with pytest.raises(Unreachable):
+                await anext(Client(http).watch(POD, Pod, since=4))
+
+    asyncio.run(scenario())

@@ -37,7 +37,11 @@ _NETWORK_ERRORS = (aiohttp.ClientError, OSError)
 
 @dataclass(frozen=True, slots=True)
 class HttpClientLimits:
-    """Timeouts for connecting, replies and idle watches; size of a reply; connections."""
+    """Timeouts for connecting, replies and idle watches; size of a reply; connections.
+
+    Watches have connections of their own: a garbage collector watches every kind, and requests must
+    not wait for a watch to end.
+    """
 
     connect_timeout: float = 10.0
     request_timeout: float = 60.0
@@ -45,6 +49,7 @@ class HttpClientLimits:
     watch_idle_timeout: float = 180.0
     max_response_bytes: int = 256 * 1024 * 1024
     max_connections: int = 64
+    max_watches: int = 1000
 
 
 class HttpTransport:
@@ -72,7 +77,8 @@ class HttpTransport:
         # On a local network compression costs more than it saves.
         self._headers = {"user-agent": "phalanx", "accept-encoding": "identity"}
         self._credentials = credentials or StaticCredential(Credential(token, tls))
-        self._session: aiohttp.ClientSession | None = None
+        #: For requests (False) and for watches (True).
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
 
     async def send(self, request: Request) -> Reply | StreamReply:
         """Send a request over a pooled connection; a watch keeps its connection until its end."""
@@ -92,9 +98,9 @@ class HttpTransport:
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        while self._sessions:
+            _, session = self._sessions.popitem()
+            await session.close()
 
     async def _request(self, request: Request) -> aiohttp.ClientResponse:
         credential = await self._credentials.get()
@@ -109,26 +115,29 @@ class HttpTransport:
     async def _send_once(self, request: Request, presented: Credential) -> aiohttp.ClientResponse:
         body, query = request.body, f"?{request.query}" if request.query else ""
         credential = {"authorization": f"Bearer {presented.token}"} if presented.token else {}
-        return await self._open_session().request(
+        watches = is_watch(request)
+        return await self._open_session(watches=watches).request(
             request.method,
             URL(f"{self._server}{quote(request.path)}{query}", encoded=True),
             data=orjson.dumps(body) if isinstance(body, dict) else body or None,
             headers={**request.headers, **credential},
-            timeout=self._watch_timeout if is_watch(request) else self._request_timeout,
+            timeout=self._watch_timeout if watches else self._request_timeout,
             allow_redirects=False,
             ssl=presented.tls or True,
             server_hostname=self._server_name or None,
         )
 
-    def _open_session(self) -> aiohttp.ClientSession:
+    def _open_session(self, *, watches: bool) -> aiohttp.ClientSession:
         """Return the session, created on first use because it belongs to the running loop."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._limits.max_connections),
+        session = self._sessions.get(watches)
+        if session is None:
+            limit = self._limits.max_watches if watches else self._limits.max_connections
+            session = self._sessions[watches] = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=limit),
                 headers=self._headers,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
-        return self._session
+        return session
 
     @property
     def _request_timeout(self) -> aiohttp.ClientTimeout:
@@ -139,8 +148,9 @@ class HttpTransport:
     @property
     def _watch_timeout(self) -> aiohttp.ClientTimeout:
         limits = self._limits
+        # `connect` includes the wait for a free connection: beyond the limit a watch fails.
         return aiohttp.ClientTimeout(
-            total=None, sock_connect=limits.connect_timeout, sock_read=limits.watch_idle_timeout
+            total=None, connect=limits.connect_timeout, sock_read=limits.watch_idle_timeout
         )
 
     async def _read_body(self, response: aiohttp.ClientResponse) -> bytes:
