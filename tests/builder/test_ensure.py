@@ -124,8 +124,11 @@ def test_new_size_is_written_to_the_workload_and_then_to_the_group() -> None:
     assert isinstance(workload, PatchObject)
     assert isinstance(group, PatchObject)
     size = {"schedulingPolicy": {"gang": {"minCount": 6}}}
-    nested = {"name": "root", "podGroupTemplates": [{"name": "workers", **size}]}
-    assert workload.change == {"spec": {"compositePodGroupTemplates": [nested]}}
+    # The list is whole: a server replaces it.
+    (root,) = workload.change["spec"]["compositePodGroupTemplates"]
+    assert root["schedulingPolicy"] == {"gang": {"minGroupCount": 2}}
+    assert [one["name"] for one in root["podGroupTemplates"]] == ["driver", "workers"]
+    assert root["podGroupTemplates"][1]["schedulingPolicy"] == size["schedulingPolicy"]
     assert group.change == {"spec": size}
 
 

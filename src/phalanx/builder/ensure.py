@@ -419,10 +419,9 @@ class _GroupPlanner:
                 yield DeleteObject(kind_of_group(group), meta)
 
     def _resize_workload(self, sizes: Mapping[str, int]) -> Iterator[ObjectOperation]:
-        change = _build_size_patch(self._encoded["spec"], sizes)
+        change = resize_templates(self._encoded["spec"], sizes)
         if change:
-            meta = self._workload.obj.metadata
-            yield PatchObject(WORKLOAD, meta, {"spec": change}, STRATEGIC_PATCH)
+            yield PatchObject(WORKLOAD, self._workload.obj.metadata, {"spec": change})
 
     def _resize_group(
         self, wanted: GroupInstance, group: PodGroup, sizes: Mapping[str, int]
@@ -471,21 +470,29 @@ def _gang_size(template: Object) -> int | None:
     return size
 
 
-def _build_size_patch(holder: Object, sizes: Mapping[str, int]) -> Object:
-    """Build the strategic merge patch that gives the gangs of pods in a holder these sizes."""
-    patch: Object = {}
-    leaves = [
-        {"name": one["name"], "schedulingPolicy": {"gang": {"minCount": sizes[one["name"]]}}}
-        for one in holder.get(POD_GROUP_TEMPLATES) or ()
-        if _gang_size(one) not in (None, sizes.get(one["name"], _gang_size(one)))
-    ]
-    if leaves:
-        patch[POD_GROUP_TEMPLATES] = leaves
-    composites = [
-        {"name": one["name"], **change}
-        for one in holder.get(COMPOSITE_POD_GROUP_TEMPLATES) or ()
-        if (change := _build_size_patch(one, sizes))
-    ]
-    if composites:
-        patch[COMPOSITE_POD_GROUP_TEMPLATES] = composites
-    return patch
+def resize_templates(holder: Object, sizes: Mapping[str, int]) -> Object:
+    """Return the lists of templates in which a gang of pods gets another size, as a patch.
+
+    `holder` is the spec of a Workload or a composite template; `sizes` has gangs by template. Each
+    list is whole: a patch of a Workload, strategic or not, replaces its lists.
+    """
+    change: Object = {}
+    leaves = list(holder.get(POD_GROUP_TEMPLATES) or ())
+    resized = [_with_gang_size(one, sizes.get(one["name"])) for one in leaves]
+    if resized != leaves:
+        change[POD_GROUP_TEMPLATES] = resized
+    composites = list(holder.get(COMPOSITE_POD_GROUP_TEMPLATES) or ())
+    resized = [{**one, **resize_templates(one, sizes)} for one in composites]
+    if resized != composites:
+        change[COMPOSITE_POD_GROUP_TEMPLATES] = resized
+    return change
+
+
+def _with_gang_size(template: Object, size: int | None) -> Object:
+    if size is None or _gang_size(template) is None:
+        return template
+    policy = template["schedulingPolicy"]
+    return {
+        **template,
+        "schedulingPolicy": {**policy, "gang": {**policy["gang"], "minCount": size}},
+    }

@@ -196,6 +196,25 @@ async def test_size_of_a_gang_follows_parallelism_unless_it_is_set() -> None:
 
 
 @in_virtual_time
+async def test_resized_gang_keeps_its_topology_and_disruption_mode() -> None:
+    kept = {
+        "schedulingConstraints": {"topology": [{"key": "rack"}]},
+        "disruptionMode": {"all": {}},
+    }
+    block = {"schedulingPolicy": {"gang": {}}, **kept}
+    async with running_job_controller() as cluster:
+        await cluster.create(job(scheduling=block, parallelism=2))
+        await cluster.wait_until_idle()
+        await cluster.patch(JOB, "train", {"spec": {"parallelism": 5}})
+        await cluster.wait_until_idle()
+        assert await gang_sizes(cluster) == (5, 5)
+        ((template,),) = [
+            made["spec"]["podGroupTemplates"] for made in await cluster.list_objects(WORKLOAD)
+        ]
+        assert {field: template[field] for field in kept} == kept
+
+
+@in_virtual_time
 async def test_changed_min_count_is_copied_to_workload_and_group() -> None:
     block = {"schedulingPolicy": {"gang": {"minCount": 2}}}
     async with running_job_controller() as cluster:

@@ -40,7 +40,7 @@ from phalanx.builder.discovery import (
     ObjectMissing,
     ObjectUnusable,
 )
-from phalanx.builder.ensure import workload_object
+from phalanx.builder.ensure import resize_templates, workload_object
 from phalanx.builder.groups import templates
 from phalanx.builder.ownership import Link
 from phalanx.client.client import Client
@@ -311,9 +311,8 @@ class JobWorkloadReconciler:
         desired = self._intent.size if workload.is_owned else None
         if current is None or desired is None or desired == current:
             return current or group.min_count
-        template = {"name": name, "schedulingPolicy": {"gang": {"minCount": desired}}}
-        change = {"spec": {"podGroupTemplates": [template]}}
-        await self._writer.patch(WORKLOAD, workload.obj.metadata, change, content=STRATEGIC_PATCH)
+        change = {"spec": resize_templates(workload_object(workload.obj)["spec"], {name: desired})}
+        await self._writer.patch(WORKLOAD, workload.obj.metadata, change)
         self._log("Workload resized", object=workload.obj.metadata.name, size=desired)
         return desired
 
