@@ -12,6 +12,7 @@ from phalanx.builder import (
     Basic,
     Gang,
     Intent,
+    NoTopology,
     ResourceClaim,
     SchedulingConfig,
     Single,
@@ -85,10 +86,15 @@ def test_disruption_mode_is_mapped_or_kept_as_unknown(block: Any, mode: Any) -> 
     assert map_composite_group_config(disruption_mode=block).disruption_mode == mode
 
 
-@pytest.mark.parametrize("empty", [None, {}, {"topology": []}, {"topology": None}])
-def test_empty_topology_sets_nothing(empty: Any) -> None:
+@pytest.mark.parametrize("empty", [None, {}, {"topology": None}])
+def test_absent_topology_sets_nothing(empty: Any) -> None:
     assert map_pod_group_config(constraints=empty) == EMPTY_CONFIG
     assert map_composite_group_config(constraints=empty) == EMPTY_CONFIG
+
+
+def test_empty_topology_undoes_a_default() -> None:
+    for config in (map_pod_group_config, map_composite_group_config):
+        assert config(constraints={"topology": []}).topology == NoTopology()
 
 
 def test_absent_and_empty_blocks_set_nothing() -> None:
@@ -150,7 +156,7 @@ def test_struct_of_a_composite_group_has_min_group_count_and_no_claims() -> None
     assert (config.policy, config.resource_claims) == (Gang(2), ())
 
 
-@pytest.mark.parametrize("scheduling", [None, {}, {"schedulingPolicy": {}, "replicas": 3}])
+@pytest.mark.parametrize("scheduling", [None, {}, {"schedulingPolicy": {}}])
 def test_empty_struct_sets_nothing(scheduling: Any) -> None:
     assert read_intent(scheduling, "spec.scheduling") == Intent()
 

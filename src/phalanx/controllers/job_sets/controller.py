@@ -29,6 +29,7 @@ from phalanx.api.wire import Object
 from phalanx.builder.discovery import controller_in
 from phalanx.builder.ensure_plan import CreateObject, Group, ObservedObjects
 from phalanx.builder.ownership import GROUP_TEMPLATE
+from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
 from phalanx.client.work_queue import WorkQueue
 from phalanx.clock import Clock
@@ -84,10 +85,13 @@ class JobSetController:
         self._queue: WorkQueue[Key] = new_work_queue(client, "job_set")
         self._job_sets = informers.of(JobSet).cache
         self._jobs = informers.of(Job).cache
-        optional = missing_kind is not None
-        self._workloads = informers.of(Workload, optional=optional).cache
-        self._groups = informers.of(PodGroup, optional=optional).cache
-        self._composites = informers.of(CompositePodGroup, optional=optional).cache
+        self._workloads: ObjectCache[Workload] = ObjectCache()
+        self._groups: ObjectCache[PodGroup] = ObjectCache()
+        self._composites: ObjectCache[CompositePodGroup] = ObjectCache()
+        if missing_kind is None:
+            self._workloads = informers.of(Workload).cache
+            self._groups = informers.of(PodGroup).cache
+            self._composites = informers.of(CompositePodGroup).cache
         self._services = informers.of(Service).cache
         self._claims = informers.of(PersistentVolumeClaim).cache
         self._jobs_by_owner = self._jobs.index(_owner_uids)
