@@ -1,12 +1,14 @@
-"""Interruptions of gangs, counted from observed."""
+"""Interruptions of gangs, and gangs whose pods are deleted after they ran."""
 
 from __future__ import annotations
 
 import msgspec
 
 from phalanx.api.core import Pod
+from phalanx.api.meta import Key, pod_group_ref
 from phalanx.api.wire import Object
-from phalanx.cli.run import InterruptionCounter
+from phalanx.cli.run import InterruptionCounter, RunHistory
+from phalanx.scheduler.diagnosis.queue_order import WorkloadRow, WorkloadState
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 from tests.builders import pod
 
@@ -47,3 +49,49 @@ def test_gang_can_be_interrupted_again() -> None:
         seen(),
     ]
     assert count(*observed) == [2]
+
+
+GANG = pod_group_ref(Key("default", "training"))
+
+
+def row(state: WorkloadState, *, started: int = 0, ended: int = 0, failed: int = 0) -> WorkloadRow:
+    return WorkloadRow(
+        GANG, state, position=0, priority=0, since=0.0, placed=started, pending=0, ended=ended,
+        needed=9, reason="", message="", nodes=(), scheduler="", started=started, failed=failed,
+        owner="JobSet/training",
+    )  # fmt: skip
+
+
+def members(count: int) -> ClusterObjects:
+    group = {"schedulingGroup": {"podGroupName": "training"}}
+    pods = [pod(f"p{index}", on=f"n{index}", spec=group) for index in range(count)]
+    return seen(*pods)
+
+
+def test_gang_that_ran_counts_although_its_pods_are_deleted_at_the_end() -> None:
+    history = RunHistory()
+    history.observe(members(9), [row(WorkloadState.RUNNING, started=9)])
+    rest = row(WorkloadState.ENDED, ended=1)
+    history.observe(members(1), [rest])
+    [gang], nodes, _ = history.restore(members(1), [rest])
+    assert gang.has_run
+    assert (gang.state, gang.ended, gang.members) == (WorkloadState.ENDED, 9, 9)
+    assert len(nodes[GANG]) == 9
+    # All of it is deleted, such as by a TTL.
+    [gone], _, _ = history.restore(members(0), [])
+    assert gone == gang
+
+
+def test_gang_that_waits_again_or_has_failed_has_not_run() -> None:
+    history = RunHistory()
+    history.observe(members(9), [row(WorkloadState.RUNNING, started=9)])
+    for last in (row(WorkloadState.WAITING), row(WorkloadState.ENDED, ended=9, failed=9)):
+        history.observe(members(9), [last])
+        assert history.restore(members(9), [last])[0] == [last]
+
+
+def test_members_of_an_ended_gang_are_not_interrupted() -> None:
+    counter = InterruptionCounter()
+    counter.observe(members(2))
+    counter.observe(members(1), ended=[GANG])
+    assert not counter

@@ -11,8 +11,8 @@ import contextlib
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -123,9 +123,14 @@ class InterruptionCounter(Counter[Ref]):
         super().__init__()
         self._running_pods: dict[Ref, set[str]] = {}
 
-    def observe(self, cluster: ClusterObjects) -> None:
-        """Count the gangs whose running members are deleted or disrupted since the last call."""
+    def observe(self, cluster: ClusterObjects, ended: Iterable[Ref] = ()) -> None:
+        """Count the gangs whose running members are deleted or disrupted since the last call.
+
+        The members of an `ended` gang are deleted because it needs them no longer.
+        """
         pods = pods_with_entities(cluster)
+        for ref in ended:
+            self._running_pods.pop(ref, None)
         undisrupted = {pod.metadata.uid for _, pod in pods if not _is_disrupted(pod)}
         for ref, uids in list(self._running_pods.items()):
             if uids - undisrupted:
@@ -137,6 +142,46 @@ class InterruptionCounter(Counter[Ref]):
                 running.discard(pod.metadata.uid)
             elif pod.occupied_node and pod.metadata.uid in undisrupted:
                 running.add(pod.metadata.uid)
+
+
+class RunHistory:
+    """Remembers the gangs that ran, with their nodes, for when their pods are deleted at the end.
+
+    The success policy of a JobSet deletes its other Jobs, and a TTL a whole Job.
+    """
+
+    def __init__(self) -> None:
+        self._ran: dict[Ref, tuple[WorkloadRow, Counter[str], str]] = {}
+        self._ended: set[Ref] = set()
+
+    def observe(self, cluster: ClusterObjects, gangs: Sequence[WorkloadRow]) -> None:
+        """Remember the gangs that run or have run now."""
+        nodes, domains = gang_placements(cluster)
+        for gang in gangs:
+            if gang.has_run and gang.ref in nodes:
+                self._ran[gang.ref] = gang, nodes[gang.ref], domains[gang.ref]
+            is_ended = gang.state is WorkloadState.ENDED
+            (self._ended.add if is_ended else self._ended.discard)(gang.ref)
+
+    def restore(
+        self, cluster: ClusterObjects, gangs: Sequence[WorkloadRow]
+    ) -> tuple[list[WorkloadRow], dict[Ref, Counter[str]], dict[Ref, str]]:
+        """Return all gangs, with nodes and domains; ended ones as they were with all their pods."""
+        rows = {gang.ref: gang for gang in gangs}
+        titles = {(gang.ref.namespace, gang.title) for gang in gangs}
+        nodes, domains = gang_placements(cluster)
+        for ref, (ran, its_nodes, domain) in self._ran.items():
+            row = rows.get(ref)
+            if row is not None:
+                is_cut = row.state is WorkloadState.ENDED and not row.has_run and not row.failed
+            else:
+                # The next attempt of a restarted owner has other groups under the same title.
+                is_cut = ref in self._ended and (ref.namespace, ran.title) not in titles
+            if is_cut:
+                ended = ran.started + ran.ended
+                rows[ref] = replace(ran, state=WorkloadState.ENDED, started=0, placed=0, ended=ended)
+                nodes[ref], domains[ref] = its_nodes, domain
+        return list(rows.values()), nodes, domains
 
 
 def _is_disrupted(pod: Pod) -> bool:
@@ -423,7 +468,7 @@ class ManifestRun:
         self._client, self._batches = client, list(batches)
         self._timeout, self._on_progress = timeout, on_progress
         self._has_processes, self._with_logs = has_processes, with_logs
-        self._interruptions = InterruptionCounter()
+        self._interruptions, self._history = InterruptionCounter(), RunHistory()
 
     async def run(self) -> RunOutcome:
         """Submit and observe until all gangs have run, nothing changes, or the time is over."""
@@ -448,7 +493,9 @@ class ManifestRun:
         cluster, jobs = await read_cluster(self._client), (await self._client.list(JOB, Job)).items
         gangs = list_workloads(cluster, include_all=True)
         self._on_progress(gangs)
-        self._interruptions.observe(cluster)
+        ended = [one for one in gangs if one.state is WorkloadState.ENDED and not one.failed]
+        self._interruptions.observe(cluster, [gang.ref for gang in ended])
+        self._history.observe(cluster, gangs)
         return _Observation(cluster, jobs, gangs)
 
     def _is_complete(self, seen: _Observation) -> bool:
@@ -470,12 +517,12 @@ class ManifestRun:
     async def _create_outcome(
         self, seen: _Observation, seconds: float, *, timed_out: bool
     ) -> RunOutcome:
-        if not seen.gangs and not seen.jobs:
+        gangs, nodes, domains = self._history.restore(seen.cluster, seen.gangs)
+        if not gangs and not seen.jobs:
             raise ManifestRejected("the files contain nothing to run: no Job, PodGroup or Pod")
-        nodes, domains = gang_placements(seen.cluster)
         pods = list(seen.cluster.pods)
         return RunOutcome(
-            gangs=seen.gangs,
+            gangs=gangs,
             nodes=nodes,
             domains=domains,
             seconds=seconds,
