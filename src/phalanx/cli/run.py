@@ -179,7 +179,9 @@ class RunHistory:
                 is_cut = ref in self._ended and (ref.namespace, ran.title) not in titles
             if is_cut:
                 ended = ran.started + ran.ended
-                rows[ref] = replace(ran, state=WorkloadState.ENDED, started=0, placed=0, ended=ended)
+                rows[ref] = replace(
+                    ran, state=WorkloadState.ENDED, started=0, placed=0, ended=ended
+                )
                 nodes[ref], domains[ref] = its_nodes, domain
         return list(rows.values()), nodes, domains
 

@@ -21,7 +21,7 @@ from phalanx.api.kinds import (
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import FINISHED_ANNOTATION, MEMBERS_TO_RUN_ANNOTATION
 from phalanx.api.wire import Object
-from tests.builders import in_virtual_time, node
+from tests.builders import in_virtual_time, node, pod
 from tests.controllers.job_sets.job_set_harness import job_set, job_set_cluster, role
 
 PREFIX = "jobset.sigs.k8s.io/"
@@ -485,3 +485,24 @@ async def test_jobs_wait_while_a_group_cannot_be_created() -> None:
         await cluster.inner.delete(RESOURCE_QUOTA, "none")
         await cluster.settle(120)
         assert await cluster.running() == {"driver": 1, "workers": 1}
+
+
+@pytest.mark.parametrize(("mode", "left"), [({}, 3), ({"disruptionMode": {"all": {}}}, 0)])
+def test_preemption_evicts_single_pods_or_the_whole_set(mode: Object, left: int) -> None:
+    @in_virtual_time
+    async def preempt() -> None:
+        async with job_set_cluster(1, cpu=4) as cluster:
+            head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+            await cluster.create({**head, "metadata": {"name": "high"}, "value": 1000})
+            fields: Object = {"scheduling": mode} if mode else {}
+            await cluster.create(job_set(role("leader"), role("workers", 1, 3), **fields))
+            await cluster.settle()
+            await cluster.create(pod("urgent", cpu="1", spec={"priorityClassName": "high"}))
+            await cluster.settle(20)
+            placed = await cluster.inner.node_by_pod()
+            assert "urgent" in placed
+            assert len([name for name in placed if name.startswith("train-")]) == left
+            assert len(await cluster.objects(POD)) == 5
+            assert await cluster.conditions() == {}
+
+    preempt()

@@ -378,3 +378,34 @@ async def test_a_set_is_scaled_by_its_scale_subresource() -> None:
         assert await user.objects(POD_GROUP) == {}
         assert (await user.status())["replicas"] == 0
         assert Key("default", "llm") == user.key
+
+
+# ---- events --------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_scaling_down_deletes_no_surge_replica() -> None:
+    async with cluster(nodes=simulated_nodes(2, cpu="8")) as c:
+        user = await run(c, leader_worker_set(2, 2))
+        await user.patch(replicas=0)
+        await user.settle()
+        assert not await user.pods()
+        texts = [text for _, text in await c.events("GroupsProgressing")]
+        assert not any("surge" in text for text in texts)
+
+
+@in_virtual_time
+async def test_event_says_why_a_group_is_recreated() -> None:
+    async with cluster(nodes=simulated_nodes(2, cpu="8")) as c:
+        user = await run(c, leader_worker_set(1, 2))
+        await user.restart_container("llm-0-1")
+        await user.settle()
+        await user.until_available()
+        await c.client.delete(POD, Key("default", "llm-0-1"))
+        await user.settle()
+        texts = [text for _, text in await c.events("RecreateGroupOnPodRestart")]
+        end = "deleted leader pod llm-0 to recreate group 0"
+        assert texts == [
+            f"Worker pod llm-0-1 failed, {end}",
+            f"Worker pod llm-0-1 is being deleted, {end}",
+        ]

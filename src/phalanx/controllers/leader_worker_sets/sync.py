@@ -180,17 +180,22 @@ def _plan_step(
 ) -> RolloutStep:
     lws, leader_set, leaders = state.lws, state.leader_set, None
     if leader_set is not None:
-        text = leader_set.metadata.annotations.get(REPLICAS_ANNOTATION, "")
         leaders = LeaderSetState(
             leader_set.spec.replicas,
             leader_set.spec.update_strategy.rolling_update.partition,
-            wanted_replicas=int(text) if text.isdecimal() else lws.spec.replicas,
+            wanted_replicas=_wanted_replicas(lws, leader_set),
             is_current=revision_key(leader_set.metadata) == revisions.key,
         )
     total = leaders.replicas if leaders else 0
     states = [groups.get(index, GroupState()) for index in range(total)]
     config = lws.spec.rollout_strategy.rolling_update_configuration
     return plan_rollout(lws.spec.replicas, config, leaders, states)
+
+
+def _wanted_replicas(lws: LeaderWorkerSet, leader_set: StatefulSet) -> int:
+    """The replicas without surge for which the StatefulSet was last made."""
+    text = leader_set.metadata.annotations.get(REPLICAS_ANNOTATION, "")
+    return int(text) if text.isdecimal() else lws.spec.replicas
 
 
 def _plan_scheduling(
@@ -229,7 +234,9 @@ def _plan_leader_set(
     if revision_key(leader_set.metadata) == revisions.key and partition != step.partition:
         text = f"Updating replicas {partition} to {step.partition}"
         yield _event(lws, "GroupsUpdating", text)
-    if lws.spec.replicas <= step.replicas < leader_set.spec.replicas:
+    # A set that is scaled down loses replicas too, but no surge.
+    wanted = max(lws.spec.replicas, _wanted_replicas(lws, leader_set))
+    if wanted <= step.replicas < leader_set.spec.replicas:
         text = f"deleting surge replica {lws.metadata.name}-{step.replicas}"
         yield _event(lws, "GroupsProgressing", text)
 
@@ -258,12 +265,12 @@ class _ReplicaPlanner:
         meta, state = leader.metadata, self._state
         if meta.deletion_timestamp:
             return  # Its workers are deleted with it; they are created for the next leader.
-        if failed := self._find_failed_pod(leader):
+        if cause := self._find_restart_cause(leader):
             yield Delete(POD, meta.key, meta.uid, propagation="Foreground")
             index = meta.labels.get(GROUP_INDEX_LABEL, "")
             policy = self._lws.spec.leader_worker_template["restartPolicy"]
             text = f"deleted leader pod {meta.name} to recreate group {index}"
-            yield _event(self._lws, policy, f"Worker pod {failed} failed, {text}")
+            yield _event(self._lws, policy, f"{cause}, {text}")
             return
         if self._is_stuck(leader):
             yield Delete(POD, meta.key, meta.uid, propagation="Foreground")
@@ -295,8 +302,8 @@ class _ReplicaPlanner:
         text = f"Created worker statefulset for leader pod {leader.metadata.name}"
         yield _event(self._lws, "GroupsProgressing", text)
 
-    def _find_failed_pod(self, leader: Pod) -> str:
-        """The name of a pod for which the policy restarts the group; "" if there is none."""
+    def _find_restart_cause(self, leader: Pod) -> str:
+        """The pod for which the policy restarts the group, and why; "" if there is none."""
         policy = self._lws.spec.leader_worker_template.get("restartPolicy")
         if policy not in (RECREATE_ON_RESTART, RECREATE_AFTER_START):
             return ""
@@ -308,10 +315,15 @@ class _ReplicaPlanner:
         )
         if policy == RECREATE_AFTER_START and is_pending:
             return ""
-        failed = next((pod for pod in pods if _has_failed(pod)), None)
-        if failed is None and policy == RECREATE_ON_RESTART and self._scheduling.is_gang:
-            failed = next((pod for pod in workers if _was_replaced(pod, leader)), None)
-        return failed.metadata.name if failed else ""
+        for pod in pods:
+            if what := _describe_failure(pod):
+                role = "Leader" if pod is leader else "Worker"
+                return f"{role} pod {pod.metadata.name} {what}"
+        if policy == RECREATE_ON_RESTART and self._scheduling.is_gang:
+            for pod in workers:
+                if _was_replaced(pod, leader):
+                    return f"Worker pod {pod.metadata.name} was replaced"
+        return ""
 
     def _is_stuck(self, leader: Pod) -> bool:
         """Whether a group of an old template is not ready, and may be updated.
@@ -332,14 +344,15 @@ class _ReplicaPlanner:
         return is_old and index >= partition and not group.is_ready
 
 
-def _has_failed(pod: Pod) -> bool:
-    """Whether a pod is deleted or has failed, or a container of it restarted."""
-    if pod.metadata.deletion_timestamp or pod.status.phase == "Failed":
-        return True
+def _describe_failure(pod: Pod) -> str:
+    """Say that a pod is deleted or has failed, or a container of it did; "" if none of it."""
     status = pod.status
-    return not pod.is_terminal and any(
+    if pod.metadata.deletion_timestamp and status.phase != "Failed":
+        return "is being deleted"
+    has_restarted = not pod.is_terminal and any(
         one.restart_count for one in (*status.init_container_statuses, *status.container_statuses)
     )
+    return "failed" if status.phase == "Failed" or has_restarted else ""
 
 
 def _was_replaced(worker: Pod, leader: Pod) -> bool:
