@@ -14,13 +14,16 @@ controller never touches a store.
     nodes/                   hosted nodes with their kubelets; node lifecycle; taint eviction
     pod_groups.py            PodGroup protection, CompositePodGroup status, replica groups
     jobs/, cronjobs/         Jobs with their pods and Workloads; CronJobs
+    job_sets/                JobSets with their Jobs, Service and tree of groups
+    leader_worker_sets/      LeaderWorkerSets with their StatefulSets and groups
+    workload_operations.py   performs what `WorkloadBuilder.ensure` plans
     deployments/             Deployments with their ReplicaSets
     daemon_sets/             DaemonSets with their pods and revisions
     endpoints/               EndpointSlices and Endpoints of Services
     replica_sets/            ReplicaSets and ReplicationControllers with their pods
     stateful_sets/           StatefulSets with their pods, claims and revisions
     volumes/                 binding, protection and provisioning of volumes
-    resource_claims/         ResourceClaims of pods and groups
+    resource_claims/         ResourceClaims of pods and groups; eviction by device taints
     garbage_collector.py     deletes dependents of absent owners, by the propagation policy
     ownership_graph.py       owners and dependents over all kinds, for the garbage collector
     pod_ownership.py         adoption, release and pods of a template, for all workloads

@@ -15,12 +15,15 @@ not schedule, runs no controllers and knows nothing of its clients.
     write_handlers.py, server_side_apply.py, scale.py
                                                 create, update, patch, apply
     deletion.py, eviction.py                    delete, evict
-    admission.py, admission_cache.py, limit_ranges.py, resource_quotas.py, group_priorities.py
+    admission.py, admission_cache.py, limit_ranges.py, resource_quotas.py, group_priorities.py,
+    storage_admission.py, leader_worker_set_pods.py
                                                 the admission steps
-    binding.py                                  bindings, allocated resources of nodes
+    binding.py, claim_binding.py, volume_binding.py
+                                                bindings of pods, with their devices and volumes
     lease_renewal.py                            many Leases in one request
     event_expiry.py                             Events are deleted after an hour
-    kubernetes_service.py                       the Service and EndpointSlice of the server itself
+    kubernetes_service.py, bootstrap_objects.py
+                                                objects that the server itself creates
     custom_resources.py, discovery.py           served kinds, discovery, OpenAPI
     auth_handlers.py                            access reviews, service account tokens
     kubelet_reports.py, pod_logs.py, resource_metrics.py
