@@ -8,8 +8,13 @@ import pytest
 
 from phalanx.api.kinds import POD
 from phalanx.api.wire import Object
-from phalanx.controllers.scheduling.metrics import METRIC_SPECS, SchedulingMetrics
+from phalanx.controllers.scheduling.metrics import (
+    EVENT_LABELS,
+    METRIC_SPECS,
+    SchedulingMetrics,
+)
 from phalanx.scheduler.cluster.cache import SchedulerCache
+from phalanx.scheduler.decision import ClusterEvent
 from phalanx.scheduler.policy import DEFAULT_PROFILES
 from phalanx.scheduler.queue.queued_entity import QueueTrigger
 from phalanx.scheduler.queue.scheduling_queue import TRANSITIONS, SchedulingQueue
@@ -341,3 +346,8 @@ def test_every_queue_event_has_a_label() -> None:
 def test_every_metric_has_its_own_name() -> None:
     names = [row.name for row in METRIC_SPECS]
     assert len(set(names)) == len(names)
+
+
+def test_every_event_that_can_queue_an_entity_has_a_label() -> None:
+    # Nothing is queued because it was popped.
+    assert {*ClusterEvent, *QueueTrigger} - EVENT_LABELS.keys() == {QueueTrigger.POPPED}

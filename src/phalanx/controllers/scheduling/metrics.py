@@ -247,7 +247,7 @@ _TYPES = {False: "pod", True: "podgroup"}
 #: Attempts from which on they share one label value.
 _MAX_ATTEMPTS_LABEL = 15
 #: The events that move an entity to a queue, as kube-scheduler names them.
-_EVENT_LABELS: Mapping[Enum, str] = {
+EVENT_LABELS: Mapping[Enum, str] = {
     ClusterEvent.NODE_ADDED: "NodeAdd",
     ClusterEvent.NODE_UPDATED: "NodeUpdate",
     ClusterEvent.POD_GONE: "AssignedPodDelete",
@@ -256,6 +256,8 @@ _EVENT_LABELS: Mapping[Enum, str] = {
     ClusterEvent.MEMBER_CHANGED: "PodAdd",
     ClusterEvent.MEMBER_GONE: "PodDelete",
     ClusterEvent.SEARCH_ENDED: "SearchEnd",
+    ClusterEvent.DEVICES_CHANGED: "DeviceChange",
+    ClusterEvent.VOLUMES_CHANGED: "VolumeChange",
     ClusterEvent.RESERVATION_CHANGED: "ReservationChange",
     QueueTrigger.CHANGED: "PodGroupDelete",
     QueueTrigger.WOKEN: "EqualEntityScheduled",
@@ -406,9 +408,9 @@ class SchedulingMetrics:
         pods: Tally[tuple[str, ...]] = Tally()
         entities: Tally[tuple[str, ...]] = Tally()
         for (label, cause), count in queue.pod_arrivals.items():
-            pods[label.name, _EVENT_LABELS[cause]] += count
+            pods[label.name, EVENT_LABELS[cause]] += count
         for (label, cause), count in queue.arrivals.items():
-            entities[label.name, _EVENT_LABELS[cause], _TYPES[label.is_group]] += count
+            entities[label.name, EVENT_LABELS[cause], _TYPES[label.is_group]] += count
         metrics.replace_series(INCOMING_PODS, pods)
         metrics.replace_series(INCOMING_ENTITIES, entities)
 
