@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
 from phalanx.api.wire import Object
+from phalanx.cli.run import run_command
 from tests.builders import gang, pod
 from tests.cli.cli_user import gang_job
 from tests.cli.commands import COMMAND_TIMEOUT, phalanx
@@ -110,10 +112,26 @@ def test_logs_of_containers_are_printed_at_the_end(file: Path) -> None:
 
 
 def test_run_ends_after_the_timeout(file: Path) -> None:
-    code, output, _ = run(file, gang_job("long", 1, seconds=600, cpu="1"), options="--timeout 0.5")
+    code, output, _ = run(
+        file, gang_job("long", 1, seconds=600, cpu="1"), options="--timeout 500ms"
+    )
     assert (code, output.splitlines()[-1]) == (
         1, "  timed out; allow more time with --timeout",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("5s", 5), ("1m30s", 90), ("0.5", 0.5), ("60", 60), ("0", None), ("0s", None), ("-1", None),
+     ("soon", None), ("1.5.2", None)],
+)  # fmt: skip
+def test_timeout_is_a_duration_or_a_number_of_seconds(text: str, seconds: float | None) -> None:
+    given = ["-f", "objects.yaml", "--timeout", text]
+    if seconds is None:
+        with pytest.raises(click.BadParameter):
+            run_command.make_context("run", given)
+    else:
+        assert run_command.make_context("run", given).params["timeout"] == seconds
 
 
 def test_summary_is_printed_as_json(file: Path) -> None:

@@ -8,6 +8,8 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from phalanx.api.kinds import JOB
+from phalanx.api.meta import Key
 from phalanx.api.wire import Object
 from phalanx.cli.what_if import what_if_command
 from tests.builders import gang, pod
@@ -86,6 +88,20 @@ def test_changes_to_nodes_and_min_count_are_applied(user: Forecaster) -> None:
     assert (code, "of Job/held never fits" in output) == (4, True)
 
 
+def test_forecast_without_files_is_about_everything_that_waits(user: Forecaster) -> None:
+    done = user.invoke()
+    assert (done.exit_code, done.stdout) == (0, "No workload is waiting.\n")
+    key = Key(user.namespace, "late")
+    user.create(gang_job("late", 2, cpu="6"))
+    user.eventually(lambda: [line.placed for line in user.gangs()] == [2, 0])
+    try:
+        done = user.invoke()
+        assert (done.exit_code, " of Job/late must wait: " in done.stdout) == (3, True)
+    finally:
+        user.query(lambda client: client.delete(JOB, key, propagation="Background"))
+        user.eventually(lambda: [line.placed for line in user.gangs()] == [2])
+
+
 def test_forecast_is_printed_as_json(user: Forecaster) -> None:
     code, output, _ = user.what_if(gang_job("new", 2, cpu="6"), output="json")
     [answer] = json.loads(output)["items"]
@@ -106,7 +122,7 @@ def test_forecast_is_printed_as_json(user: Forecaster) -> None:
         ({"kind": "Pod"}, "objects.yaml: not a Kubernetes object: apiVersion is missing"),
         (
             {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "a"}},
-            "no controller here creates the pods of JobSet",
+            "/a yet; try it with `phalanx run`, or ask about its Jobs or PodGroups",
         ),
         ({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}, "nothing to place"),
     ],
@@ -122,7 +138,7 @@ def test_manifest_that_cannot_be_tried_is_rejected_in_one_line(
 
 
 @pytest.mark.parametrize(
-    "words", [(), ("--min-count", "x"), ("--add-nodes", "many"), ("-f", "/nonexistent.yaml")]
+    "words", [("--min-count", "x"), ("--add-nodes", "many"), ("-f", "/nonexistent.yaml")]
 )
 def test_wrong_usage(user: Forecaster, words: tuple[str, ...]) -> None:
     assert user.invoke(*words).exit_code == 2

@@ -294,6 +294,15 @@ def parse_duration(text: str) -> float:
     return sum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)
 
 
+def parse_timeout(context: click.Context, option: click.Parameter, text: str) -> float:
+    """Parse a duration of Go, or a plain number of seconds; more than 0."""
+    is_number = text.replace(".", "", 1).isdecimal()
+    seconds = float(text) if is_number else parse_duration(text)
+    if seconds <= 0:
+        raise click.BadParameter("must be more than 0")
+    return seconds
+
+
 def parse_components(text: str) -> frozenset[str]:
     """Parse a comma-separated list of components of the control plane."""
     names = [name.strip() for name in text.split(",") if name.strip()]

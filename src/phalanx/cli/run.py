@@ -319,11 +319,11 @@ def outcome_data(outcome: RunOutcome) -> dict[str, Any]:
 )
 @click.option(
     "--timeout",
-    default=60.0,
+    default="60s",
     show_default=True,
-    metavar="SECONDS",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Time after which the run ends.",
+    metavar="DURATION",
+    callback=options.parse_timeout,
+    help="Time after which the run ends, such as 90s or 5m; a plain number is seconds.",
 )
 @click.option("--logs", "with_logs", is_flag=True, help="Print the logs of containers at the end.")
 @output_option(TABLE, JSON, YAML)

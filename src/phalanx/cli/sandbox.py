@@ -55,7 +55,7 @@ POD_CREATION_TIMEOUT = 20.0
 _COPIED_KINDS = (NAMESPACE, PRIORITY_CLASS, LIMIT_RANGE, WORKLOAD)
 #: Kinds whose objects must not exist yet: `phalanx why` is for existing ones.
 _UNIQUE_KINDS = (JOB, POD, POD_GROUP, COMPOSITE_POD_GROUP, WORKLOAD)
-#: Kinds whose pods a forecast cannot expand: their controllers create objects for others.
+#: Kinds whose pods a forecast cannot expand: their controllers create objects in several steps.
 _NOT_EXPANDED_KINDS = (CRON_JOB, JOB_SET, LEADER_WORKER_SET)
 
 
@@ -113,7 +113,8 @@ def _check_expandable(manifests: Sequence[Manifest]) -> None:
     for manifest in manifests:
         if manifest.kind in _NOT_EXPANDED_KINDS:
             raise ManifestRejected(
-                f"no controller here creates the pods of {manifest}; give its Jobs or PodGroups"
+                f"what-if does not expand {manifest} yet; try it with `phalanx run`, or ask about "
+                "its Jobs or PodGroups"
             )
 
 

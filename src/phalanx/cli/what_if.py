@@ -166,9 +166,8 @@ def what_if_command(
       phalanx what-if -f job.yaml
       phalanx what-if -f job.yaml --context prod --add-nodes 2 --min-count train=6
       phalanx what-if --drain node-7
+      phalanx what-if
     """
-    if not (files or add or drain or min_counts):
-        raise click.UsageError("nothing to try; give -f FILE, --add-nodes, --drain or --min-count")
     changes, now = HypotheticalChanges(add, drain, min_counts), WallClock().now()
     profiles = load_configuration(policy).profiles if policy else DEFAULT_PROFILES
 
