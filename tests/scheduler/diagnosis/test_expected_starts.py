@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from phalanx.api.meta import Condition, Ref, composite_pod_group_ref, pod_group_ref, timestamp
 from phalanx.api.scheduling import RESERVED
+from phalanx.scheduler.diagnosis.diagnosis import FITS, diagnose
 from phalanx.scheduler.diagnosis.expected_starts import (
     ExpectedStart,
     describe_seconds,
@@ -14,7 +15,7 @@ from phalanx.scheduler.diagnosis.expected_starts import (
 from phalanx.scheduler.diagnosis.what_if import ForecastVerdict, forecast
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 from tests.scheduler.builders import composite, gang, key, node
-from tests.scheduler.reservation.virtual_scheduler import ending_pod, job_owner
+from tests.scheduler.reservation.virtual_scheduler import ending_pod, job_owner, profiles
 
 NOW = 1000.0
 RUNNING = [
@@ -107,3 +108,43 @@ def test_forecast_of_a_gang_that_waits_has_its_expected_start() -> None:
 
 def test_times_are_rounded_as_people_say_them() -> None:
     assert [describe_seconds(value) for value in (40, 720, 7300)] == ["40 s", "12 min", "2.0 h"]
+
+
+def held_cluster(status: str = "True") -> ClusterObjects:
+    """A gang of three waits for b and has a reservation; one of a single pod would fit now."""
+    large, small = gang("large", 3), gang("a-small", 1)
+    condition = Condition(RESERVED, status, "StartExpected")
+    large = replace(large, status=replace(large.status, conditions=(condition,)))
+    pods = [ending_pod(f"large-{n}", "large") for n in range(3)]
+    return ClusterObjects(
+        nodes=[node(f"n{n}") for n in range(3)],
+        groups=[large, small],
+        pods=[*RUNNING, *pods, ending_pod("a-small-0", "a-small")],
+    )
+
+
+HELD = f"held by a reservation for podgroup/large (expected start {timestamp(NOW + 720)})"
+
+
+def test_why_says_that_a_reservation_holds_an_entity() -> None:
+    small = pod_group_ref(key("a-small"))
+    found = diagnose(small, held_cluster(), now=NOW)
+    assert (found.state, found.message) == ("Unschedulable", HELD)
+    assert found.evidence is None
+    assert diagnose(small, held_cluster("False"), now=NOW).state == FITS
+
+
+def test_what_if_says_that_a_reservation_holds_an_entity() -> None:
+    small = pod_group_ref(key("a-small"))
+    (found,) = forecast([small], held_cluster(), now=NOW)
+    assert (found.verdict, found.message) == (ForecastVerdict.WAITS, HELD)
+    assert found.waits_for == ()
+    (free,) = forecast([small], held_cluster("False"), now=NOW)
+    assert free.verdict is ForecastVerdict.FITS
+
+
+def test_reserved_entity_and_profiles_without_reservations_are_not_held() -> None:
+    large = pod_group_ref(key("large"))
+    assert "held" not in diagnose(large, held_cluster(), now=NOW).message
+    small = pod_group_ref(key("a-small"))
+    assert diagnose(small, held_cluster(), profiles(mode="Off"), now=NOW).state == FITS

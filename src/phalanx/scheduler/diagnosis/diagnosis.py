@@ -34,6 +34,7 @@ from phalanx.scheduler.decision import Decision, Impossible, Placed, Waiting
 from phalanx.scheduler.devices.requests import describe_claim
 from phalanx.scheduler.devices.state import ClaimDemand, DemandedClaim
 from phalanx.scheduler.diagnosis.cures import VerifiedCures, find_cures
+from phalanx.scheduler.diagnosis.expected_starts import restore_written_reservations
 from phalanx.scheduler.diagnosis.experiment import Experiment, KnownCluster
 from phalanx.scheduler.diagnosis.volume_findings import (
     describe_volume_claims,
@@ -57,6 +58,7 @@ from phalanx.scheduler.plugins.plugin import FilterDependency
 from phalanx.scheduler.plugins.plugin_context import initial_context
 from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles, SchedulerPolicy
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects, load_state
+from phalanx.scheduler.reservation.reservation import ReservationHolds
 from phalanx.scheduler.search.solver import SolverFunction, no_solver
 
 #: How many rows are reported for each shape of member, and how many shapes.
@@ -295,10 +297,13 @@ class Attempt(NamedTuple):
     solver: SolverFunction
     #: The live pods of the subject.
     pods: tuple[Pod, ...]
+    #: What reservations keep from the entity.
+    holds: ReservationHolds | None = None
 
     def decide(self) -> Decision:
         """Run the scheduling cycle."""
-        return decide(self.entity, self.known.cache.snapshot(), self.policy, solver=self.solver)
+        snapshot = self.known.cache.snapshot()
+        return decide(self.entity, snapshot, self.policy, solver=self.solver, holds=self.holds)
 
 
 def prepare_attempt(
@@ -336,6 +341,7 @@ def prepare_attempt(
     if queued.unready is not None:
         message = describe_unready(queued.unready)
         return NotAttempted(NOT_READY, message, bound=bound, pending=pending)
+    restore_written_reservations(state, cluster, now)
     while (entity := state.pop(now)) is not None and entity.ref != root:
         pass
     if entity is None:
@@ -345,9 +351,9 @@ def prepare_attempt(
         {node.metadata.name: node for node in cluster.nodes},
         {pod.metadata.key: pod for pod in cluster.pods if not pod.is_terminal},
     )
-    return Attempt(
-        subject, entity, known, policy=state.profiles.policy(entity), solver=solver, pods=pods
-    )
+    holds = state.reservations.holds_for(entity, state.cache.snapshot(), now)
+    policy = state.profiles.policy(entity)
+    return Attempt(subject, entity, known, policy=policy, solver=solver, pods=pods, holds=holds)
 
 
 def _belongs_to(pod: Pod, subject: Ref, group_trees: GroupTrees) -> bool:
@@ -401,9 +407,11 @@ def diagnose(
     else:
         messages = [item.message for item in explanation.groups if item.ref == subject]
         message = messages[0] if messages else message
-        if not isinstance(decision, Impossible):
+        # An entity that a reservation holds lacks no capacity.
+        is_held = isinstance(decision, Waiting) and bool(decision.held_by)
+        if not isinstance(decision, Impossible) and not is_held:
             evidence = collect_evidence(entity, attempt.known.cache.snapshot(), attempt.policy)
-        if isinstance(decision, Waiting):
+        if isinstance(decision, Waiting) and not is_held:
             cures = find_cures(
                 Experiment(entity, decision, attempt.known, policy=attempt.policy, solver=solver)
             )

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 from phalanx.api.meta import Ref, find_condition
 from phalanx.api.scheduling import RESERVED, PodGroup
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.plugins.reservation import ReservationMode
 from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
-from phalanx.scheduler.queue.scheduler_state import ClusterObjects, load_state
+from phalanx.scheduler.queue.scheduler_state import ClusterObjects, SchedulerState, load_state
 from phalanx.scheduler.reservation.planner import ReservationPlanner, ReservationRequest
 from phalanx.scheduler.reservation.reservation import (
     Reservation,
@@ -67,6 +69,45 @@ def expected_starts(
     for _ in run_times.update():
         pass
     planner, found = ReservationPlanner(snapshot, run_times, now), dict[Ref, ExpectedStart]()
+    reserved = _reserved_groups(cluster)
+    for request in _requests_in_order(state, now)[:MAX_PLANNED]:
+        made = _finish(planner.plan(request))
+        if made is not None:
+            found[request.entity.ref] = ExpectedStart(
+                made.expected_start,
+                made.waits_for,
+                is_reserved=_is_reserved(request.entity, reserved),
+            )
+    return found
+
+
+def restore_written_reservations(
+    state: SchedulerState, cluster: ClusterObjects, now: float
+) -> None:
+    """Plan the reservations again that the scheduler has written, and set them in a loaded state.
+
+    Only conditions say which entities have one. Those are before all others of their priority.
+    """
+    if not (reserved := _reserved_groups(cluster)):
+        return
+    requests = [
+        request._replace(order=request.order._replace(since=float("-inf")))
+        for request in _requests_in_order(state, now)
+        if _is_reserved(request.entity, reserved)
+        and request.policy.reservation.mode != ReservationMode.OFF
+    ]
+    run_times = state.reservations.run_times
+    for _ in run_times.update():
+        pass
+    pods = frozenset(key for request in requests for key in request.entity.pod_keys)
+    planner = ReservationPlanner(state.cache.snapshot(), run_times, now, reserved=pods)
+    made = [_finish(planner.plan(request)) for request in requests[:MAX_PLANNED]]
+    planner.close()
+    state.reservations.restore([one for one in made if one is not None], ())
+
+
+def _requests_in_order(state: SchedulerState, now: float) -> list[ReservationRequest]:
+    """Return the entities that wait, in the order of reservations."""
     requests = []
     for info in state.queue.list_entities():
         entity = state.queue.waiting_entity(info.ref, now)
@@ -74,15 +115,11 @@ def expected_starts(
             # Objects that do not exist yet have waited for no time at all.
             order = ReservationOrder(-info.priority, entity.ready_since or now, info.ref)
             requests.append(ReservationRequest(entity, order, state.profiles.policy(entity)))
-    reserved = _reserved_groups(cluster)
-    for request in sorted(requests, key=lambda request: request.order)[:MAX_PLANNED]:
-        made = _finish(planner.plan(request))
-        if made is not None:
-            refs = {request.entity.ref, *(group.ref for group in request.entity.groups)}
-            found[request.entity.ref] = ExpectedStart(
-                made.expected_start, made.waits_for, is_reserved=bool(refs & reserved)
-            )
-    return found
+    return sorted(requests, key=lambda request: request.order)
+
+
+def _is_reserved(entity: Entity, reserved: set[Ref]) -> bool:
+    return not reserved.isdisjoint({entity.ref, *(group.ref for group in entity.groups)})
 
 
 def _reserved_groups(cluster: ClusterObjects) -> set[Ref]:

@@ -38,7 +38,11 @@ from phalanx.scheduler.decision import (
 )
 from phalanx.scheduler.diagnosis.cures import HOSTNAME, group_by_shape, node_shape
 from phalanx.scheduler.diagnosis.diagnosis import NOT_READY
-from phalanx.scheduler.diagnosis.expected_starts import ExpectedStart, expected_starts
+from phalanx.scheduler.diagnosis.expected_starts import (
+    ExpectedStart,
+    expected_starts,
+    restore_written_reservations,
+)
 from phalanx.scheduler.diagnosis.experiment import (
     ClusterChange,
     Experiment,
@@ -129,6 +133,7 @@ class _QueueSimulation:
         self._attempted: dict[Ref, AttemptedEntity] = {}
         self._bound: dict[Key, str] = {}
         self._state = load_state(cluster, profiles)
+        restore_written_reservations(self._state, cluster, now)
         self._profiles = self._state.profiles
         self._unready = {
             info.ref: info.unready for info in self._state.queue.list_entities() if info.unready
@@ -148,8 +153,9 @@ class _QueueSimulation:
             pending.discard(entity.ref)
 
     def _attempt(self, entity: Entity, solver: SolverFunction) -> None:
-        policy = self._profiles.policy(entity)
-        decision = decide(entity, self._state.cache.snapshot(), policy, solver=solver)
+        policy, snapshot = self._profiles.policy(entity), self._state.cache.snapshot()
+        holds = self._state.reservations.holds_for(entity, snapshot, self._now)
+        decision = decide(entity, snapshot, policy, solver=solver, holds=holds)
         self._state.commit(entity, decision, self._now)
         if isinstance(decision, Placed):
             self._bound |= {binding.pod: binding.node for binding in decision.bindings}
