@@ -1,4 +1,4 @@
-"""What a Job itself says about why it has no pods, or how it ended, for `phalanx why job/NAME`.
+"""What a Job, JobSet or LeaderWorkerSet itself says about why it has no pods, or how it ended.
 
 The diagnosis of the scheduler begins with pods. A Job that a quota refuses, whose Workload is
 refused, or that has ended, has none that wait: its conditions and events say why.
@@ -6,23 +6,28 @@ refused, or that has ended, has none that wait: its conditions and events say wh
     Job default/train has failed: BackoffLimitExceeded: Job has reached the specified backoff limit
     Job default/train waits for a ResourceQuota: 4 pods are needed at once: exceeded quota: few, …
     Job default/train cannot create its Workload: Failed to create Workload for Job train: …
+    JobSet default/train has failed: ReachedMaxRestarts: jobset failed due to reaching max number …
+    JobSet default/train is managed by example.com/other (spec.managedBy), which creates its Jobs
+    LeaderWorkerSet default/llm has no pods, because spec.replicas is 0
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from phalanx.api.batch import COMPLETE, FAILED, QUOTA_EXCEEDED, SCHEDULING_FALLBACK, SUSPENDED, Job
 from phalanx.api.errors import Forbidden, NotFound
-from phalanx.api.kinds import EVENT, JOB
-from phalanx.api.meta import Key
+from phalanx.api.job_sets import COMPLETED, JOB_SET_CONTROLLER, JobSet
+from phalanx.api.kinds import EVENT, JOB, JOB_SET, LEADER_WORKER_SET, Kind
+from phalanx.api.leader_worker_sets import LeaderWorkerSet
+from phalanx.api.meta import Condition, Key, find_condition
 from phalanx.api.wire import Object
 from phalanx.client.client import Client
 
 
 class JobFinding(NamedTuple):
-    """One statement about a Job: the type of its condition or reason of its event, and a text."""
+    """A statement about a Job or a set: type of the condition or reason of the event, and text."""
 
     type: str
     reason: str
@@ -40,6 +45,13 @@ _CONDITIONS = {
     FAILED: "has failed",
     SUSPENDED: "is suspended",
     QUOTA_EXCEEDED: "waits for a ResourceQuota",
+    SCHEDULING_FALLBACK: "is not scheduled as a gang",
+}
+#: The same for JobSets and LeaderWorkerSets, final conditions first.
+_SET_CONDITIONS = {
+    COMPLETED: "has completed",
+    FAILED: "has failed",
+    SUSPENDED: "is suspended",
     SCHEDULING_FALLBACK: "is not scheduled as a gang",
 }
 _FINAL_CONDITIONS = (COMPLETE, FAILED)
@@ -87,6 +99,48 @@ def find_job_findings(job: Job, events: Iterable[Object]) -> list[JobFinding]:
         JobFinding(reason, reason, _sentence(name, text, "", latest[reason].get("message", "")))
         for reason, text in _EVENTS.items()
         if reason in latest and not findings
+    ]
+
+
+async def read_set_findings(client: Client, kind: Kind, key: Key) -> list[JobFinding]:
+    """Read a JobSet or LeaderWorkerSet and say why it has no pods, or how it ended."""
+    try:
+        if kind is JOB_SET:
+            return find_job_set_findings(await client.get(JOB_SET, key, JobSet))
+        return find_lws_findings(await client.get(LEADER_WORKER_SET, key, LeaderWorkerSet))
+    except NotFound:
+        return []
+
+
+def find_job_set_findings(job_set: JobSet) -> list[JobFinding]:
+    """Say how a JobSet ended, that it is suspended, or that another controller manages it."""
+    name, manager = f"JobSet {job_set.metadata.key}", job_set.spec.managed_by
+    findings = _condition_findings(name, job_set.status.conditions, _SET_CONDITIONS)
+    if job_set.end_condition:
+        return findings[:1]
+    if manager not in ("", JOB_SET_CONTROLLER):
+        text = f"{name} is managed by {manager} (spec.managedBy), which creates its Jobs"
+        findings.append(JobFinding("ManagedBy", manager, text))
+    return findings
+
+
+def find_lws_findings(lws: LeaderWorkerSet) -> list[JobFinding]:
+    """Say that a LeaderWorkerSet has no replicas, or is not scheduled in gangs."""
+    name = f"LeaderWorkerSet {lws.metadata.key}"
+    findings = _condition_findings(name, lws.status.conditions, _SET_CONDITIONS)
+    if lws.spec.replicas == 0:
+        text = f"{name} has no pods, because spec.replicas is 0"
+        findings.append(JobFinding("Replicas", "NoReplicas", text))
+    return findings
+
+
+def _condition_findings(
+    name: str, conditions: tuple[Condition, ...], texts: Mapping[str, str]
+) -> list[JobFinding]:
+    return [
+        JobFinding(kind, found.reason, _sentence(name, text, found.reason, found.message))
+        for kind, text in texts.items()
+        if (found := find_condition(conditions, kind)) and found.status == "True"
     ]
 
 

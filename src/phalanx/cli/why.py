@@ -31,7 +31,7 @@ from phalanx.cli.cluster_queries import (
     report_scheduler_bugs,
 )
 from phalanx.cli.connection import cluster_options, query_cluster
-from phalanx.cli.job_status import JobFinding, read_job_findings
+from phalanx.cli.job_status import JobFinding, read_job_findings, read_set_findings
 from phalanx.cli.output import (
     JSON,
     TEXT,
@@ -45,7 +45,7 @@ from phalanx.cli.output import (
 from phalanx.cli.queue import start_data
 from phalanx.cli.scheduler_configuration import load_configuration
 from phalanx.cli.scheduler_status import find_scheduler_outage
-from phalanx.cli.workload_tree import GroupRow, build_tree, format_tree
+from phalanx.cli.workload_tree import TREE_KINDS, GroupRow, build_tree, format_tree
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
 from phalanx.library import Cluster, ObjectNotFound
@@ -94,7 +94,7 @@ class WhyAnswer(NamedTuple):
 
 
 class SubjectAnswers(NamedTuple):
-    """The subject of a question, the answers for its groups, and what a Job itself explains."""
+    """The subject of a question, the answers for its groups, and what it says itself."""
 
     subject: SubjectQuery
     answers: list[WhyAnswer]
@@ -345,7 +345,8 @@ def why_command(
         ]
         data = {"items": items} if found.subject.may_have_several else items[0]
         if found.findings:
-            data["job"] = [finding.data for finding in found.findings]
+            key = "job" if found.subject.kind is JOB else "findings"
+            data[key] = [finding.data for finding in found.findings]
         if found.tree:
             data["tree"] = [row.data for row in found.tree]
         echo(format_structured(data, output))
@@ -400,7 +401,9 @@ def _waiting_schedulers(cluster: Cluster, subject: SubjectQuery) -> set[str]:
 async def _find_job_findings(
     client: Client, subject: SubjectQuery, answers: Sequence[WhyAnswer]
 ) -> list[JobFinding]:
-    """Return what a Job itself explains; nothing for other kinds."""
+    """Return what a Job, JobSet or LeaderWorkerSet itself explains; nothing for other kinds."""
+    if subject.kind in TREE_KINDS:
+        return await read_set_findings(client, subject.kind, subject.key)
     if subject.kind is not JOB:
         return []
     diagnoses = [answer.diagnosis for answer in answers]
@@ -410,7 +413,8 @@ async def _find_job_findings(
 
 def _format_answers(found: SubjectAnswers) -> str:
     subject, parts = found.subject, [finding.text for finding in found.findings]
-    if found.tree:
+    has_pods = any(row.placed or row.pending for row in found.tree)
+    if found.tree and (has_pods or not parts):
         parts.append(format_tree(subject, found.tree))
     # A Job that explains itself needs no "nothing to place", a tree no "is placed".
     hidden: tuple[str, ...] = (EMPTY, FINISHED) if parts else ()

@@ -31,6 +31,16 @@ def test_job_over_its_backoff_limit_gets_failure_target() -> None:
     assert "FailureTarget" not in run_sync(job(backoffLimit=1), pod("a", "Failed")).conditions
 
 
+def test_deleted_job_does_not_fail() -> None:
+    deleted = {"deletionTimestamp": timestamp(NOW)}
+    one = job(meta=deleted, parallelism=2, completions=2, backoffLimit=0)
+    run = run_sync(one, pod("a", "Pending", terminating=True), pod("b", "Failed"))
+    assert (run.conditions, run.events) == ({}, ())
+    announced = {"conditions": [condition("FailureTarget", "BackoffLimitExceeded")]}
+    ended = run_sync(job(announced, meta=deleted, backoffLimit=0))
+    assert "Failed" in ended.conditions
+
+
 def test_uncounted_failures_count_towards_the_backoff_limit() -> None:
     known = {"failed": 1, "uncountedTerminatedPods": {"failed": ["uid-a"]}}
     run = run_sync(job(known, backoffLimit=2), pod("a", "Failed"), pod("b", "Failed"))

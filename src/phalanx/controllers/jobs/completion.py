@@ -232,10 +232,16 @@ class JobSnapshot:
 
 
 def find_outcome(snapshot: JobSnapshot) -> JobOutcome | None:
-    """Return how a Job ends; None while it goes on."""
+    """Return how a Job ends; None while it goes on.
+
+    A Job that is being deleted does not fail any more: its pods end because they are deleted.
+    """
+    job = snapshot.job_pods.job
     for check in OUTCOME_CHECKS:
         if (outcome := check(snapshot)) is not None:
-            return outcome
+            is_announced = job.true_condition(outcome.target_condition) is not None
+            if outcome.is_success or is_announced or not job.metadata.deletion_timestamp:
+                return outcome
     return None
 
 
