@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.api.core import Pod
-from phalanx.api.meta import Key, pod_group_ref
+from phalanx.api.meta import Key, pod_group_ref, pod_ref
 from phalanx.api.other_kinds import DeviceClaim
 from phalanx.scheduler.decision import (
     UNSCHEDULABLE,
@@ -491,6 +491,32 @@ def test_diagnosis_says_how_many_members_find_a_device_and_what_to_add() -> None
     assert sum(row.fit for row in found.evidence.rows) == 2
     cures = [cure.text for cure in found.cures if cure.is_verified]
     assert any(text.startswith("add 2 nodes like n0") for text in cures)
+
+
+@pytest.mark.parametrize(
+    ("objects", "cures"),
+    [
+        (
+            [claim("c")],
+            ["create what is missing: request gpu: device class gpu does not exist"],
+        ),
+        (
+            [GPU, claim("c")],
+            [
+                "add to node n or free there: a device of class gpu",
+                "add a node with capacity for cpu 1 and a device of class gpu",
+            ],
+        ),
+        (
+            [GPU, allocated("c", "gone/gpu-0")],
+            ["delete the claims that are allocated elsewhere, or the pods that use them"],
+        ),
+    ],
+)
+def test_cures_of_a_pod_name_what_its_claim_lacks(objects: list[Any], cures: list[str]) -> None:
+    cluster = ClusterObjects([node("n")], [], [pod("p", "c")], devices=objects)
+    found = diagnose(pod_ref(Key("default", "p")), cluster)
+    assert [cure.text for cure in found.cures] == cures
 
 
 @pytest.mark.parametrize(

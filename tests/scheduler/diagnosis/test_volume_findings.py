@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from phalanx.api.meta import pod_ref, timestamp
@@ -70,6 +71,63 @@ def test_cures_name_the_storage_class_that_lacks_a_volume() -> None:
     assert "add a volume of storage class disk that node n1 can use" in [
         cure.text for cure in found.cures
     ]
+
+
+NEW_NODE = "add a node with capacity for cpu 1, where the volumes of its claims can be used"
+UNBOUND = "create the storage classes or volumes that the pod's claims lack, or wait for them"
+
+
+@pytest.mark.parametrize(
+    ("volumes", "cures"),
+    [
+        ([], ['create what is missing, or wait for it: persistentvolumeclaim "data" not found']),
+        ([volume_claim("data")], [UNBOUND]),
+        (bound_pair("data")[1:], ["restore the volume that a claim of the pod is bound to"]),
+        (
+            bound_pair("data", nodes=["gone"]),
+            ["let the pod use other claims: no node can use the volumes of these", NEW_NODE],
+        ),
+        (
+            bound_pair("data", nodes=["n2"]),
+            [
+                "free or add cpu 1 on node n2",
+                "make room on the nodes that the volumes of the pod's claims allow",
+                NEW_NODE,
+            ],
+        ),
+    ],
+)
+def test_cures_help_although_claims_restrict_the_nodes(
+    volumes: list[VolumeObject], cures: list[str]
+) -> None:
+    assert [cure.text for cure in why(*volumes).cures] == cures
+
+
+@pytest.mark.parametrize(
+    ("volumes", "text"),
+    [
+        ([volume_claim("data")], "storage class disk does not exist"),
+        (
+            [volume_claim("data"), storage_class(volumeBindingMode="Immediate")],
+            "it waits for a volume of storage class disk",
+        ),
+        (
+            [volume_claim("data", storageClassName="")],
+            "it waits for a volume of no storage class",
+        ),
+        (
+            [volume_claim("data", volumeName="v"), storage_class()],
+            "it names volume v, which does not exist",
+        ),
+        ([volume_claim("data", volumeName="v"), volume("v")], "it names volume v"),
+    ],
+)
+def test_claims_that_no_pod_binds_are_named_with_what_they_lack(
+    volumes: list[VolumeObject], text: str
+) -> None:
+    found = why(*volumes)
+    assert found.message.endswith("1 pod has unbound immediate PersistentVolumeClaims.")
+    assert found.claims == (f"claim data is not bound: {text}",)
 
 
 def test_the_library_reads_volume_objects() -> None:

@@ -2,6 +2,7 @@
 
     claim data-0 is bound to volume v-0 in zone b
     claim data-1 is bound to volume v-1, which only nodes with kubernetes.io/hostname=n2 can use
+    claim data-3 is not bound: storage class fast does not exist
     waiting for claim data-2 to be provisioned on node-3 (12 s)
 
 Bound claims stay bound when an attempt to provision others fails, and restrict the next one.
@@ -30,6 +31,8 @@ def describe_volume_claims(pods: Iterable[Pod], state: VolumeState, now: float) 
                 found[text] = None
             elif not claim.is_bound and claim.selected_node:
                 found[_describe_provisioning(claim, now)] = None
+            elif not claim.is_bound and (text := _describe_unbound(claim, state)):
+                found[text] = None
     return tuple(found)
 
 
@@ -61,6 +64,20 @@ def _format_terms(selector: NodeSelector) -> Iterator[str]:
             for need in (*term.match_expressions, *term.match_fields)
         ]
         yield ", ".join(needs)
+
+
+def _describe_unbound(claim: PersistentVolumeClaim, state: VolumeState) -> str:
+    """Say what a claim lacks that is bound without regard to pods; "" if it is bound with one."""
+    text, name = f"claim {claim.metadata.name} is not bound", claim.storage_class
+    if volume := claim.spec.volume_name:
+        lacks = "" if volume in state.volumes else ", which does not exist"
+        return f"{text}: it names volume {volume}{lacks}"
+    if name and name not in state.classes:
+        return f"{text}: storage class {name} does not exist"
+    if name and state.classes[name].waits_for_consumer:
+        return ""
+    kind = f"storage class {name}" if name else "no storage class"
+    return f"{text}: it waits for a volume of {kind}"
 
 
 def _describe_provisioning(claim: PersistentVolumeClaim, now: float) -> str:

@@ -12,9 +12,9 @@ from operator import or_
 
 import numpy as np
 
-from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import BoolArray
 from phalanx.scheduler.decision import ClusterEvent, Refusal
+from phalanx.scheduler.devices.requests import describe_claim
 from phalanx.scheduler.plugins.node_affinity import constraint_names, format_labels, missing_labels
 from phalanx.scheduler.plugins.plugin import Filter, FilterDependency
 from phalanx.scheduler.plugins.plugin_context import PluginContext
@@ -67,20 +67,34 @@ def build_refusal(filters: Mapping[str, Filter], context: PluginContext) -> Refu
     return Refusal(
         int(np.count_nonzero(candidates)),
         tuple(counts.items()),
-        (*cures, *_cure_with_new_node(context.shape)),
+        (*cures, *_cure_with_new_node(context)),
         wakes_on=frozenset(wakes_on),
         filters=tuple(rejecting),
     )
 
 
-def _cure_with_new_node(shape: PodShape) -> Iterator[str]:
-    """Describe a node that would take the pod, unless its affinity allows no node at all."""
+def _cure_with_new_node(context: PluginContext) -> Iterator[str]:
+    """Describe a node that would take the pod, unless no node at all can.
+
+    Its affinity may allow none, and what a claim lacks comes with no node.
+    """
+    shape, devices = context.shape, context.snapshot.devices
+    volumes, claims = shape.volumes, shape.claims
+    if claims.problem or claims.node_selectors or volumes.problem or volumes.lacks_volume:
+        return
+    wanted = dict.fromkeys(
+        describe_claim(devices.requests.get(claim.spec), devices.inventory)
+        for claim in claims.unallocated
+    )
     constraints, text = shape.node_constraints, f"add a node with capacity for {shape}"
+    text = " and ".join((text, *wanted))
+    has_volumes = volumes.affinities or volumes.zones or volumes.unbound
+    place = ", where the volumes of its claims can be used" if has_volumes else ""
     labels = missing_labels(constraints, {}, "")
     if labels is not None:
-        yield text + (f" and the label {format_labels(labels)}" if labels else "")
+        yield text + (f" and the label {format_labels(labels)}" if labels else "") + place
     elif any(
         term.label_requirements or term.name_requirements
         for term in constraints.required_terms or ()
     ):
-        yield f"{text} that the pod's {constraint_names(constraints)} would allow"
+        yield f"{text} that the pod's {constraint_names(constraints)} would allow{place}"

@@ -30,6 +30,7 @@ from phalanx.scheduler.plugins.plugin import (
 )
 from phalanx.scheduler.plugins.plugin_context import PluginContext
 from phalanx.scheduler.plugins.volume_assignments import VolumeAssignments
+from phalanx.scheduler.volumes.demand import UNBOUND_IMMEDIATE
 
 AFFINITY_CONFLICT = "node(s) didn't match PersistentVolume's node affinity"
 VOLUME_MISSING = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
@@ -42,12 +43,17 @@ def _reject_statically(context: PluginContext) -> Rejections:
         yield demand.problem, np.ones(len(snapshot), bool)
         return
     if demand.affinities:
-        mask = np.ones(len(snapshot), bool)
-        for affinity in demand.affinities:
-            mask &= nodes_matching_any(snapshot, terms_of(affinity))
-        yield AFFINITY_CONFLICT, ~mask
+        yield AFFINITY_CONFLICT, ~_nodes_of_volumes(context)
     if demand.lacks_volume:
         yield VOLUME_MISSING, np.ones(len(snapshot), bool)
+
+
+def _nodes_of_volumes(context: PluginContext) -> BoolArray:
+    """The nodes from which the volumes of bound claims can be used."""
+    mask = np.ones(len(context.snapshot), bool)
+    for affinity in context.shape.volumes.affinities:
+        mask &= nodes_matching_any(context.snapshot, terms_of(affinity))
+    return mask
 
 
 def _reject(context: PluginContext) -> Rejections:
@@ -69,12 +75,16 @@ def _reject(context: PluginContext) -> Rejections:
 
 def _suggest_cure(context: PluginContext, nodes: BoolArray) -> str:
     demand, name = context.shape.volumes, context.snapshot.names[nodes.argmax()]
+    if demand.problem == UNBOUND_IMMEDIATE:
+        return "create the storage classes or volumes that the pod's claims lack, or wait for them"
     if demand.problem:
         return f"create what is missing, or wait for it: {demand.problem}"
     if demand.lacks_volume:
         return "restore the volume that a claim of the pod is bound to"
-    if not demand.unbound:
+    if _nodes_of_volumes(context).any() and not demand.unbound:
         return "make room on the nodes that the volumes of the pod's claims allow"
+    if not demand.unbound:
+        return "let the pod use other claims: no node can use the volumes of these"
     classes = ", ".join(dict.fromkeys(one.storage_class for one in demand.unbound))
     return f"add a volume of storage class {classes} that node {name} can use"
 
