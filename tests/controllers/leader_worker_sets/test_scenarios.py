@@ -409,3 +409,51 @@ async def test_event_says_why_a_group_is_recreated() -> None:
             f"Worker pod llm-0-1 failed, {end}",
             f"Worker pod llm-0-1 is being deleted, {end}",
         ]
+
+
+# ---- adoption ------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_set_adopts_what_a_former_set_left_behind() -> None:
+    async with cluster(nodes=simulated_nodes(2, cpu="8")) as c:
+        user = await run(c, leader_worker_set(1, 2))
+        await c.client.delete(LEADER_WORKER_SET, user.key, propagation="Orphan")
+        await user.settle()
+        assert len(await user.pods()) == 2
+        await c.create(leader_worker_set(1, 2))
+        await user.until_available()
+        await user.settle()
+        uid = (await user.get())["metadata"]["uid"]
+        for kind in (STATEFUL_SET, SERVICE, WORKLOAD, POD_GROUP):
+            found = await user.objects(kind)
+            owners = {one["metadata"]["ownerReferences"][0]["uid"] for one in found.values()
+                      if one["metadata"]["name"] != "llm-0"}  # fmt: skip
+            assert owners == {uid}, kind.name
+        assert len(await user.objects(POD_GROUP)) == len(await user.objects(WORKLOAD)) == 1
+        await c.client.delete(LEADER_WORKER_SET, user.key)
+        await user.settle()
+        for kind in (POD, STATEFUL_SET, SERVICE, WORKLOAD, POD_GROUP, CONTROLLER_REVISION):
+            assert not await user.objects(kind), kind.name
+
+
+@in_virtual_time
+async def test_foreign_stateful_set_of_the_same_name_is_reported() -> None:
+    async with cluster(nodes=simulated_nodes(2, cpu="8")) as c:
+        labels = {f"{PREFIX}name": "llm"}
+        pods = {**template(), "metadata": {"labels": labels}}
+        spec = {"serviceName": "x", "replicas": 0, "selector": {"matchLabels": labels}}
+        await c.create({
+            "apiVersion": "apps/v1", "kind": "StatefulSet", "spec": {**spec, "template": pods},
+            "metadata": {"name": "llm", "namespace": "default", "labels": labels},
+        })  # fmt: skip
+        await c.create(leader_worker_set(1, 2))
+        user = LwsUser(c)
+        await user.settle()
+        ((_, text),) = set(await c.events("FailedAdoption"))
+        assert text == (
+            "The StatefulSet llm cannot be used for the leaders: its selector or "
+            "podManagementPolicy differs, and cannot be changed; delete it"
+        )
+        await c.client.delete(STATEFUL_SET, user.key)
+        await user.until_available()

@@ -16,7 +16,16 @@ from typing import Any
 from phalanx.api.apps import ControllerRevision, StatefulSet
 from phalanx.api.core import Node, Pod, Service
 from phalanx.api.errors import ApiError
-from phalanx.api.kinds import LEADER_WORKER_SET
+from phalanx.api.kinds import (
+    COMPOSITE_POD_GROUP,
+    CONTROLLER_REVISION,
+    LEADER_WORKER_SET,
+    POD_GROUP,
+    SERVICE,
+    STATEFUL_SET,
+    WORKLOAD,
+    Kind,
+)
 from phalanx.api.leader_worker_sets import (
     GROUP_INDEX_LABEL,
     LEADER_INDEX,
@@ -24,9 +33,14 @@ from phalanx.api.leader_worker_sets import (
     WORKER_INDEX_LABEL,
     LeaderWorkerSet,
 )
-from phalanx.api.meta import Key
+from phalanx.api.meta import Key, ObjectMeta
 from phalanx.api.other_kinds import PriorityClass
-from phalanx.api.scheduling import CompositePodGroup, PodGroup, Workload
+from phalanx.api.scheduling import (
+    MANAGED_BY_ANNOTATION,
+    CompositePodGroup,
+    PodGroup,
+    Workload,
+)
 from phalanx.builder.ownership import GROUP_TEMPLATE
 from phalanx.client.cache import CacheIndex
 from phalanx.client.client import Client
@@ -39,7 +53,10 @@ from phalanx.controllers.leader_worker_sets.sync import (
     is_controlled_by,
     plan_sync,
 )
-from phalanx.controllers.leader_worker_sets.workload_objects import SchedulingObjectState
+from phalanx.controllers.leader_worker_sets.workload_objects import (
+    MANAGER_NAME,
+    SchedulingObjectState,
+)
 from phalanx.controllers.pod_groups import groups_of
 from phalanx.controllers.reconcile_loop import (
     Action,
@@ -141,7 +158,33 @@ class LeaderWorkerSetController:
             },
             scheduling=self._scheduling.read(lws, self._members) if self._scheduling else None,
             now=self._clock.now(),
+            orphans=self._find_orphans(lws, leader_set),
         )
+
+    def _find_orphans(
+        self, lws: LeaderWorkerSet, leader_set: StatefulSet | None
+    ) -> list[tuple[Kind, ObjectMeta]]:
+        """Objects of a set of this name that was deleted without them."""
+        key = lws.metadata.key
+        service = self._services.get(key)
+        found: list[tuple[Kind, HasMetadata | None]] = [
+            # Revisions of the StatefulSets have the same labels.
+            *(
+                (CONTROLLER_REVISION, one)
+                for one in self._revisions[key]
+                if "leaderWorkerTemplate" in (one.data.get("spec") or {})
+            ),
+            (SERVICE, service if service and key in _set_keys(service) else None),
+            *(self._scheduling.managed_objects(key) if self._scheduling else ()),
+            (STATEFUL_SET, leader_set),
+        ]
+        return [
+            (kind, one.metadata)
+            for kind, one in found
+            if one is not None
+            and not one.metadata.deletion_timestamp
+            and not any(owner.controller for owner in one.metadata.owner_references)
+        ]
 
     def _record_failure(self, key: Key, action: Action, error: ApiError) -> None:
         """Record the event of an object that the server refused."""
@@ -211,6 +254,20 @@ class _SchedulingCaches:
             used={one.metadata.key for one in groups if members[one.metadata.key]},
             preemption_policy=self._preemption_policy,
         )
+
+    def managed_objects(self, key: Key) -> list[tuple[Kind, HasMetadata]]:
+        """Return the scheduling objects that this controller made for sets of a name."""
+        target = (key.namespace, LEADER_WORKER_SET.group, LEADER_WORKER_SET.name, key.name)
+        found: list[tuple[Kind, HasMetadata]] = [
+            *((WORKLOAD, one) for one in self._workloads_by_target[target]),
+            *((POD_GROUP, one) for one in self._groups_by_set[key]),
+            *((COMPOSITE_POD_GROUP, one) for one in self._composites_by_set[key]),
+        ]
+        return [
+            (kind, one)
+            for kind, one in found
+            if one.metadata.annotations.get(MANAGED_BY_ANNOTATION) == MANAGER_NAME
+        ]
 
     def _preemption_policy(self, name: str) -> str:
         """The policy of a class, or of the global default; "" if it is the usual one."""

@@ -1,5 +1,6 @@
 """The plan of the LeaderWorkerSet controller: a pure function of a set and what belongs to it.
 
+    0. objects that a deleted set of this name has left behind are adopted
     1. the revision of the present template
     2. the Workload and the groups of the replicas           nothing else is created before them
     3. the StatefulSet of the leaders, with the next step of a rolling update
@@ -20,19 +21,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from phalanx.api.apps import ControllerRevision, StatefulSet
 from phalanx.api.core import Node, Pod
-from phalanx.api.kinds import LEADER_WORKER_SET, POD, SERVICE, STATEFUL_SET
+from phalanx.api.kinds import LEADER_WORKER_SET, POD, SERVICE, STATEFUL_SET, WORKLOAD, Kind
 from phalanx.api.leader_worker_sets import (
     EXCLUSIVE_TOPOLOGY_ANNOTATION,
     GROUP_INDEX_LABEL,
+    LEADER_INDEX,
     LEADER_READY,
+    NAME_LABEL,
     RECREATE_AFTER_START,
     RECREATE_ON_RESTART,
     REPLICAS_ANNOTATION,
+    WORKER_INDEX_LABEL,
     LeaderWorkerSet,
 )
 from phalanx.api.meta import ObjectMeta, find_condition, parse_timestamp
+from phalanx.api.wire import Object
 from phalanx.controllers.event_recorder import ObjectEvent
 from phalanx.controllers.leader_worker_sets.child_objects import (
     build_leader_set,
@@ -78,8 +85,10 @@ _NODE_RETRY_SECONDS = 1.0
 class LeaderWorkerSetState:
     """What a sync reads: a set, its StatefulSets and pods by name, revisions, groups and nodes.
 
-    `leaders` are the pods that the StatefulSet of the leaders controls, by index. `workers` are all
-    other pods of the set. `scheduling` is None where the server has no Workloads or PodGroups.
+    `orphans` have the label of the set, but no controller: a set of this name was deleted without
+    them. `leaders` are the pods that the StatefulSet of the leaders controls, by index. `workers`
+    are all other pods of the set. `scheduling` is None where the server has no Workloads or
+    PodGroups.
     """
 
     lws: LeaderWorkerSet
@@ -92,6 +101,7 @@ class LeaderWorkerSetState:
     nodes: Mapping[str, Node]
     scheduling: SchedulingObjectState | None
     now: float
+    orphans: Sequence[tuple[Kind, ObjectMeta]] = ()
 
     def own_worker_set(self, leader: Pod) -> StatefulSet | None:
         """Return the StatefulSet of the workers of this leader, not of a former one."""
@@ -117,6 +127,11 @@ def plan_sync(state: LeaderWorkerSetState) -> ReconcilePlan:
     if lws.metadata.deletion_timestamp:
         return ReconcilePlan()
     reference = controller_of_kind(LEADER_WORKER_SET, lws.metadata)
+    if refusal := _explain_foreign_leader_set(lws, leader_set):
+        event = ObjectEvent(LEADER_WORKER_SET, lws.metadata, "FailedAdoption", refusal, "Warning")
+        return ReconcilePlan([RecordEvent(event)])
+    if state.orphans:
+        return ReconcilePlan(_plan_adoption(state, reference))
     revisions = plan_lws_revisions(lws, state.history, reference)
     groups = {
         index: _group_state(state, leader, revisions) for index, leader in state.leaders.items()
@@ -153,6 +168,47 @@ def plan_sync(state: LeaderWorkerSetState) -> ReconcilePlan:
 
 def _event(lws: LeaderWorkerSet, reason: str, message: str) -> RecordEvent:
     return RecordEvent(ObjectEvent(LEADER_WORKER_SET, lws.metadata, reason, message))
+
+
+# ---- adoption ------------------------------------------------------------------------------------
+
+
+def _explain_foreign_leader_set(lws: LeaderWorkerSet, leader_set: StatefulSet | None) -> str:
+    """Say why the StatefulSet with the name of the set cannot be its own; "" if it can."""
+    if leader_set is None or is_controlled_by(leader_set.metadata, lws.metadata):
+        return ""
+    meta, spec = leader_set.metadata, leader_set.spec
+    owner = next((one for one in meta.owner_references if one.controller), None)
+    if owner is not None:
+        cause = f"it belongs to {owner.kind} {owner.name} (uid {owner.uid})"
+    elif meta.deletion_timestamp:
+        cause = "it is being deleted"
+    else:
+        labels = {WORKER_INDEX_LABEL: LEADER_INDEX, NAME_LABEL: lws.metadata.name}
+        wanted = ({"matchLabels": labels}, "Parallel")
+        if (spec.selector, spec.pod_management_policy) == wanted:
+            return ""
+        cause = "its selector or podManagementPolicy differs, and cannot be changed; delete it"
+    return f"The StatefulSet {meta.name} cannot be used for the leaders: {cause}"
+
+
+def _plan_adoption(state: LeaderWorkerSetState, reference: Object) -> list[Action]:
+    """Plan: become the controller of orphans, as a server-side apply of them would.
+
+    The Workload is the exception: its name follows from the uid of the former set.
+    """
+    actions: list[Action] = []
+    for kind, meta in state.orphans:
+        if kind is WORKLOAD:
+            actions.append(Delete(kind, meta.key, meta.uid))
+            continue
+        owners = [*map(msgspec.to_builtins, meta.owner_references), reference]
+        precondition = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+        change = {"metadata": {**precondition, "ownerReferences": owners}}
+        actions.append(Patch(kind, meta.key, change))
+    names = ", ".join(f"{kind.name} {meta.name}" for kind, meta in state.orphans)
+    actions.append(_event(state.lws, "Adopted", f"Adopted the objects of a former set: {names}"))
+    return actions
 
 
 # ---- the StatefulSet of the leaders --------------------------------------------------------------
@@ -224,8 +280,6 @@ def _plan_leader_set(
         text = f"Created leader statefulset {lws.metadata.name}"
         yield _event(lws, "GroupsProgressing", text)
         return
-    if not is_controlled_by(leader_set.metadata, lws.metadata):
-        return  # Another object of this name; its deletion is an event.
     changes: list[Patch] = plan_leader_set_change(leader_set, built)
     yield from changes
     if not changes:

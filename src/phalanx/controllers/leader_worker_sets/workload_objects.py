@@ -332,6 +332,9 @@ class _GroupPlanner:
         index, revision = int(meta.labels.get(GROUP_INDEX_LABEL, "0")), revision_key(meta)
         if index >= step.replicas or revision not in self._revisions.sets:
             return True
+        # An adopted group of a former set: new pods name the groups of this one.
+        if not meta.name.startswith(f"{lws_builder.group_prefix(lws_object(self._lws))}-"):
+            return True
         # Below the partition the StatefulSet may create pods of any revision again.
         return revision != self._revisions.key and index >= step.partition
 

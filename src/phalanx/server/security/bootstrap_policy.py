@@ -324,7 +324,7 @@ CONTROLLER_RULES: Mapping[str, tuple[PolicyRule, ...]] = {
         _allow(_ALL_VERBS, _APPS_GROUP, "controllerrevisions statefulsets"),
         _allow("delete get list watch", _CORE_GROUP, "pods"),
         _allow("update", _CORE_GROUP, "pods/finalizers"),
-        _allow("create get list watch", _CORE_GROUP, "services"),
+        _allow("create get list patch watch", _CORE_GROUP, "services"),
         _allow(_READ_VERBS, _CORE_GROUP, "nodes"),
         _allow(_ALL_VERBS, _SCHEDULING_GROUP, "compositepodgroups podgroups workloads"),
         _allow(_READ_VERBS, _SCHEDULING_GROUP, "priorityclasses"),
