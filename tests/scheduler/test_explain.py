@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from phalanx.api.core import Node, Pod
+from phalanx.api.meta import Key, composite_pod_group_ref, pod_group_ref
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import (
+    GroupOutcome,
     MissingGroup,
     MissingMembers,
     Refusal,
     SchedulingGated,
     UnreadyReason,
+    Waiting,
 )
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.explain import (
@@ -143,3 +148,18 @@ def test_cures_of_leftovers_are_listed_once() -> None:
 def test_the_cure_of_an_impossible_entity_is_an_edit() -> None:
     cures = cures_for(entity(gang("g", 1, priority=5), members(1)), [node("a")])
     assert cures == ["give the group and all its pods the same priority class"]
+
+
+def test_the_root_of_a_tree_gets_the_message_of_the_tree_whatever_reservations_hold_room() -> None:
+    key = Key("default", "tree")
+    root = composite_pod_group_ref(key)
+    own = Waiting(key, (), quorum=3, scheduled=0, remaining=2, unknown=0, wakes_on=frozenset())
+    decision = replace(
+        own,
+        preemption="not helpful for scheduling",
+        holders=(pod_group_ref(Key("default", "large")),),
+        parts=(GroupOutcome(root, own),),
+    )
+    explanation = explain(decision)
+    assert [one.message for one in explanation.groups] == [explanation.message]
+    assert explanation.message.endswith("preemption: not helpful for scheduling")

@@ -157,6 +157,7 @@ def _explain_waiting(decision: Waiting) -> Explanation:
         nominated=(),
         relaxation_delay=None,
         leaving_delay=None,
+        holders=(),
         starts_soon=False,
         parts=(),
     )
