@@ -163,16 +163,6 @@ async def test_node_writes_the_status_of_its_own_pods_and_deletes_them() -> None
 
 
 @in_virtual_time
-async def test_writes_of_a_node_to_a_pod_that_is_gone_do_not_find_it() -> None:
-    api = await start_with_two_nodes()
-    status = POD.url_path("default", "gone", "status")
-    body = {**pod("gone", on="n1"), **STATUS}
-    assert await response_codes(api, N1, ("PATCH", status), ("PUT", status), body=body) == [404] * 2
-    deletions = [("DELETE", POD.url_path("default", name)) for name in ("gone", "")]
-    assert await response_codes(api, N1, *deletions) == [404, 403]
-
-
-@in_virtual_time
 async def test_node_writes_the_logs_of_its_own_pods_only() -> None:
     api = await start_with_two_nodes()
     text = {"container": "main", "text": "hello"}

@@ -90,16 +90,6 @@ def _is_own_pod(store: Store, node: str, attributes: AuthorizationAttributes) ->
     return record is not None and _decode_placement(record.value).spec.node_name == node
 
 
-def _is_own_or_missing_pod(store: Store, node: str, attributes: AuthorizationAttributes) -> bool:
-    """Whether a pod is bound to the node, or does not exist: then the answer is that it is gone.
-
-    A kubelet writes to pods that others delete meanwhile. It stops when a pod is not found, but
-    would retry a request that is forbidden.
-    """
-    is_missing = store.pending(POD.store_key(attributes.namespace, attributes.name)) is None
-    return (is_missing and bool(attributes.name)) or _is_own_pod(store, node, attributes)
-
-
 def _is_own_lease(store: Store, node: str, attributes: AuthorizationAttributes) -> bool:
     return attributes.namespace == NODE_LEASE_NAMESPACE and attributes.name == node
 
@@ -196,14 +186,10 @@ _NODE_RIGHTS: Mapping[tuple[str, str], tuple[tuple[frozenset[str], NodeCheck], .
     ),
     ("", "nodes/status"): ((_GET_VERBS | _UPDATE_VERBS, _is_own_node),),
     ("", "pods"): (
-        (_GET_VERBS, _is_own_pod),
-        (frozenset({"delete"}), _is_own_or_missing_pod),
+        (frozenset({"get", "delete"}), _is_own_pod),
         (_LIST_VERBS, _selects_own_node("spec.nodeName")),
     ),
-    ("", "pods/status"): (
-        (_GET_VERBS, _is_own_pod),
-        (_UPDATE_VERBS, _is_own_or_missing_pod),
-    ),
+    ("", "pods/status"): ((_GET_VERBS | _UPDATE_VERBS, _is_own_pod),),
     ("", "pods/eviction"): ((_CREATE_VERBS, _is_own_pod),),
     ("", "pods/log"): ((_CREATE_VERBS, _is_own_pod),),
     ("", "secrets"): ((_GET_VERBS, _is_referenced_by_own_pod(_SECRET_REFERENCES)),),
