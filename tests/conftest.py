@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.workermanage import NodeManager  # type: ignore[import-untyped]
 
 from phalanx import logs
 
@@ -19,6 +20,8 @@ settings.register_profile(
 settings.load_profile("ci")
 # A background process of a shell ignores SIGINT, and its children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# A worker writes its coverage when it ends; ten seconds are too few on a busy machine.
+NodeManager.EXIT_TIMEOUT = 120
 
 
 def pytest_collection_finish() -> None:
