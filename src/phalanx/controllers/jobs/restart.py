@@ -1,8 +1,8 @@
 """Restarts a gang whose lost members cannot be replaced where it is.
 
 A Job with the annotation `phalanx.dev/on-degraded: Restart` gives up the members that are left, so
-that the whole gang is placed anew, elsewhere. It does so once the scheduler has tried in vain to
-place the replacements (Degraded, reason ReplacementUnschedulable).
+that the whole gang is placed anew, elsewhere. It does so once the scheduler has
+refused the replacements (Degraded, reason ReplacementUnschedulable).
 
     Degraded ─▶ annotate the PodGroup: restarts, restarted-at ─▶ evict every pod created before
 

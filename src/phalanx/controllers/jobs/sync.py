@@ -198,7 +198,7 @@ class _ConditionChange(NamedTuple):
     type: str
     status: str
     event: JobEvent
-    #: The time of the transition; "" for now.
+    #: The time of the transition; "": the time of this sync.
     since: str = ""
 
 
