@@ -109,6 +109,19 @@ class ObjectMeta(Struct, frozen=True, rename="camel"):
         """Namespace and name."""
         return new_key(Key, (self.namespace, self.name))
 
+    @property
+    def controller(self) -> OwnerReference | None:
+        """The owner reference with `controller: true`, if there is one."""
+        for owner in self.owner_references:
+            if owner.controller:
+                return owner
+        return None
+
+    def is_controlled_by(self, uid: str) -> bool:
+        """Whether the owner with this uid controls the object."""
+        controller = self.controller
+        return controller is not None and controller.uid == uid
+
 
 class PartialObjectMetadata(Struct, frozen=True):
     """An object of any kind, decoded to its metadata."""

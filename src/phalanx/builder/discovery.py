@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from phalanx.api.meta import ObjectMeta, OwnerReference
+from phalanx.api.meta import ObjectMeta
 from phalanx.api.scheduling import (
     MANAGED_BY_ANNOTATION,
     CompositePodGroup,
@@ -83,27 +83,16 @@ def find_usable(
     if not usable:
         return ObjectMissing()
     if len(usable) == 1:
-        return ObjectFound(usable[0], is_owned=controller_in(usable[0].metadata) is not None)
-    owned = [one for one in usable if controller_in(one.metadata)]
+        return ObjectFound(usable[0], is_owned=usable[0].metadata.controller is not None)
+    owned = [one for one in usable if one.metadata.controller]
     names = ", ".join(sorted(one.metadata.name for one in usable))
     text = f"{len(usable)} {plural} refer to the {owner_kind}: {names}"
     redundant = owned[0] if len(owned) == 1 and len(usable) == 2 else None
     return ObjectUnusable(Fallback(f"Ambiguous{plural.removesuffix('s')}", text), redundant)
 
 
-def controller_in(meta: ObjectMeta) -> OwnerReference | None:
-    """Return the reference to the owner that controls an object, if it has one."""
-    return next((owner for owner in meta.owner_references if owner.controller), None)
-
-
-def is_controlled_by(meta: ObjectMeta, owner_uid: str) -> bool:
-    """Whether the owner with this uid controls an object."""
-    controller = controller_in(meta)
-    return controller is not None and controller.uid == owner_uid
-
-
 def _is_usable(meta: ObjectMeta, owner_uid: str) -> bool:
-    controller = controller_in(meta)
+    controller = meta.controller
     if controller is not None:
         return controller.uid == owner_uid
     return MANAGED_BY_ANNOTATION not in meta.annotations

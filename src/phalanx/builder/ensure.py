@@ -44,7 +44,6 @@ from phalanx.builder.discovery import (
     ObjectMissing,
     ObjectUnusable,
     find_usable,
-    is_controlled_by,
 )
 from phalanx.builder.ensure_plan import (
     CreateObject,
@@ -187,12 +186,12 @@ def plan_deletion(
     groups = [
         DeleteObject(kind_of_group(one), one.metadata)
         for one in reversed(observed.all_groups)
-        if is_controlled_by(one.metadata, uid) and not one.metadata.deletion_timestamp
+        if one.metadata.is_controlled_by(uid) and not one.metadata.deletion_timestamp
     ]
     workloads = [
         DeleteObject(WORKLOAD, one.metadata)
         for one in observed.workloads
-        if is_controlled_by(one.metadata, uid) and not one.metadata.deletion_timestamp
+        if one.metadata.is_controlled_by(uid) and not one.metadata.deletion_timestamp
     ]
     return [*groups, *([] if keep_workload else workloads)]
 
@@ -218,7 +217,7 @@ def _give_way(
     """Use no group; but delete our own redundant Workload if nothing has started with it."""
     uid = owner["metadata"].get("uid", "")
     groups = list(observed.groups_of(redundant)) if redundant else []
-    is_used = is_started or any(not is_controlled_by(one.metadata, uid) for one in groups)
+    is_used = is_started or any(not one.metadata.is_controlled_by(uid) for one in groups)
     if redundant is None or is_used:
         return EnsurePlan(is_ready=True, fallback=fallback)
     # First the groups, later the Workload: else a second group could be created.
@@ -356,7 +355,7 @@ class _GroupPlanner:
             if group.spec.workload_ref
             and group.spec.workload_ref.template_name == wanted.template
             and kind_of_group(group) is kind
-            and (self._link is None or is_controlled_by(group.metadata, self._uid))
+            and (self._link is None or group.metadata.is_controlled_by(self._uid))
             and (not wanted.instance or group.metadata.name == self._name(wanted))
         ]
         return find_usable(  # type: ignore[type-var, return-value]
@@ -414,7 +413,7 @@ class _GroupPlanner:
         names = Counter(self._name(one) for one in wanted)
         for group in reversed(self._observed):
             meta = group.metadata
-            is_ours = is_controlled_by(meta, self._uid) and not meta.deletion_timestamp
+            is_ours = meta.is_controlled_by(self._uid) and not meta.deletion_timestamp
             if is_ours and meta.uid not in kept and not names[meta.name]:
                 yield DeleteObject(kind_of_group(group), meta)
 

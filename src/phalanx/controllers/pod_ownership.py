@@ -18,7 +18,6 @@ from phalanx.api.kinds import Kind
 from phalanx.api.meta import (
     Key,
     ObjectMeta,
-    OwnerReference,
     find_condition,
     parse_timestamp,
 )
@@ -28,23 +27,15 @@ from phalanx.client.protocol import HasMetadata
 from phalanx.controllers.reconcile_loop import Patch
 
 
-def find_controller(meta: ObjectMeta) -> OwnerReference | None:
-    """Return the owner reference with `controller: true`, if there is one."""
-    for owner in meta.owner_references:
-        if owner.controller:
-            return owner
-    return None
-
-
 def controlling_uids(obj: HasMetadata) -> list[str]:
     """Return the uid of the controller of an object, if it has one; for indexes."""
-    owner = find_controller(obj.metadata)
+    owner = obj.metadata.controller
     return [owner.uid] if owner else []
 
 
 def orphan_namespaces(obj: HasMetadata) -> list[str]:
     """Return the namespace of an object without a controller; for indexes."""
-    return [] if find_controller(obj.metadata) else [obj.metadata.namespace]
+    return [] if obj.metadata.controller else [obj.metadata.namespace]
 
 
 def controller_reference(kind: Kind, meta: ObjectMeta) -> Object:
@@ -138,7 +129,7 @@ def seconds_until_available(pod: Pod, min_ready_seconds: int, now: float) -> flo
 
 def owner_key(meta: ObjectMeta, kind: Kind) -> Key | None:
     """Return the object of a kind that controls another object, if one does."""
-    owner = find_controller(meta)
+    owner = meta.controller
     if owner is None or owner.kind != kind.name or owner.api_version != kind.api_version:
         return None
     return Key(meta.namespace, owner.name)

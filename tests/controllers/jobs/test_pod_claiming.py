@@ -13,7 +13,6 @@ from phalanx.api.meta import OwnerReference
 from phalanx.api.wire import Object
 from phalanx.controllers.jobs.job_pods import (
     claim_pods,
-    is_controlled_by,
     job_keys,
     orphan_index_keys,
     selector_index_key,
@@ -97,8 +96,9 @@ def test_pod_belongs_to_the_job_that_controls_it(
 
 def test_pod_of_an_earlier_job_of_the_same_name_is_not_owned() -> None:
     one = job()
-    assert is_controlled_by(labelled("x", reference_to(one)), one)
-    assert not is_controlled_by(labelled("x", replace(reference_to(one), uid="before")), one)
+    former = replace(reference_to(one), uid="before")
+    assert labelled("x", reference_to(one)).metadata.is_controlled_by(one.metadata.uid)
+    assert not labelled("x", former).metadata.is_controlled_by(one.metadata.uid)
 
 
 def test_orphan_is_indexed_under_the_key_of_every_matching_job() -> None:

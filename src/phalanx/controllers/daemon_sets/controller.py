@@ -35,7 +35,6 @@ from phalanx.controllers.event_recorder import ObjectEvent
 from phalanx.controllers.pod_control import BURST_REPLICAS, PodControl
 from phalanx.controllers.pod_ownership import (
     controlling_uids,
-    find_controller,
     is_active,
     orphan_namespaces,
     owner_key,
@@ -290,7 +289,7 @@ class DaemonSetController:
         for pod in (old, new):
             if pod is not None and (key := owner_key(pod.metadata, DAEMON_SET)):
                 self._queue.add(key)
-        if new is None or find_controller(new.metadata) is not None:
+        if new is None or new.metadata.controller is not None:
             return
         for one in self._sets.values():
             if one.metadata.namespace == new.metadata.namespace and selector_matches(

@@ -25,7 +25,6 @@ from phalanx.controllers.disruption import controller_uids
 from phalanx.controllers.event_recorder import ObjectEvent
 from phalanx.controllers.pod_ownership import (
     controlling_uids,
-    find_controller,
     orphan_namespaces,
     owner_key,
     plan_claims,
@@ -152,7 +151,7 @@ class DeploymentController:
         for one in (old, new):
             if one is None:
                 continue
-            if find_controller(one.metadata) is not None:
+            if one.metadata.controller is not None:
                 if key := owner_key(one.metadata, DEPLOYMENT):
                     self._loop.queue.add(key)
                 continue

@@ -26,7 +26,6 @@ from phalanx.api.meta import Key
 from phalanx.api.scheduling import CompositePodGroup, PodGroup, Workload
 from phalanx.api.storage import PersistentVolumeClaim
 from phalanx.api.wire import Object
-from phalanx.builder.discovery import controller_in
 from phalanx.builder.ensure_plan import CreateObject, Group, ObservedObjects
 from phalanx.builder.ownership import GROUP_TEMPLATE
 from phalanx.client.cache import ObjectCache
@@ -254,7 +253,7 @@ class JobSetController:
 
     def _on_owned_change(self, old: Job | Service | None, new: Job | Service | None) -> None:
         for one in (old, new):
-            owner = controller_in(one.metadata) if one is not None else None
+            owner = one.metadata.controller if one is not None else None
             if one is not None and owner is not None and owner.kind == JOB_SET.name:
                 self._queue.add(Key(one.metadata.namespace, owner.name))
 
@@ -293,7 +292,7 @@ TargetKey = tuple[str, str, str, str]
 
 
 def _owner_uids(job: Job) -> list[str]:
-    owner = controller_in(job.metadata)
+    owner = job.metadata.controller
     return [owner.uid] if owner and owner.kind == JOB_SET.name else []
 
 
@@ -309,7 +308,7 @@ def _workload_keys(group: Group) -> list[Key]:
 
 def _parent_keys(job_set: JobSet) -> list[TargetKey]:
     """The controller of a JobSet that is linked to its controller's Workload."""
-    owner = controller_in(job_set.metadata)
+    owner = job_set.metadata.controller
     if owner is None or GROUP_TEMPLATE not in job_set.metadata.annotations:
         return []
     group = owner.api_version.rpartition("/")[0]

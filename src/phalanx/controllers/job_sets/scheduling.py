@@ -29,7 +29,7 @@ from phalanx.api.scheduling import (
     TOPOLOGY_ANNOTATION,
 )
 from phalanx.builder import jobsets as job_set_builder
-from phalanx.builder.discovery import Fallback, is_controlled_by
+from phalanx.builder.discovery import Fallback
 from phalanx.builder.ensure import ensure_linked, plan_deletion
 from phalanx.builder.ensure_plan import (
     EnsurePlan,
@@ -111,7 +111,7 @@ def plan_ended_groups(job_set: JobSet, observed: ObservedObjects) -> list[Object
         change = {
             name: value for name, value in desired.items() if meta.annotations.get(name) != value
         }
-        is_ours = is_controlled_by(meta, job_set.metadata.uid) and not meta.deletion_timestamp
+        is_ours = meta.is_controlled_by(job_set.metadata.uid) and not meta.deletion_timestamp
         if change and is_ours:
             operations.append(PatchObject(POD_GROUP, meta, {"metadata": {"annotations": change}}))
     return operations

@@ -44,7 +44,6 @@ from phalanx.controllers.jobs.completion import JobSnapshot, is_disrupted
 from phalanx.controllers.jobs.job_pods import (
     JobPods,
     claim_pods,
-    is_controlled_by,
     is_terminating,
     is_tracked,
     job_keys,
@@ -79,7 +78,6 @@ from phalanx.controllers.jobs.workload_manager import (
     JobWorkloads,
     MissingKindWorkloadManager,
 )
-from phalanx.controllers.pod_ownership import find_controller
 from phalanx.controllers.reconcile_loop import (
     Informers,
     StaleCacheError,
@@ -393,7 +391,8 @@ class JobController:
             self._context.metrics.record_stale_skip()
             raise StaleCacheError(f"the caches do not show the last writes for Job {key} yet")
         job, pods = self._jobs.get(key), self._pods_by_job[key]
-        owned = [pod for pod in pods if is_controlled_by(pod, job)] if job is not None else []
+        uid = job.metadata.uid if job is not None else ""
+        owned = [pod for pod in pods if pod.metadata.is_controlled_by(uid)]
         if len(owned) < len(pods):
             self._enqueue_orphans(pods)
         if job is None or job.spec.managed_by not in self._managed_by_names:
@@ -434,7 +433,7 @@ class JobController:
         for pod in (old, new):
             for key in job_keys(pod) if pod is not None else ():
                 self._queue.add_after(key, POD_EVENT_DELAY)
-        if new is None or find_controller(new.metadata) is not None:
+        if new is None or new.metadata.controller is not None:
             return
         for key in self._adopting_jobs(new):
             self._queue.add_after(key, POD_EVENT_DELAY)

@@ -22,9 +22,8 @@ from typing import NamedTuple
 from phalanx.api.batch import BadIndexes, Job, parse_indexes
 from phalanx.api.core import Pod
 from phalanx.api.kinds import JOB
-from phalanx.api.meta import Key, OwnerReference, find_condition, parse_timestamp
+from phalanx.api.meta import Key, find_condition, parse_timestamp
 from phalanx.api.selectors import BadSelector, LabelRequirement, selector_requirements
-from phalanx.controllers.pod_ownership import find_controller
 
 Indexes = frozenset[int]
 
@@ -237,28 +236,17 @@ def would_adopt(job: Job, pod: Pod) -> bool:
     return not job.is_finished and bool(claim_pods(job, (), [pod]).to_adopt)
 
 
-def job_of(pod: Pod) -> OwnerReference | None:
-    """Return the owner reference to the Job that controls a pod, if a Job does."""
-    found = find_controller(pod.metadata)
-    return found if found and (found.kind, found.api_version) == _JOB_KIND else None
-
-
 def job_keys(pod: Pod) -> list[Key]:
     """Return the key of the Job that controls a pod, or nothing: an index function."""
-    found = job_of(pod)
-    return [Key(pod.metadata.namespace, found.name)] if found else []
-
-
-def is_controlled_by(pod: Pod, job: Job) -> bool:
-    """Whether a Job, identified by uid, controls a pod."""
-    found = job_of(pod)
-    return found is not None and found.uid == job.metadata.uid
+    found = pod.metadata.controller
+    is_job = found is not None and (found.kind, found.api_version) == _JOB_KIND
+    return [Key(pod.metadata.namespace, found.name)] if found and is_job else []
 
 
 def orphan_index_keys(pod: Pod) -> list[Hashable]:
     """Return the index keys of a pod without a controller: its namespace, and each label in it."""
     meta = pod.metadata
-    if find_controller(meta) is not None:
+    if meta.controller is not None:
         return []
     return [(meta.namespace,), *((meta.namespace, *label) for label in meta.labels.items())]
 

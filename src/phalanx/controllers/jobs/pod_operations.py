@@ -29,13 +29,11 @@ from phalanx.client.transports import Unreachable
 from phalanx.controllers.jobs.job_pods import (
     COMPLETION_INDEX,
     TRACKING_FINALIZER,
-    is_controlled_by,
     is_tracked,
     job_keys,
 )
 from phalanx.controllers.jobs.replicas import PodToCreate
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
-from phalanx.controllers.pod_ownership import find_controller
 from phalanx.controllers.reconcile_loop import Patch, StaleCacheError, perform
 from phalanx.controllers.write_tracker import TrackedWriter
 
@@ -296,11 +294,12 @@ class OrphanPodReconciler:
             await perform(self._client, Patch(POD, key, change, content=STRATEGIC_PATCH))
 
     async def _is_orphan(self, pod: Pod) -> bool:
-        if find_controller(pod.metadata) is None:
+        if pod.metadata.controller is None:
             return not self._will_be_adopted(pod)
         for key in job_keys(pod):
             try:
-                return not is_controlled_by(pod, await self._client.get(JOB, key, Job))
+                job = await self._client.get(JOB, key, Job)
+                return not pod.metadata.is_controlled_by(job.metadata.uid)
             except NotFound:
                 return True
         return False

@@ -27,7 +27,7 @@ from typing import NamedTuple, Protocol
 from phalanx.api.batch import Job
 from phalanx.api.core import SchedulingGroup
 from phalanx.api.kinds import JOB
-from phalanx.api.meta import Key, ObjectMeta, OwnerReference
+from phalanx.api.meta import Key, OwnerReference
 from phalanx.api.scheduling import (
     MEMBERS_TO_RUN_ANNOTATION,
     PodGroup,
@@ -47,7 +47,6 @@ from phalanx.builder.ownership import SCHEDULING_PARENTS, Management
 from phalanx.controllers.jobs.completion import JobSnapshot
 from phalanx.controllers.jobs.replicas import count_desired_pods
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
-from phalanx.controllers.pod_ownership import find_controller
 
 
 def find_workload(job: Job, candidates: Sequence[Workload]) -> LookupResult[Workload]:
@@ -84,12 +83,6 @@ def find_pod_group(job: Job, candidates: Sequence[PodGroup]) -> LookupResult[Pod
 def fallback_event(reason: str, message: str) -> JobEvent:
     """Build the event for a Job whose pods are scheduled without a PodGroup."""
     return JobEvent(reason, f"{message}; its pods are scheduled one by one", WARNING)
-
-
-def is_controlled_by_job(job: Job, meta: ObjectMeta) -> bool:
-    """Whether a Job, identified by uid, controls an object."""
-    controller = find_controller(meta)
-    return controller is not None and controller.uid == job.metadata.uid
 
 
 def workload_target(job: Job) -> tuple[str, str, str]:

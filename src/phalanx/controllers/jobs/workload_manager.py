@@ -64,7 +64,6 @@ from phalanx.controllers.jobs.scheduling_intent import (
 )
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
 from phalanx.controllers.jobs.workload_objects import JobWorkloadReconciler
-from phalanx.controllers.pod_ownership import find_controller
 from phalanx.controllers.reconcile_loop import Informers, StaleCacheError
 from phalanx.controllers.write_tracker import TrackedWriter
 
@@ -289,7 +288,7 @@ class JobWorkloadManager:
 
     def _jobs_of_group(self, group: PodGroup) -> Iterator[Key]:
         """The Job that controls a PodGroup; without a controller, the Jobs of its Workload."""
-        owner = find_controller(group.metadata)
+        owner = group.metadata.controller
         if owner is not None:
             if (owner.api_version, owner.kind) == (JOB.api_version, JOB.name):
                 yield Key(group.metadata.namespace, owner.name)
@@ -325,13 +324,13 @@ def _workload_keys(group: PodGroup) -> list[Key]:
 
 
 def _owner_uids(group: PodGroup) -> list[str]:
-    owner = find_controller(group.metadata)
+    owner = group.metadata.controller
     return [owner.uid] if owner else []
 
 
 def _parent_keys(job: Job) -> list[TargetKey]:
     """The controller of a Job that is linked to its controller's Workload."""
-    owner = find_controller(job.metadata)
+    owner = job.metadata.controller
     if owner is None or GROUP_TEMPLATE not in job.metadata.annotations:
         return []
     return [(job.metadata.namespace, owner.api_version.rpartition("/")[0], owner.kind, owner.name)]

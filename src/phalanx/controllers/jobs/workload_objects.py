@@ -57,13 +57,11 @@ from phalanx.controllers.jobs.scheduling_intent import (
     find_parent_workload,
     find_pod_group,
     find_workload,
-    is_controlled_by_job,
     members_to_run,
     workload_target,
 )
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
 from phalanx.controllers.pod_groups import inherit_preemption_policy
-from phalanx.controllers.pod_ownership import find_controller
 from phalanx.controllers.reconcile_loop import StaleCacheError
 from phalanx.controllers.write_tracker import TrackedWriter
 
@@ -103,7 +101,7 @@ class JobWorkloadReconciler:
 
     async def ensure_for_child(self, link: Link) -> GroupMembership:
         """Ensure the PodGroup of a Job in the Workload of the Job's controller."""
-        owner = find_controller(self._job.metadata)
+        owner = self._job.metadata.controller
         match await self._find_parent_workload(owner) if owner else ObjectMissing():
             case ObjectFound() as workload:
                 return await self._use_workload(workload, link)
@@ -118,7 +116,7 @@ class JobWorkloadReconciler:
         candidates = self._lister.groups(workload.obj)
         if link is not None:
             candidates = [
-                one for one in candidates if is_controlled_by_job(self._job, one.metadata)
+                one for one in candidates if one.metadata.is_controlled_by(self._job.metadata.uid)
             ]
         match find_pod_group(self._job, candidates):
             case ObjectFound() as group:
@@ -155,7 +153,8 @@ class JobWorkloadReconciler:
         groups = self._lister.groups(redundant) if isinstance(redundant, Workload) else ()
         is_started = self._job.status != JobStatus()
         is_used = any(
-            is_started or not is_controlled_by_job(self._job, group.metadata) for group in groups
+            is_started or not group.metadata.is_controlled_by(self._job.metadata.uid)
+            for group in groups
         )
         if redundant is None or self._pods or is_used:
             return GroupMembership(fallback=event)
@@ -281,7 +280,7 @@ class JobWorkloadReconciler:
             existing = await self._client.get(kind, key, struct)
         except NotFound:
             return True
-        return is_controlled_by_job(self._job, existing.metadata)
+        return existing.metadata.is_controlled_by(self._job.metadata.uid)
 
     async def _sync_gang_size(
         self, workload: ObjectFound[Workload], group: ObjectFound[PodGroup]

@@ -50,7 +50,6 @@ from phalanx.clock import Clock
 from phalanx.controllers.event_recorder import ObjectEvent
 from phalanx.controllers.leader_worker_sets.sync import (
     LeaderWorkerSetState,
-    is_controlled_by,
     plan_sync,
 )
 from phalanx.controllers.leader_worker_sets.workload_objects import (
@@ -135,7 +134,7 @@ class LeaderWorkerSetController:
             labels = pod.metadata.labels
             if labels.get(WORKER_INDEX_LABEL) != LEADER_INDEX:
                 workers.append(pod)
-            elif leader_set and is_controlled_by(pod.metadata, leader_set.metadata):
+            elif leader_set and pod.metadata.is_controlled_by(leader_set.metadata.uid):
                 index = labels.get(GROUP_INDEX_LABEL, "")
                 if index.isdecimal():
                     leaders[int(index)] = pod
@@ -148,7 +147,9 @@ class LeaderWorkerSetController:
             leaders=leaders,
             workers=workers,
             history=[
-                one for one in self._revisions[key] if is_controlled_by(one.metadata, lws.metadata)
+                one
+                for one in self._revisions[key]
+                if one.metadata.is_controlled_by(lws.metadata.uid)
             ],
             services=frozenset(present),
             nodes={
@@ -183,7 +184,7 @@ class LeaderWorkerSetController:
             for kind, one in found
             if one is not None
             and not one.metadata.deletion_timestamp
-            and not any(owner.controller for owner in one.metadata.owner_references)
+            and one.metadata.controller is None
         ]
 
     def _record_failure(self, key: Key, action: Action, error: ApiError) -> None:
@@ -240,7 +241,9 @@ class _SchedulingCaches:
         key = lws.metadata.key
         target = (key.namespace, LEADER_WORKER_SET.group, LEADER_WORKER_SET.name, key.name)
         groups = [
-            one for one in self._groups_by_set[key] if is_controlled_by(one.metadata, lws.metadata)
+            one
+            for one in self._groups_by_set[key]
+            if one.metadata.is_controlled_by(lws.metadata.uid)
         ]
         return SchedulingObjectState(
             self._workloads_by_target[target],
@@ -249,7 +252,7 @@ class _SchedulingCaches:
             [
                 one
                 for one in self._composites_by_set[key]
-                if is_controlled_by(one.metadata, lws.metadata)
+                if one.metadata.is_controlled_by(lws.metadata.uid)
             ],
             used={one.metadata.key for one in groups if members[one.metadata.key]},
             preemption_policy=self._preemption_policy,
@@ -293,7 +296,7 @@ def _target_keys(workload: Workload) -> list[TargetKey]:
 
 def _parent_keys(lws: LeaderWorkerSet) -> list[TargetKey]:
     """The controller of a set that is linked to its controller's Workload."""
-    owner = next((one for one in lws.metadata.owner_references if one.controller), None)
+    owner = lws.metadata.controller
     if owner is None or GROUP_TEMPLATE not in lws.metadata.annotations:
         return []
     return [(lws.metadata.namespace, owner.api_version.rpartition("/")[0], owner.kind, owner.name)]

@@ -106,19 +106,14 @@ class LeaderWorkerSetState:
     def own_worker_set(self, leader: Pod) -> StatefulSet | None:
         """Return the StatefulSet of the workers of this leader, not of a former one."""
         found = self.worker_sets.get(leader.metadata.name)
-        return found if found and is_controlled_by(found.metadata, leader.metadata) else None
+        return found if found and found.metadata.is_controlled_by(leader.metadata.uid) else None
 
     def own_workers(self, leader: Pod) -> list[Pod]:
         """Return the workers of this leader."""
         workers = self.own_worker_set(leader)
         if workers is None:
             return []
-        return [pod for pod in self.workers if is_controlled_by(pod.metadata, workers.metadata)]
-
-
-def is_controlled_by(meta: ObjectMeta, owner: ObjectMeta) -> bool:
-    """Whether an object is controlled by another."""
-    return any(one.controller and one.uid == owner.uid for one in meta.owner_references)
+        return [pod for pod in self.workers if pod.metadata.is_controlled_by(workers.metadata.uid)]
 
 
 def plan_sync(state: LeaderWorkerSetState) -> ReconcilePlan:
@@ -175,11 +170,10 @@ def _event(lws: LeaderWorkerSet, reason: str, message: str) -> RecordEvent:
 
 def _explain_foreign_leader_set(lws: LeaderWorkerSet, leader_set: StatefulSet | None) -> str:
     """Say why the StatefulSet with the name of the set cannot be its own; "" if it can."""
-    if leader_set is None or is_controlled_by(leader_set.metadata, lws.metadata):
+    if leader_set is None or leader_set.metadata.is_controlled_by(lws.metadata.uid):
         return ""
     meta, spec = leader_set.metadata, leader_set.spec
-    owner = next((one for one in meta.owner_references if one.controller), None)
-    if owner is not None:
+    if (owner := meta.controller) is not None:
         cause = f"it belongs to {owner.kind} {owner.name} (uid {owner.uid})"
     elif meta.deletion_timestamp:
         cause = "it is being deleted"
@@ -226,7 +220,7 @@ def _group_state(state: LeaderWorkerSetState, leader: Pod, revisions: LwsRevisio
     if workers is None:
         return GroupState()
     # The workers of a former leader of this name are not ready, but need no update.
-    is_own = is_controlled_by(workers.metadata, meta)
+    is_own = workers.metadata.is_controlled_by(meta.uid)
     is_ready = is_ready and is_own and workers.status.ready_replicas == workers.spec.replicas
     return GroupState(is_ready, is_updated and revision_key(workers.metadata) == key)
 

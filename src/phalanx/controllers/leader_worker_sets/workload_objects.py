@@ -41,7 +41,6 @@ from phalanx.builder.discovery import (
     Fallback,
     ObjectFound,
     ObjectUnusable,
-    is_controlled_by,
 )
 from phalanx.builder.ensure import find_own_workload, workload_object
 from phalanx.builder.ownership import Link, ManageGroups, ManageNothing
@@ -161,7 +160,7 @@ class _UnusableWorkload(Exception):
 
 
 def _is_owned(lws: LeaderWorkerSet, meta: ObjectMeta) -> bool:
-    return is_controlled_by(meta, lws.metadata.uid)
+    return meta.is_controlled_by(lws.metadata.uid)
 
 
 def _choose_parent_workload(workloads: Sequence[Workload]) -> Workload:

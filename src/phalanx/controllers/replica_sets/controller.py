@@ -30,7 +30,6 @@ from phalanx.controllers.pod_control import PodControl
 from phalanx.controllers.pod_ownership import (
     build_template_pod,
     controlling_uids,
-    find_controller,
     is_active,
     orphan_namespaces,
     owner_key,
@@ -154,7 +153,7 @@ class ReplicaSetController:
 
     def _count_siblings(self, owner: ReplicaOwner) -> Counter[str]:
         """Count the active pods on each node of all ReplicaSets with the same controller."""
-        controller = find_controller(owner.metadata)
+        controller = owner.metadata.controller
         owners: Iterable[ReplicaOwner] = (
             self._owners_by_controller[controller.uid] if controller else (owner,)
         )
@@ -175,7 +174,7 @@ class ReplicaSetController:
         for pod in (old, new):
             if pod is not None and (key := owner_key(pod.metadata, self._kind)):
                 self._queue.add(key)
-        if new is None or find_controller(new.metadata) is not None:
+        if new is None or new.metadata.controller is not None:
             return
         for owner in self._owners_by_namespace[new.metadata.namespace]:
             if selector_matches(owner.selector, new.metadata.labels):

@@ -221,7 +221,7 @@ def _has_node(pod: Pod) -> bool:
 
 def _is_replaceable(pod: Pod) -> bool:
     """Whether a controller creates the pod again after its deletion."""
-    return any(owner.controller for owner in pod.metadata.owner_references)
+    return pod.metadata.controller is not None
 
 
 def _open_patch(group: PodGroup, intent_id: str) -> Object:

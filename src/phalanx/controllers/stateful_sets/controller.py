@@ -25,7 +25,7 @@ from phalanx.api.kinds import (
     STATEFUL_SET,
     Kind,
 )
-from phalanx.api.meta import Key, ObjectMeta, OwnerReference
+from phalanx.api.meta import Key, ObjectMeta
 from phalanx.api.selectors import selector_matches
 from phalanx.api.storage import PersistentVolumeClaim
 from phalanx.client.client import Client
@@ -70,7 +70,7 @@ class StatefulSetController:
         self._claims, self._revisions = self._informers[2].cache, self._informers[3].cache
         self._pods_by_owner = self._pods.index(controller_uids)
         self._revisions_by_owner = self._revisions.index(
-            lambda one: [owner.uid] if (owner := _controller(one.metadata)) else []
+            lambda one: [owner.uid] if (owner := one.metadata.controller) else []
         )
         self._revisions_by_prefix = self._revisions.index(lambda one: [_prefix_key(one.metadata)])
         self._loop: ReconcileLoop[Key] = ReconcileLoop(
@@ -111,7 +111,7 @@ class StatefulSetController:
         actions: list[Action] = [
             _owner_patch(kind, one, [*_owner_objects(one), reference])
             for kind, one in candidates
-            if _controller(one) is None
+            if one.controller is None
             and not one.deletion_timestamp
             and selector_matches(selector, one.labels)
         ]
@@ -195,17 +195,13 @@ class StatefulSetController:
 
     def _enqueue_owner(self, meta: ObjectMeta) -> None:
         """Enqueue the StatefulSet that controls an object, or may have to adopt it."""
-        owner = _controller(meta)
+        owner = meta.controller
         if owner is not None and owner.kind == STATEFUL_SET.name:
             key = Key(meta.namespace, owner.name)
         else:
             key = _prefix_key(meta)
         if key in self._sets:
             self._loop.queue.add(key)
-
-
-def _controller(meta: ObjectMeta) -> OwnerReference | None:
-    return next((one for one in meta.owner_references if one.controller), None)
 
 
 def _prefix_key(meta: ObjectMeta) -> Key:

@@ -287,8 +287,8 @@ def _find_scheduled_condition(group: Group | None) -> Condition | None:
 
 def owner_of(obj: Group | Pod) -> str:
     """Return the controller of a group or pod, such as `Job/train`; "" for none."""
-    controllers = [ref for ref in obj.metadata.owner_references if ref.controller]
-    return f"{controllers[0].kind}/{controllers[0].name}" if controllers else ""
+    controller = obj.metadata.controller
+    return f"{controller.kind}/{controller.name}" if controller else ""
 
 
 def in_namespace(rows: Iterable[WorkloadRow], namespace: str) -> list[WorkloadRow]:

@@ -373,7 +373,7 @@ def _recreate_pod(pod: Pod) -> Pod | None:
     """The pod that its controller creates after an eviction; None if there is none."""
     meta = pod.metadata
     is_lost = pod.is_daemon or meta.deletion_timestamp
-    if is_lost or not any(owner.controller for owner in meta.owner_references):
+    if is_lost or meta.controller is None:
         return None
     return Pod(but(meta, uid=f"{meta.uid}-again"), but(pod.spec, node_name=""), PodStatus())
 
@@ -396,8 +396,8 @@ def with_min_count(
 
 def _matches_name(group: Group, namespace: str, name: str) -> bool:
     meta, ref = group.metadata, group.spec.workload_ref
-    owners = [owner.name for owner in meta.owner_references if owner.controller]
-    names = (meta.name, ref.workload_name if ref else "", *owners)
+    owner = meta.controller.name if meta.controller else ""
+    names = (meta.name, ref.workload_name if ref else "", owner)
     return meta.namespace == namespace and name in names
 
 

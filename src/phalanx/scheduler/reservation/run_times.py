@@ -147,7 +147,7 @@ class RunTimes:
         found = self._pods.get(key)
         if found is None:
             return f"pod/{key.name}"
-        if owner := _controller_of(found.pod):
+        if owner := _owner_of(found.pod):
             return f"{owner.kind.lower()}/{owner.name}"
         group = found.pod.group
         return f"podgroup/{group.name}" if group else f"pod/{key.name}"
@@ -204,7 +204,7 @@ class RunTimes:
 
     def _declared_end(self, pod: Pod, since: float) -> float | None:
         """Return the end that deadlines, or else annotations, declare; None if there are none."""
-        owner, ends = _controller_of(pod), list[float]()
+        owner, ends = _owner_of(pod), list[float]()
         job = self._jobs.get(owner.uid) if owner else None
         if pod.spec.active_deadline_seconds is not None:
             ends.append(since + pod.spec.active_deadline_seconds)
@@ -243,9 +243,10 @@ class RunTimes:
                 del self._history[next(iter(self._history))]
 
 
-def _controller_of(pod: Pod) -> OwnerReference | None:
-    owners = pod.metadata.owner_references
-    return next((owner for owner in owners if owner.controller), owners[0] if owners else None)
+def _owner_of(pod: Pod) -> OwnerReference | None:
+    """The controller of a pod; without one, its first owner."""
+    meta = pod.metadata
+    return meta.controller or next(iter(meta.owner_references), None)
 
 
 def _is_replaced(pod: Pod) -> bool:
@@ -255,7 +256,7 @@ def _is_replaced(pod: Pod) -> bool:
 
 def _dependencies(pod: Pod) -> Iterator[Hashable]:
     """Yield the uid of the owner and the key of the PodGroup, on which the end may depend."""
-    if owner := _controller_of(pod):
+    if owner := _owner_of(pod):
         yield owner.uid
     if pod.group:
         yield pod.group
@@ -263,7 +264,7 @@ def _dependencies(pod: Pod) -> Iterator[Hashable]:
 
 def _history_keys(pod: Pod) -> Iterable[Hashable]:
     """Return under what a run time is kept: the owner, and the template."""
-    owner = _controller_of(pod)
+    owner = _owner_of(pod)
     images = tuple(container.image for container in pod.spec.containers)
     template = (pod.metadata.namespace, owner.kind if owner else "", images, shape_of(pod))
     return (owner.uid, template) if owner else (template,)
