@@ -11,7 +11,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := test
-.PHONY: install demo test test-all check coverage bench soak mutants reference
+.PHONY: install demo test test-all check coverage bench soak mutants reference docs
 
 install: $(STAMP) ## .venv with the package and everything needed to develop and test it
 
@@ -50,6 +50,11 @@ mutants: install ## bugs planted one at a time, each of which the fault programm
 
 bench: install ## benchmarks; writes benchmarks/results/latest.json
 	@$(BIN)/python -m benchmarks.run $(ARGS)
+
+docs: install ## the documents as a site, in build/site; a broken link is an error
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --jobs 2 \
+	  --conf-dir docs/site --doctree-dir build/doctrees . build/site $(ARGS)
+	@echo build/site/docs/site/index.html
 
 reference: install ## the recorded answers of Kubernetes against ours; nothing that passed may fail
 	@$(BIN)/python -m tools.reference $(ARGS)
