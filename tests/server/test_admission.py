@@ -25,6 +25,7 @@ from phalanx.api.kinds import (
     PRIORITY_CLASS,
     RESOURCE_CLAIM,
     RESOURCE_QUOTA,
+    SERVICE,
     WORKLOAD,
     Kind,
 )
@@ -168,6 +169,8 @@ async def use_every_step() -> None:
     request = {"name": "gpu", "exactly": {"deviceClassName": "gpu", "adminAccess": True}}
     devices = new_object(RESOURCE_CLAIM, "devices", devices={"requests": [request]})
     assert (await api.ask("POST", RESOURCE_CLAIM.url_path("default"), devices)).code == 422
+    spec = {"type": "NodePort", "ports": [{"port": 80}]}
+    await api.create(SERVICE, {"metadata": {"name": "s", "namespace": "default"}, "spec": spec})
     for kind, name in ((PERSISTENT_VOLUME_CLAIM, "c"), (RESOURCE_QUOTA, "quota"), (POD, "p")):
         answer = await api.patch(kind, name, {"metadata": {"labels": {"a": "b"}}})
         assert answer.code == 200, answer.body

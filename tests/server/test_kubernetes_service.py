@@ -10,7 +10,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from phalanx.api.kinds import ENDPOINT_SLICE, KINDS, SERVICE, Kind
+from phalanx.api.kinds import ENDPOINT_SLICE, ENDPOINTS, IP_ADDRESS, KINDS, SERVICE, Kind
 from phalanx.api.wire import Object
 from phalanx.server.kubernetes_service import (
     advertised_address,
@@ -148,3 +148,17 @@ def test_socket_is_advertised_by_its_address_or_by_one_of_this_host() -> None:
     with socket.socket() as sock:
         sock.bind(("0.0.0.0", 0))
         assert not ip_address(advertised_address(sock)).is_unspecified
+
+
+@in_virtual_time
+async def test_endpoints_and_the_address_are_recorded_too() -> None:
+    api = await start_api()
+    found = await api.get(ENDPOINTS, "kubernetes")
+    assert found["subsets"] == [
+        {
+            "addresses": [{"ip": ADDRESS}],
+            "ports": [{"name": "https", "port": PORT, "protocol": "TCP"}],
+        }
+    ]
+    recorded = await api.get(IP_ADDRESS, "10.96.0.1", "")
+    assert recorded["spec"]["parentRef"]["name"] == "kubernetes"

@@ -49,6 +49,7 @@ from phalanx.controllers.nodes.simulated_kubelet import BadStages, StageRule, pa
 
 if TYPE_CHECKING:
     from phalanx.controllers.scheduling.decision_log import DecisionLog
+    from phalanx.server.service_allocator import ServiceRanges
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -324,6 +325,22 @@ def parse_feature_gates(text: str) -> gates.FeatureGates:
     for warning in gates.deprecation_warnings(requested):
         echo(f"Warning: {warning}", err=True)
     return resolved
+
+
+def parse_service_ranges(cluster_ips: str, node_ports: str) -> ServiceRanges:
+    """Parse the ranges of the cluster IPs and of the node ports of Services."""
+    # Only `phalanx up` needs the server: the other commands start faster without it.
+    from phalanx.server.service_allocator import (
+        InvalidRange,
+        ServiceRanges,
+        parse_cluster_ip_range,
+        parse_node_port_range,
+    )
+
+    try:
+        return ServiceRanges(parse_cluster_ip_range(cluster_ips), parse_node_port_range(node_ports))
+    except InvalidRange as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def parse_shape(text: str) -> dict[str, str]:

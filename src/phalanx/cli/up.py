@@ -47,6 +47,7 @@ from phalanx.cli.up_processes import (
     COMPONENT_SOCKET,
     IN_MEMORY,
     ComponentProcess,
+    ServerOptions,
     StorageOptions,
     UpOptions,
     ignore_stop_signals,
@@ -160,6 +161,53 @@ def _storage_options(command: F) -> F:
     return result
 
 
+#: Options of the API server, from the last in the help to the first.
+_SERVER_OPTIONS = (
+    click.option(
+        "--service-node-port-range",
+        "node_ports",
+        default="30000-32767",
+        show_default=True,
+        metavar="FIRST-LAST",
+        help="Node ports of Services.",
+    ),
+    click.option(
+        "--service-cluster-ip-range",
+        "cluster_ips",
+        default="10.96.0.0/12",
+        show_default=True,
+        metavar="CIDR[,CIDR]",
+        help="Cluster IPs of Services; with a second range, of the other IP family, dual-stack.",
+    ),
+    click.option(
+        "--limit-critical-pods/--no-limit-critical-pods",
+        default=False,
+        help="Refuse pods of the system priority classes in namespaces without a ResourceQuota "
+        "that selects the class; recommended for clusters that several teams share.",
+    ),
+)
+
+
+def _server_options(command: F) -> F:
+    """Add the options of the API server; the command gets them as `server: ServerOptions`."""
+
+    @functools.wraps(command)
+    def with_server(
+        *args: Any, limit_critical_pods: bool, cluster_ips: str, node_ports: str, **kwargs: Any
+    ) -> Any:
+        server = ServerOptions(
+            limit_critical_pods=limit_critical_pods,
+            service_ranges=options.parse_service_ranges(cluster_ips, node_ports),
+        )
+        return command(*args, server=server, **kwargs)
+
+    decorated: Any = with_server
+    for option in _SERVER_OPTIONS:
+        decorated = option(decorated)
+    result: F = decorated
+    return result
+
+
 @click.command()
 @_storage_options
 @click.option(
@@ -208,12 +256,7 @@ def _storage_options(command: F) -> F:
     help="File to record writes and refused requests in, with their user; none records nothing. "
     f"[default: DIR/{AUDIT_FILE}, but none with --data {IN_MEMORY}]",
 )
-@click.option(
-    "--limit-critical-pods/--no-limit-critical-pods",
-    default=False,
-    help="Refuse pods of the system priority classes in namespaces without a ResourceQuota that "
-    "selects the class; recommended for clusters that several teams share.",
-)
+@_server_options
 @click.option(
     "--basic-workloads",
     "basic",
@@ -248,7 +291,7 @@ def up_command(
     policy: Path | None,
     decisions: Path | None,
     audit: str,
-    limit_critical_pods: bool,
+    server: ServerOptions,
     basic: str,
     parents: str,
     without: str,
@@ -284,7 +327,7 @@ def up_command(
         basic_workloads=basic == "always",
         workload_parents=options.parse_workload_parents(parents),
         audit=audit,
-        limit_critical_pods=limit_critical_pods,
+        server=server,
         stages=options.load_stage_rules(stages),
         run_processes=processes,
         programs=programs,

@@ -44,6 +44,7 @@ from phalanx.client.transports import Unreachable
 from phalanx.controllers.nodes.node_pool import SimulatedNode
 from phalanx.controllers.nodes.simulated_kubelet import StageRule
 from phalanx.server.health import NO_SCHEDULER
+from phalanx.server.service_allocator import ServiceRanges
 from phalanx.telemetry import merge_pages
 
 if TYPE_CHECKING:
@@ -94,6 +95,14 @@ class StorageOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """What the API server of `phalanx up` refuses and allocates."""
+
+    limit_critical_pods: bool
+    service_ranges: ServiceRanges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UpOptions:
     """The options of `phalanx up`, parsed. Without `profiles` the default profile places pods.
 
@@ -113,7 +122,7 @@ class UpOptions:
     basic_workloads: bool
     workload_parents: frozenset[tuple[str, str]]
     audit: str
-    limit_critical_pods: bool
+    server: ServerOptions
     stages: Sequence[StageRule]
     run_processes: bool
     programs: Path | None

@@ -90,7 +90,8 @@ async def _serve(settings: UpOptions, folder: Path, components: ComponentProcess
             kinds=KINDS,
             tokens=keyring.tokens(),
             gates=settings.gates,
-            limit_critical_pods=settings.limit_critical_pods,
+            limit_critical_pods=settings.server.limit_critical_pods,
+            service_ranges=settings.server.service_ranges,
             event_ttl=settings.storage.event_ttl,
         )
         hosts = (*LOCAL_NAMES, *CLUSTER_NAMES, *names, settings.host)

@@ -26,6 +26,7 @@ from phalanx.api.errors import Cause, forbidden, not_found
 from phalanx.api.kinds import (
     CERTIFICATE_SIGNING_REQUEST,
     COMPOSITE_POD_GROUP,
+    IP_ADDRESS,
     KINDS,
     LIMIT_RANGE,
     NAMESPACE,
@@ -40,6 +41,8 @@ from phalanx.api.kinds import (
     RESOURCE_CLAIM,
     RESOURCE_CLAIM_TEMPLATE,
     RESOURCE_QUOTA,
+    SERVICE,
+    SERVICE_CIDR,
     STORAGE_CLASS,
     WORKLOAD,
     Kind,
@@ -52,6 +55,7 @@ from phalanx.server import (
     leader_worker_set_pods,
     limit_ranges,
     resource_quotas,
+    service_allocator,
     storage_admission,
 )
 from phalanx.server.context import ServerContext
@@ -377,6 +381,20 @@ def _check_claim_expansion(request: AdmissionRequest) -> None:
         raise forbidden_error(PERSISTENT_VOLUME_CLAIM, _object_name(request.object), why)
 
 
+# ---- services ------------------------------------------------------------------------------------
+
+
+def _allocate_service_addresses(request: AdmissionRequest) -> None:
+    if not request.request_info.subresource:
+        service_allocator.allocate(request.context, request.object, request.old)
+
+
+def _record_service_addresses(request: AdmissionRequest) -> None:
+    request.writes += service_allocator.allocation_writes(
+        request.context, request.object or None, request.old
+    )
+
+
 # ---- pod groups ----------------------------------------------------------------------------------
 
 
@@ -527,6 +545,10 @@ ADMISSION_STEPS: tuple[AdmissionStep, ...] = (
                   (STORAGE_CLASS,), _set_default_storage_class),
     AdmissionStep("PersistentVolumeClaimResize", "validate", _UPDATE, (PERSISTENT_VOLUME_CLAIM,),
                   (STORAGE_CLASS,), _check_claim_expansion),
+    AdmissionStep("ServiceAddresses", "mutate", _CREATE + _UPDATE, (SERVICE,),
+                  (SERVICE, SERVICE_CIDR, IP_ADDRESS), _allocate_service_addresses),
+    AdmissionStep("ServiceAddresses", "charge", _CREATE + _UPDATE + _DELETE, (SERVICE,),
+                  (SERVICE, IP_ADDRESS), _record_service_addresses),
     AdmissionStep("LimitRanger", "validate", _CREATE, (POD,),
                   (LIMIT_RANGE,), _check_limit_ranges),
     AdmissionStep("LimitRanger", "validate", _CREATE + _UPDATE, (PERSISTENT_VOLUME_CLAIM,),

@@ -54,6 +54,7 @@ from phalanx.server.security.request_guard import PriorityLevels
 from phalanx.server.security.signing import ISSUER
 from phalanx.server.serialization import encode_reply, negotiate
 from phalanx.server.server_side_apply import apply_configuration
+from phalanx.server.service_allocator import ServiceRanges
 from phalanx.server.watches import WatchBroadcaster
 from phalanx.server.write_handlers import insert
 from phalanx.store.kv import Store, StoreClosed, StoreFailed
@@ -199,6 +200,7 @@ class Server:
         gates: FeatureGates = DEFAULT_GATES,
         *,
         limit_critical_pods: bool = False,
+        service_ranges: ServiceRanges | None = None,
         event_ttl: float = EVENT_TTL,
     ) -> None:
         self.metrics = Metrics()
@@ -217,6 +219,7 @@ class Server:
             gates=gates,
             admission_cache=AdmissionCache(store, kinds_read("CREATE", POD)),
             limits_critical_pods=limit_critical_pods,
+            service_ranges=service_ranges or ServiceRanges(),
         )
         self.priority_levels, self._audit_ids = PriorityLevels(), AuditIds(clock)
         #: Set by the process that owns the audit file; None: no audit log.

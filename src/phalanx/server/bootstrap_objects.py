@@ -20,10 +20,9 @@ from phalanx.server.context import ServerContext
 from phalanx.server.objects import encoder
 from phalanx.server.security.bootstrap_writer import deterministic_uid
 from phalanx.server.security.users import AUTHENTICATED, MASTERS, UNAUTHENTICATED
+from phalanx.server.service_allocator import DEFAULT_SERVICE_CIDR
 from phalanx.store.kv import StoreWrite
 
-#: The range of cluster IPs of Services.
-SERVICE_RANGE = "10.96.0.0/12"
 _ALL_REQUESTS = {
     "resourceRules": [
         {
@@ -93,8 +92,8 @@ def _bootstrap_objects(context: ServerContext, now: str) -> Iterator[tuple[Kind,
     yield (
         SERVICE_CIDR,
         {
-            "metadata": {"name": "kubernetes"},
-            "spec": {"cidrs": [SERVICE_RANGE]},
+            "metadata": {"name": DEFAULT_SERVICE_CIDR},
+            "spec": {"cidrs": [str(one) for one in context.service_ranges.cluster_ips]},
             "status": {"conditions": [ready]},
         },
     )

@@ -12,6 +12,7 @@ from phalanx.server.admission_cache import AdmissionCache
 from phalanx.server.discovery import KindRegistry
 from phalanx.server.kubelet_reports import ContainerLogs, UsageSamples
 from phalanx.server.security.authorization import AccessControl
+from phalanx.server.service_allocator import ServiceRanges
 from phalanx.server.watches import WatchBroadcaster
 from phalanx.store.kv import Store
 from phalanx.telemetry import StageMeter
@@ -24,6 +25,7 @@ class ServerContext:
     `access` authorizes users, `gates` are the feature gates, `admission_cache` keeps admitted pods.
     `container_logs` and `usage_samples` keep what the kubelets of process nodes report. With
     `limits_critical_pods`, pods of system priority classes need a quota that selects the class.
+    `service_ranges` are the cluster IPs and node ports that Services may have.
     """
 
     store: Store
@@ -38,6 +40,7 @@ class ServerContext:
     container_logs: ContainerLogs = field(default_factory=ContainerLogs)
     usage_samples: UsageSamples = field(default_factory=UsageSamples)
     limits_critical_pods: bool = False
+    service_ranges: ServiceRanges = field(default_factory=ServiceRanges)
 
     def now_timestamp(self) -> str:
         """The current time in the format of the API."""

@@ -1,6 +1,6 @@
-"""The Service `default/kubernetes` and its EndpointSlice: where clients find this API server.
+"""The Service `default/kubernetes` and its endpoints: where clients find this API server.
 
-As in Kubernetes the server writes both itself, at its start and every ten seconds, so that they are
+As in Kubernetes the server writes them itself, at its start and every ten seconds, so that they are
 restored when they are deleted or changed. Labels and annotations of users stay. Nothing serves the
 cluster IP: the address of the EndpointSlice is the one that answers.
 """
@@ -12,15 +12,15 @@ import ipaddress
 import socket
 
 from phalanx import logs
-from phalanx.api.kinds import ENDPOINT_SLICE, SERVICE, Kind
+from phalanx.api.defaults.service import initialize_ip_families
+from phalanx.api.kinds import ENDPOINT_SLICE, ENDPOINTS, SERVICE, Kind
 from phalanx.api.wire import Object
 from phalanx.server.context import ServerContext
 from phalanx.server.objects import decode_record, encoder
+from phalanx.server.service_allocator import allocation_writes
 from phalanx.store.kv import RevisionConflict, StoreWrite
 
 LOG = logs.component("server")
-#: The cluster IP of the Service: the first one of the usual range of Services.
-KUBERNETES_CLUSTER_IP = "10.96.0.1"
 _NAMESPACE, _NAME, _PORT_NAME, _SERVICE_PORT = "default", "kubernetes", "https", 443
 _RECONCILE_SECONDS = 10.0
 #: An address to which a route exists wherever there is a network; nothing is sent to it.
@@ -28,17 +28,24 @@ _ANY_REMOTE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 
 
 async def run_kubernetes_service(context: ServerContext, address: str, port: int) -> None:
-    """Restore the Service and its EndpointSlice until cancelled."""
+    """Restore the Service, its EndpointSlice and its Endpoints until cancelled."""
     while True:
         await asyncio.sleep(_RECONCILE_SECONDS)
         await ensure_kubernetes_service(context, address, port)
 
 
 async def ensure_kubernetes_service(context: ServerContext, address: str, port: int) -> None:
-    """Create or restore the Service and the EndpointSlice of a server at an address."""
-    wanted = ((SERVICE, _service(port)), (ENDPOINT_SLICE, _endpoint_slice(address, port)))
+    """Create or restore the Service and the endpoints of a server at an address."""
+    cluster_ip = context.service_ranges.kubernetes_address()
+    wanted = (
+        (SERVICE, _service(cluster_ip, port)),
+        (ENDPOINT_SLICE, _endpoint_slice(address, port)),
+        (ENDPOINTS, _endpoints(address, port)),
+    )
     served = [(kind, obj) for kind, obj in wanted if kind in context.registry.built_in]
     writes = [_reconcile_write(context, kind, obj) for kind, obj in served]
+    service = {**wanted[0][1], "metadata": {"namespace": _NAMESPACE, "name": _NAME}}
+    writes += allocation_writes(context, service, None)
     try:
         await context.store.commit([write for write in writes if write])
     except RevisionConflict:
@@ -62,12 +69,13 @@ def advertised_address(sock: socket.socket) -> str:
         return found
 
 
-def _service(port: int) -> Object:
+def _service(cluster_ip: str, port: int) -> Object:
     labels = {"component": "apiserver", "provider": "kubernetes"}
     ports = [
         {"name": _PORT_NAME, "protocol": "TCP", "port": _SERVICE_PORT, "targetPort": port},
     ]
-    spec = {"type": "ClusterIP", "clusterIP": KUBERNETES_CLUSTER_IP, "ports": ports}
+    spec: Object = {"type": "ClusterIP", "clusterIP": cluster_ip, "ports": ports}
+    initialize_ip_families(spec, {}, [f"IPv{ipaddress.ip_address(cluster_ip).version}"])
     return {"metadata": {"labels": labels}, "spec": spec}
 
 
@@ -78,6 +86,13 @@ def _endpoint_slice(address: str, port: int) -> Object:
         "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
         "ports": [{"name": _PORT_NAME, "protocol": "TCP", "port": port}],
     }
+
+
+def _endpoints(address: str, port: int) -> Object:
+    labels = {"endpointslice.kubernetes.io/skip-mirror": "true"}
+    ports = [{"name": _PORT_NAME, "port": port, "protocol": "TCP"}]
+    subset = {"addresses": [{"ip": address}], "ports": ports}
+    return {"metadata": {"labels": labels}, "subsets": [subset]}
 
 
 def _reconcile_write(context: ServerContext, kind: Kind, wanted: Object) -> StoreWrite | None:

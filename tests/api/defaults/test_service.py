@@ -20,23 +20,20 @@ def test_a_small_service_gets_its_defaults() -> None:
         "type": "ClusterIP",
         "sessionAffinity": "None",
         "internalTrafficPolicy": "Cluster",
-        "ipFamilies": ["IPv4"],
-        "ipFamilyPolicy": "SingleStack",
     }
 
 
 def test_an_address_stands_in_two_places() -> None:
     assert service(clusterIP="None")["clusterIPs"] == ["None"]
-    six = service(clusterIPs=["fd00::1"])
-    assert six["clusterIP"] == "fd00::1"
-    assert six["ipFamilies"] == ["IPv6"]
+    assert "clusterIP" not in service(clusterIPs=["fd00::1"])
 
 
 def test_defaults_depend_on_the_type() -> None:
     balanced = service(type="LoadBalancer")
     assert balanced["externalTrafficPolicy"] == "Cluster"
     assert balanced["allocateLoadBalancerNodePorts"] is True
-    assert "ipFamilies" not in service(type="ExternalName")
+    assert "externalTrafficPolicy" not in service()
+    assert service(externalIPs=["192.0.2.7"])["externalTrafficPolicy"] == "Cluster"
     assert "internalTrafficPolicy" not in service(type="ExternalName")
 
 

@@ -4,8 +4,7 @@
 Before the functions of the kind it applies the defaults that the schema declares
 (`Schema.apply_defaults`). `prepare_for_create` runs once, on create, and sets the initial status,
 whatever the request contains. Defaults that depend on other objects (priority classes, limit
-ranges) are admission and belong to the server. Services get no cluster IP or node port, because
-nothing here could serve them.
+ranges, the addresses and ports that Services have) are admission and belong to the server.
 """
 
 from __future__ import annotations
@@ -19,6 +18,11 @@ import orjson
 from phalanx.api import kinds
 from phalanx.api.defaults import dynamic_resources, platform, storage
 from phalanx.api.defaults.pod import default_pod, prepare_pod_for_create
+from phalanx.api.defaults.service import (
+    default_service,
+    prepare_service_for_create,
+    prepare_service_for_update,
+)
 from phalanx.api.defaults.workloads import (
     count_template_change,
     default_cron_job,
@@ -38,62 +42,7 @@ from phalanx.api.defaults.workloads import (
 )
 from phalanx.api.kinds import RBAC_GROUP, Kind
 from phalanx.api.schema import schema
-from phalanx.api.validation.core_kinds import EXTERNAL_TYPES
 from phalanx.api.wire import CACHE_SIZE, MAX_CACHED_BYTES, Object, compact_json
-
-_AFFINITY_SECONDS = 10_800
-
-
-def default_service(service: Object) -> None:
-    """Apply the defaults of a Service."""
-    spec = service["spec"]
-    kind = spec.setdefault("type", "ClusterIP")
-    if spec.setdefault("sessionAffinity", "None") == "ClientIP":
-        config = spec.setdefault("sessionAffinityConfig", {}).setdefault("clientIP", {})
-        config.setdefault("timeoutSeconds", _AFFINITY_SECONDS)
-    for port in spec.get("ports", ()):
-        port["targetPort"] = port.get("targetPort") or port["port"]
-    if kind in EXTERNAL_TYPES:
-        spec.setdefault("externalTrafficPolicy", "Cluster")
-    if kind == "LoadBalancer":
-        spec.setdefault("allocateLoadBalancerNodePorts", True)
-    if kind != "ExternalName":
-        spec.setdefault("internalTrafficPolicy", "Cluster")
-        _mirror_cluster_ip(spec)
-
-
-def prepare_service_for_create(service: Object, now: str) -> None:
-    """Clear the load balancer status of a new Service and set its IP family."""
-    service["status"] = {"loadBalancer": {}}
-    spec = service["spec"]
-    if spec["type"] != "ExternalName":
-        version = "IPv6" if ":" in spec.get("clusterIP", "") else "IPv4"
-        families, policy = [version], "SingleStack"
-        if spec.get("clusterIP") == "None" and not spec.get("selector"):
-            # A Service that nothing but its endpoints defines has addresses of both families.
-            families, policy = ["IPv4", "IPv6"], "RequireDualStack"
-        spec.setdefault("ipFamilies", families)
-        spec.setdefault("ipFamilyPolicy", policy)
-
-
-def prepare_service_for_update(new: Object, old: Object, now: str) -> None:
-    """Keep the addresses and families that an update of a Service leaves out."""
-    spec, before = new["spec"], old.get("spec", {})
-    if spec.get("type") == "ExternalName" or before.get("type") == "ExternalName":
-        return
-    for field in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
-        if field in before:
-            spec.setdefault(field, before[field])
-
-
-def _mirror_cluster_ip(spec: Object) -> None:
-    """Mirror `clusterIP` and the first of `clusterIPs`."""
-    first = spec.get("clusterIP") or next(iter(spec.get("clusterIPs", ())), "")
-    if first:
-        spec["clusterIP"] = first
-        if first not in spec.get("clusterIPs", ())[:1]:
-            spec["clusterIPs"] = [first]
-
 
 DefaultFunction = Callable[[Object], None]
 CreateFunction = Callable[[Object, str], None]

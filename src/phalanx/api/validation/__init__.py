@@ -11,7 +11,7 @@ for built-in kinds; the server calls the checks of CustomResourceDefinitions its
     pod_group.py                          PodGroups, CompositePodGroups, Workloads
     job.py, job_policies.py, job_status.py          Jobs and CronJobs
     job_set.py, job_set_policies.py, leader_worker_set.py    kinds that create Jobs or pods
-    core_kinds.py, policy.py, dynamic_resources.py  Nodes, Secrets, Services; RBAC; devices
-    endpoint_slice.py                     EndpointSlices
+    core_kinds.py, policy.py, dynamic_resources.py  Nodes, Secrets; RBAC; devices
+    service.py, endpoint_slice.py         Services and EndpointSlices
     custom_resource_definition.py, structural_schema.py, schema_values.py    custom resources
 """

@@ -44,12 +44,7 @@ from phalanx.api.validation.checks import (
     string_format,
     struct,
 )
-from phalanx.api.validation.core_kinds import (
-    check_node,
-    check_secret,
-    check_service,
-    check_service_status,
-)
+from phalanx.api.validation.core_kinds import check_node, check_secret
 from phalanx.api.validation.dynamic_resources import check_resource_slice
 from phalanx.api.validation.endpoint_slice import check_endpoint_slice
 from phalanx.api.validation.job import check_cron_job, check_job
@@ -75,6 +70,7 @@ from phalanx.api.validation.pod_group import (
     check_workload,
 )
 from phalanx.api.validation.pod_template import check_pod_template
+from phalanx.api.validation.service import check_service, check_service_status
 from phalanx.api.validation.stateful_set import (
     check_controller_revision,
     check_stateful_set,
