@@ -83,12 +83,13 @@ def workload_object(workload: Workload) -> Object:
 def find_own_workload(owner: Object, workloads: Sequence[Workload]) -> LookupResult[Workload]:
     """Find the Workload of a root: the only usable one whose `controllerRef` is the owner."""
     reference = controller_reference(owner)
-    return _find_workload(reference, owner["metadata"].get("namespace", ""), workloads)
+    return find_workload(reference, owner["metadata"].get("namespace", ""), workloads)
 
 
-def _find_workload(
+def find_workload(
     reference: Object, namespace: str, workloads: Sequence[Workload]
 ) -> LookupResult[Workload]:
+    """Find the only usable Workload of an owner by the reference to that owner."""
     group = reference["apiVersion"].rpartition("/")[0]
     identity = group, reference["kind"], reference["name"]
     candidates = [
@@ -156,7 +157,7 @@ def ensure_linked(
     direct = controller_of(owner)
     namespace = owner["metadata"].get("namespace", "")
     for reference in ([direct] if direct else []) + list(ancestors):
-        match _find_workload(reference, namespace, observed.workloads):
+        match find_workload(reference, namespace, observed.workloads):
             case ObjectUnusable(fallback):
                 return EnsurePlan(is_ready=True, fallback=fallback)
             case ObjectFound(workload):
@@ -266,6 +267,8 @@ class _GroupPlanner:
         self._found: dict[GroupKey, Group] = {}
         #: The linked template; "" for a root. A link without a template means the first one.
         self._top = (link.template or first_template(self._encoded)) if link else ""
+        #: The templates of the owner: all, or the linked one and those below it.
+        self._below = self._templates_below(self._top)
 
     def plan(self, groups: Sequence[GroupInstance] | None, sizes: Mapping[str, int]) -> EnsurePlan:
         """Plan the creation, resizing and deletion of groups."""
@@ -287,10 +290,9 @@ class _GroupPlanner:
                     elif is_owned and isinstance(group, PodGroup) and group.is_gang:
                         changes += self._resize_group(one, group, sizes)
                 case ObjectMissing():
-                    new = self._build(one)
-                    if blocked := _find_reason_against(new, one):
+                    if blocked := self._find_reason_against(one):
                         return self._without_groups(blocked)
-                    creations.append(CreateObject(self._kind(one), new))
+                    creations.append(CreateObject(self._kind(one), self._build(one)))
         changes += self._delete_unwanted(wanted)
         return EnsurePlan(
             (*creations, *changes),
@@ -305,7 +307,7 @@ class _GroupPlanner:
         if isinstance(wanted, Fallback):
             return EnsurePlan(is_ready=True, fallback=wanted)
         for one in wanted:
-            if blocked := _find_reason_against(self._build(one), one):
+            if blocked := self._find_reason_against(one):
                 return self._without_groups(blocked)
         return None
 
@@ -314,11 +316,16 @@ class _GroupPlanner:
 
     def _complete(self, groups: Sequence[GroupInstance] | None) -> list[GroupInstance] | Fallback:
         """Return the wanted groups and those above them, parents first; or why there are none."""
-        top, below = self._top, self._templates_below(self._top)
+        below = self._below
         if groups is None:
-            groups = [GroupInstance(name) for name in below or (top,)]
+            groups = [GroupInstance(name) for name in below or (self._top,)]
         elif len(groups) == 1 and not groups[0].template:
-            groups = [replace(groups[0], template=top or first_template(self._encoded))]
+            leaves = [one.name for one in below.values() if one.kind is POD_GROUP]
+            if len(leaves) > 1:
+                text = f"{len(leaves)} PodGroupTemplates are below {self._top}, "
+                text += f"a {self._owner['kind']} needs exactly 1"
+                return Fallback("AmbiguousTemplate", text)
+            groups = [replace(groups[0], template=leaves[0] if leaves else self._top)]
         wanted: dict[GroupKey, GroupInstance] = {}
         for one in groups:
             if one.template not in below:
@@ -334,8 +341,26 @@ class _GroupPlanner:
         order = list(below)
         return sorted(wanted.values(), key=lambda one: order.index(one.template))
 
+    def _find_reason_against(self, wanted: GroupInstance) -> Fallback | None:
+        """Return why a group must not be created; None if it may be.
+
+        A group cannot have a system priority class. And pods cannot join a group later: if there
+        are pods, only the group that they already name is created again. Pods without any group
+        have no reason to state.
+        """
+        template = self._templates[wanted.template]
+        priority_class = template.value.get("priorityClassName")
+        if priority_class in SYSTEM_PRIORITY_CLASSES:
+            text = f"A {template.kind.name} cannot have the priority class {priority_class}"
+            return Fallback("PriorityTooHigh", text)
+        if not wanted.pod_groups or wanted.pod_groups == {self._name(wanted)}:
+            return None
+        if not any(wanted.pod_groups):
+            return _NO_REASON
+        text = "The Workload or PodGroup of its pods was deleted"
+        return Fallback("SchedulingObjectsLost", text)
+
     def _templates_below(self, top: str) -> dict[str, Template]:
-        """The templates of the owner: all, or the linked one and those below it."""
         below: dict[str, Template] = {}
         for name, template in self._templates.items():
             if not top or name == top or template.parent in below:
@@ -352,9 +377,8 @@ class _GroupPlanner:
         candidates = [
             group
             for group in self._observed
-            if group.spec.workload_ref
-            and group.spec.workload_ref.template_name == wanted.template
-            and kind_of_group(group) is kind
+            if kind_of_group(group) is kind
+            and (len(self._below) == 1 or _template_of(group) == wanted.template)
             and (self._link is None or group.metadata.is_controlled_by(self._uid))
             and (not wanted.instance or group.metadata.name == self._name(wanted))
         ]
@@ -367,16 +391,16 @@ class _GroupPlanner:
         )
 
     def _name(self, wanted: GroupInstance) -> str:
-        return wanted.name or pod_group_name(
-            self._workload.obj.metadata.name, wanted.template, self._instance(wanted.instance)
-        )
-
-    def _instance(self, instance: str) -> str:
-        """The instance in the name of a group; children that share a template have their own."""
+        if wanted.name:
+            return wanted.name
+        workload, instance = self._workload.obj.metadata.name, wanted.instance
         if self._link is None:
-            return instance
-        name: str = self._owner["metadata"]["name"]
-        return f"{name}-{instance}" if instance else name
+            return pod_group_name(workload, wanted.template, instance)
+        # Children that share a template have groups of their own.
+        child: str = self._owner["metadata"]["name"]
+        if not instance:
+            return pod_group_name(workload, wanted.template, child, shown=False)
+        return pod_group_name(workload, wanted.template, f"{child}-{instance}")
 
     def _build(self, wanted: GroupInstance) -> Object:
         template = self._templates[wanted.template]
@@ -391,7 +415,7 @@ class _GroupPlanner:
         group = build_group(
             self._encoded,
             template,
-            instance=self._instance(wanted.instance),
+            instance="",
             name=self._name(wanted),
             parent=parent,
             owners=owners,
@@ -433,33 +457,28 @@ class _GroupPlanner:
             yield PatchObject(POD_GROUP, meta, change, STRATEGIC_PATCH)
         if wanted.members_to_run is None:
             return
-        members = wanted.members_to_run(meta.name)
-        text = str(members) if 0 < members < size else None
+        text = encode_members_to_run(wanted.members_to_run(meta.name), size)
         if meta.annotations.get(MEMBERS_TO_RUN_ANNOTATION) != text:
             annotations = {MEMBERS_TO_RUN_ANNOTATION: text}
             yield PatchObject(POD_GROUP, meta, {"metadata": {"annotations": annotations}})
 
 
-def _find_reason_against(group: Object, wanted: GroupInstance) -> Fallback | None:
-    """Return why a group must not be created; None if it may be.
-
-    A group cannot have a system priority class. And pods cannot join a group later: if there are
-    pods, only the group that they already name is created again. Pods without any group have no
-    reason to state.
-    """
-    priority_class = group["spec"].get("priorityClassName")
-    if priority_class in SYSTEM_PRIORITY_CLASSES:
-        text = f"A {group['kind']} cannot have the priority class {priority_class}"
-        return Fallback("PriorityTooHigh", text)
-    if all(name == group["metadata"]["name"] for name in wanted.pod_groups):
-        return None
-    if not any(wanted.pod_groups):
-        return _NO_REASON
-    text = "The Workload or PodGroup of its pods was deleted"
-    return Fallback("SchedulingObjectsLost", text)
-
-
 _NO_REASON = Fallback("", "")
+
+
+def encode_members_to_run(members: int, size: int) -> str | None:
+    """Encode the members-to-run annotation of a gang; None if it needs no smaller quorum."""
+    return str(members) if 0 < members < size else None
+
+
+def has_composite_template(workload: Workload, name: str) -> bool:
+    """Whether a Workload has a template of CompositePodGroups with this name."""
+    found = templates(workload_object(workload)).get(name)
+    return found is not None and found.kind is COMPOSITE_POD_GROUP
+
+
+def _template_of(group: Group) -> str:
+    return group.spec.workload_ref.template_name if group.spec.workload_ref else ""
 
 
 def _gang_size(template: Object) -> int | None:

@@ -2,6 +2,7 @@
 
     management    which scheduling objects the Job controller creates, and why not others
     validate      the validation errors of the scheduling fields
+    new_builder   the builder of a Job, whose `ensure` plans which objects to write
     workload      the Workload of a Job
     pod_group     the PodGroup of a Job, in its own Workload or in its parent's
 
@@ -77,12 +78,17 @@ def build_item(job: Object) -> WorkloadItem:
 
 def validate(job: Object, old: Object | None = None) -> list[Cause]:
     """Return the errors in the scheduling fields of a Job that `old` did not have."""
-    return WorkloadBuilder(build_item(job), SUPPORTED).validate(build_item(old) if old else None)
+    return new_builder(job).validate(build_item(old) if old else None)
 
 
 def build_workload(job: Object) -> Object:
     """Build the Workload of a Job. Raises Invalid if the scheduling fields have errors."""
-    return WorkloadBuilder(build_item(job), SUPPORTED).build(job)
+    return new_builder(job).build(job)
+
+
+def new_builder(job: Object) -> WorkloadBuilder:
+    """Return the builder of the Workload of a Job."""
+    return WorkloadBuilder(build_item(job), SUPPORTED)
 
 
 def gang_size(job: Object) -> int | None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD_GROUP
-from phalanx.api.meta import Key
+from phalanx.api.errors import Forbidden, NotFound
+from phalanx.api.kinds import COMPOSITE_POD_GROUP, KINDS, POD_GROUP
+from phalanx.api.meta import Key, OwnerReference, PartialObjectMetadata
 from phalanx.api.wire import Object
 from phalanx.builder.ensure_plan import (
     CreateObject,
@@ -21,8 +22,12 @@ from phalanx.builder.ensure_plan import (
     PatchObject,
 )
 from phalanx.client.client import Client
+from phalanx.client.discovery import discover_resources
 from phalanx.controllers.pod_groups import inherit_preemption_policy
 from phalanx.controllers.reconcile_loop import Action, Create, Delete, Patch, perform
+
+#: Controllers above each other that are looked up, at most.
+MAX_ANCESTORS = 8
 
 
 def to_action(operation: ObjectOperation, owner_uid: str) -> Action:
@@ -47,6 +52,34 @@ async def perform_operation(client: Client, operation: ObjectOperation, owner_ui
     if isinstance(operation, CreateObject) and operation.kind in (POD_GROUP, COMPOSITE_POD_GROUP):
         await inherit_preemption_policy(client, operation.obj["spec"])
     await perform(client, to_action(operation, owner_uid))
+
+
+async def find_ancestors(
+    client: Client, namespace: str, owner: OwnerReference
+) -> list[OwnerReference]:
+    """Return the controllers above `owner`, nearest first.
+
+    Ends at an object without a controller, and at one that is gone or may not be read.
+    """
+    kinds = {(kind.api_version, kind.name): kind for kind in KINDS}
+    ancestors: list[OwnerReference] = []
+    current: OwnerReference | None = owner
+    while current is not None and len(ancestors) < MAX_ANCESTORS:
+        if (current.api_version, current.kind) not in kinds:
+            found = (await discover_resources(client)).resources
+            kinds |= {(api, one.kind.name): one.kind for one in found for api in one.api_versions}
+        kind = kinds.get((current.api_version, current.kind))
+        if kind is None:
+            break
+        key = Key(namespace if kind.namespaced else "", current.name)
+        try:
+            meta = (await client.get(kind, key, PartialObjectMetadata)).metadata
+        except (NotFound, Forbidden):
+            break
+        current = meta.controller if meta.uid == current.uid else None
+        if current is not None:
+            ancestors.append(current)
+    return ancestors
 
 
 async def ensure_objects(

@@ -51,7 +51,8 @@ class WriteTracker:
     def record(self, owner: Key, kind: Kind, written: Object) -> None:
         """Record the revision of an object that the server returned for a write."""
         version = (written.get("metadata") or {}).get("resourceVersion", "")
-        if version.isdecimal():
+        # Kinds without a cache are read with the API.
+        if version.isdecimal() and kind in self._caches:
             pending = self._pending.setdefault(owner, {})
             pending[kind] = max(pending.get(kind, 0), int(version))
 

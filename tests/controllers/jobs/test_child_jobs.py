@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.api.kinds import POD, POD_GROUP, WORKLOAD
+from phalanx.api.kinds import COMPOSITE_POD_GROUP, JOB, JOB_SET, POD, POD_GROUP, WORKLOAD
+from phalanx.api.wire import Object
+from phalanx.builder.ownership import GROUP_TEMPLATE, controller_reference
 from tests.builders import in_virtual_time
 from tests.controllers.jobs.job_controller_harness import (
     PARENT,
@@ -18,6 +20,7 @@ from tests.controllers.jobs.job_controller_harness import (
     running_job_controller,
     workload,
 )
+from tests.controllers.trial_cluster import TrialCluster
 
 
 @pytest.mark.parametrize("spelling", ["parent-composite-podgroup", "parent-compositepodgroup"])
@@ -118,3 +121,85 @@ async def test_child_job_may_use_a_nested_template() -> None:
         pod_group = await cluster.get_only(POD_GROUP)
         assert policy(pod_group) == {"gang": {"minCount": 2}}
         assert pod_group["spec"]["parentCompositePodGroupName"].startswith("parent-root-")
+
+
+def job_set_between(uid: str = "u") -> Object:
+    """A JobSet that the owner of a Workload controls, and that no controller runs."""
+    return {
+        "apiVersion": JOB_SET.api_version,
+        "kind": JOB_SET.name,
+        "metadata": {
+            "name": "between",
+            "namespace": "default",
+            "ownerReferences": [{**PARENT, "uid": uid}],
+        },
+        "spec": {"managedBy": "example.com/none", "replicatedJobs": []},
+    }
+
+
+async def job_below(cluster: TrialCluster, between: Object, template: str) -> Object:
+    """A Job that a JobSet controls, with a link to a template of the Workload above."""
+    await cluster.create(between)
+    stored = await cluster.get_only(JOB_SET)
+    identity = {"apiVersion": JOB_SET.api_version, "kind": JOB_SET.name}
+    reference = controller_reference({**stored, **identity})
+    meta = {"ownerReferences": [reference], "annotations": {GROUP_TEMPLATE: template}}
+    return job(parallelism=2, meta=meta)
+
+
+@in_virtual_time
+async def test_job_uses_the_workload_of_the_controller_above_its_own() -> None:
+    async with running_job_controller() as cluster:
+        await cluster.create(workload("parent", 2, target=PARENT_TARGET))
+        await cluster.create(await job_below(cluster, job_set_between(), "workers-0"))
+        await cluster.wait_until_idle()
+        assert await gang_sizes(cluster) == (2, 2)
+        gang = {"name": "workers-0", "schedulingPolicy": {"gang": {"minCount": 1}}}
+        await cluster.patch(WORKLOAD, "parent", {"spec": {"podGroupTemplates": [gang]}})
+        await cluster.wait_until_idle()
+        assert await gang_sizes(cluster) == (1, 1)
+        await cluster.delete(JOB, "train")
+        await cluster.wait_until_idle()
+
+
+@in_virtual_time
+async def test_job_joins_the_workload_above_its_controller_once_that_exists() -> None:
+    async with running_job_controller() as cluster:
+        await cluster.create(await job_below(cluster, job_set_between(), "workers-0"))
+        await cluster.wait_until_idle()
+        assert await fallback_condition(cluster) == ("True", "ParentWorkloadNotFound")
+        await cluster.create(workload("parent", 2, target=PARENT_TARGET))
+        await cluster.wait_until_idle()
+        # Existing pods stay without a group.
+        assert await fallback_condition(cluster) == ("False", "SchedulingRestored")
+
+
+@in_virtual_time
+async def test_job_linked_to_a_composite_template_gets_the_groups_below_it() -> None:
+    parent = workload("parent", 2, target=PARENT_TARGET)
+    leaves = parent["spec"].pop("podGroupTemplates")
+    part = {"name": "part", "schedulingPolicy": {"basic": {}}, "podGroupTemplates": leaves}
+    parent["spec"]["compositePodGroupTemplates"] = [part]
+    async with running_job_controller() as cluster:
+        await cluster.create(parent, job(parallelism=2, meta=child_metadata("part")))
+        await cluster.wait_until_idle()
+        composite, pod_group = [
+            await cluster.get_only(kind) for kind in (COMPOSITE_POD_GROUP, POD_GROUP)
+        ]
+        above = pod_group["spec"]["parentCompositePodGroupName"]
+        assert above == composite["metadata"]["name"]
+        assert policy(pod_group) == {"gang": {"minCount": 2}}
+        pods = groups_of(await cluster.list_objects(POD))
+        assert pods == [pod_group["metadata"]["name"]] * 2
+
+
+@in_virtual_time
+async def test_job_cannot_choose_between_the_templates_below_a_composite_one() -> None:
+    parent = workload("parent", 2, 3, target=PARENT_TARGET)
+    leaves = parent["spec"].pop("podGroupTemplates")
+    part = {"name": "part", "schedulingPolicy": {"basic": {}}, "podGroupTemplates": leaves}
+    parent["spec"]["compositePodGroupTemplates"] = [part]
+    async with running_job_controller() as cluster:
+        await cluster.create(parent, job(meta=child_metadata("part")))
+        await cluster.wait_until_idle()
+        assert await fallback_condition(cluster) == ("True", "AmbiguousTemplate")

@@ -7,17 +7,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from phalanx.api.scheduling import MANAGED_BY_ANNOTATION, PodGroup, Workload
+from phalanx.api.kinds import WORKLOAD
+from phalanx.api.scheduling import MANAGED_BY_ANNOTATION, PodGroup, Workload, WorkloadReference
 from phalanx.api.wire import Object
 from phalanx.builder import jobs as job_builder
-from phalanx.builder.discovery import ObjectFound, ObjectMissing, ObjectUnusable
-from phalanx.builder.ensure import workload_object
-from phalanx.controllers.jobs.scheduling_intent import (
-    find_parent_workload,
-    find_pod_group,
-    find_workload,
-    job_object,
+from phalanx.builder.discovery import (
+    LookupResult,
+    ObjectFound,
+    ObjectMissing,
+    ObjectUnusable,
+    find_usable,
 )
+from phalanx.builder.ensure import find_own_workload, find_workload, workload_object
+from phalanx.builder.ensure_plan import DeleteObject, EnsurePlan, GroupInstance, ObservedObjects
+from phalanx.controllers.jobs.scheduling_intent import job_object
 from tests.controllers.jobs import job_controller_harness as harness
 from tests.controllers.jobs.job_builders import job
 
@@ -38,6 +41,17 @@ def group(name: str = "g", **meta: Any) -> PodGroup:
     return msgspec.convert(harness.group(name, "w", 2, meta=meta), PodGroup)
 
 
+def plan(workloads: list[Workload], groups: list[PodGroup], **options: Any) -> EnsurePlan:
+    observed = ObservedObjects(workloads, groups)
+    encoded = job_object(job())
+    builder = job_builder.new_builder(encoded)
+    return builder.ensure(encoded, observed, [GroupInstance()], **options)
+
+
+def own_workload(*candidates: Workload) -> LookupResult[Workload]:
+    return find_own_workload(job_object(job()), candidates)
+
+
 @pytest.mark.parametrize(
     ("meta", "owner"),
     [
@@ -55,8 +69,8 @@ def test_ownership_of_an_object_follows_from_its_controller_and_annotation(
     meta: Object, owner: str
 ) -> None:
     is_owned = {"the controller": True, "the user": False}
-    results = find_workload(job(), [workload(**meta)]), find_pod_group(job(), [group(**meta)])
-    for found in results:
+    groups = find_usable([group(**meta)], "uid-train", plural="PodGroups", owner_kind="Job")
+    for found in (own_workload(workload(**meta)), groups):
         if owner == "none":
             assert found == ObjectMissing()
         else:
@@ -66,47 +80,54 @@ def test_ownership_of_an_object_follows_from_its_controller_and_annotation(
 
 def test_deleted_workload_is_ignored_and_a_deleted_group_is_used() -> None:
     meta = {**owned_by("uid-train"), "deletionTimestamp": DELETED}
-    assert find_workload(job(), [workload(**meta)]) == ObjectMissing()
-    assert isinstance(find_pod_group(job(), [group(**meta)]), ObjectFound)
+    assert own_workload(workload(**meta)) == ObjectMissing()
+    planned = plan([workload(**owned_by("uid-train"))], [group(**meta)])
+    assert [one.metadata.name for one in planned.groups.values()] == ["g"]
+    assert not planned.is_ready
 
 
 def test_two_objects_are_ambiguous_and_both_are_named() -> None:
-    found = find_workload(job(), [workload("b"), workload("a")])
+    found = own_workload(workload("b"), workload("a"))
     assert isinstance(found, ObjectUnusable)
     assert found.fallback.reason == "AmbiguousWorkload"
     assert found.fallback.message.startswith("2 Workloads refer to the Job: a, b")
-    groups = find_pod_group(job(), [group("g"), group("h")])
-    assert isinstance(groups, ObjectUnusable)
-    assert groups.fallback.reason == "AmbiguousPodGroup"
+    groups = plan([workload()], [group("g"), group("h")]).fallback
+    assert groups is not None
+    assert groups.reason == "AmbiguousPodGroup"
 
 
 def test_own_object_is_redundant_if_the_only_other_is_the_users() -> None:
     own, users = workload("own", **owned_by("uid-train")), workload("users")
-    found = find_workload(job(), [own, users])
-    assert isinstance(found, ObjectUnusable)
-    assert found.redundant is own
+    assert plan([own, users], []).operations == (DeleteObject(WORKLOAD, own.metadata),)
+    assert plan([own, users], [], is_started=True).operations == ()
     for more in ([own, users, workload("third")], [users, workload("third")]):
-        ambiguous = find_workload(job(), more)
-        assert isinstance(ambiguous, ObjectUnusable)
-        assert ambiguous.redundant is None
+        ambiguous = plan(more, [])
+        assert ambiguous.fallback is not None
+        assert ambiguous.operations == ()
+
+
+def test_group_of_a_single_template_is_found_whatever_template_it_names() -> None:
+    other = msgspec.structs.replace(
+        group(),
+        spec=msgspec.structs.replace(group().spec, workload_ref=WorkloadReference("w", "other")),
+    )
+    assert [*plan([workload()], [other]).groups.values()] == [other]
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (0, 3, 4)])
 def test_workload_with_more_than_one_template_is_malformed(sizes: tuple[int, ...]) -> None:
-    found = find_workload(job(), [workload("w", *sizes)])
-    assert isinstance(found, ObjectUnusable)
-    assert found.fallback.reason == "MalformedWorkload"
+    found = plan([workload("w", *sizes)], []).fallback
+    assert found is not None
+    assert found.reason == "MalformedWorkload"
+    assert found.message == f"Workload w has {len(sizes)} PodGroupTemplates, a Job needs exactly 1"
 
 
 def test_parent_workload_is_found_by_the_uid_of_the_parent() -> None:
-    meta: Object = {
-        "ownerReferences": [
-            {"apiVersion": "x/v1", "kind": "P", "name": "p", "uid": "u", "controller": True}
-        ]
-    }
-    (owner,) = job(meta=meta).metadata.owner_references
-    assert isinstance(find_parent_workload(owner, [workload(**meta)]), ObjectFound)
-    assert find_parent_workload(owner, [workload(**owned_by("uid-before"))]) == ObjectMissing()
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u"}
+    meta: Object = {"ownerReferences": [{**owner, "controller": True}]}
+    assert isinstance(find_workload(owner, "default", [workload(**meta)]), ObjectFound)
+    before = workload(**owned_by("uid-before"))
+    assert find_workload(owner, "default", [before]) == ObjectMissing()
 
 
 SHAPE = {"parallelism": 4, "completions": 4, "completionMode": "Indexed"}

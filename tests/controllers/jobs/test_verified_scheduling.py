@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from benchmarks.instruction_counts import count_instructions
-from phalanx.api.meta import Key
+from phalanx.api.meta import Key, OwnerReference
 from phalanx.api.scheduling import MEMBERS_TO_RUN_ANNOTATION, PodGroup, Workload
 from phalanx.api.wire import Object
 from phalanx.client.client import Client
@@ -19,7 +19,7 @@ from phalanx.controllers.jobs.scheduling_intent import (
     GroupMembership,
     SchedulingObjects,
     VerifiedScheduling,
-    members_to_run,
+    count_members_to_run,
 )
 from phalanx.controllers.jobs.workload_manager import JobSchedulingOptions
 from phalanx.controllers.reconcile_loop import Informers
@@ -52,6 +52,9 @@ class FakeLister:
 
     def groups(self, workload: Workload) -> Sequence[PodGroup]:
         return self._groups
+
+    def remember_ancestors(self, job: Key, ancestors: Sequence[OwnerReference]) -> None:
+        """The Workload is the Job's own."""
 
     async def wait_until_cached(self, workload: Workload) -> None:
         """The Workload is there."""
@@ -115,8 +118,8 @@ def test_verification_is_current_while_the_members_to_run_annotation_is_right(
 def test_pods_outside_the_group_are_no_members() -> None:
     one = job(parallelism=3, completions=3)
     pods = pod("a", group="g"), pod("b", group="other"), pod("c")
-    assert members_to_run(snapshot(one, *pods), "g", 3) == "1"
-    assert members_to_run(snapshot(one, *pods), "none", 3) is None
+    assert count_members_to_run(snapshot(one, *pods), "g") == 1
+    assert count_members_to_run(snapshot(one, *pods), "none") == 0
 
 
 @in_virtual_time

@@ -1,16 +1,8 @@
-"""What a Job asks of its scheduling, and the Workload and PodGroup that provide it.
+"""What a Job asks of its scheduling, and whether its Workload and PodGroup provide it.
 
-Three parts, all pure; `workload_objects` performs what they find:
+Two parts, both pure. `phalanx.builder.ensure` plans the objects from an intent, `workload_objects`
+performs the plan.
 
-- The lookup (`find_workload`, `find_pod_group`): which existing object a Job uses. Objects are
-  found by their reference to the Job, never by name.
-
-      a Workload that refers to the Job and has    is
-      this Job, by uid, as its controller          owned: created, updated and recreated by us
-      no controller and no managed-by annotation   the user's: used as it is, never changed
-      anything else                                ignored: a leftover, or another controller's
-
-  The same holds for the PodGroups of that Workload.
 - `SchedulingIntents`: what each Job asks for, computed once per version of the Job. Most syncs are
   about its pods.
 - `VerifiedScheduling`: that Workload and PodGroup were right at an earlier sync. It holds while the
@@ -36,53 +28,22 @@ from phalanx.api.scheduling import (
 from phalanx.api.validation.job_policies import is_inferred_gang
 from phalanx.api.wire import Object
 from phalanx.builder import jobs as job_builder
-from phalanx.builder.discovery import (
-    Fallback,
-    LookupResult,
-    ObjectFound,
-    ObjectUnusable,
-    find_usable,
-)
+from phalanx.builder.builder import WorkloadBuilder
+from phalanx.builder.ensure import encode_members_to_run
 from phalanx.builder.ownership import SCHEDULING_PARENTS, Management
 from phalanx.controllers.jobs.completion import JobSnapshot
 from phalanx.controllers.jobs.replicas import count_desired_pods
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
 
 
-def find_workload(job: Job, candidates: Sequence[Workload]) -> LookupResult[Workload]:
-    """Find the Workload of a root Job among those that refer to the Job."""
-    found = _find(candidates, job.metadata.uid, "Workloads")
-    if isinstance(found, ObjectFound) and (number := found.obj.pod_group_template_count) != 1:
-        name = found.obj.metadata.name
-        text = f"Workload {name} has {number} PodGroupTemplates, a Job needs exactly 1"
-        return ObjectUnusable(Fallback("MalformedWorkload", text))
-    return found
-
-
-def find_parent_workload(
-    owner: OwnerReference, candidates: Sequence[Workload]
-) -> LookupResult[Workload]:
-    """Find the Workload of the controller of a Job among those that refer to that controller."""
-    return _find(candidates, owner.uid, "Workloads")
-
-
-def find_pod_group(job: Job, candidates: Sequence[PodGroup]) -> LookupResult[PodGroup]:
-    """Find the PodGroup of a Job among those of its Workload.
-
-    A PodGroup that is being deleted counts: its finalizer keeps it as long as it has members.
-    """
-    return find_usable(
-        candidates,
-        job.metadata.uid,
-        plural="PodGroups",
-        owner_kind=JOB.name,
-        include_terminating=True,
-    )
-
-
 def fallback_event(reason: str, message: str) -> JobEvent:
     """Build the event for a Job whose pods are scheduled without a PodGroup."""
     return JobEvent(reason, f"{message}; its pods are scheduled one by one", WARNING)
+
+
+def reference_target(owner: OwnerReference) -> tuple[str, str, str]:
+    """Return the `controllerRef` of the Workload of an owner: group, kind and name."""
+    return owner.api_version.rpartition("/")[0], owner.kind, owner.name
 
 
 def workload_target(job: Job) -> tuple[str, str, str]:
@@ -122,10 +83,6 @@ def job_object(job: Job, *, use_gang_policy: bool = True, infer_gang: bool = Fal
         },
         "spec": encoded,
     }
-
-
-def _find(candidates: Sequence[Workload], owner_uid: str, plural: str) -> LookupResult[Workload]:
-    return find_usable(candidates, owner_uid, plural=plural, owner_kind=JOB.name)
 
 
 def _owner_object(owner: OwnerReference) -> Object:
@@ -169,6 +126,10 @@ class SchedulingObjectLister(Protocol):
         """Whether many Jobs wait: then one sync makes no more than the first missing object."""
         ...
 
+    def remember_ancestors(self, job: Key, ancestors: Sequence[OwnerReference]) -> None:
+        """Sync a Job again when the Workload of a controller far above it changes."""
+        ...
+
     async def wait_until_cached(self, workload: Workload) -> None:
         """Wait until the cache has a new Workload; raise StaleCacheError after a timeout."""
         ...
@@ -204,21 +165,18 @@ class VerifiedScheduling:
         """Whether the caches show the same objects and the annotation is still right."""
         if SchedulingObjects.from_lister(lister, self.workload) != self.objects:
             return False
+        if self.size is None:
+            return True
+        members = count_members_to_run(snapshot, self.membership.group)
         annotated = self.group.metadata.annotations.get(MEMBERS_TO_RUN_ANNOTATION)
-        return self.size is None or annotated == members_to_run(
-            snapshot, self.membership.group, self.size
-        )
+        return annotated == encode_members_to_run(members, self.size)
 
 
-def members_to_run(snapshot: JobSnapshot, group: str, size: int) -> str | None:
-    """Return the members-to-run annotation of a gang: how many members will still run.
-
-    None if at least `size` will, so that the gang needs no smaller quorum.
-    """
+def count_members_to_run(snapshot: JobSnapshot, group: str) -> int:
+    """Count the members of a PodGroup of a Job that run or are still to run."""
     member = SchedulingGroup(group)
     active = [pod.spec.scheduling_group for pod in snapshot.job_pods.active]
-    members = count_desired_pods(snapshot) - len(active) + active.count(member)
-    return str(members) if 0 < members < size else None
+    return count_desired_pods(snapshot) - len(active) + active.count(member)
 
 
 class SchedulingIntent:
@@ -241,6 +199,11 @@ class SchedulingIntent:
         return job_builder.decide_job_management(
             self.job, basic=self._include_basic, parents=self._parents
         )
+
+    @cached_property
+    def builder(self) -> WorkloadBuilder:
+        """The builder of the Workload of the Job."""
+        return job_builder.new_builder(self.job)
 
     @cached_property
     def size(self) -> int | None:

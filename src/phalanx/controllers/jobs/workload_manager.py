@@ -36,7 +36,7 @@ from phalanx.api.feature_gates import (
     FeatureGates,
 )
 from phalanx.api.kinds import JOB, POD_GROUP, WORKLOAD, Kind
-from phalanx.api.meta import Key, find_condition
+from phalanx.api.meta import Key, OwnerReference, find_condition
 from phalanx.api.scheduling import (
     DEGRADED,
     FINISHED_ANNOTATION,
@@ -61,6 +61,7 @@ from phalanx.controllers.jobs.scheduling_intent import (
     SchedulingIntents,
     fallback_event,
     job_object,
+    reference_target,
 )
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
 from phalanx.controllers.jobs.workload_objects import JobWorkloadReconciler
@@ -137,6 +138,9 @@ class JobWorkloadManager:
         self._groups_by_owner = self._groups.index(_owner_uids)
         self._jobs_by_parent = self._jobs.index(_parent_keys)
         self._intents = _build_intents(options)
+        #: Jobs by the controllers above their own, whose Workload they may use; and the reverse.
+        self._jobs_by_ancestor: dict[TargetKey, set[Key]] = {}
+        self._ancestors_by_job: dict[Key, Sequence[TargetKey]] = {}
         #: The Workloads for which a sync waits, by uid.
         self._awaited: dict[str, asyncio.Future[None]] = {}
         self.caches: dict[Kind, ObjectCache[Any]] = {
@@ -201,6 +205,19 @@ class JobWorkloadManager:
     def forget(self, job: Key) -> None:
         """Drop the state of a deleted Job."""
         self._intents.forget(job)
+        self.remember_ancestors(job, ())
+
+    def remember_ancestors(self, job: Key, ancestors: Sequence[OwnerReference]) -> None:
+        """Sync a Job again when the Workload of a controller far above it changes."""
+        for target in self._ancestors_by_job.pop(job, ()):
+            self._jobs_by_ancestor[target].discard(job)
+            if not self._jobs_by_ancestor[target]:
+                del self._jobs_by_ancestor[target]
+        targets = [(job.namespace, *reference_target(one)) for one in ancestors]
+        for target in targets:
+            self._jobs_by_ancestor.setdefault(target, set()).add(job)
+        if targets:
+            self._ancestors_by_job[job] = targets
 
     async def clean_up(self, job: Job, writer: TrackedWriter) -> None:
         """Delete the PodGroup of a finished Job if that is enabled, or annotate how it ended."""
@@ -282,9 +299,9 @@ class JobWorkloadManager:
         for namespace, group, kind, name in _target_keys(workload):
             if (group, kind) == (JOB.group, JOB.name):
                 yield Key(namespace, name)
-            yield from (
-                job.metadata.key for job in self._jobs_by_parent[namespace, group, kind, name]
-            )
+            target = namespace, group, kind, name
+            yield from (job.metadata.key for job in self._jobs_by_parent[target])
+            yield from sorted(self._jobs_by_ancestor.get(target, ()))
 
     def _jobs_of_group(self, group: PodGroup) -> Iterator[Key]:
         """The Job that controls a PodGroup; without a controller, the Jobs of its Workload."""
@@ -333,7 +350,7 @@ def _parent_keys(job: Job) -> list[TargetKey]:
     owner = job.metadata.controller
     if owner is None or GROUP_TEMPLATE not in job.metadata.annotations:
         return []
-    return [(job.metadata.namespace, owner.api_version.rpartition("/")[0], owner.kind, owner.name)]
+    return [(job.metadata.namespace, *reference_target(owner))]
 
 
 def _relevant_fields(group: PodGroup) -> tuple[object, ...]:

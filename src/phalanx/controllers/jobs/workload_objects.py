@@ -2,10 +2,10 @@
 
     Workload ─▶ PodGroup ─▶ pods
 
-Each object is looked up by reference (`scheduling_intent`), used unchanged if it is the user's,
-created if it is missing, and resized if it is the Job's own. The PodGroup of a new Workload is
-created at once, unless the queue of Jobs is long. Pods wait until the cache shows the new Workload:
-the cache then also shows a Workload that the user created before it, and that one takes precedence.
+`phalanx.builder.ensure` plans what to create, resize and delete; a `JobWorkloadReconciler` observes
+the objects, performs the plan and records events. The PodGroup of a new Workload is created at
+once, unless the queue of Jobs is long. Pods wait until the cache shows the new Workload: the cache
+then also shows a Workload that the user created before it, and that one takes precedence.
 
 A failure here keeps pods from being created. An ambiguous or malformed object does not: the pods
 are then scheduled one by one, and the condition SchedulingFallback says why.
@@ -13,35 +13,38 @@ are then scheduled one by one, and the condition SchedulingFallback says why.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from phalanx import logs
 from phalanx.api.batch import Job, JobStatus
 from phalanx.api.errors import AlreadyExists, ApiError, Invalid, NotFound
-from phalanx.api.kinds import JOB, POD_GROUP, WORKLOAD, Kind
-from phalanx.api.meta import Key, OwnerReference
+from phalanx.api.kinds import COMPOSITE_POD_GROUP, JOB, POD_GROUP, WORKLOAD, Kind
+from phalanx.api.meta import Key, OwnerReference, PartialObjectMetadata
 from phalanx.api.scheduling import (
-    MANAGED_BY_ANNOTATION,
-    MEMBERS_TO_RUN_ANNOTATION,
     ON_DEGRADED_ANNOTATION,
-    SYSTEM_PRIORITY_CLASSES,
     TOPOLOGY_ANNOTATION,
+    CompositePodGroup,
     PodGroup,
     Workload,
 )
-from phalanx.api.wire import STRATEGIC_PATCH, Object
-from phalanx.builder import jobs as job_builder
-from phalanx.builder.discovery import (
-    Fallback,
-    LookupResult,
-    ObjectFound,
-    ObjectMissing,
-    ObjectUnusable,
+from phalanx.api.wire import Object
+from phalanx.builder.discovery import ObjectFound, ObjectMissing
+from phalanx.builder.ensure import (
+    ensure_linked,
+    find_own_workload,
+    find_workload,
+    has_composite_template,
 )
-from phalanx.builder.ensure import resize_templates, workload_object
-from phalanx.builder.groups import templates
+from phalanx.builder.ensure_plan import (
+    CreateObject,
+    DeleteObject,
+    EnsurePlan,
+    GroupInstance,
+    ObservedObjects,
+    PatchObject,
+)
 from phalanx.builder.ownership import Link
 from phalanx.client.client import Client
 from phalanx.controllers.jobs.completion import JobSnapshot
@@ -53,16 +56,15 @@ from phalanx.controllers.jobs.scheduling_intent import (
     SchedulingObjectLister,
     SchedulingObjects,
     VerifiedScheduling,
+    count_members_to_run,
     fallback_event,
-    find_parent_workload,
-    find_pod_group,
-    find_workload,
-    members_to_run,
+    reference_target,
     workload_target,
 )
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
 from phalanx.controllers.pod_groups import inherit_preemption_policy
 from phalanx.controllers.reconcile_loop import StaleCacheError
+from phalanx.controllers.workload_operations import find_ancestors
 from phalanx.controllers.write_tracker import TrackedWriter
 
 #: The value of the managed-by annotation on objects that this controller creates.
@@ -70,6 +72,10 @@ MANAGER_NAME = "job-controller"
 LOG = logs.component("job-controller")
 #: The annotations of a Job that its PodGroup gets.
 _COPIED_ANNOTATIONS = (TOPOLOGY_ANNOTATION, ON_DEGRADED_ANNOTATION)
+#: A plan for the Workload, one for its groups, and one that finds nothing missing.
+_MAX_PLANS = 3
+
+Planner = Callable[[ObservedObjects], EnsurePlan]
 
 
 class JobWorkloadReconciler:
@@ -92,159 +98,186 @@ class JobWorkloadReconciler:
 
     async def ensure_for_root(self) -> GroupMembership:
         """Ensure the Workload and the PodGroup of a Job that is not part of another workload."""
-        match self._find_own_workload():
-            case ObjectFound() as workload:
-                return await self._use_workload(workload, None)
-            case ObjectUnusable(fallback, redundant):
-                return await self._fall_back(WORKLOAD, _event(fallback), redundant)
-        return await self._create_workload()
+        job, groups = self._intent.job, [self._wanted_group()]
+
+        def plan(observed: ObservedObjects) -> EnsurePlan:
+            return self._intent.builder.ensure(
+                job, observed, groups, manager=MANAGER_NAME, is_started=self._is_started
+            )
+
+        workloads = self._list_own_workloads()
+        planned, created = await self._perform(plan, self._observe(workloads))
+        new = next((one for one in created if isinstance(one, Workload)), None)
+        if new is not None:
+            await self._lister.wait_until_cached(new)
+            if not isinstance(find_own_workload(job, self._list_own_workloads()), ObjectFound):
+                raise StaleCacheError(f"Workload {new.metadata.name} is not the only one")
+        elif created:
+            # The user may have created one too: the cache shows it when it shows this one.
+            raise StaleCacheError(f"PodGroup {created[0].metadata.name} is not in the cache yet")
+        return self._use(planned)
 
     async def ensure_for_child(self, link: Link) -> GroupMembership:
-        """Ensure the PodGroup of a Job in the Workload of the Job's controller."""
-        owner = self._job.metadata.controller
-        match await self._find_parent_workload(owner) if owner else ObjectMissing():
-            case ObjectFound() as workload:
-                return await self._use_workload(workload, link)
-            case ObjectUnusable(fallback):
-                return GroupMembership(fallback=_event(fallback))
-        text = "The Workload of its parent was not found"
-        return GroupMembership(fallback=fallback_event("ParentWorkloadNotFound", text))
+        """Ensure the PodGroup of a Job in the Workload of a controller above the Job."""
+        group = self._wanted_group()
+        workloads, ancestors = await self._find_parent_workloads()
+        observed = await self._observe_linked(workloads, link)
 
-    async def _use_workload(
-        self, workload: ObjectFound[Workload], link: Link | None
-    ) -> GroupMembership:
-        candidates = self._lister.groups(workload.obj)
-        if link is not None:
-            candidates = [
-                one for one in candidates if one.metadata.is_controlled_by(self._job.metadata.uid)
-            ]
-        match find_pod_group(self._job, candidates):
-            case ObjectFound() as group:
-                return await self._use_group(workload, group)
-            case ObjectUnusable(fallback, redundant):
-                return await self._fall_back(POD_GROUP, _event(fallback), redundant)
-        membership = await self._create_group(workload, link)
-        if link is None and membership.group:
-            # The user may have created one too: the cache shows it when it shows this one.
-            raise StaleCacheError(f"PodGroup {membership.group} is not in the cache yet")
-        return membership
-
-    async def _use_group(
-        self, workload: ObjectFound[Workload], group: ObjectFound[PodGroup]
-    ) -> GroupMembership:
-        name, is_deleted = group.obj.metadata.name, bool(group.obj.metadata.deletion_timestamp)
-        if is_deleted and not any(
-            not pod.is_terminal and pod.group == group.obj.metadata.key for pod in self._pods
-        ):
-            raise StaleCacheError(f"PodGroup {name} is being deleted and has no running pod")
-        objects = SchedulingObjects.from_lister(self._lister, workload.obj)
-        size = await self._sync_gang_size(workload, group)
-        membership = GroupMembership(name, is_gang=group.obj.is_gang)
-        if workload.obj in objects.workloads and not is_deleted:
-            self._intent.verified = VerifiedScheduling(
-                membership, workload.obj, group.obj, objects=objects, size=size
+        def plan(observed: ObservedObjects) -> EnsurePlan:
+            return ensure_linked(
+                self._intent.job,
+                link,
+                observed,
+                [group],
+                ancestors=[msgspec.to_builtins(one) for one in ancestors],
+                manager=MANAGER_NAME,
+                is_started=self._is_started,
             )
-        return membership
 
-    async def _fall_back(
-        self, kind: Kind, event: JobEvent, redundant: Workload | PodGroup | None
-    ) -> GroupMembership:
-        """Use no group; but delete our own redundant object if the Job has not started with it."""
-        groups = self._lister.groups(redundant) if isinstance(redundant, Workload) else ()
-        is_started = self._job.status != JobStatus()
-        is_used = any(
-            is_started or not group.metadata.is_controlled_by(self._job.metadata.uid)
-            for group in groups
+        planned, _ = await self._perform(plan, observed)
+        return self._use(planned)
+
+    @property
+    def _is_started(self) -> bool:
+        """Whether the Job has, or had, pods: then its own objects do not give way to others."""
+        return bool(self._pods) or self._job.status != JobStatus()
+
+    def _wanted_group(self) -> GroupInstance:
+        given = self._job.metadata.annotations
+        return GroupInstance(
+            pod_groups=frozenset(pod.group.name if pod.group else "" for pod in self._pods),
+            members_to_run=lambda group: count_members_to_run(self._snapshot, group),
+            annotations={name: given[name] for name in _COPIED_ANNOTATIONS if given.get(name)},
         )
-        if redundant is None or self._pods or is_used:
-            return GroupMembership(fallback=event)
-        # First the PodGroup, at a later sync the Workload: else a second PodGroup could be created.
-        for one in groups or (redundant,):
-            await self._writer.delete(POD_GROUP if groups else kind, one.metadata)
-            self._log("Redundant object deleted", object=one.metadata.name)
-        raise StaleCacheError(f"{kind.name} {redundant.metadata.name} is redundant and was deleted")
 
-    def _find_own_workload(self) -> LookupResult[Workload]:
+    # ---- observing -------------------------------------------------------------------------------
+
+    def _list_own_workloads(self) -> Sequence[Workload]:
         job = self._job
-        return find_workload(
-            job, self._lister.workloads(job.metadata.namespace, workload_target(job))
-        )
+        return self._lister.workloads(job.metadata.namespace, workload_target(job))
 
-    async def _find_parent_workload(self, owner: OwnerReference) -> LookupResult[Workload]:
-        """Find the parent's Workload in the cache, or with the API if the cache has none."""
+    def _observe(
+        self, workloads: Sequence[Workload], composites: Sequence[CompositePodGroup] = ()
+    ) -> ObservedObjects:
+        groups = [group for one in workloads for group in self._lister.groups(one)]
+        return ObservedObjects(workloads, groups, composites)
+
+    async def _observe_linked(self, workloads: Sequence[Workload], link: Link) -> ObservedObjects:
+        """Observe the groups of a parent's Workload; few links name a composite template."""
+        if not any(has_composite_template(one, link.template) for one in workloads):
+            return self._observe(workloads)
         namespace = self._job.metadata.namespace
-        target = owner.api_version.rpartition("/")[0], owner.kind, owner.name
-        found = find_parent_workload(owner, self._lister.workloads(namespace, target))
-        if isinstance(found, ObjectMissing):
-            listing = await self._client.list(WORKLOAD, Workload, namespace=namespace)
-            found = find_parent_workload(
-                owner, [one for one in listing.items if one.controller_identity == target]
-            )
-        return found
+        listing = await self._client.list(
+            COMPOSITE_POD_GROUP, CompositePodGroup, namespace=namespace
+        )
+        return self._observe(workloads, listing.items)
 
-    async def _create_workload(self) -> GroupMembership:
-        name = self._job.metadata.name
+    async def _find_parent_workloads(self) -> tuple[Sequence[Workload], Sequence[OwnerReference]]:
+        """Find the Workload of the controller of the Job, or of one above that.
+
+        They are looked up in the cache, then with the API.
+        """
+        meta = self._job.metadata
+        owner, namespace = meta.controller, meta.namespace
+        if owner is None:
+            return (), ()
+        if found := self._list_workloads_of([owner]):
+            return found, ()
+        ancestors = await find_ancestors(self._client, namespace, owner)
+        self._lister.remember_ancestors(meta.key, ancestors)
+        found = self._list_workloads_of([owner, *ancestors])
+        if not found:
+            listing = await self._client.list(WORKLOAD, Workload, namespace=namespace)
+            found = listing.items
+        return found, ancestors
+
+    def _list_workloads_of(self, owners: Sequence[OwnerReference]) -> Sequence[Workload]:
+        """List the Workloads in the cache of the first of these owners that has a usable one."""
+        namespace = self._job.metadata.namespace
+        for owner in owners:
+            workloads = self._lister.workloads(namespace, reference_target(owner))
+            found = find_workload(msgspec.to_builtins(owner), namespace, workloads)
+            if not isinstance(found, ObjectMissing):
+                return workloads
+        return ()
+
+    # ---- performing a plan -----------------------------------------------------------------------
+
+    async def _perform(
+        self, plan: Planner, observed: ObservedObjects
+    ) -> tuple[EnsurePlan, list[Workload | PodGroup | CompositePodGroup]]:
+        """Perform a plan, and plan again with what was created, until nothing is missing.
+
+        Returns the last plan, and the created objects.
+        """
+        made: list[Workload | PodGroup | CompositePodGroup] = []
+        for _ in range(_MAX_PLANS):
+            planned, before = self._compile(plan, observed), len(made)
+            for operation in planned.operations:
+                match operation:
+                    case CreateObject(kind, new):
+                        created = await self._create(kind, new)
+                        observed = observed.with_created(created)
+                        made.append(msgspec.convert(created, _STRUCTS[kind]))
+                    case PatchObject(kind, meta, change, content):
+                        await self._writer.patch(kind, meta, change, content=content)
+                        self._log(f"{kind.name} patched", object=meta.name, change=change)
+                    case DeleteObject(kind, meta):
+                        await self._writer.delete(kind, meta)
+                        self._log(f"{kind.name} deleted", object=meta.name)
+            if len(made) == before:
+                return planned, made
+            last = made[-1]
+            if isinstance(last, Workload) and (
+                self._lister.groups(last) or self._lister.is_queue_long
+            ):
+                raise StaleCacheError(f"Workload {last.metadata.name} is not in the cache yet")
+        raise StaleCacheError(f"{made[-1].metadata.name} does not have the form that was created")
+
+    def _compile(self, plan: Planner, observed: ObservedObjects) -> EnsurePlan:
         try:
-            new = job_builder.build_workload(self._intent.job)
+            return plan(observed)
         except Invalid as error:
-            text = f"Failed to compile Workload for Job {name}: {error}"
+            text = f"Failed to compile Workload for Job {self._job.metadata.name}: {error}"
             self._record_event(JobEvent("FailedWorkloadCompilation", text, WARNING))
             raise
-        group = job_builder.build_pod_group(self._intent.job, new)
-        if membership := self._membership_without_group(group):
-            return membership
-        created = msgspec.convert(await self._create(WORKLOAD, new), Workload)
-        if self._lister.groups(created) or self._lister.is_queue_long:
-            raise StaleCacheError(f"Workload {created.metadata.name} is not in the cache yet")
-        membership = await self._create_group(ObjectFound(created, is_owned=True), None)
-        await self._lister.wait_until_cached(created)
-        if not isinstance(self._find_own_workload(), ObjectFound):
-            raise StaleCacheError(f"Workload {created.metadata.name} is not the only one")
-        return membership
 
-    async def _create_group(
-        self, workload: ObjectFound[Workload], link: Link | None
-    ) -> GroupMembership:
-        try:
-            new = job_builder.build_pod_group(self._intent.job, workload_object(workload.obj), link)
-        except NotFound as error:
-            return GroupMembership(fallback=fallback_event("TemplateNotFound", str(error)))
-        if membership := self._membership_without_group(new):
-            return membership
-        if not workload.is_owned:
-            # A Workload that is not the Job's may outlive the Job. Its PodGroup must not.
-            del new["metadata"]["ownerReferences"][1:]
-        await inherit_preemption_policy(self._client, new["spec"])
-        created = msgspec.convert(await self._create(POD_GROUP, new), PodGroup)
-        return GroupMembership(created.metadata.name, is_gang=created.is_gang)
-
-    def _membership_without_group(self, group: Object) -> GroupMembership | None:
-        """Return the membership of new pods if this PodGroup must not be created; else None.
-
-        A PodGroup cannot have a system priority class. And pods cannot join a PodGroup later: if
-        the Job has pods, only the PodGroup in which they already are is created again.
-        """
-        priority_class = group["spec"].get("priorityClassName")
-        if priority_class in SYSTEM_PRIORITY_CLASSES:
-            text = f"A PodGroup cannot have the priority class {priority_class}"
-            return GroupMembership(fallback=fallback_event("PriorityTooHigh", text))
-        groups = [pod.group.name if pod.group else "" for pod in self._pods]
-        if all(name == group["metadata"]["name"] for name in groups):
-            return None
-        if not any(groups):
+    def _use(self, plan: EnsurePlan) -> GroupMembership:
+        """Return the membership of new pods; raise StaleCacheError if they must wait."""
+        if not plan.is_ready:
+            raise StaleCacheError("a scheduling object of the Job is being deleted")
+        if plan.fallback is not None:
+            return GroupMembership(
+                fallback=fallback_event(plan.fallback.reason, plan.fallback.message)
+            )
+        group = next((one for one in plan.groups.values() if isinstance(one, PodGroup)), None)
+        if group is None or plan.workload is None:
             return NO_GROUP
-        text = "The Workload or PodGroup of its pods was deleted"
-        return GroupMembership(fallback=fallback_event("SchedulingObjectsLost", text))
+        meta, is_deleted = group.metadata, bool(group.metadata.deletion_timestamp)
+        if is_deleted and not any(
+            not pod.is_terminal and pod.group == meta.key for pod in self._pods
+        ):
+            raise StaleCacheError(f"PodGroup {meta.name} is being deleted and has no running pod")
+        membership = GroupMembership(meta.name, is_gang=group.is_gang)
+        objects = SchedulingObjects.from_lister(self._lister, plan.workload.obj)
+        is_cached = plan.workload.obj in objects.workloads and group in objects.groups
+        if is_cached and not plan.operations and not is_deleted:
+            is_own_gang = group.is_gang and meta.is_controlled_by(self._job.metadata.uid)
+            self._intent.verified = VerifiedScheduling(
+                membership,
+                plan.workload.obj,
+                group,
+                objects=objects,
+                size=group.min_count if is_own_gang else None,
+            )
+        return membership
 
     async def _create(self, kind: Kind, new: Object) -> Object:
         """Create an object that the Job owns."""
         name = self._job.metadata.name
         await self._check_job_exists()
-        annotations = {MANAGED_BY_ANNOTATION: MANAGER_NAME}
-        if kind is POD_GROUP:
-            given = self._job.metadata.annotations
-            annotations |= {name: given[name] for name in _COPIED_ANNOTATIONS if given.get(name)}
-        new["metadata"]["annotations"] = annotations
+        if kind is not WORKLOAD:
+            await inherit_preemption_policy(self._client, new["spec"])
         try:
             created = await self._writer.create(kind, new)
         except ApiError as error:
@@ -273,64 +306,19 @@ class JobWorkloadReconciler:
 
     async def _is_controlled(self, kind: Kind, new: Object) -> bool:
         """Whether the Job controls the existing object of that name; True if it is gone again."""
-        meta = new["metadata"]
-        key = Key(meta["namespace"], meta["name"])
-        struct: type[Workload | PodGroup] = Workload if kind is WORKLOAD else PodGroup
+        key = Key(new["metadata"]["namespace"], new["metadata"]["name"])
         try:
-            existing = await self._client.get(kind, key, struct)
+            existing = await self._client.get(kind, key, PartialObjectMetadata)
         except NotFound:
             return True
         return existing.metadata.is_controlled_by(self._job.metadata.uid)
-
-    async def _sync_gang_size(
-        self, workload: ObjectFound[Workload], group: ObjectFound[PodGroup]
-    ) -> int | None:
-        """Resize the Workload, then the PodGroup; return the size if the Job owns the PodGroup."""
-        if not group.obj.is_gang:
-            return None
-        size = await self._sync_template_size(workload, group.obj)
-        if not group.is_owned:
-            return None
-        meta = group.obj.metadata
-        if size != group.obj.min_count:
-            change: Object = {"spec": {"schedulingPolicy": {"gang": {"minCount": size}}}}
-            await self._writer.patch(POD_GROUP, meta, change, content=STRATEGIC_PATCH)
-            self._log("PodGroup resized", object=meta.name, size=size)
-        members = members_to_run(self._snapshot, meta.name, size)
-        if meta.annotations.get(MEMBERS_TO_RUN_ANNOTATION) != members:
-            change = {"metadata": {"annotations": {MEMBERS_TO_RUN_ANNOTATION: members}}}
-            await self._writer.patch(POD_GROUP, meta, change)
-            self._log("PodGroup annotated", object=meta.name, members=members)
-        return size
-
-    async def _sync_template_size(self, workload: ObjectFound[Workload], group: PodGroup) -> int:
-        """Resize the template of a PodGroup if the Job owns it; return the size of the gang."""
-        name = group.spec.workload_ref.template_name if group.spec.workload_ref else ""
-        current = _template_gang_size(workload.obj, name)
-        desired = self._intent.size if workload.is_owned else None
-        if current is None or desired is None or desired == current:
-            return current or group.min_count
-        change = {"spec": resize_templates(workload_object(workload.obj)["spec"], {name: desired})}
-        await self._writer.patch(WORKLOAD, workload.obj.metadata, change)
-        self._log("Workload resized", object=workload.obj.metadata.name, size=desired)
-        return desired
 
     def _log(self, action: str, **fields: object) -> None:
         LOG.debug(action, kind=JOB.name, key=self._job.metadata.key, **fields)
 
 
-def _event(fallback: Fallback) -> JobEvent:
-    return fallback_event(fallback.reason, fallback.message)
-
-
-def _template_gang_size(workload: Workload, name: str) -> int | None:
-    """The `minCount` of a template on any level of a Workload; None if it is not a gang."""
-    by_name = {template["name"]: template for template in workload.spec.pod_group_templates or ()}
-    if name not in by_name:
-        by_name = {
-            template.name: template.value
-            for template in templates(workload_object(workload)).values()
-        }
-    policy: Object = by_name.get(name, {}).get("schedulingPolicy") or {}
-    size: int | None = (policy.get("gang") or {}).get("minCount")
-    return size
+_STRUCTS: dict[Kind, type[Workload | PodGroup | CompositePodGroup]] = {
+    WORKLOAD: Workload,
+    POD_GROUP: PodGroup,
+    COMPOSITE_POD_GROUP: CompositePodGroup,
+}
