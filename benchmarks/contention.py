@@ -37,7 +37,8 @@ from phalanx.controllers.nodes.node_pool import SimulatedNode
 from phalanx.controllers.nodes.simulated_kubelet import RUN_SECONDS
 from phalanx.randomness import SeededRandom
 from phalanx.scheduler.decision import Placed
-from phalanx.scheduler.policy import DEFAULT_PROFILES
+from phalanx.scheduler.plugins.reservation import ReservationArgs, ReservationMode
+from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles, SchedulerPolicy
 from phalanx.scheduler.queue.decision_log import NodeObserved, PodGroupObserved, PodObserved
 from phalanx.scheduler.queue.scheduler_state import SchedulerState
 from phalanx.sim.virtual_time import run_virtual
@@ -50,6 +51,15 @@ MEMBERS = 8
 RESERVED_AT = 61.0
 ENDED_PODS, REST_SECONDS = 10, 60
 JOB_PODS, JOB_SECONDS, OBSERVED_SECONDS = 6, 240, 900
+#: Reservations of the mode Conservative.
+DEPTH = 32
+CONSERVATIVE_PROFILES = Profiles(
+    {
+        "default-scheduler": SchedulerPolicy(
+            reservation=ReservationArgs(mode=ReservationMode.CONSERVATIVE, depth=DEPTH)
+        )
+    }
+)
 
 
 def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
@@ -59,13 +69,12 @@ def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
         state = _crowded_state(nodes, gangs)
         ended = max(_end_pod(state, n) for n in range(ENDED_PODS))
         created = max(_create_pod(state, n) for n in range(ENDED_PODS))
-        state = _crowded_state(nodes, gangs, has_deadlines=True)
-        _attempt_all(state, RESERVED_AT)
-        assert state.reservations.current
-        reserved = max(_end_pod(state, n, RESERVED_AT + n) for n in range(ENDED_PODS))
+        reserved = _end_pods_beside_reservations(nodes, gangs, DEFAULT_PROFILES)
+        conservative = _end_pods_beside_reservations(nodes, gangs, CONSERVATIVE_PROFILES)
     situation = f"{gangs:,} gangs wait"
     yield Result(f"one pod ends, {situation}, {nodes:,} nodes", ended, "ms", 50)
     yield Result(f"the same with a reservation, {situation}", reserved, "ms", 50)
+    yield Result(f"the same with {DEPTH} reservations, {situation}", conservative, "ms", 100)
     yield Result(f"decide a new pod, {situation}", created, "ms", 100)
     waiting = setting.size(300)
     deleted, rest = run_virtual(lambda: _count_writes(setting.size(200), waiting))
@@ -81,12 +90,18 @@ def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
 # ---- the scheduler state alone -------------------------------------------------------------------
 
 
-def _crowded_state(nodes: int, gangs: int, *, has_deadlines: bool = False) -> SchedulerState:
+def _crowded_state(
+    nodes: int,
+    gangs: int,
+    *,
+    has_deadlines: bool = False,
+    profiles: Profiles = DEFAULT_PROFILES,
+) -> SchedulerState:
     """Return a full cluster of ten pods per node on which equal gangs were refused.
 
     Running pods with deadlines let the first gang get a reservation with an expected start.
     """
-    state = SchedulerState(DEFAULT_PROFILES)
+    state = SchedulerState(profiles)
     for n in range(nodes):
         amounts: dict[str, str | int | float] = {"cpu": str(CPUS), "memory": "32Gi", "pods": "110"}
         node = Node(ObjectMeta(name=f"node-{n:05}"), status=NodeStatus(allocatable=amounts))
@@ -103,6 +118,14 @@ def _crowded_state(nodes: int, gangs: int, *, has_deadlines: bool = False) -> Sc
             _observe(state, _pod(f"gang-{n}-{i}", f"gang-{n}", cpu=str(CPUS)))
     _attempt_all(state)
     return state
+
+
+def _end_pods_beside_reservations(nodes: int, gangs: int, profiles: Profiles) -> float:
+    """End pods while gangs have reservations; return the most milliseconds."""
+    state = _crowded_state(nodes, gangs, has_deadlines=True, profiles=profiles)
+    _attempt_all(state, RESERVED_AT)
+    assert state.reservations.current
+    return max(_end_pod(state, n, RESERVED_AT + n) for n in range(ENDED_PODS))
 
 
 def _end_pod(state: SchedulerState, number: int, now: float = 0.0) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -184,8 +185,11 @@ def job_run_time(job: Job) -> JobRunTime:
 def parse_run_time(annotations: Mapping[str, str]) -> float | None:
     """Return the expected run time in seconds; None without one, or if it is no duration."""
     text = annotations.get(EXPECTED_RUN_TIME_ANNOTATION)
-    if text is None:
-        return None
+    return None if text is None else _parse_positive_duration(text)
+
+
+@lru_cache(maxsize=1024)
+def _parse_positive_duration(text: str) -> float | None:
     try:
         seconds = parse_duration(text).nanos / 1e9
     except EvaluationError:

@@ -2,6 +2,7 @@
 
     run_times.py     when the pods on nodes are expected to end, and what pending pods declare
     pod_ends.py      the same as arrays, and the cluster after some of the pods have ended
+    end_timeline.py  what is released on each node by when, and how many members then fit
     reservation.py   Reservation, and what the reservations keep from an entity (ReservationHolds)
     planner.py       plans one reservation: the earliest start, and the nodes
     tracker.py       which entities get one, in order; what SchedulerState keeps between passes

@@ -1,6 +1,6 @@
 """Plans one reservation: the earliest time at which an entity fits, and where.
 
-    known ends 09:10  09:20  09:20  09:45     bisect: at which end do enough pods have ended?
+    known ends 09:10  09:20  09:20  09:45     at which end have enough pods ended?
     fits        no     no     yes    yes      expected start 09:20
     no time     every pod that ends is gone: does it fit then?   drain: no expected start
                                              no: no reservation
@@ -17,7 +17,7 @@ that the room that is missing never grows and the entity starts in the end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ import numpy as np
 
 from phalanx.api.meta import Key
 from phalanx.scheduler.cluster.hypothetical import with_changes
-from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray, Snapshot, label_value
+from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot, label_value
 from phalanx.scheduler.entity import Entity, EntityRejection
 from phalanx.scheduler.group_tree_placement import place_required
 from phalanx.scheduler.placement.capacity_estimate import count_needed
@@ -41,12 +41,12 @@ from phalanx.scheduler.placement.group_placement import (
     to_assigned_pods,
     to_bindings,
 )
-from phalanx.scheduler.placement.node_scores import node_scores_of
 from phalanx.scheduler.placement.volume_placement import resolve_volumes
 from phalanx.scheduler.plugins.plugin import StaticScore
 from phalanx.scheduler.plugins.reservation import ReservationMode
 from phalanx.scheduler.policy import SchedulerPolicy, WeightedScore
-from phalanx.scheduler.reservation.pod_ends import FloatArray, amounts_per_node
+from phalanx.scheduler.reservation.end_timeline import CapacityGrowth, EndTimeline
+from phalanx.scheduler.reservation.pod_ends import amounts_per_node
 from phalanx.scheduler.reservation.reservation import (
     KeptAmount,
     Reservation,
@@ -80,6 +80,8 @@ class _Plan(NamedTuple):
 
     start: float
     assignments: Sequence[Assignment]
+    #: What the entity needs on each node.
+    needs: dict[int, IntArray]
 
 
 class ReservationPlanner:
@@ -101,17 +103,17 @@ class ReservationPlanner:
         #: What earlier reservations of this pass need on each node, and their pods.
         self._earlier: dict[int, IntArray] = {}
         self._reserved_pods: list[Key] = []
-        self._is_sorted = False
+        #: All pods that end, those of earlier reservations, and both for the entity at hand.
+        self._ending = self._timeline(self._ends.slots())
+        self._reserved_ends: tuple[EndTimeline, ...] = ()
+        self._timelines: tuple[EndTimeline, ...] = ()
+        self._growths: dict[Hashable, CapacityGrowth] = {}
 
-    def _sort_ends(self, excluded: Iterable[Key] = ()) -> None:
-        """Sort the pods that end, the earliest first; those with an unknown end come last."""
-        slots = self._ends.slots(excluded)
+    def _timeline(self, slots: IntArray) -> EndTimeline:
+        """Order pods by node and end; an unknown end is `inf`."""
         times, now = self._ends.ends(slots), self._now
         times = np.where(times < now - OVERDUE_SECONDS, np.inf, np.maximum(times, now))
-        order = np.argsort(times, kind="stable")
-        self._slots: IntArray = slots[order]
-        self._times: FloatArray = times[order]
-        self._known = int(np.searchsorted(self._times, np.inf))
+        return EndTimeline(self._ends, slots, times, size=len(self._real))
 
     def close(self) -> None:
         """End the pass: reserved entities no longer count as running."""
@@ -120,35 +122,39 @@ class ReservationPlanner:
 
     def plan(self, request: ReservationRequest) -> Steps[Reservation | None]:
         """Plan a reservation; None if the entity cannot run even if all pods that end are gone."""
-        running = [pod.metadata.key for pod in request.entity.other_members]
-        if running or not self._is_sorted:
+        running, ending = [pod.metadata.key for pod in request.entity.other_members], self._ending
+        if running:
             # Members that run already do not end before the others start.
-            self._sort_ends(running)
+            ending = self._timeline(self._ends.slots([*running, *self._reserved_pods]))
+        self._timelines = (ending, *self._reserved_ends)
         entity = resolve_claims(request.entity, self._base)
         entity = resolve_volumes(entity, self._base, request.policy)
         request = request._replace(entity=entity)
         # Pods that are gone free their devices even if the claims do not say so yet.
         base = with_changes(self._base, gone_consumers=find_gone_consumers(entity, self._base))
+        yield 1
         plan = yield from self._find_start(request, base)
         if plan is None:
             plan = yield from self._drain(request, base)
-        reservation = self._build(request, plan) if plan is not None else None
-        if plan is not None:
-            self._add(request.entity, plan)
-        self._is_sorted = not running and plan is None
+        if plan is None:
+            return None
+        reservation = self._build(request, plan)
+        self._add(request.entity, plan)
         return reservation
 
     def _add(self, entity: Entity, plan: _Plan) -> None:
         """Let the entity count as running, from now on, for the reservations that follow."""
         pods = to_assigned_pods(plan.assignments, self._real.names)
         self._base = with_changes(self._base, added=tuple(pods))
-        for i, amounts in self._amounts(plan.assignments).items():
+        for i, amounts in plan.needs.items():
             self._earlier[i] = self._earlier.get(i, 0) + amounts
         end = self._run_times.end_after(entity, plan.start)
-        if end is not None:
-            for pod in pods:
-                self._ends.set(pod.key, pod.node, pod.shape, end=end)
-                self._reserved_pods.append(pod.key)
+        if end is None:
+            return
+        for pod in pods:
+            self._ends.set(pod.key, pod.node, pod.shape, end=end)
+            self._reserved_pods.append(pod.key)
+        self._reserved_ends = (self._timeline(self._ends.slots_of(self._reserved_pods)),)
 
     # ---- with an expected start ----------------------------------------------------------------
 
@@ -158,63 +164,66 @@ class ReservationPlanner:
         entity = request.entity
         own = self._reserved.union(entity.pod_keys)
         base = with_nominated_pods(base, entity.priority, own)
-        estimate = _FitEstimate(request.entity, base, request.policy)
-        low, high = 0, self._known
-        requested = base.requested.copy()
-        if not estimate.is_sufficient(requested - self._released(0, high)):
+        needed = count_needed(entity, base)
+        time = self._growth(request).first_time(self._timelines, base, needed)
+        if time is None:
             return None
-        # The smallest number of ended pods that the estimate accepts is in (low, high], or 0.
-        if estimate.is_sufficient(requested):
-            high = 0
-        while high - low > 1:
-            middle = (low + high) // 2
-            released = self._released(low, middle)
-            if estimate.is_sufficient(requested - released):
-                high = middle
-            else:
-                low, requested = middle, requested - released
-            yield middle
-        first = self._whole_step(high)
-        plan = yield from self._place_after(request, base, first)
-        trials, low, high = 1, first, self._known
-        while plan is None and low < high and trials < _MAX_TRIALS:
-            # The estimate was too optimistic. Probe upwards in doubling steps, then stop.
-            low = self._whole_step(min(high, max(low + 1, low + (1 << trials))))
-            plan = yield from self._place_after(request, base, low)
+        plan = yield from self._place_after(request, base, time)
+        trials, times = 1, np.empty(0)
+        while plan is None and trials <= _MAX_TRIALS:
+            # The estimate was too optimistic. Probe upwards in doubling steps, then the last end.
+            if trials == 1:
+                times = np.sort(np.concatenate([one.times for one in self._timelines]))
+                times = times[times < np.inf]
+            tried = int(np.searchsorted(times, time, "right"))
+            if tried == len(times):
+                return None
+            step = 1 << trials if trials < _MAX_TRIALS else len(times)
+            time = float(times[min(tried + step, len(times)) - 1])
+            plan = yield from self._place_after(request, base, time)
             trials += 1
-        if plan is None and low < self._known:
-            plan = yield from self._place_after(request, base, self._known)
         return None if plan is None else (yield from self._keep_start(request, base, plan))
 
-    def _whole_step(self, count: int) -> int:
-        """Extend a number of ended pods by those that end at the same time as the last one."""
-        if not count:
-            return 0
-        return int(np.searchsorted(self._times[: self._known], self._times[count - 1], "right"))
+    def _growth(self, request: ReservationRequest) -> CapacityGrowth:
+        """Return the capacity for an entity; equal entities share one."""
+        shapes = Counter(member.shape for member in request.entity.members)
+        key = tuple(shapes.items()), request.entity.topology_key, request.policy, self._timelines[0]
+        if key not in self._growths:
+            self._growths[key] = CapacityGrowth(request.entity, self._real, request.policy)
+        return self._growths[key]
 
     def _place_after(
         self,
         request: ReservationRequest,
         base: Snapshot,
-        count: int,
+        time: float,
         *,
         nodes: IntArray | None = None,
     ) -> Steps[_Plan | None]:
-        """Place the entity after the first pods have ended, on the nodes that are free last."""
-        slots = self._slots[:count]
-        release = np.full(len(self._real), -np.inf)
-        np.maximum.at(release, self._ends.rows(slots), self._times[:count])
-        # Nodes that become free at the same time have the same rank.
-        _, ranks = np.unique(release, return_inverse=True)
-        snapshot = self._without(base, slots, request.entity)
-        found = yield from _place(request, snapshot, ranks, nodes=nodes)
-        start = float(self._times[count - 1]) if count else self._now
-        return _Plan(start, found) if found else None
+        """Place the entity after the pods that end until a time, on the nodes that are free last.
 
-    def _without(self, base: Snapshot, slots: IntArray, entity: Entity) -> Snapshot:
-        """Return the snapshot as if pods had ended, with all that the entity may then use."""
+        `-inf`: nothing has ended.
+        """
+        last_ends = np.maximum.reduce([one.last_ends(time) for one in self._timelines])
+        # Nodes that become free at the same time have the same rank.
+        _, ranks = np.unique(last_ends, return_inverse=True)
+        snapshot = self._without(base, time, request.entity)
+        found = yield from _place(request, snapshot, ranks, nodes=nodes)
+        return self._plan(max(time, self._now), found)
+
+    def _plan(self, start: float, found: Sequence[Assignment]) -> _Plan | None:
+        """Return the plan to start on these nodes; None if the entity does not fit."""
+        shapes = [(one.node, one.member.shape) for one in found]
+        return _Plan(start, found, amounts_per_node(self._real, shapes)) if found else None
+
+    def _without(self, base: Snapshot, time: float, entity: Entity) -> Snapshot:
+        """Return the snapshot at a time, with all that the entity may then use."""
+        slots = np.concatenate([one.ended(time) for one in self._timelines])
+        released: IntArray = np.sum([one.released(time) for one in self._timelines], axis=0)
         has_claims = any(one.shape.has_claims or one.shape.has_volumes for one in entity.members)
-        return self._ends.without(base, slots, has_peers=_has_peers(entity), has_claims=has_claims)
+        return self._ends.without(
+            base, slots, released, has_peers=_has_peers(entity), has_claims=has_claims
+        )
 
     def _keep_start(self, request: ReservationRequest, base: Snapshot, plan: _Plan) -> Steps[_Plan]:
         """Keep the nodes of the last plan if the new one would start later."""
@@ -223,37 +232,34 @@ class ReservationPlanner:
         if previous is None or start is None or not self._now <= start < plan.start:
             return plan
         rows = sorted({index[node] for node in previous.nodes if node in index})
-        count = int(np.searchsorted(self._times[: self._known], start, "right"))
-        kept = yield from self._place_after(request, base, count, nodes=np.array(rows, np.int64))
+        kept = yield from self._place_after(request, base, start, nodes=np.array(rows, np.int64))
         return plan if kept is None else kept
 
     # ---- without an expected start -------------------------------------------------------------
 
     def _drain(self, request: ReservationRequest, base: Snapshot) -> Steps[_Plan | None]:
         """Place the entity as if all pods that end were gone, on the nodes that are free first."""
-        entity, policy = request.entity, request.policy
-        final = self._without(base, self._slots, entity)
-        estimate = _FitEstimate(entity, base, policy)
-        if not estimate.is_sufficient(final.requested):
+        final, growth = self._without(base, np.inf, request.entity), self._growth(request)
+        if not growth.is_sufficient(final, count_needed(request.entity, base)):
             return None
-        free_now = estimate.capacity(base.requested)
+        free_now = growth.capacity(base)
         plans: list[_Plan] = []
         for nodes in self._preferred_nodes(request, free_now):
             found = yield from _place(request, final, free_now, nodes=nodes)
-            if found:
-                plans.append(_Plan(np.inf, found))
+            if plan := self._plan(np.inf, found):
+                plans.append(plan)
                 break
         previous, index = request.previous, self._real.index
         if previous is not None:
             rows = sorted({index[node] for node in previous.nodes if node in index})
             nodes = np.array(rows, np.int64)
             found = yield from _place(request, final, free_now, nodes=nodes)
-            if found:
-                plans.append(_Plan(np.inf, found))
+            if plan := self._plan(np.inf, found):
+                plans.append(plan)
         if not plans:
             found = yield from _place(request, final, free_now, allows_search=True)
-            return _Plan(np.inf, found) if found else None
-        return min(plans, key=lambda plan: self._missing(plan.assignments))
+            return self._plan(np.inf, found)
+        return min(plans, key=self._missing)
 
     def _preferred_nodes(
         self, request: ReservationRequest, free_now: IntArray
@@ -272,7 +278,7 @@ class ReservationPlanner:
 
     def _build(self, request: ReservationRequest, plan: _Plan) -> Reservation:
         previous, start = request.previous, None if plan.start == np.inf else plan.start
-        missing = self._missing(plan.assignments)
+        missing = self._missing(plan)
         has_progress = (
             previous is None
             or start is not None
@@ -310,17 +316,15 @@ class ReservationPlanner:
         self, request: ReservationRequest, plan: _Plan
     ) -> tuple[tuple[KeptAmount, ...], tuple[str, ...]]:
         """Return what the reservation keeps on its nodes, and the objects that must end."""
-        snapshot, needs = self._real, self._amounts(plan.assignments)
-        rows = np.zeros(len(snapshot), bool)
-        rows[list(needs)] = True
-        ending = self._slots[: int(np.searchsorted(self._times, plan.start, "right"))]
-        ending = self._ends.on_rows(ending, rows)
-        released = self._ends.released(ending, len(snapshot))
+        snapshot, rows = self._real, sorted(plan.needs)
+        nodes = np.array(rows, np.int64)
+        ending = np.concatenate([one.ended(plan.start, nodes) for one in self._timelines])
+        released = np.sum([one.released(plan.start, nodes) for one in self._timelines], axis=0)
         # Ports and constraints between pods are kept by keeping others off the node.
         is_exclusive = _has_peers(request.entity)
         kept = []
-        for i, amounts in sorted(needs.items()):
-            amounts = amounts + self._earlier.get(i, 0) - released[i, :-2]
+        for i, freed in zip(rows, released[:, :-2], strict=True):
+            amounts = plan.needs[i] + self._earlier.get(i, 0) - freed
             if is_exclusive:
                 amounts = np.maximum(amounts, snapshot.allocatable[i])
             kept += [
@@ -331,65 +335,20 @@ class ReservationPlanner:
         ends = dict(zip(self._ends.keys(ending), self._ends.ends(ending).tolist(), strict=True))
         # Equal ends are ordered by name: the same cluster gives the same message.
         last_first = sorted(ends, key=lambda key: (-ends[key], key))
-        names = [self._run_times.owner_of(key) for key in last_first]
-        return tuple(kept), tuple(list(dict.fromkeys(names))[:_MAX_NAMES])
+        names: dict[str, None] = {}
+        for key in last_first:
+            names[self._run_times.owner_of(key)] = None
+            if len(names) == _MAX_NAMES:
+                break
+        return tuple(kept), tuple(names)
 
-    def _missing(self, assignments: Sequence[Assignment]) -> float:
+    def _missing(self, plan: _Plan) -> float:
         """Measure what the entity needs on its nodes and is not free: 1.0 is all of a resource."""
-        needs = self._amounts(assignments)
-        rows = list(needs)
-        needed = np.array([needs[i] for i in rows])
-        free = np.maximum((self._real.allocatable - self._real.requested)[rows], 0)
+        rows = list(plan.needs)
+        needed = np.array(list(plan.needs.values()))
+        free = np.maximum(self._real.allocatable[rows] - self._real.requested[rows], 0)
         lacking = np.maximum(needed - free, 0).sum(axis=0)
         return float((lacking / np.maximum(needed.sum(axis=0), 1)).sum())
-
-    def _amounts(self, assignments: Sequence[Assignment]) -> dict[int, IntArray]:
-        return amounts_per_node(self._real, [(one.node, one.member.shape) for one in assignments])
-
-    def _released(self, first: int, last: int) -> IntArray:
-        """Sum what the pods between two positions release, by node and resource."""
-        return self._ends.released(self._slots[first:last], len(self._real))[:, :-2]
-
-
-class _FitEstimate:
-    """An upper bound of how many members fit, by the requested amounts of each node."""
-
-    def __init__(self, entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy) -> None:
-        self._allocatable = snapshot.allocatable
-        self._needed = count_needed(entity, snapshot)
-        key = entity.topology_key
-        self._domains: IntArray = (
-            snapshot.domains(key).ids if key else np.zeros(len(snapshot), np.int64)
-        )
-        counts: dict[object, int] = {}
-        for member in entity.members:
-            counts[member.shape] = counts.get(member.shape, 0) + 1
-        self._shapes: list[tuple[BoolArray, list[tuple[int, int]], int]] = []
-        for shape in dict.fromkeys(member.shape for member in entity.members):
-            request = shape.request_vector(snapshot.columns)
-            allowed = node_scores_of(snapshot, policy, shape).allowed_nodes & (self._domains >= 0)
-            if request.has_unknown_resource:
-                allowed = np.zeros(len(snapshot), bool)
-            self._shapes.append((allowed, list(request.amounts), counts[shape]))
-
-    def capacity(self, requested: IntArray) -> IntArray:
-        """Return how many members each node holds, as if shapes did not compete."""
-        free = np.maximum(self._allocatable - requested, 0)
-        total = np.zeros(len(free), np.int64)
-        for allowed, amounts, count in self._shapes:
-            capacity = np.where(allowed, count, 0)
-            for column, amount in amounts:
-                if amount:
-                    capacity = np.minimum(capacity, free[:, column] // amount)
-            total += capacity
-        return total
-
-    def is_sufficient(self, requested: IntArray) -> bool:
-        """Whether enough members may fit in one domain."""
-        capacity, inside = self.capacity(requested), self._domains >= 0
-        if not inside.any():
-            return False
-        return bool((np.bincount(self._domains[inside], capacity[inside]) >= self._needed).any())
 
 
 def _has_peers(entity: Entity) -> bool:

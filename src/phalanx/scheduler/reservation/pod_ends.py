@@ -24,7 +24,7 @@ from phalanx.scheduler.cluster.hypothetical import (
     without_ports,
 )
 from phalanx.scheduler.cluster.pod_shape import PodShape
-from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray, Snapshot
+from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot
 
 FloatArray = NDArray[np.float64]
 
@@ -97,8 +97,12 @@ class PodEnds:
     def slots(self, excluded: Iterable[Key] = ()) -> IntArray:
         """Return the slots of all pods on nodes of the snapshot, except some."""
         found = self._rows >= 0
-        found[[self._slots[key] for key in excluded if key in self._slots]] = False
+        found[self.slots_of(excluded)] = False
         return np.flatnonzero(found)
+
+    def slots_of(self, keys: Iterable[Key]) -> IntArray:
+        """Return the slots of those of the pods that end."""
+        return np.array([self._slots[key] for key in keys if key in self._slots], np.int64)
 
     def ends(self, slots: IntArray) -> FloatArray:
         """Return the expected ends of slots."""
@@ -108,27 +112,26 @@ class PodEnds:
         """Return the pods of slots."""
         return [key for slot in slots.tolist() if (key := self._keys[slot]) is not None]
 
-    def on_rows(self, slots: IntArray, rows: BoolArray) -> IntArray:
-        """Return those of the slots whose pods are on the given nodes."""
-        return slots[rows[self._rows[slots]]]
+    def amounts(self, slots: IntArray) -> IntArray:
+        """Return what the pods of slots release: a column per resource, and two more for the CPU
+        and memory that scores count.
+        """
+        return self._amounts[slots]
 
     def rows(self, slots: IntArray) -> IntArray:
         """Return the nodes of slots, by row of the snapshot."""
         return self._rows[slots]
 
-    def released(self, slots: IntArray, size: int) -> IntArray:
-        """Sum what the pods of slots release on each node: a column per resource, and two more
-        for the CPU and memory that scores count.
-        """
-        rows, amounts = self._rows[slots], self._amounts[slots]
-        total = np.zeros((size, amounts.shape[1]), np.int64)
-        np.add.at(total, rows, amounts)
-        return total
-
     def without(
-        self, snapshot: Snapshot, slots: IntArray, *, has_peers: bool, has_claims: bool = False
+        self,
+        snapshot: Snapshot,
+        slots: IntArray,
+        released: IntArray,
+        *,
+        has_peers: bool,
+        has_claims: bool = False,
     ) -> Snapshot:
-        """Return the snapshot as if the pods of slots had ended.
+        """Return the snapshot as if the pods of slots had ended, which releases these amounts.
 
         `has_peers`: pods to be placed have constraints on others, `has_claims`: they need devices
         or volumes. For these the pods are looked up one by one; without, and without ports and
@@ -136,7 +139,7 @@ class PodEnds:
         """
         if not len(slots):
             return snapshot
-        forked, released = snapshot.fork(), self.released(slots, len(snapshot))
+        forked = snapshot.fork()
         forked.requested[:] -= released[:, :-2]
         forked.nonzero_requested[:] -= released[:, -2:]
         has_terms = bool(snapshot.used_ports or snapshot.pod_index.existing_terms)
@@ -180,8 +183,13 @@ def amounts_per_node(
 ) -> dict[int, IntArray]:
     """Sum the requests of pods, given by node index and shape, per node."""
     total: dict[int, IntArray] = {}
+    # By identity: equal pods mostly share one shape object.
+    distinct = {id(shape): shape for _, shape in shapes}
+    requests = {i: one.request_vector(snapshot.columns).amounts for i, one in distinct.items()}
     for i, shape in shapes:
-        row = total.setdefault(i, np.zeros(len(snapshot.columns), np.int64))
-        for column, amount in shape.request_vector(snapshot.columns).amounts:
+        row = total.get(i)
+        if row is None:
+            row = total[i] = np.zeros(len(snapshot.columns), np.int64)
+        for column, amount in requests[id(shape)]:
             row[column] += amount
     return total

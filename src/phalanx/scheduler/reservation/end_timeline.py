@@ -1,0 +1,182 @@
+"""EndTimeline and CapacityGrowth: what ending pods release on each node, and what fits there when.
+
+    EndTimeline      n1   09:10 a-0 releases 2 CPUs    09:20 b-0 releases 2 CPUs
+                     n7   inf   c-0 releases 8 CPUs            it will end, but its end is unknown
+    CapacityGrowth   for members of 4 CPUs:  n1 from 09:20 on 1,  n7 at an unknown time 2
+
+The estimate is never too low: constraints between pods are left out of account, and the planner
+confirms a time by placing the entity.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray, Snapshot
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.placement.node_scores import node_scores_of
+from phalanx.scheduler.policy import SchedulerPolicy
+from phalanx.scheduler.reservation.pod_ends import FloatArray, PodEnds
+
+
+class EndTimeline:
+    """Pods that end, ordered by node and then by time."""
+
+    def __init__(self, ends: PodEnds, slots: IntArray, times: FloatArray, *, size: int) -> None:
+        rows = ends.rows(slots)
+        order = np.lexsort((times, rows))
+        self.slots: IntArray = slots[order]
+        self.rows: IntArray = rows[order]
+        self.times: FloatArray = times[order]
+        #: What the pods before each position release together, and the first position of each node.
+        amounts = ends.amounts(self.slots)
+        self.sums: IntArray = np.zeros((len(slots) + 1, amounts.shape[1]), np.int64)
+        np.cumsum(amounts, axis=0, out=self.sums[1:])
+        self.first: IntArray = np.searchsorted(self.rows, np.arange(size))
+        self._ends, self._size = ends, size
+
+    def _stops(self, time: float) -> IntArray:
+        """Return the first position of each node whose pod ends after a time."""
+        ended = self.rows[self.times <= time]
+        return self.first + np.bincount(ended, minlength=self._size)
+
+    def released(self, time: float, nodes: IntArray | None = None) -> IntArray:
+        """Sum what the pods that end until a time release, on all nodes or on each of some."""
+        first, stops = self.first, self._stops(time)
+        if nodes is not None:
+            first, stops = first[nodes], stops[nodes]
+        has_ended = np.flatnonzero(stops > first)
+        released: IntArray = np.zeros((len(first), self.sums.shape[1]), np.int64)
+        released[has_ended] = self.sums[stops[has_ended]] - self.sums[first[has_ended]]
+        return released
+
+    def last_ends(self, time: float) -> FloatArray:
+        """Return the last end on each node until a time; `-inf` if no pod ends there."""
+        stops = self._stops(time)
+        has_ended = stops > self.first
+        found = np.full(self._size, -np.inf)
+        found[has_ended] = self.times[stops[has_ended] - 1]
+        return found
+
+    def ended(self, time: float, nodes: IntArray | None = None) -> IntArray:
+        """Return the slots of the pods that end until a time, on all nodes or on some."""
+        has_ended = self.times <= time
+        if nodes is not None:
+            is_here = np.zeros(self._size, bool)
+            is_here[nodes] = True
+            has_ended &= is_here[self.rows]
+        return self.slots[has_ended]
+
+    def on_nodes(self, others: Sequence[EndTimeline], nodes: BoolArray) -> EndTimeline:
+        """Merge the pods of this and other timelines on some nodes."""
+        parts = [(one, nodes[one.rows]) for one in (self, *others)]
+        slots = np.concatenate([one.slots[chosen] for one, chosen in parts])
+        times = np.concatenate([one.times[chosen] for one, chosen in parts])
+        return EndTimeline(self._ends, slots, times, size=self._size)
+
+
+class _Growth(NamedTuple):
+    """By how many members the capacity of a node grows at a time."""
+
+    rows: IntArray
+    times: FloatArray
+    gains: IntArray
+
+
+class CapacityGrowth:
+    """How many members of an entity fit on each node, now and at each end of a pod.
+
+    Computed for all nodes once. After that only nodes are looked at whose load differs, or on which
+    pods of other reservations end: entities of equal shapes share one instance.
+    """
+
+    def __init__(self, entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy) -> None:
+        self._allocatable, key = snapshot.allocatable, entity.topology_key
+        self._domains: IntArray = (
+            snapshot.domains(key).ids if key else np.zeros(len(snapshot), np.int64)
+        )
+        #: Of each shape: the nodes that it may use, its amounts by column, its number of members.
+        self._shapes: list[tuple[BoolArray, list[tuple[int, int]], int]] = []
+        for shape, count in Counter(member.shape for member in entity.members).items():
+            request = shape.request_vector(snapshot.columns)
+            allowed = node_scores_of(snapshot, policy, shape).allowed_nodes & (self._domains >= 0)
+            if request.has_unknown_resource:
+                allowed = np.zeros(len(snapshot), bool)
+            amounts = [(column, amount) for column, amount in request.amounts if amount]
+            self._shapes.append((allowed, amounts, count))
+        self._requested: IntArray | None = None
+        self._growth = _Growth(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64))
+
+    def capacity(self, snapshot: Snapshot) -> IntArray:
+        """Return how many members each node holds, as if shapes did not compete."""
+        return self._count(np.arange(len(snapshot)), self._allocatable - snapshot.requested)
+
+    def _count(self, rows: IntArray, free: IntArray) -> IntArray:
+        """Count the members that nodes hold that have so much left of each resource."""
+        total = np.zeros(len(rows), np.int64)
+        for allowed, amounts, count in self._shapes:
+            capacity = np.where(allowed[rows], count, 0)
+            for column, amount in amounts:
+                np.minimum(capacity, np.maximum(free[:, column], 0) // amount, out=capacity)
+            total += capacity
+        return total
+
+    def is_sufficient(self, snapshot: Snapshot, needed: int) -> bool:
+        """Whether so many members may fit in one domain."""
+        return bool((self._per_domain(snapshot) >= needed).any())
+
+    def _per_domain(self, snapshot: Snapshot) -> IntArray:
+        capacity, inside = self.capacity(snapshot), self._domains >= 0
+        return np.bincount(self._domains[inside], capacity[inside], 1).astype(np.int64)
+
+    def first_time(
+        self, timelines: Sequence[EndTimeline], snapshot: Snapshot, needed: int
+    ) -> float | None:
+        """Return the first end after which so many members may fit in one domain.
+
+        `-inf`: they may fit now. None: not at any known end.
+        """
+        now = self._per_domain(snapshot)
+        if (now >= needed).any():
+            return -np.inf
+        rows, times, gains = self._update(timelines, snapshot)
+        domains = self._domains[rows]
+        order = np.lexsort((times, domains))
+        domains, times, gains = domains[order], times[order], gains[order]
+        reached = np.cumsum(gains)
+        # The sums go on from domain to domain.
+        first = np.searchsorted(domains, domains)
+        reached += now[domains] - (reached[first] - gains[first])
+        found = times[reached >= needed]
+        return float(found.min()) if len(found) and found.min() < np.inf else None
+
+    def _update(self, timelines: Sequence[EndTimeline], snapshot: Snapshot) -> _Growth:
+        """Return how the capacity grows on all nodes with the loads of a snapshot."""
+        main, others = timelines[0], timelines[1:]
+        if self._requested is None:
+            self._requested = snapshot.requested.copy()
+            self._growth = self._grow(main, snapshot)
+        differs = (self._requested != snapshot.requested).any(axis=1)
+        for one in others:
+            differs[one.rows] = True
+        if not differs.any():
+            return self._growth
+        here = self._grow(main.on_nodes(others, differs), snapshot)
+        is_equal = ~differs[self._growth.rows]
+        parts = zip(self._growth, here, strict=True)
+        return _Growth(*(np.concatenate((old[is_equal], new)) for old, new in parts))
+
+    def _grow(self, timeline: EndTimeline, snapshot: Snapshot) -> _Growth:
+        """Return when the capacity grows on the nodes of a timeline."""
+        rows, sums, first = timeline.rows, timeline.sums, timeline.first
+        free = self._allocatable - snapshot.requested
+        after = self._count(rows, free[rows] + (sums[1:] - sums[first[rows]])[:, :-2])
+        before = np.roll(after, 1)
+        is_first = first[rows] == np.arange(len(rows))
+        before[is_first] = self._count(rows[is_first], free[rows[is_first]])
+        grows = after > before
+        return _Growth(rows[grows], timeline.times[grows], (after - before)[grows])
