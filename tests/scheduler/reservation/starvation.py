@@ -1,8 +1,8 @@
 """A large gang beside a stream of small ones, in virtual time: the decision core against EASY.
 
 A cluster of equal nodes runs gangs of one or two nodes with exponential run times. After a day a
-large gang arrives. `run_phalanx` drives the decision core; `run_easy` is EASY backfill on counts of
-nodes with exact run times: the first of the queue gets a reservation at once.
+large gang arrives. `StarvationRun` drives the decision core; `run_easy` is EASY backfill on counts
+of nodes with exact run times: the first of the queue gets a reservation at once.
 """
 
 from __future__ import annotations
@@ -34,13 +34,6 @@ class SimulatedGang(NamedTuple):
     seconds: float
 
 
-class StarvationResult(NamedTuple):
-    """How long the large gang waited (None: it did not start), and the share of nodes in use."""
-
-    wait: float | None
-    utilization: float
-
-
 def small_gangs(load: float, seed: int, hours: float) -> list[SimulatedGang]:
     """A Poisson stream of gangs of one or two nodes that run for an hour on average."""
     chance = random.Random(seed)
@@ -68,50 +61,61 @@ def members(one: SimulatedGang, *, is_known: bool) -> list[Pod]:
     return found
 
 
-def run_phalanx(
-    gangs: Sequence[SimulatedGang],
-    large: int | None,
-    *,
-    is_known: bool = True,
-    profiles: Profiles = DEFAULT_PROFILES,
-    until: float | None = None,
-) -> StarvationResult:
-    """Run the stream, with a large gang of so many nodes, until an hour after it started."""
-    nodes = [
-        node(f"n{number:03}", cpu="64", memory="512Gi", allocatable={"nvidia.com/gpu": 8})
-        for number in range(NODES)
-    ]
-    scheduler = VirtualScheduler(nodes, profiles)
-    arrivals = list(gangs)
-    if large is not None:
-        arrivals.append(SimulatedGang(LARGE, ARRIVAL, large, 4 * HOUR))
-    known = {one.name: one for one in arrivals}
-    events = [(one.arrival, 0, one.name) for one in arrivals]
-    heapify(events)
-    started: dict[str, float] = {}
-    in_use, busy, last = 0, 0.0, 0.0
+class StarvationRun:
+    """The decision core beside a stream of gangs and a large one of so many nodes."""
 
-    def start(name: str, pods: list[Pod]) -> None:
-        nonlocal in_use
-        started[name], in_use = scheduler.now, in_use + len(pods)
-        heappush(events, (scheduler.now + known[name].seconds, 1, name))
+    def __init__(
+        self,
+        gangs: Sequence[SimulatedGang],
+        large: int,
+        *,
+        is_known: bool = True,
+        profiles: Profiles = DEFAULT_PROFILES,
+    ) -> None:
+        arrivals = [*gangs, SimulatedGang(LARGE, ARRIVAL, large, 4 * HOUR)]
+        nodes = [
+            node(f"n{number:03}", cpu="64", memory="512Gi", allocatable={"nvidia.com/gpu": 8})
+            for number in range(NODES)
+        ]
+        self._scheduler, self._is_known = VirtualScheduler(nodes, profiles), is_known
+        self._gangs = {one.name: one for one in arrivals}
+        #: Time, whether a gang ends or arrives, and its name.
+        self._events = [(one.arrival, 0, one.name) for one in arrivals]
+        heapify(self._events)
+        #: When the large gang has started.
+        self.started_at: float | None = None
+        self._in_use, self.busy = 0, 0.0
 
-    scheduler.on_placed = start
-    while events:
-        now, is_end, name = heappop(events)
-        if until is not None and now > until:
-            break
-        scheduler.now, busy, last = now, busy + in_use * (now - last), now
-        if is_end:
-            in_use -= known[name].size
-            scheduler.end(name)
-        else:
-            scheduler.submit(name, members(known[name], is_known=is_known))
-        scheduler.run_pass()
-        if until is None and LARGE in started and now > started[LARGE] + HOUR:
-            break
-    wait = started[LARGE] - ARRIVAL if LARGE in started else None
-    return StarvationResult(wait, busy / last / NODES)
+    def run(self, until: float, *, stops_at_start: bool = False) -> None:
+        """Run until a time, or until the large gang starts."""
+        scheduler = self._scheduler
+        scheduler.on_placed = self._start
+        while self._events and self._events[0][0] <= until:
+            now, is_end, name = heappop(self._events)
+            self.busy += self._in_use * (now - scheduler.now)
+            scheduler.now = now
+            if is_end:
+                self._in_use -= self._gangs[name].size
+                scheduler.end(name)
+            else:
+                scheduler.submit(name, members(self._gangs[name], is_known=self._is_known))
+            scheduler.run_pass()
+            if stops_at_start and self.started_at is not None:
+                return
+        self.busy += self._in_use * (until - scheduler.now)
+        scheduler.now = until
+
+    def _start(self, name: str, pods: list[Pod]) -> None:
+        now, self._in_use = self._scheduler.now, self._in_use + len(pods)
+        heappush(self._events, (now + self._gangs[name].seconds, 1, name))
+        if name == LARGE:
+            self.started_at = now
+
+    @property
+    def wait(self) -> float:
+        """How long the large gang waited."""
+        assert self.started_at is not None
+        return self.started_at - ARRIVAL
 
 
 def run_easy(gangs: Sequence[SimulatedGang], large: int) -> float:
