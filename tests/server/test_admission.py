@@ -158,6 +158,10 @@ async def use_every_step() -> None:
     await api.create(COMPOSITE_POD_GROUP, new_object(COMPOSITE_POD_GROUP, "tree", **composite))
     asked = {"metadata": {"name": "csr"}, **signing_request()}
     await api.create(CERTIFICATE_SIGNING_REQUEST, asked)
+    labels = {"metadata": {"labels": {"a": "b"}}}
+    merge = {"content-type": "application/merge-patch+json"}
+    path = CERTIFICATE_SIGNING_REQUEST.url_path("", "csr")
+    assert (await api.ask("PATCH", path, labels, headers=merge)).code == 200
     await api.create(PERSISTENT_VOLUME_CLAIM, claim("c"))
     volume: Object = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
     volume["hostPath"] = {"path": "/data"}

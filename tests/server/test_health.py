@@ -56,3 +56,9 @@ def test_an_excluded_check_is_not_made(failing: HealthChecks) -> None:
 def test_names_of_the_client_are_quoted(failing: HealthChecks) -> None:
     warning = get(failing, "/livez?verbose&exclude=%1b[8m%0aok")[1].splitlines()[-2]
     assert warning.endswith(r'no matches for "\u001b[8m\nok"')
+
+
+def test_checks_are_metrics_too(failing: HealthChecks) -> None:
+    lines = failing.render_metrics().splitlines()
+    assert 'kubernetes_healthcheck{name="ping",type="livez"} 1' in lines
+    assert 'kubernetes_healthcheck{name="scheduler",type="readyz"} 0' in lines

@@ -201,7 +201,8 @@ WORKLOAD = Kind(
 COMPOSITE_POD_GROUP = Kind(
     "scheduling.k8s.io", "v1alpha3", "CompositePodGroup", "compositepodgroups",
     "scheduling.v1alpha3.CompositePodGroup",
-    singular="compositepodgroup", subresources=("status",), update_without_version=False,
+    singular="compositepodgroup", short_names=("cpg",), subresources=("status",),
+    update_without_version=False,
     status_updates_metadata=False,
 )  # fmt: skip
 POD_GROUP_V1ALPHA3 = POD_GROUP.with_version("v1alpha3")

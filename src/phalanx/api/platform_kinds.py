@@ -62,7 +62,6 @@ CERTIFICATE_SIGNING_REQUEST = Kind(
     namespaced=False, singular="certificatesigningrequest", short_names=("csr",),
     subresources=("approval", "status"),
     selectable_fields={"metadata.name": "", "spec.signerName": ""},
-    has_no_controller=True,
 )  # fmt: skip
 CLUSTER_TRUST_BUNDLE = Kind(
     _CERTIFICATES, "v1", "ClusterTrustBundle", "clustertrustbundles",

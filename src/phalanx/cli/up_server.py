@@ -92,6 +92,7 @@ async def _serve(settings: UpOptions, folder: Path, components: ComponentProcess
             gates=settings.gates,
             limit_critical_pods=settings.server.limit_critical_pods,
             service_ranges=settings.server.service_ranges,
+            certificate_authority=keyring.authority(),
             event_ttl=settings.storage.event_ttl,
         )
         hosts = (*LOCAL_NAMES, *CLUSTER_NAMES, *names, settings.host)

@@ -66,6 +66,7 @@ from phalanx.server.objects import (
     raise_if_invalid,
 )
 from phalanx.server.request_info import RequestInfo
+from phalanx.server.security import certificate_signer
 from phalanx.store.kv import KeyValue, StoreWrite
 
 Phase = Literal["resolve", "mutate", "validate", "charge"]
@@ -207,18 +208,6 @@ def _complete_group_pod(request: AdmissionRequest) -> None:
             leader_worker_set_pods.complete_pod(pod)
         except leader_worker_set_pods.IncompletePod as error:
             raise forbidden_error(POD, _object_name(pod), str(error)) from None
-
-
-def _set_requester(request: AdmissionRequest) -> None:
-    """Record the user that asks for a certificate; clients cannot choose it."""
-    user, spec = request.request_info.request.user, request.object.setdefault("spec", {})
-    for field in ("username", "uid", "groups", "extra"):
-        spec.pop(field, None)
-    extra: dict[str, list[str]] = {}
-    for key, value in user.extra:
-        extra.setdefault(key, []).append(value)
-    spec |= {"username": user.name, "groups": list(user.groups)}
-    spec |= ({"uid": user.uid} if user.uid else {}) | ({"extra": extra} if extra else {})
 
 
 def _add_default_tolerations(request: AdmissionRequest) -> None:
@@ -502,6 +491,7 @@ _POD_GROUPS = _versions(POD_GROUP)
 _OLD_POD_GROUPS = (POD_GROUP_V1ALPHA1, POD_GROUP_V1ALPHA2)
 _PRIORITY_KINDS = (POD, *_POD_GROUPS, *_versions(COMPOSITE_POD_GROUP))
 _PRIORITY_CLASSES = _versions(PRIORITY_CLASS)
+_CERTIFICATE_REQUESTS = (CERTIFICATE_SIGNING_REQUEST,)
 
 #: Columns: plugin, phase, operations, kinds, kinds that the step reads, function.
 ADMISSION_STEPS: tuple[AdmissionStep, ...] = (
@@ -515,8 +505,14 @@ ADMISSION_STEPS: tuple[AdmissionStep, ...] = (
                   (), _taint_new_node),
     AdmissionStep("LeaderWorkerSet", "mutate", _CREATE, (POD,),
                   (), _complete_group_pod),
-    AdmissionStep("CertificateSubject", "mutate", _CREATE, (CERTIFICATE_SIGNING_REQUEST,),
-                  (), _set_requester),
+    AdmissionStep("CertificateSubject", "mutate", _CREATE, _CERTIFICATE_REQUESTS,
+                  (), certificate_signer.set_requester),
+    AdmissionStep("CertificateSubjectRestriction", "mutate", _CREATE, _CERTIFICATE_REQUESTS,
+                  (), certificate_signer.check_subject_groups),
+    AdmissionStep("CertificateApproval", "mutate", _UPDATE, _CERTIFICATE_REQUESTS,
+                  (), certificate_signer.check_permission),
+    AdmissionStep("CertificateSigning", "mutate", _UPDATE, _CERTIFICATE_REQUESTS,
+                  (), certificate_signer.sign_approved_request),
     AdmissionStep("LimitRanger", "mutate", _CREATE, (POD,),
                   (LIMIT_RANGE,), _apply_limit_range_defaults),
     AdmissionStep("Priority", "mutate", _CREATE, _OLD_POD_GROUPS,

@@ -50,6 +50,7 @@ from phalanx.server.routes import Endpoint, Route, resolve_route
 from phalanx.server.security.audit import AUDIT_ID, READ_VERBS, AuditIds, AuditLog
 from phalanx.server.security.authorization import ADMIN, AccessControl, Tokens
 from phalanx.server.security.bootstrap_writer import ensure_bootstrap_policy
+from phalanx.server.security.keyring import CertificateAuthority
 from phalanx.server.security.request_guard import PriorityLevels
 from phalanx.server.security.signing import ISSUER
 from phalanx.server.serialization import encode_reply, negotiate
@@ -201,6 +202,7 @@ class Server:
         *,
         limit_critical_pods: bool = False,
         service_ranges: ServiceRanges | None = None,
+        certificate_authority: CertificateAuthority | None = None,
         event_ttl: float = EVENT_TTL,
     ) -> None:
         self.metrics = Metrics()
@@ -220,6 +222,7 @@ class Server:
             admission_cache=AdmissionCache(store, kinds_read("CREATE", POD)),
             limits_critical_pods=limit_critical_pods,
             service_ranges=service_ranges or ServiceRanges(),
+            certificate_authority=certificate_authority,
         )
         self.priority_levels, self._audit_ids = PriorityLevels(), AuditIds(clock)
         #: Set by the process that owns the audit file; None: no audit log.
@@ -465,6 +468,10 @@ def _serve_metrics(server: Server, request: Request) -> Reply:
     return Reply(200, server.metrics.render().encode(), METRICS_CONTENT_TYPE)
 
 
+def _serve_slis(server: Server, request: Request) -> Reply:
+    return Reply(200, server.health.render_metrics().encode(), METRICS_CONTENT_TYPE)
+
+
 def _serve_core_versions(server: Server, request: Request) -> Reply:
     return _serve_discovery(server, request, core=True)
 
@@ -535,6 +542,7 @@ def _serve_openapi_v2(server: Server, request: Request) -> Reply:
 _PATH_HANDLERS: Mapping[str, PathHandler] = {
     "/version": _serve_version,
     "/metrics": _serve_metrics,
+    "/metrics/slis": _serve_slis,
     "/api": _serve_core_versions,
     "/apis": _serve_api_groups,
     "/openapi/v2": _serve_openapi_v2,

@@ -1,4 +1,4 @@
-"""Objects that every cluster has: flow control, API services and the range of Services.
+"""Objects that every cluster has: flow control, API services, the range of Services, its CA.
 
 Written at the start of a server where they are missing, in one transaction and without randomness.
 Requests are limited by `security/request_guard.py`, whatever these objects say.
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from phalanx.api.kinds import (
     API_SERVICE,
+    CONFIG_MAP,
     FLOW_SCHEMA,
     PRIORITY_LEVEL_CONFIGURATION,
     SERVICE_CIDR,
@@ -44,8 +45,9 @@ async def ensure_bootstrap_objects(context: ServerContext) -> None:
     now = context.now_timestamp()
     writes = []
     for kind, obj in _bootstrap_objects(context, now):
-        name = obj["metadata"]["name"]
-        if kind not in context.registry.built_in or context.store.pending(kind.store_key("", name)):
+        name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace", "")
+        key = kind.store_key(namespace, name)
+        if kind not in context.registry.built_in or context.store.pending(key):
             continue
         strategy = context.registry.strategy(kind)
         status = obj.pop("status", None)
@@ -57,7 +59,7 @@ async def ensure_bootstrap_objects(context: ServerContext) -> None:
             "creationTimestamp": now,
             **({"generation": 1} if kind.generation else {}),
         }
-        writes.append(StoreWrite(kind.store_key("", name), encoder(obj), 0))
+        writes.append(StoreWrite(key, encoder(obj), 0))
     if writes:
         await context.store.commit(writes)
 
@@ -97,6 +99,11 @@ def _bootstrap_objects(context: ServerContext, now: str) -> Iterator[tuple[Kind,
             "status": {"conditions": [ready]},
         },
     )
+    if context.certificate_authority is not None:
+        # API servers of extensions learn here which client certificates are valid.
+        meta = {"name": "extension-apiserver-authentication", "namespace": "kube-system"}
+        authority = context.certificate_authority.certificate_pem()
+        yield CONFIG_MAP, {"metadata": meta, "data": {"client-ca-file": authority}}
     for group, version in context.registry.built_in_versions():
         yield API_SERVICE, _api_service(group, version, now)
 

@@ -12,6 +12,7 @@ from phalanx.server.admission_cache import AdmissionCache
 from phalanx.server.discovery import KindRegistry
 from phalanx.server.kubelet_reports import ContainerLogs, UsageSamples
 from phalanx.server.security.authorization import AccessControl
+from phalanx.server.security.keyring import CertificateAuthority
 from phalanx.server.service_allocator import ServiceRanges
 from phalanx.server.watches import WatchBroadcaster
 from phalanx.store.kv import Store
@@ -25,7 +26,8 @@ class ServerContext:
     `access` authorizes users, `gates` are the feature gates, `admission_cache` keeps admitted pods.
     `container_logs` and `usage_samples` keep what the kubelets of process nodes report. With
     `limits_critical_pods`, pods of system priority classes need a quota that selects the class.
-    `service_ranges` are the cluster IPs and node ports that Services may have.
+    `service_ranges` are the cluster IPs and node ports that Services may have;
+    `certificate_authority` signs certificates.
     """
 
     store: Store
@@ -41,6 +43,7 @@ class ServerContext:
     usage_samples: UsageSamples = field(default_factory=UsageSamples)
     limits_critical_pods: bool = False
     service_ranges: ServiceRanges = field(default_factory=ServiceRanges)
+    certificate_authority: CertificateAuthority | None = None
 
     def now_timestamp(self) -> str:
         """The current time in the format of the API."""

@@ -10,6 +10,8 @@
     [-]scheduler failed: no scheduler is running
     readyz check failed
 
+`/metrics/slis` shows the same as metrics.
+
 `/livez` and `/healthz` say that the process answers. `/readyz` includes what the process that runs
 the server has added: `phalanx up` its scheduler.
 """
@@ -46,7 +48,7 @@ class HealthChecks:
     def serve(self, request: Request) -> Reply:
         """Answer a request for an endpoint or for one check of it."""
         endpoint, _, name = request.path.strip("/").partition("/")
-        checks = {**self._common, **(self._readiness if endpoint == _READINESS else {})}
+        checks = self._checks(endpoint)
         if name:
             return _serve_check(checks.get(name))
         query = parse_qs(request.query, keep_blank_values=True)
@@ -67,6 +69,22 @@ class HealthChecks:
             return Reply(200, b"ok", _TEXT)
         lines.append(f"{endpoint} check {'failed' if is_failed else 'passed'}\n")
         return Reply(500 if is_failed else 200, "".join(lines).encode(), _TEXT)
+
+    def render_metrics(self) -> str:
+        """Return whether each check passes now, as the metrics of `/metrics/slis`."""
+        rows = [
+            (name, endpoint, check)
+            for endpoint in HEALTH_ENDPOINTS
+            for name, check in self._checks(endpoint).items()
+        ]
+        lines = ["# TYPE kubernetes_healthcheck gauge"]
+        for name, endpoint, check in rows:
+            labels = f'name="{name}",type="{endpoint}"'
+            lines.append(f"kubernetes_healthcheck{{{labels}}} {0 if check() else 1}")
+        return "\n".join(lines) + "\n"
+
+    def _checks(self, endpoint: str) -> dict[str, HealthCheck]:
+        return {**self._common, **(self._readiness if endpoint == _READINESS else {})}
 
 
 def _serve_check(check: HealthCheck | None) -> Reply:

@@ -133,3 +133,11 @@ def test_errors_are_sorted_by_field() -> None:
     schema = object_schema(b=NUMBER, a=NUMBER, c=NUMBER)
     found = [field for field, _ in cause_reasons(schema, {"c": "", "a": "", "b": ""})]
     assert found == ["x.a", "x.b", "x.c"]
+
+
+def test_of_length_and_pattern_the_first_fault_is_reported() -> None:
+    check = compile_schema({**TEXT, "minLength": 2, "pattern": "^b", "format": "uuid"})
+    assert [cause.message.partition("body ")[2] for cause in check("a", CREATED, "x")] == [
+        "should be at least 2 chars long",
+        'must be of type uuid: "a"',
+    ]

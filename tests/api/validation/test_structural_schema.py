@@ -158,3 +158,21 @@ def test_what_is_not_structural_is_refused(field: Object, cause: tuple[str, str]
 )
 def test_the_root_is_an_object_as_every_other(schema: Object, cause: tuple[str, str]) -> None:
     assert cause in schema_causes(schema)
+
+
+def test_an_unknown_list_type_does_not_hide_a_wrong_default() -> None:
+    listed = {**list_schema("set", **TEXT), "x-kubernetes-list-type": "x"}
+    small: Object = {"type": "integer", "minimum": 5, "default": 2}
+    assert schema_causes(resource_schema(a=listed, b=small)) == [
+        ("[a].x-kubernetes-list-type", UNSUPPORTED),
+        ("[b].default", INVALID),
+    ]
+
+
+def test_a_list_type_without_a_type_is_reported_twice() -> None:
+    untyped: Object = {"items": TEXT, "x-kubernetes-list-type": "set"}
+    assert schema_causes(resource_schema(a=untyped)) == [("[a].type", REQUIRED)] * 2
+
+
+def test_an_unknown_type_at_the_root_is_no_object() -> None:
+    assert schema_causes({"type": "x"}) == [("s.type", INVALID), ("s.type", UNSUPPORTED)]

@@ -29,7 +29,7 @@ from phalanx.api.validation.checks import (
     string_format,
     struct,
 )
-from phalanx.api.validation.structural_schema import check_schema
+from phalanx.api.validation.structural_schema import check_schema, has_default
 from phalanx.api.wire import Object
 
 APPROVAL_ANNOTATION = "api-approved.kubernetes.io"
@@ -180,16 +180,25 @@ def _check_version_schema(new: Any, old: Any) -> Causes:
     path = "schema.openAPIV3Schema"
     if schema is None:
         return [required(path)]
-    found = check_schema(schema, path)
+    found = [*check_schema(schema, path)]
+    if "status" not in new.get("subresources", {}):
+        return found
+    kind = schema.get("type", "")
+    if kind not in ("", "object"):
+        detail = (
+            'only "object" is allowed as the type at the root of the schema if the status '
+            "subresource is enabled"
+        )
+        found.append(invalid(f"{path}.type", kind, detail))
     other_keywords = [key for key in schema if key not in _ROOT_KEYWORDS]
-    if found or not other_keywords or "status" not in new.get("subresources", {}):
+    if not other_keywords:
         return found
     listed = " ".join(_ROOT_KEYWORDS)
     detail = (
         f"only [{listed}] fields are allowed at the root of the schema if the status subresource "
         "is enabled"
     )
-    return [invalid(path, other_keywords, detail)]
+    return [*found, invalid(path, other_keywords, detail)]
 
 
 def _check_selectable_fields(new: Any, old: Any) -> Causes:
@@ -268,11 +277,21 @@ def _check_conversion(new: Any, old: Any) -> Causes:
 
 
 def _check_preserve_unknown_fields(new: Any, old: Any) -> Causes:
+    """Refuse the field of v1beta1, which also excludes defaults in schemas."""
+    spec, place = new or {}, "preserveUnknownFields"
+    if not spec.get(place):
+        return ()
     detail = (
         "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in "
         "spec.versions[*].schema instead"
     )
-    return [invalid("", True, detail)] if new else ()
+    found = [invalid(place, True, detail)]
+    schemas = [
+        (one.get("schema") or {}).get("openAPIV3Schema") for one in spec.get("versions") or ()
+    ]
+    if any(has_default(schema) for schema in schemas if isinstance(schema, dict)):
+        found.append(invalid(place, True, "must be false in order to use defaults in the schema"))
+    return found
 
 
 # -------------------------------------------------------------------------------- status and change
@@ -284,11 +303,13 @@ def _check_stored_versions(new: Any, old: Any) -> Causes:
     if not stored:
         return [invalid(field, stored, "must have at least one stored version")]
     versions = new["spec"].get("versions") or []
-    missing = [
-        invalid(field, stored, f"must have the storage version {one.get('name')}")
-        for one in versions
-        if one.get("storage") and one.get("name") not in stored
-    ]
+    missing: list[Cause] = []
+    left = set(stored)
+    for one in versions:
+        name = one.get("name")
+        if one.get("storage") and name not in left:
+            missing.append(invalid(field, stored, f"must have the storage version {name}"))
+        left.discard(name)  # A second version of the same name is missing, as in Kubernetes.
     known = [one.get("name") for one in versions]
     strange = [
         invalid(f"{field}[{at}]", name, "must appear in spec.versions")
@@ -355,13 +376,15 @@ check_definition: Check = all_of(
     struct(
         (
             "spec",
-            struct(
-                ("group", mandatory(_check_group)),
-                ("scope", mandatory(one_of("Cluster", "Namespaced"))),
-                ("versions", all_of(optional(each(_VERSION)), _check_versions)),
-                ("names", all_of(_REQUIRED_NAMES, _NAMES)),
-                ("conversion", _check_conversion),
-                ("preserveUnknownFields", optional(_check_preserve_unknown_fields)),
+            all_of(
+                _check_preserve_unknown_fields,
+                struct(
+                    ("group", mandatory(_check_group)),
+                    ("scope", mandatory(one_of("Cluster", "Namespaced"))),
+                    ("versions", all_of(optional(each(_VERSION)), _check_versions)),
+                    ("names", all_of(_REQUIRED_NAMES, _NAMES)),
+                    ("conversion", _check_conversion),
+                ),
             ),
         ),
     ),

@@ -93,12 +93,15 @@ def _format(name: str, schema: Object) -> KeywordCheck | None:
 
 
 def compile_string_check(schema: Object) -> SchemaCheck | None:
-    """Compile the check of strings."""
-    makers = (
-        ("maxLength", _max_length), ("minLength", _min_length), ("pattern", _pattern),
-        ("format", _format),
-    )  # fmt: skip
-    return _scalar_check((str,), compile_keywords(schema, makers))
+    """Compile the check of strings: of length and pattern the first fault, and the format."""
+    makers = (("maxLength", _max_length), ("minLength", _min_length), ("pattern", _pattern))
+    limits = compile_keywords(schema, makers)
+
+    def check_limits(value: Any, path: str) -> Causes:
+        return next((causes for limit in limits if (causes := limit(value, path))), ())
+
+    formats = compile_keywords(schema, (("format", _format),))
+    return _scalar_check((str,), [*([check_limits] if limits else ()), *formats])
 
 
 def _multiple_of(factor: float, schema: Object) -> KeywordCheck:

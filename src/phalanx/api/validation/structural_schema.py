@@ -81,12 +81,20 @@ def check_schema(schema: Object, path: str) -> Causes:
         for rule in _SCHEMA_RULES
         for cause in rule(one, place, level)
     ]
-    # CEL rules and defaults can be checked only against a valid schema.
-    return (
-        found
-        or _check_cel_rules(schema, path)
-        or [c for s, p, _ in _walk_schemas(schema, path, "root") for c in _check_default(s, p)]
-    )
+    # CEL rules can be checked only against a valid schema, defaults only against a structural one:
+    # an unknown list type leaves the structure clear.
+    if any(not cause.field.endswith((LIST_TYPE, MAP_TYPE)) for cause in found):
+        return found
+    rules = () if found else _check_cel_rules(schema, path)
+    if rules:
+        return rules
+    defaults = [c for s, p, _ in _walk_schemas(schema, path, "root") for c in _check_default(s, p)]
+    return [*found, *defaults]
+
+
+def has_default(schema: Object) -> bool:
+    """Whether a schema, or the schema of a field or item in it, has a default."""
+    return any("default" in one for one, _, _ in _walk_schemas(schema, "", "root"))
 
 
 def _walk_schemas(schema: Object, path: str, level: str) -> Iterator[tuple[Object, str, str]]:
@@ -167,7 +175,8 @@ def _check_type(schema: Object, path: str, level: str) -> Causes:
     if kind == "null":
         return [forbidden(place, "type cannot be set to null, use nullable as an alternative")]
     if kind and kind not in _TYPES:
-        return [unsupported(place, kind, _TYPES)]
+        root = [invalid(place, kind, "must be object at the root")] if level == "root" else []
+        return [*root, unsupported(place, kind, _TYPES)]
     if schema.get(EMBEDDED_RESOURCE) and kind != "object":
         return [invalid(place, kind, embedded) if kind else required(place, embedded)]
     if level == "root" and kind and kind != "object":
@@ -222,8 +231,9 @@ def _check_extensions(schema: Object, path: str, level: str) -> Causes:
         if key in schema and schema[key] not in known:
             found.append(unsupported(f"{path}.{key}", schema[key], known))
         if key in schema and schema.get("type") != kind:
-            detail = f"must be {kind} if {key} is specified"
-            found.append(invalid(f"{path}.type", schema.get("type", ""), detail))
+            detail, place = f"must be {kind} if {key} is specified", f"{path}.type"
+            given = schema.get("type", "")
+            found.append(invalid(place, given, detail) if given else required(place, detail))
     return found
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import ssl
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -152,14 +152,14 @@ def _create_server_certificate(
 
 
 def _sign_certificate(
-    builder: x509.CertificateBuilder, authority: CertificatePair, usage: x509.ObjectIdentifier
+    builder: x509.CertificateBuilder, authority: CertificatePair, *usages: x509.ObjectIdentifier
 ) -> x509.Certificate:
-    """Return a certificate for one usage, signed by the authority."""
+    """Return a certificate for these usages, signed by the authority."""
     signer = serialization.load_pem_private_key(authority.key.read_bytes(), None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     return (
-        builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         .add_extension(issuer, critical=False)
         .sign(signer, hashes.SHA256())
     )
@@ -210,6 +210,75 @@ def _general_name(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
+class CertificateAuthority:
+    """Signs the certificate requests of users and nodes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._pair = _ca_pair(folder)
+
+    def certificate_pem(self) -> str:
+        """Return the certificate of the authority."""
+        return self._pair.certificate.read_text()
+
+    def sign_request(
+        self,
+        request: x509.CertificateSigningRequest,
+        usages: Collection[str],
+        now: float,
+        seconds: int | None,
+    ) -> bytes:
+        """Return a certificate with the subject, key and names of a request, as PEM.
+
+        It is valid for a year or, if that is less, for these seconds, and no longer than the
+        authority.
+        """
+        moment, issuer = datetime.fromtimestamp(now, UTC), self._pair.read()
+        life = min(seconds or _SERVER_DAYS * _DAY, _SERVER_DAYS * _DAY)
+        end = min(moment + timedelta(seconds=life), issuer.not_valid_after_utc)
+        builder = (
+            x509.CertificateBuilder(
+                issuer_name=issuer.subject,
+                subject_name=request.subject,
+                public_key=request.public_key(),
+            )
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(moment - timedelta(minutes=5))
+            .not_valid_after(end)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(usages), critical=True)
+        )
+        if names := subject_alternatives(request):
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        purposes = [oid for name, oid in _EXTENDED_USAGES.items() if name in usages]
+        signed = _sign_certificate(builder, self._pair, *purposes)
+        return signed.public_bytes(serialization.Encoding.PEM)
+
+
+#: Usages of requests that are purposes of the key; the others are ways to use it.
+_EXTENDED_USAGES = {
+    "client auth": ExtendedKeyUsageOID.CLIENT_AUTH,
+    "server auth": ExtendedKeyUsageOID.SERVER_AUTH,
+}
+
+
+def _key_usage(usages: Collection[str]) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature="digital signature" in usages,
+        content_commitment=False, key_encipherment="key encipherment" in usages,
+        data_encipherment=False, key_agreement=False, key_cert_sign=False, crl_sign=False,
+        encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+
+
+def subject_alternatives(request: x509.CertificateSigningRequest) -> Sequence[x509.GeneralName]:
+    """Return the alternative names that a request asks for."""
+    try:
+        found = request.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return ()
+    return list(found.value)
+
+
 _SIGNING_KEY_FILE = "service-accounts.key"
 
 
@@ -232,6 +301,10 @@ class Keyring:
             file=self.issued_tokens,
             signer=Signer.load_or_create(self._folder / _SIGNING_KEY_FILE),
         )
+
+    def authority(self) -> CertificateAuthority:
+        """Return the certificate authority, which `tls_context` has created."""
+        return CertificateAuthority(self._folder)
 
     def admin_token(self, current: str, kubeconfig: Path, now: float) -> str:
         """Return the administrator's token: the one in the kubeconfig if valid, else a new one."""
