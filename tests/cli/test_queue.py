@@ -35,7 +35,7 @@ def user() -> Iterator[CliUser]:
 
 
 def _urgent() -> list[Any]:
-    group, *pods = gang("urgent", 3, cpu="8")
+    group, *pods = gang("urgent", 2, cpu="8")
     for made in (group, *pods):
         made["spec"]["priorityClassName"] = "high"
     group["spec"]["preemptionPolicy"] = "Never"
@@ -52,8 +52,8 @@ def test_running_gangs_come_first_then_waiting_gangs_in_order(user: CliUser) -> 
     assert [(row["name"], row["state"], row["position"]) for row in rows] == [
         ("small", "running", None),
         ("urgent", "waiting", 1),
-        ("big", "waiting", 2),
-        ("single", "waiting", 3),
+        ("big", "never", 2),
+        ("single", "never", 3),
         ("short", "held", None),
     ]
     assert [row["kind"] for row in rows] == [*["PodGroup"] * 3, "Pod", "PodGroup"]
@@ -73,19 +73,37 @@ def test_queue_prints_a_table(user: CliUser) -> None:
     done = user.run("queue")
     head, *rows = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
-    assert head.split() == [
-        "NAME", "OWNER", "STATE", "POSITION", "PRIORITY", "SINCE", "MEMBERS", "REASON",
-        "EXPECTED",
-    ]  # fmt: skip
+    assert head.split() == ["GANG", "STATE", "POS", "PRIORITY", "SINCE", "PODS", "REASON"]
     cells = [row.split() for row in rows]
-    assert [row[6] for row in cells] == ["2/2", "0/3", "0/5", "0/1", "0/1"]
-    assert cells[0][2:4] == ["running", "-"]
+    assert [row[0] for row in cells] == [
+        "podgroup/small", "podgroup/urgent", "podgroup/big", "pod/single", "podgroup/short",
+    ]  # fmt: skip
+    assert [row[1] for row in cells] == ["Running", "Waiting", "Never", "Never", "Held"]
+    assert [row[5] for row in cells] == ["2/2", "0/2", "0/5", "0/1", "0/1"]
+    assert max(map(len, (head, *rows))) <= 80
+
+
+def test_gangs_that_can_never_fit_are_never(user: CliUser) -> None:
+    rows = user.run_json("queue", "--state", "never")["items"]
+    assert [(row["name"], row["state"]) for row in rows] == [("big", "never"), ("single", "never")]
+
+
+def test_queue_lists_the_gangs_of_one_owner(user: CliUser) -> None:
+    rows = user.run_json("queue", "--owner", "podgroup/urgent")["items"]
+    assert [row["name"] for row in rows] == ["urgent"]
+
+
+def test_watching_does_not_print_data(user: CliUser) -> None:
+    done = user.run("queue", "--watch", "-o", "json")
+    assert (done.returncode, "-o json and -o yaml list once" in done.stderr) == (2, True)
 
 
 def test_wide_table_has_more_columns(user: CliUser) -> None:
     head, first, *_ = user.run("queue", "-o", "wide").stdout.splitlines()
-    assert head.split()[-5:] == ["KIND", "NEEDED", "NODES", "SCHEDULER", "MESSAGE"]
-    assert first.split()[-3:] == ["2", "default-scheduler", "-"]
+    assert head.split()[-7:] == [
+        "EXPECTED", "NEEDED", "NODES", "SCHEDULER", "KIND", "NAME", "MESSAGE",
+    ]  # fmt: skip
+    assert first.split()[-5:] == ["2", "default-scheduler", "PodGroup", "small", "-"]
 
 
 def test_queue_lists_one_namespace_or_all(user: CliUser) -> None:

@@ -72,13 +72,13 @@ def escape_json(encoded: bytes) -> str:
     )
 
 
-def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def align_columns(rows: Sequence[Sequence[str]], *, gap: int = 3) -> Iterator[str]:
     """Format rows of cells as the lines of a table, each column as wide as its widest cell."""
     rows = [[escape_unprintable(cell, keep="") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "   ".join(padded).rstrip()
+        yield (" " * gap).join(padded).rstrip()
 
 
 def progress_bar(done: int, total: int, width: int = BAR_WIDTH) -> str:

@@ -275,7 +275,10 @@ def top_command(
         return
     now = WallClock().now()
     gangs = [gang for gang in overview.gangs if not namespace or gang.ref.namespace == namespace]
-    data = {**overview_data(overview), "gangs": [queue_entry_data(gang, now) for gang in gangs]}
+    data = {
+        **overview_data(overview),
+        "gangs": [queue_entry_data(gang, gang.state.value, None, now) for gang in gangs],
+    }
     echo(format_structured(data, output))
 
 

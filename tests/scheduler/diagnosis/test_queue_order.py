@@ -12,7 +12,6 @@ from phalanx.scheduler.diagnosis.queue_order import (
     WorkloadRow,
     WorkloadState,
     entity_title,
-    in_namespace,
     list_workloads,
 )
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects
@@ -135,6 +134,12 @@ def test_group_is_named_by_its_owner() -> None:
     ]
     [line] = list_workloads(cluster(*objects))
     assert (line.owner, line.title) == ("Job/train", "Job/train")
+    assert line.argument == "job/train"
+
+
+def test_entity_without_an_owner_is_named_by_itself() -> None:
+    rows = list_workloads(cluster(*with_creation_time([*gang("train", 1), pod("solo")])))
+    assert sorted(row.argument for row in rows) == ["pod/solo", "podgroup/train"]
 
 
 def test_positions_count_all_namespaces() -> None:
@@ -142,4 +147,7 @@ def test_positions_count_all_namespaces() -> None:
         *with_creation_time(gang("a", 1)),
         *with_creation_time(gang("b", 1, namespace="other"), LATE),
     )
-    assert states(in_namespace(list_workloads(seen), "other")) == [("b", WorkloadState.WAITING, 2)]
+    assert states(list_workloads(seen)) == [
+        ("a", WorkloadState.WAITING, 1),
+        ("b", WorkloadState.WAITING, 2),
+    ]

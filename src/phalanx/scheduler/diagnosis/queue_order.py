@@ -87,6 +87,12 @@ class WorkloadRow:
         return self.owner or self.ref.name
 
     @property
+    def argument(self) -> str:
+        """How commands name it: `job/train`, or `podgroup/train` without an owner."""
+        kind, _, name = (self.owner or f"{self.kind}/{self.ref.name}").partition("/")
+        return f"{kind.lower()}/{name}"
+
+    @property
     def has_run(self) -> bool:
         """Whether as many members as it needs are running or have succeeded."""
         return self.started + self.ended - self.failed >= self.needed
@@ -289,11 +295,6 @@ def owner_of(obj: Group | Pod) -> str:
     """Return the controller of a group or pod, such as `Job/train`; "" for none."""
     controller = obj.metadata.controller
     return f"{controller.kind}/{controller.name}" if controller else ""
-
-
-def in_namespace(rows: Iterable[WorkloadRow], namespace: str) -> list[WorkloadRow]:
-    """Keep the rows of one namespace; "" keeps all. Positions still count all namespaces."""
-    return [row for row in rows if not namespace or row.ref.namespace == namespace]
 
 
 def entity_title(ref: Ref) -> str:

@@ -14,7 +14,7 @@ the queue are placed first. The answer for each subject is one of three:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
@@ -39,6 +39,7 @@ from phalanx.scheduler.decision import (
 from phalanx.scheduler.diagnosis.cures import HOSTNAME, group_by_shape, node_shape
 from phalanx.scheduler.diagnosis.diagnosis import NOT_READY
 from phalanx.scheduler.diagnosis.expected_starts import (
+    MAX_PLANNED,
     ExpectedStart,
     expected_starts,
     restore_written_reservations,
@@ -49,7 +50,7 @@ from phalanx.scheduler.diagnosis.experiment import (
     KnownCluster,
     find_smallest,
 )
-from phalanx.scheduler.diagnosis.queue_order import entity_of_pod
+from phalanx.scheduler.diagnosis.queue_order import entity_of_pod, pods_with_entities
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.explain import describe_refusal, describe_unready, explain
 from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
@@ -121,6 +122,34 @@ def forecast(
         else one
         for one in found
     ]
+
+
+def find_impossible(
+    refs: Collection[Ref],
+    cluster: ClusterObjects,
+    profiles: Profiles = DEFAULT_PROFILES,
+    now: float = 0.0,
+) -> frozenset[Ref]:
+    """Return those of the waiting entities that would not fit even if nothing else ran.
+
+    Only the first `MAX_PLANNED` are examined; an undecided one is not among the results.
+    """
+    alone = [
+        pod
+        for ref, pod in pods_with_entities(cluster)
+        if not pod.occupied_node or pod.is_daemon or ref in refs
+    ]
+    state = load_state(replace(cluster, pods=alone), profiles)
+    snapshot, found = state.cache.snapshot(), set[Ref]()
+    for ref in list(refs)[:MAX_PLANNED]:
+        entity = state.queue.waiting_entity(ref, now)
+        if entity is None:
+            continue
+        decision = decide(entity, snapshot, state.profiles.policy(entity))
+        is_undecided = isinstance(decision, Waiting) and decision.undecided
+        if not isinstance(decision, Placed) and not is_undecided:
+            found.add(ref)
+    return frozenset(found)
 
 
 class _QueueSimulation:
