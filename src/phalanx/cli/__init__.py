@@ -12,6 +12,7 @@
     run                        manifests on a temporary control plane (sandbox)
     why, what_if, queue, top,  read-only questions to a cluster; cluster_queries reads its objects,
       check, debug, decisions  scheduler_status whether a scheduler runs
+    simulate                   a trace of jobs through the scheduler in virtual time
     credentials                token, kubeconfig: credentials for users
     backup                     backup, restore: copies of the store
     options, connection,       options and input: option texts, the cluster to ask, the files of -f,

@@ -38,6 +38,7 @@ COMMANDS = {
     "top": ("top", "Show the usage of nodes and the progress of gangs, live."),
     "what-if": ("what_if", "Tell whether a workload would fit now, must wait, or never fits."),
     "check": ("check", "Verify cluster invariants."),
+    "simulate": ("simulate", "Run a workload in virtual time and report waits and usage."),
     "debug": ("debug", "Collect a support bundle (secrets removed)."),
     "completion": ("main", "Print a shell completion script."),
 }

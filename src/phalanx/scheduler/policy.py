@@ -186,6 +186,9 @@ class Profiles:
     groups: bool = True
     #: Whether a group's own preemptionPolicy counts; otherwise that of its pods does.
     preemption_policies: bool = True
+    #: Whether refused entities keep their place among those of equal priority: first come, first
+    #: served. Otherwise, as in kube-scheduler, they queue behind those that were refused before.
+    keeps_arrival_order: bool = False
     #: The configuration file that the profiles were read from; None without a file.
     configuration: dict[str, Any] | None = None
 

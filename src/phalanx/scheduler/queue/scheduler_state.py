@@ -135,6 +135,7 @@ class SchedulerState:
         #: When the entity in flight was popped.
         self._popped_at = 0.0
         self.queue = SchedulingQueue(*profiles.policies, back_off=profiles.back_off)
+        self.queue.keeps_arrival_order = profiles.keeps_arrival_order
         self.queue.claim_problem = self.cache.devices.claim_problem
         #: Which ResourceClaims and PersistentVolumeClaims pending pods name.
         self._device_claims, self._volume_claims = ClaimIndex(), ClaimIndex()

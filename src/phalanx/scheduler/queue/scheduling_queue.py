@@ -83,6 +83,8 @@ class SchedulingQueue(QueueListing):
         self._refreshed_at = -REFRESH_SECONDS
         #: Says why the claims of a pod cannot be allocated yet; "" if they can.
         self.claim_problem: ClaimProblem = lambda pod: ""
+        #: See `Profiles`.
+        self.keeps_arrival_order = False
         #: The pending pods of entities that became incomplete or gated; see `take_held_back`.
         self._newly_held_back: dict[Key, HeldBackPod] = {}
         self.has_held_back = False
@@ -492,7 +494,7 @@ class SchedulingQueue(QueueListing):
         An entity that is refused for the same condition as before keeps its position.
         """
         condition = entry.refused_for
-        if condition != entry.asked:
+        if condition != entry.asked and not self.keeps_arrival_order:
             self._renew_timestamp(entry, now)
         if entry.has_returned_pods:
             self._on_returned(entry, now)

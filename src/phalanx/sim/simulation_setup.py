@@ -1,0 +1,148 @@
+"""SimulationSetup: what an engine runs, and SimulationResult: what happened.
+
+    workload, nodes, profiles, faults ─▶ engine ─▶ job records, samples ─▶ reports/
+
+A setup is a value: the same setup gives the same result, byte for byte, on any machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import log
+from typing import NamedTuple
+
+from phalanx.api.core import Node
+from phalanx.randomness import SeededRandom
+from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
+from phalanx.sim.workloads.workload import TraceJob, TraceWorkload
+
+
+class SimulationEngine(StrEnum):
+    """What runs in virtual time. The values stand in reports."""
+
+    #: The queue and the scheduling cycle.
+    CORE = "core"
+
+
+class NodeFault(NamedTuple):
+    """A node is lost at a time and returns after some seconds; its jobs start again."""
+
+    at: float
+    node: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationSetup:
+    """A workload, the cluster that it runs on, and the policy by which it is scheduled."""
+
+    workload: TraceWorkload
+    nodes: tuple[Node, ...]
+    profiles: Profiles = DEFAULT_PROFILES
+    seed: int = 0
+    #: When the simulation ends although jobs have not.
+    horizon: float = float("inf")
+    faults: tuple[NodeFault, ...] = ()
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """What happened to one job."""
+
+    job: TraceJob
+    #: When it started for the first time, when its present run started, and when it ended.
+    first_start: float | None = None
+    start: float | None = None
+    end: float | None = None
+    #: How often it lost its nodes to a preemption, and to a lost node.
+    preemptions: int = 0
+    disruptions: int = 0
+    #: The pod-seconds of runs that did not end.
+    lost_seconds: float = 0.0
+    #: The first expected start of its reservation.
+    expected_start: float | None = None
+
+
+class AllocationSample(NamedTuple):
+    """The cluster from one time to the next sample."""
+
+    at: float
+    #: What the running pods request and what the nodes have, by resource of the result.
+    allocated: tuple[int, ...]
+    capacity: tuple[int, ...]
+    waiting_jobs: int
+    #: Whether the first waiting job requests no more than is free on all nodes together.
+    is_fragmented: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """The outcome of a simulation."""
+
+    engine: SimulationEngine
+    setup: SimulationSetup
+    records: Sequence[JobRecord]
+    resources: tuple[str, ...]
+    samples: Sequence[AllocationSample]
+    #: The last simulated time.
+    ended_at: float
+    started_pods: int
+    decisions: int
+    #: Whether the simulation was stopped before its end.
+    is_partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRate:
+    """Lost nodes by rate: the mean time between failures of one node, and the time to repair."""
+
+    mean_time_between_failures: float
+    repair_seconds: float
+
+    def draw(self, nodes: Sequence[Node], seed: int, until: float) -> tuple[NodeFault, ...]:
+        """Draw the faults of all nodes up to a time: exponential intervals, fixed repair times."""
+        random, found = SeededRandom(seed), list[NodeFault]()
+        for node in nodes:
+            at = 0.0
+            while True:
+                at -= self.mean_time_between_failures * log(1.0 - random.between(0.0, 1.0 - 1e-12))
+                if at >= until:
+                    break
+                found.append(NodeFault(at, node.metadata.name, self.repair_seconds))
+                at += self.repair_seconds
+        return tuple(sorted(found))
+
+
+@dataclass(slots=True)
+class AllocationCounter:
+    """Counts what is allocated, and keeps a sample of every change."""
+
+    resources: tuple[str, ...]
+    allocated: list[int] = field(default_factory=list)
+    capacity: list[int] = field(default_factory=list)
+    samples: list[AllocationSample] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Begin with nothing."""
+        self.allocated, self.capacity = [0] * len(self.resources), [0] * len(self.resources)
+
+    def add(self, totals: list[int], amounts: Sequence[int], factor: int) -> None:
+        """Add amounts, by resource, to what is allocated or to the capacity."""
+        for i, amount in enumerate(amounts):
+            totals[i] += amount * factor
+
+    def sample(self, now: float, waiting: int, first: Sequence[int] | None) -> None:
+        """Keep a sample; `first` is the request of the first waiting job."""
+        is_fragmented = first is not None and all(
+            need <= has - used
+            for need, has, used in zip(first, self.capacity, self.allocated, strict=True)
+        )
+        one = AllocationSample(
+            now, tuple(self.allocated), tuple(self.capacity), waiting, is_fragmented
+        )
+        if self.samples and self.samples[-1].at == now:
+            self.samples[-1] = one
+        elif not self.samples or self.samples[-1][1:] != one[1:]:
+            self.samples.append(one)

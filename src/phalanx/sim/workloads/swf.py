@@ -1,0 +1,133 @@
+"""Reads the Standard Workload Format: 18 numbers a line, `;` comments with the machine's size.
+
+    ; MaxProcs: 100
+       15   599850 192180   3477    4     -1    -1    4  53940    -1  1  12  12  -1 -1 -1 -1 -1
+       job  submit wait     run time, processors …   requested: processors, time     user
+
+A processor is a node of one CPU, and a job of n processors a gang of n pods. -1 means unknown. Jobs
+without a positive run time, without processors, or larger than the machine are counted, not run.
+
+The estimate of a job is its requested time, or its run time if it ran longer: the log was recorded
+on a machine that did not end it. A log without requested times gives every job its true run time as
+estimate. Some converters write the requested time in field 6, the average CPU time. That cannot be
+longer than the run time, so a log without field 9 in which it mostly is has estimates there.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from phalanx.sim.workloads.workload import (
+    NO_RUN_TIME,
+    TOO_LARGE,
+    InvalidTrace,
+    TraceFile,
+    TraceJob,
+    TraceWorkload,
+    build_equal_nodes,
+    build_workload,
+    parse_count,
+    parse_seconds,
+)
+
+#: The headers that state the size of the machine, the better one first.
+_SIZE_HEADERS = ("MaxProcs", "MaxNodes")
+_MATCH_HEADER = re.compile(r";\s*(\w+):\s*(.*?)\s*").fullmatch
+_FIELDS, _MAX_PROCESSORS = 18, 1_000_000
+NO_PROCESSORS = "number of processors unknown"
+
+
+class _SwfJob(NamedTuple):
+    """The fields of a line that a simulation reads; -1 is unknown."""
+
+    submit: float
+    run_time: float
+    processors: int
+    cpu_time: float
+    requested: float
+    user: str
+
+
+def read_swf(trace: TraceFile) -> TraceWorkload:
+    """Read a log. Raises InvalidTrace."""
+    size, rows = _read_size(trace), list[_SwfJob]()
+    for number, line in trace.numbered():
+        if line.lstrip().startswith(";"):
+            continue
+        try:
+            rows.append(_parse_line(line))
+        except ValueError as error:
+            trace.reject(number, str(error))
+    kept = [row for row in rows if _is_kept(trace, row, size)]
+    has_requests = any(row.requested > 0 for row in kept)
+    overruns = sum(row.cpu_time > row.run_time for row in kept)
+    uses_cpu_time = not has_requests and overruns * 2 > len(kept)
+    notes = []
+    if uses_cpu_time:
+        notes.append("field 9 is unknown and field 6 exceeds the run times: taken as estimate")
+    elif not has_requests:
+        notes.append("the log has no requested times: the true run times are the estimates")
+    jobs = [
+        TraceJob(
+            row.submit,
+            row.run_time,
+            {"cpu": "1"},
+            row.processors,
+            estimate=max(row.cpu_time if uses_cpu_time else row.requested, row.run_time),
+            owner=f"user-{row.user}",
+        )
+        for row in kept
+    ]
+    return build_workload(trace, jobs, nodes=build_equal_nodes(size, {"cpu": "1"}), notes=notes)
+
+
+def _read_size(trace: TraceFile) -> int:
+    headers: dict[str, tuple[int, str]] = {}
+    for number, line in trace.numbered():
+        if found := _MATCH_HEADER(line.strip()):
+            headers.setdefault(found[1], (number, found[2]))
+    for name in _SIZE_HEADERS:
+        if name in headers:
+            number, text = headers[name]
+            if not text.isdecimal() or not 0 < int(text) <= _MAX_PROCESSORS:
+                raise InvalidTrace(
+                    f"{trace.name}, line {number}: {name} must be a whole number from 1 to "
+                    f'{_MAX_PROCESSORS}, not "{text}"'
+                )
+            return int(text)
+    raise InvalidTrace(
+        f"{trace.name}: no header states the size of the machine; add the line `; MaxProcs: N`"
+    )
+
+
+def _parse_line(line: str) -> _SwfJob:
+    fields = line.split()
+    if len(fields) < _FIELDS:
+        raise ValueError(f"has {len(fields)} of the {_FIELDS} fields of SWF")
+    submit, run_time = parse_seconds(fields[1]), parse_seconds(fields[3])
+    if submit < 0:
+        raise ValueError(f"field 2, the submit time, is negative: {fields[1]}")
+    if run_time < 0 and run_time != -1:
+        raise ValueError(f"field 4, the run time, is negative: {fields[3]}")
+    allocated, requested = parse_count(fields[4]), parse_count(fields[7])
+    return _SwfJob(
+        submit,
+        run_time,
+        processors=allocated if allocated > 0 else requested,
+        cpu_time=parse_seconds(fields[5]),
+        requested=parse_seconds(fields[8]),
+        user=fields[11],
+    )
+
+
+def _is_kept(trace: TraceFile, row: _SwfJob, size: int) -> bool:
+    if row.run_time <= 0:
+        trace.skipped[NO_RUN_TIME] += 1
+    elif row.processors <= 0:
+        trace.skipped[NO_PROCESSORS] += 1
+    elif row.processors > size:
+        trace.skipped[TOO_LARGE] += 1
+    else:
+        return True
+    return False

@@ -1,0 +1,41 @@
+"""The table of trace formats. A format is recognised by the beginning of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from phalanx.sim.workloads.swf import read_swf
+from phalanx.sim.workloads.workload import InvalidTrace, TraceFile, TraceWorkload
+
+#: How many lines are read to recognise a format.
+_FIRST_LINES = 200
+
+
+class TraceFormat(NamedTuple):
+    """One row: the name of a format, how it is recognised, and its reader."""
+
+    name: str
+    is_format: Callable[[list[str]], bool]
+    read: Callable[[TraceFile], TraceWorkload]
+
+
+def _is_swf(lines: list[str]) -> bool:
+    """Whether the file has comments with `;`, or lines of 18 numbers."""
+    first = lines[0].lstrip()
+    return first.startswith(";") or len(first.split()) >= 18
+
+
+TRACE_FORMATS = (TraceFormat("swf", _is_swf, read_swf),)
+
+
+def read_trace(trace: TraceFile, format_name: str = "") -> TraceWorkload:
+    """Read a trace of a named format, or of the one that it looks like. Raises InvalidTrace."""
+    names = ", ".join(row.name for row in TRACE_FORMATS)
+    lines = [line for _, line in trace.numbered()][:_FIRST_LINES]
+    for row in TRACE_FORMATS:
+        if row.name == format_name or (not format_name and lines and row.is_format(lines)):
+            return row.read(trace)
+    if format_name:
+        raise InvalidTrace(f'unknown trace format "{format_name}"; available: {names}')
+    raise InvalidTrace(f"{trace.name}: not a trace in a known format ({names})")

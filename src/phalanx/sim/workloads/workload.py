@@ -1,0 +1,128 @@
+"""TraceJob and TraceWorkload: what a simulation runs, whatever file it comes from.
+
+Times are seconds since the first submission. A trace may state the machine that it was recorded on;
+`Workload.nodes` is that machine as nodes, so that a trace alone can be simulated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from phalanx.api.core import Node, NodeStatus
+from phalanx.api.meta import ObjectMeta
+
+#: Why jobs of a trace are not simulated, apart from lines that cannot be read.
+NO_RUN_TIME, TOO_LARGE = "run time not positive", "larger than the machine"
+#: The longest time, in seconds, that a trace may name: a thousand years.
+MAX_SECONDS = 3.2e10
+
+
+class InvalidTrace(ValueError):
+    """A trace cannot be read; the message names file, line and reason."""
+
+
+class TraceJob(Struct, frozen=True):
+    """A job: equal pods that start together, run for a time and end."""
+
+    submit: float
+    run_time: float
+    #: What each pod requests, as quantities.
+    requests: dict[str, str]
+    pods: int = 1
+    #: The run time that is declared before the job runs; None if nothing is declared.
+    estimate: float | None = None
+    priority: int = 0
+    #: The user, queue or virtual cluster; figures are reported by it.
+    owner: str = ""
+    #: Node labels, each with the values of which a node must have one.
+    node_labels: dict[str, tuple[str, ...]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class TraceWorkload:
+    """The jobs of a trace, the earliest submission first; equal times in the order of the file."""
+
+    jobs: tuple[TraceJob, ...]
+    #: The machine that the trace states; empty if it states none.
+    nodes: tuple[Node, ...] = ()
+    #: How many jobs are not simulated, by reason.
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    #: What a reader of the report must know about the trace.
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class TraceFile:
+    """The lines of a trace, and how many of them could not be used.
+
+    A bad line raises InvalidTrace; a lenient reader counts and skips it.
+    """
+
+    name: str
+    lines: Sequence[str]
+    is_lenient: bool = False
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def reject(self, number: int, reason: str) -> None:
+        """Refuse a line, or count it if the reader is lenient."""
+        if not self.is_lenient:
+            raise InvalidTrace(f"{self.name}, line {number}: {reason}")
+        self.skipped["line cannot be read"] += 1
+
+    def numbered(self) -> Iterator[tuple[int, str]]:
+        """Yield the lines that are not blank, with their numbers."""
+        return ((i, line) for i, line in enumerate(self.lines, 1) if line.strip())
+
+
+def build_workload(
+    trace: TraceFile,
+    jobs: Sequence[TraceJob],
+    *,
+    nodes: Sequence[Node] = (),
+    notes: Sequence[str] = (),
+) -> TraceWorkload:
+    """Order jobs by submission, and let the earliest one be submitted at 0."""
+    if not jobs:
+        raise InvalidTrace(f"{trace.name}: contains no job that can be simulated")
+    ordered = sorted(jobs, key=lambda job: job.submit)
+    first = ordered[0].submit
+    moved = tuple(replace(job, submit=job.submit - first) for job in ordered)
+    return TraceWorkload(moved, tuple(nodes), dict(sorted(trace.skipped.items())), tuple(notes))
+
+
+def build_node(
+    name: str, resources: Mapping[str, str], labels: Mapping[str, str] | None = None
+) -> Node:
+    """Return a node with these allocatable resources."""
+    meta = ObjectMeta(name=name, labels={"kubernetes.io/hostname": name, **(labels or {})})
+    return Node(meta, status=NodeStatus(allocatable={"pods": "110", **resources}))
+
+
+def build_equal_nodes(count: int, resources: Mapping[str, str]) -> tuple[Node, ...]:
+    """Return equal nodes whose names sort by number."""
+    width = len(str(max(count - 1, 0)))
+    return tuple(build_node(f"node-{i:0{width}}", resources) for i in range(count))
+
+
+def parse_seconds(text: str) -> float:
+    """Parse a number of seconds. Raises ValueError with the reason."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f'"{text}" is not a number') from None
+    if not abs(value) <= MAX_SECONDS:
+        raise ValueError(f"{text} is out of range")
+    return value
+
+
+def parse_count(text: str) -> int:
+    """Parse a whole number. Raises ValueError with the reason."""
+    value = parse_seconds(text)
+    if not value.is_integer():
+        raise ValueError(f"{text} is not a whole number")
+    return int(value)

@@ -1,0 +1,81 @@
+"""The figures of a report, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from phalanx.sim.core_engine import CoreEngine
+from phalanx.sim.reports.figures import build_report, percentile
+from phalanx.sim.reports.text import format_seconds, summary_rows
+from phalanx.sim.workloads.workload import TraceJob, TraceWorkload
+from tests.sim.test_core_engine import job, setup
+
+
+def owned(owner: str, one: TraceJob) -> TraceJob:
+    return TraceJob(
+        one.submit, one.run_time, one.requests, one.pods, estimate=one.estimate, owner=owner
+    )
+
+
+def test_figures_of_two_jobs() -> None:
+    # a: 0..100 on all four nodes; b waits 90 s, runs 100..150 on two.
+    jobs = (owned("a", job(0, 100, 4)), owned("b", job(10, 50, 2)))
+    result = CoreEngine(replace(setup(), workload=TraceWorkload(jobs, skipped={"x": 2}))).run()
+    report = build_report(result, {"log": "sha256:1"})
+    wait = report["wait"]
+    assert (wait["meanSeconds"], wait["p50Seconds"], wait["p95Seconds"]) == (45, 0, 90)
+    assert report["slowdown"]["boundedMean"] == pytest.approx((1 + 140 / 50) / 2)
+    assert report["utilisation"] == {"cpu": pytest.approx((400 + 100) / 600, abs=1e-6)}
+    assert report["queue"] == {"meanJobs": pytest.approx(90 / 150), "maxJobs": 1}
+    assert report["fairness"]["jain"] == pytest.approx(3.8**2 / (2 * (1 + 2.8**2)), abs=1e-6)
+    assert report["expectedStarts"]["meanErrorSeconds"] == 0
+    assert (report["jobs"], report["unfinished"], report["preemptions"]) == (2, 0, 0)
+    assert (report["engine"], report["seed"], report["skipped"]) == ("core", 0, {"x": 2})
+    assert [one["name"] for one in wait["bySize"]] == ["2", "3 to 4"]
+    assert [(one["name"], one["meanSeconds"]) for one in wait["byOwner"]] == [("a", 0), ("b", 90)]
+    assert [one["job"] for one in report["starvation"]] == [1]
+    assert sum(report["series"]["allocation"]["cpu"]) / 240 == pytest.approx(5 / 6, abs=1e-3)
+    assert sum(report["series"]["queueJobs"]) / 240 == pytest.approx(90 / 150, abs=1e-3)
+
+
+def test_first_job_that_fits_in_total_but_on_no_node_counts_as_fragmentation() -> None:
+    halves = [TraceJob(0, 100, {"cpu": "600m"}, 1, estimate=100.0) for _ in range(4)]
+    wide = TraceJob(1, 100, {"cpu": "500m"}, 1, estimate=100.0)
+    result = CoreEngine(replace(setup(), workload=TraceWorkload((*halves, wide)))).run()
+    report = build_report(result, {})
+    assert report["fragmentation"]["blockedShare"] == pytest.approx(99 / 200)
+
+
+def test_summary_names_what_matters() -> None:
+    result = CoreEngine(replace(setup(job(0, 100, 3), job(40, 10, 4, priority=9)))).run()
+    rows = dict(summary_rows(build_report(replace(result, is_partial=True), {})))
+    assert rows["jobs"] == "2 (0 unfinished)"
+    assert rows["preemptions"] == "1"
+    assert rows["lost work"] == "2.0 min of pods"
+    assert rows["state"].startswith("stopped at 2.5 min")
+    assert rows["wait"] == "mean 0 s, p50 0 s, p95 0 s, max 0 s"
+
+
+def test_report_of_a_simulation_in_which_nothing_started_has_no_means() -> None:
+    report = build_report(CoreEngine(setup(job(0, 10, 9))).run(), {})
+    assert report["wait"]["meanSeconds"] is None
+    assert report["slowdown"]["boundedMean"] is None
+    assert report["fairness"]["jain"] is None
+    assert report["unfinished"] == 1
+    assert dict(summary_rows(report))["wait"] == "mean -, p50 -, p95 -, max -"
+
+
+def test_percentiles_are_values_that_occur() -> None:
+    assert percentile([1.0, 2.0, 3.0, 4.0], 50) == 2
+    assert percentile([1.0, 2.0, 3.0, 4.0], 95) == 4
+    assert percentile([], 50) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "-"), (0, "0 s"), (90, "90 s"), (6858.4, "114.3 min"), (90000, "25.0 h")],
+)
+def test_times_are_formatted_with_one_unit(seconds: float | None, text: str) -> None:
+    assert format_seconds(seconds) == text
