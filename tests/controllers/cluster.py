@@ -14,6 +14,7 @@ from phalanx.api.kinds import EVENT, KINDS, NODE, POD, POD_GROUP, Kind
 from phalanx.api.meta import Condition, Key, find_condition
 from phalanx.api.scheduling import PodGroup
 from phalanx.api.wire import Object, Reply, Request, StreamReply
+from phalanx.builder.ownership import SCHEDULING_PARENTS
 from phalanx.client.client import Client
 from phalanx.client.transports import InProcessTransport
 from phalanx.clock import LoopClock
@@ -120,12 +121,20 @@ async def cluster(
     gates: FeatureGates = DEFAULT_GATES,
     solver: AsyncSolver | None = None,
     raise_errors: bool = True,
+    workload_parents: frozenset[tuple[str, str]] = SCHEDULING_PARENTS,
 ) -> AsyncIterator[Cluster]:
     """Run a control plane while the context lasts; at its end all invariants must hold."""
     clock = LoopClock(asyncio.get_running_loop(), EPOCH)
     store = MemoryStore(latency)
     config = ComponentConfig(
-        nodes, without, gates, profiles, kinds, solver=solver, raise_errors=raise_errors
+        nodes,
+        without,
+        gates,
+        profiles,
+        kinds,
+        solver=solver,
+        raise_errors=raise_errors,
+        workload_parents=workload_parents,
     )
     plane = ControlPlane(store, clock, SeededRandom(1), config)
     async with plane.running():

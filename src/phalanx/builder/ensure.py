@@ -151,28 +151,63 @@ def ensure_linked(
     """Plan the groups of a child in the Workload of its controller, by the link to a template.
 
     The template may be one of a composite: then the groups below it are the child's too. Without
-    `groups` there is one of each. The Workload is that of the controller of `owner`, or of the
-    first of the `ancestors` that has one: references to the controllers above, nearest first.
+    `groups` there is one of each. The Workload is that of the controller of `owner`, of the first
+    of the `ancestors` that has one (references to the controllers above, nearest first), or of the
+    CompositePodGroup that the link names.
+    """
+    match find_linked_workload(owner, link, observed, ancestors):
+        case ObjectUnusable(fallback):
+            return EnsurePlan(is_ready=True, fallback=fallback)
+        case ObjectFound(workload):
+            # The Workload may outlive the child: the child does not own it.
+            planner = _GroupPlanner(
+                owner,
+                observed,
+                ObjectFound(workload, is_owned=False),
+                manager=manager,
+                is_started=is_started,
+                link=link,
+            )
+            return planner.plan(groups, {})
+    text = "The Workload of its parent was not found"
+    return EnsurePlan(is_ready=True, fallback=Fallback("ParentWorkloadNotFound", text))
+
+
+def find_linked_workload(
+    owner: Object, link: Link, observed: ObservedObjects, ancestors: Sequence[Object] = ()
+) -> LookupResult[Workload]:
+    """Find the Workload of the controller of a child, or of the nearest controller above.
+
+    Without either, it is that of the CompositePodGroup that the link names.
     """
     direct = controller_of(owner)
     namespace = owner["metadata"].get("namespace", "")
     for reference in ([direct] if direct else []) + list(ancestors):
-        match find_workload(reference, namespace, observed.workloads):
-            case ObjectUnusable(fallback):
-                return EnsurePlan(is_ready=True, fallback=fallback)
-            case ObjectFound(workload):
-                # The Workload may outlive the child: the child does not own it.
-                planner = _GroupPlanner(
-                    owner,
-                    observed,
-                    ObjectFound(workload, is_owned=False),
-                    manager=manager,
-                    is_started=is_started,
-                    link=link,
-                )
-                return planner.plan(groups, {})
-    text = "The Workload of its parent was not found"
-    return EnsurePlan(is_ready=True, fallback=Fallback("ParentWorkloadNotFound", text))
+        found = find_workload(reference, namespace, observed.workloads)
+        if not isinstance(found, ObjectMissing):
+            return found
+    for parent in observed.composites:
+        ref = parent.spec.workload_ref
+        if ref is None or (parent.metadata.namespace, parent.metadata.name) != (
+            namespace,
+            link.parent,
+        ):
+            continue
+        for workload in observed.workloads:
+            if workload.metadata.key == (namespace, ref.workload_name):
+                return ObjectFound(workload, is_owned=False)
+    return ObjectMissing()
+
+
+def list_linked_templates(workload: Workload, link: Link) -> list[str]:
+    """List the templates of PodGroups that a link names: one, or those below a composite one."""
+    encoded, below = workload_object(workload), set[str]()
+    top, leaves = link.template or first_template(encoded), []
+    for template in templates(encoded).values():
+        if template.name == top or template.parent in below:
+            below.add(template.name)
+            leaves += [template.name] if template.kind is POD_GROUP else []
+    return leaves
 
 
 def plan_deletion(

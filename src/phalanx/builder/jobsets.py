@@ -16,7 +16,7 @@ domain of the topology.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from phalanx.api.errors import Cause, invalid, required
@@ -46,6 +46,7 @@ from phalanx.builder.ensure_plan import EnsurePlan, GroupInstance, ObservedObjec
 from phalanx.builder.groups import new_groups
 from phalanx.builder.names import free_name
 from phalanx.builder.ownership import (
+    SCHEDULING_PARENTS,
     Link,
     ManageBoth,
     Management,
@@ -126,10 +127,12 @@ def _exclusive_key(jobset: Object, replicated_job: Object) -> str:
     return ""
 
 
-def decide_job_set_management(jobset: Object) -> Management:
-    """Decide which scheduling objects to create for a JobSet."""
+def decide_job_set_management(
+    jobset: Object, parents: Collection[tuple[str, str]] = SCHEDULING_PARENTS
+) -> Management:
+    """Decide which scheduling objects to create for a JobSet; `parents` as for Jobs."""
     grouped = grouped_replicated_jobs(jobset)
-    decision = decide_management(jobset, [job.pod_template.spec for job in grouped])
+    decision = decide_management(jobset, [job.pod_template.spec for job in grouped], parents)
     if decision == ManageBoth() and not grouped:
         return ManageNothing(_NO_GROUPS)
     return decision

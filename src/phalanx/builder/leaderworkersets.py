@@ -16,7 +16,7 @@ The annotations for exclusive placement are topology constraints of the replica 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from phalanx.api.errors import Cause, Invalid, invalid
@@ -53,6 +53,7 @@ from phalanx.builder.groups import (
 )
 from phalanx.builder.names import workload_name
 from phalanx.builder.ownership import (
+    SCHEDULING_PARENTS,
     Link,
     Management,
     controller_reference,
@@ -96,9 +97,12 @@ def list_subgroups(lws: Object) -> list[Subgroup]:
     return found
 
 
-def decide_leader_worker_set_management(lws: Object) -> Management:
-    """Decide which scheduling objects to create for a LeaderWorkerSet."""
-    return decide_management(lws, [_leader_template(lws).spec, _worker_template(lws).spec])
+def decide_leader_worker_set_management(
+    lws: Object, parents: Collection[tuple[str, str]] = SCHEDULING_PARENTS
+) -> Management:
+    """Decide which scheduling objects to create for a LeaderWorkerSet; `parents` as for Jobs."""
+    pods = [_leader_template(lws).spec, _worker_template(lws).spec]
+    return decide_management(lws, pods, parents)
 
 
 def build_item(lws: Object) -> WorkloadItem:

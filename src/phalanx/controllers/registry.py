@@ -166,6 +166,7 @@ def _build_job_set(context: ControllerContext) -> list[Runnable]:
         context.clock,
         record=recorder.record,
         missing_kind=next((kind for kind in group_kinds if kind not in context.kinds), None),
+        parents=context.workload_parents,
     )
     return [recorder.run, job_sets.run]
 
@@ -266,6 +267,7 @@ def _build_leader_worker_set(context: ControllerContext) -> list[Runnable]:
         context.clock,
         record=recorder.record,
         has_groups=all(kind in context.kinds for kind in (WORKLOAD, POD_GROUP)),
+        parents=context.workload_parents,
     )
     return [recorder.run, leader_worker_sets.run]
 

@@ -59,7 +59,8 @@ async def find_ancestors(
 ) -> list[OwnerReference]:
     """Return the controllers above `owner`, nearest first.
 
-    Ends at an object without a controller, and at one that is gone or may not be read.
+    Ends at an object without a controller, and at one that is gone or may not be read. A link to
+    the CompositePodGroup of a parent needs no such rights.
     """
     kinds = {(kind.api_version, kind.name): kind for kind in KINDS}
     ancestors: list[OwnerReference] = []
@@ -80,6 +81,38 @@ async def find_ancestors(
         if current is not None:
             ancestors.append(current)
     return ancestors
+
+
+#: Namespace, and group, kind and name of the object to which a Workload refers.
+TargetKey = tuple[str, str, str, str]
+
+
+def target_of(namespace: str, owner: OwnerReference) -> TargetKey:
+    """Return the target of the Workload of an owner."""
+    return namespace, owner.api_version.rpartition("/")[0], owner.kind, owner.name
+
+
+class AncestorIndex:
+    """Objects by the controllers above their own, whose Workload they may use."""
+
+    def __init__(self) -> None:
+        self._below: dict[TargetKey, set[Key]] = {}
+        self._above: dict[Key, list[TargetKey]] = {}
+
+    def remember(self, key: Key, above: Iterable[TargetKey]) -> None:
+        """Replace the controllers above the controller of an object; none forgets it."""
+        for target in self._above.pop(key, ()):
+            self._below[target].discard(key)
+            if not self._below[target]:
+                del self._below[target]
+        if targets := list(above):
+            self._above[key] = targets
+        for target in targets:
+            self._below.setdefault(target, set()).add(key)
+
+    def keys_below(self, target: TargetKey) -> list[Key]:
+        """Return the objects below a controller, in order."""
+        return sorted(self._below.get(target, ()))
 
 
 async def ensure_objects(

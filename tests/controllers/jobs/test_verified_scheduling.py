@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from benchmarks.instruction_counts import count_instructions
-from phalanx.api.meta import Key, OwnerReference
+from phalanx.api.meta import Key
 from phalanx.api.scheduling import MEMBERS_TO_RUN_ANNOTATION, PodGroup, Workload
 from phalanx.api.wire import Object
 from phalanx.client.client import Client
@@ -53,7 +53,10 @@ class FakeLister:
     def groups(self, workload: Workload) -> Sequence[PodGroup]:
         return self._groups
 
-    def remember_ancestors(self, job: Key, ancestors: Sequence[OwnerReference]) -> None:
+    def workload(self, key: Key) -> Workload | None:
+        return self._workloads[0] if self._workloads else None
+
+    def remember_ancestors(self, job: Key, above: Sequence[tuple[str, str, str, str]]) -> None:
         """The Workload is the Job's own."""
 
     async def wait_until_cached(self, workload: Workload) -> None:

@@ -11,7 +11,7 @@ with back-off. The counts of Jobs are written in any case. JobSets that another 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -22,12 +22,12 @@ from phalanx.api.core import Service
 from phalanx.api.errors import ApiError, Conflict, NotFound
 from phalanx.api.job_sets import JOB_SET_CONTROLLER, JobSet
 from phalanx.api.kinds import JOB, JOB_SET, PERSISTENT_VOLUME_CLAIM, SERVICE, Kind
-from phalanx.api.meta import Key
+from phalanx.api.meta import Key, OwnerReference
 from phalanx.api.scheduling import CompositePodGroup, PodGroup, Workload
 from phalanx.api.storage import PersistentVolumeClaim
 from phalanx.api.wire import Object
 from phalanx.builder.ensure_plan import CreateObject, Group, ObservedObjects
-from phalanx.builder.ownership import GROUP_TEMPLATE
+from phalanx.builder.ownership import GROUP_TEMPLATE, SCHEDULING_PARENTS, read_link
 from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
 from phalanx.client.work_queue import WorkQueue
@@ -52,7 +52,13 @@ from phalanx.controllers.reconcile_loop import (
     perform,
     run_workers,
 )
-from phalanx.controllers.workload_operations import perform_operation
+from phalanx.controllers.workload_operations import (
+    AncestorIndex,
+    TargetKey,
+    find_ancestors,
+    perform_operation,
+    target_of,
+)
 
 LOG = logs.component("jobset-controller")
 _WORKERS = 8
@@ -66,7 +72,8 @@ class JobSetController:
     """Runs JobSets until cancelled.
 
     `missing_kind` is a kind of scheduling objects that the API server does not serve: then no
-    JobSet gets groups, and a condition says so.
+    JobSet gets groups, and a condition says so. `parents` are the kinds whose controllers manage
+    the scheduling of their children.
     """
 
     def __init__(
@@ -77,9 +84,11 @@ class JobSetController:
         *,
         record: Callable[[ObjectEvent], None] = lambda event: None,
         missing_kind: Kind | None = None,
+        parents: Collection[tuple[str, str]] = SCHEDULING_PARENTS,
     ) -> None:
         self._client, self._clock, self._record = client, clock, record
-        self._missing_kind = missing_kind
+        self._missing_kind, self._parents = missing_kind, parents
+        self._ancestors = AncestorIndex()
         self._informers = informers
         self._queue: WorkQueue[Key] = new_work_queue(client, "job_set")
         self._job_sets = informers.of(JobSet).cache
@@ -118,7 +127,7 @@ class JobSetController:
         job_set = self._job_sets.get(key)
         if job_set is None or job_set.spec.managed_by not in MANAGED_BY_NAMES:
             return None
-        plan = plan_sync(self.read_state(job_set))
+        plan = plan_sync(self.read_state(job_set, await self._find_ancestors(job_set)))
         try:
             await self._perform(job_set, plan)
         except ApiError:
@@ -131,29 +140,57 @@ class JobSetController:
         await self._write_status(job_set, plan)
         return plan.requeue_after
 
-    def read_state(self, job_set: JobSet) -> JobSetState:
+    async def _find_ancestors(self, job_set: JobSet) -> Sequence[OwnerReference]:
+        """Find the controllers above that of a linked JobSet, if that one has no Workload."""
+        ancestors: Sequence[OwnerReference] = ()
+        namespace, owner = job_set.metadata.namespace, job_set.metadata.controller
+        targets, above = _parent_keys(job_set), list[TargetKey]()
+        if owner is not None and targets and not self._workloads_by_target[targets[0]]:
+            if workload := self._workload_of_parent_group(job_set):
+                above = _target_keys(workload)
+            else:
+                ancestors = await find_ancestors(self._client, namespace, owner)
+                above = [target_of(namespace, one) for one in ancestors]
+        self._ancestors.remember(job_set.metadata.key, above)
+        return ancestors
+
+    def _workload_of_parent_group(self, job_set: JobSet) -> Workload | None:
+        """The Workload of the CompositePodGroup that a linked JobSet joins."""
+        link = read_link({"metadata": {"annotations": job_set.metadata.annotations}})
+        parent = Key(job_set.metadata.namespace, link.parent if link else "")
+        group = self._composites.get(parent)
+        return next(map(self._workloads.get, _workload_keys(group)), None) if group else None
+
+    def read_state(self, job_set: JobSet, ancestors: Sequence[OwnerReference] = ()) -> JobSetState:
         """Read what belongs to a JobSet from the caches."""
         meta = job_set.metadata
         names = [claim_name(job_set, template) for template, _ in claim_templates(job_set)]
         return JobSetState(
             job_set,
             self._jobs_by_owner[meta.uid],
-            self._observe(job_set),
+            self._observe(job_set, ancestors),
             self._clock.now(),
             service=self._services.get(Key(meta.namespace, job_set.subdomain)),
             claims=[name for name in names if Key(meta.namespace, name) in self._claims],
             missing_kind=self._missing_kind,
+            ancestors=ancestors,
+            parents=self._parents,
         )
 
-    def _observe(self, job_set: JobSet) -> ObservedObjects:
-        """The Workloads that refer to a JobSet or to its controller, and their groups."""
+    def _observe(self, job_set: JobSet, ancestors: Sequence[OwnerReference]) -> ObservedObjects:
+        """The Workloads that refer to a JobSet or to a controller above it, and their groups."""
         namespace, name = job_set.metadata.namespace, job_set.metadata.name
-        targets = [(namespace, JOB_SET.group, JOB_SET.name, name), *_parent_keys(job_set)]
-        workloads = [one for target in targets for one in self._workloads_by_target[target]]
+        own = (namespace, JOB_SET.group, JOB_SET.name, name)
+        above = [target_of(namespace, one) for one in ancestors]
+        targets = [own, *_parent_keys(job_set), *above]
+        found = [one for target in targets for one in self._workloads_by_target[target]]
+        joined = self._workload_of_parent_group(job_set)
+        if joined is not None and joined not in found:
+            found.append(joined)
         return ObservedObjects(
-            workloads,
-            [g for one in workloads for g in self._groups_by_workload[one.metadata.key]],
-            [g for one in workloads for g in self._composites_by_workload[one.metadata.key]],
+            found,
+            [g for one in found for g in self._groups_by_workload[one.metadata.key]],
+            [g for one in found for g in self._composites_by_workload[one.metadata.key]],
         )
 
     async def _perform(self, job_set: JobSet, plan: JobSetPlan) -> None:
@@ -250,6 +287,8 @@ class JobSetController:
     def _on_job_set_change(self, old: JobSet | None, new: JobSet | None) -> None:
         if new is not None:
             self._queue.add(new.metadata.key)
+        elif old is not None:
+            self._ancestors.remember(old.metadata.key, ())
 
     def _on_owned_change(self, old: Job | Service | None, new: Job | Service | None) -> None:
         for one in (old, new):
@@ -278,6 +317,7 @@ class JobSetController:
             if (group, kind) == (JOB_SET.group, JOB_SET.name):
                 yield Key(namespace, name)
             yield from (one.metadata.key for one in self._job_sets_by_parent[target])
+            yield from self._ancestors.keys_below(target)
 
 
 #: The reasons of events about objects that cannot be created.
@@ -287,8 +327,6 @@ _CREATION_FAILURES: dict[Kind, str] = {
     PERSISTENT_VOLUME_CLAIM: "VolumeClaimCreationFailed",
 }
 _KIND_BY_NAME = {kind.name: kind for kind in _CREATION_FAILURES}
-#: Namespace, and group, kind and name of the object to which a Workload refers.
-TargetKey = tuple[str, str, str, str]
 
 
 def _owner_uids(job: Job) -> list[str]:
@@ -311,8 +349,7 @@ def _parent_keys(job_set: JobSet) -> list[TargetKey]:
     owner = job_set.metadata.controller
     if owner is None or GROUP_TEMPLATE not in job_set.metadata.annotations:
         return []
-    group = owner.api_version.rpartition("/")[0]
-    return [(job_set.metadata.namespace, group, owner.kind, owner.name)]
+    return [target_of(job_set.metadata.namespace, owner)]
 
 
 def _relevant_fields(group: Group) -> tuple[object, ...]:

@@ -36,6 +36,7 @@ from phalanx.api.job_sets import (
 from phalanx.api.kinds import JOB, JOB_SET, PERSISTENT_VOLUME_CLAIM, SERVICE
 from phalanx.api.validation.pod_template import claim_template_name
 from phalanx.api.wire import Object
+from phalanx.builder.ownership import Link
 
 #: Fields of a Job that the Workload of the JobSet replaces.
 _COMPILED_FIELDS = ("scheduling", "gangPolicy")
@@ -95,9 +96,18 @@ def job_labels(
 
 
 def build_job(
-    job_set: JobSet, role: ReplicatedJobSpec, index: int, *, attempt: int, group: str
+    job_set: JobSet,
+    role: ReplicatedJobSpec,
+    index: int,
+    *,
+    attempt: int,
+    group: str,
+    link: Link | None = None,
 ) -> Object:
-    """Build a Job; `group` is the PodGroup that its pods name ("" for none)."""
+    """Build a Job; `group` is the PodGroup that its pods name ("" for none).
+
+    `link` is the template of that group in the Workload of a parent: the Job carries it too.
+    """
     meta, labels = job_set.metadata, job_labels(job_set, role, index, attempt)
     exclusive = exclusive_annotations(job_set, role)
     template = deepcopy(role.template)
@@ -113,6 +123,8 @@ def build_job(
     for one in (job_meta, pod_meta):
         one["labels"] = {**(one.get("labels") or {}), **labels}
         one["annotations"] = {**(one.get("annotations") or {}), **exclusive, **labels}
+    if link is not None:
+        job_meta["annotations"] |= link.annotations()
     if job_set.spec.network.enable_dns_hostnames:
         pod_spec["subdomain"] = job_set.subdomain
     if group:

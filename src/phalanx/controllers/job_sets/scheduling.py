@@ -8,6 +8,7 @@ the attempt before are deleted; their finalizer keeps them until their pods are 
     a root                               a CompositePodGroup, a PodGroup for each replicated Job
     linked to a composite template       the groups below it, by the names of the replicated Jobs
     linked to a template of pods         one PodGroup for all pods
+      in both cases                      Jobs carry the link to the template of their pods
     its pods name a group already, or    none: pods are scheduled as their templates say
       another controller manages them
     no tree is possible                  none, and a condition says why
@@ -15,22 +16,31 @@ the attempt before are deleted; their finalizer keeps them until their pods are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from phalanx.api.batch import COMPLETE, Job
 from phalanx.api.errors import Invalid, join_causes
 from phalanx.api.job_sets import COMPLETED, JobSet, ReplicatedJobSpec, job_set_object
 from phalanx.api.kinds import POD_GROUP
+from phalanx.api.meta import OwnerReference
 from phalanx.api.scheduling import (
     FINISHED_ANNOTATION,
     MEMBERS_TO_RUN_ANNOTATION,
     ON_DEGRADED_ANNOTATION,
     TOPOLOGY_ANNOTATION,
 )
+from phalanx.api.wire import Object
 from phalanx.builder import jobsets as job_set_builder
-from phalanx.builder.discovery import Fallback
-from phalanx.builder.ensure import ensure_linked, plan_deletion
+from phalanx.builder.discovery import Fallback, ObjectFound
+from phalanx.builder.ensure import (
+    ensure_linked,
+    find_linked_workload,
+    list_linked_templates,
+    plan_deletion,
+)
 from phalanx.builder.ensure_plan import (
     EnsurePlan,
     GroupInstance,
@@ -39,7 +49,13 @@ from phalanx.builder.ensure_plan import (
     PatchObject,
 )
 from phalanx.builder.jobsets import ReplicatedJob, grouped_replicated_jobs
-from phalanx.builder.ownership import Link, ManageBoth, ManageGroups, ManageNothing
+from phalanx.builder.ownership import (
+    SCHEDULING_PARENTS,
+    Link,
+    ManageBoth,
+    ManageGroups,
+    ManageNothing,
+)
 from phalanx.controllers.job_sets.child_jobs import ChildJobs, job_index, pod_count
 
 #: The value of the managed-by annotation on objects that this controller creates.
@@ -57,19 +73,32 @@ class JobSetGroups:
     fallback: Fallback | None = None
     #: Names by replicated Job and index of the Job; -1 for all Jobs of a replicated Job.
     names: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    #: The template in the Workload of a parent, by replicated Job.
+    links: Mapping[str, Link] = field(default_factory=dict)
 
     def name_for(self, role: str, index: int) -> str:
         """Return the group of the pods of a Job; "" for none."""
         return self.names.get((role, index)) or self.names.get((role, -1), "")
 
 
-def plan_groups(job_set: JobSet, jobs: ChildJobs, observed: ObservedObjects) -> JobSetGroups:
-    """Plan the Workload and the groups of a JobSet that has not ended."""
+def plan_groups(
+    job_set: JobSet,
+    jobs: ChildJobs,
+    observed: ObservedObjects,
+    *,
+    ancestors: Sequence[OwnerReference] = (),
+    parents: Collection[tuple[str, str]] = SCHEDULING_PARENTS,
+) -> JobSetGroups:
+    """Plan the Workload and the groups of a JobSet that has not ended.
+
+    `ancestors` are the controllers above its own, whose Workload a link may name. `parents` are the
+    kinds whose controllers manage the scheduling of their children.
+    """
     encoded = job_set_object(job_set)
-    match job_set_builder.decide_job_set_management(encoded):
+    match job_set_builder.decide_job_set_management(encoded, parents):
         case ManageGroups(link):
-            plan = ensure_linked(encoded, link, observed, manager=MANAGER_NAME)
-            return _to_groups(plan, _linked_names(job_set, plan, link))
+            above = [msgspec.to_builtins(one) for one in ancestors]
+            return _plan_linked_groups(job_set, jobs, observed, link=link, ancestors=above)
         case ManageNothing(reason):
             is_opted_out = not grouped_replicated_jobs(encoded)
             fallback = Fallback("NoGang", _sentence(reason)) if is_opted_out else None
@@ -88,12 +117,51 @@ def plan_groups(job_set: JobSet, jobs: ChildJobs, observed: ObservedObjects) -> 
     except Invalid as error:
         text = f"Its replicated Jobs cannot share a Workload: {join_causes(error.causes)}"
         return JobSetGroups(fallback=Fallback("NoCommonWorkload", text))
-    names = {
-        place: plan.group_name(one.template, one.instance)
-        for place, one in wanted.items()
-        if one.key in plan.groups
+    return _to_groups(plan, wanted)
+
+
+def _plan_linked_groups(
+    job_set: JobSet,
+    jobs: ChildJobs,
+    observed: ObservedObjects,
+    *,
+    link: Link,
+    ancestors: Sequence[Object],
+) -> JobSetGroups:
+    """Plan the groups in the Workload of a parent: by replicated Job, or one for all."""
+    encoded, roles = job_set_object(job_set), job_set.spec.replicated_jobs
+    found = find_linked_workload(encoded, link, observed, ancestors)
+    known = list_linked_templates(found.obj, link) if isinstance(found, ObjectFound) else []
+    shared = known[0] if len(known) == 1 else ""
+    by_role = {role.name: role.name if role.name in known else shared for role in roles}
+    wanted = {
+        (name, -1): _wanted_group(
+            job_set, jobs, template, [one for one in roles if by_role[one.name] == template]
+        )
+        for name, template in by_role.items()
     }
-    return _to_groups(plan, names)
+    missing = [name for name, template in by_role.items() if not template]
+    if known and missing:
+        text = f'The template "{link.template}" has none below it for {", ".join(missing)}'
+        return JobSetGroups(fallback=Fallback("TemplateNotFound", text))
+    plan = ensure_linked(
+        encoded,
+        link,
+        observed,
+        list({one.key: one for one in wanted.values()}.values()) if known else None,
+        ancestors=ancestors,
+        manager=MANAGER_NAME,
+        is_started=bool(jobs.current or jobs.previous),
+    )
+    groups = _to_groups(plan, wanted)
+    return replace(groups, links={name: _link_below(plan, wanted[name, -1]) for name in by_role})
+
+
+def _link_below(plan: EnsurePlan, wanted: GroupInstance) -> Link:
+    """The link for Jobs whose pods are in a group: its template, and the composite above it."""
+    group = plan.groups.get(wanted.key)
+    parent = group.spec.parent_composite_pod_group_name if group else ""
+    return Link(wanted.template, parent)
 
 
 def plan_ended_groups(job_set: JobSet, observed: ObservedObjects) -> list[ObjectOperation]:
@@ -123,7 +191,12 @@ def _claims_devices(role: ReplicatedJobSpec) -> bool:
     return bool(spec.get("resourceClaims"))
 
 
-def _to_groups(plan: EnsurePlan, names: Mapping[tuple[str, int], str]) -> JobSetGroups:
+def _to_groups(plan: EnsurePlan, wanted: Mapping[tuple[str, int], GroupInstance]) -> JobSetGroups:
+    names = {
+        place: plan.group_name(one.template, one.instance)
+        for place, one in wanted.items()
+        if one.key in plan.groups
+    }
     return JobSetGroups(plan.is_ready, plan.operations, plan.fallback, names)
 
 
@@ -131,38 +204,44 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _linked_names(job_set: JobSet, plan: EnsurePlan, link: Link) -> dict[tuple[str, int], str]:
-    shared = plan.group_name(link.template)
-    is_leaf = len(plan.groups) == 1
-    return {
-        (role.name, -1): shared if is_leaf else plan.group_name(role.name)
-        for role in job_set.spec.replicated_jobs
-    }
-
-
 def _wanted_groups(
     job_set: JobSet, jobs: ChildJobs, grouped: list[ReplicatedJob]
 ) -> dict[tuple[str, int], GroupInstance]:
     """The wanted groups by replicated Job and index of the Job; -1 for all Jobs."""
-    attempt = str(job_set.status.restarts) if job_set.status.restarts else ""
     roles = {role.name: role for role in job_set.spec.replicated_jobs}
+    return {
+        (one.name, index): _wanted_group(job_set, jobs, one.name, [roles[one.name]], index)
+        for one in grouped
+        for index in (range(roles[one.name].replicas) if one.exclusive_key else (-1,))
+    }
+
+
+def _wanted_group(
+    job_set: JobSet,
+    jobs: ChildJobs,
+    template: str,
+    roles: Sequence[ReplicatedJobSpec],
+    index: int = -1,
+) -> GroupInstance:
+    """The group of all Jobs of replicated Jobs, or of one Job, in the present attempt."""
+    attempt = str(job_set.status.restarts) if job_set.status.restarts else ""
     given = job_set.metadata.annotations
-    annotations = {name: given[name] for name in _COPIED_ANNOTATIONS if given.get(name)}
-    wanted = {}
-    for one in grouped:
-        role, current = roles[one.name], jobs.of_role(one.name)
-        for index in range(role.replicas) if one.exclusive_key else (-1,):
-            members = [job for job in current if index in (-1, job_index(job))]
-            instance = attempt if index == -1 else f"{attempt or 0}-{index}"
-            wanted[one.name, index] = GroupInstance(
-                one.name,
-                instance,
-                parent_instance=attempt,
-                pod_groups=frozenset(map(_group_of, members)),
-                members_to_run=_members_to_run(role, members, index),
-                annotations=annotations,
-            )
-    return wanted
+    members = {
+        role.name: [job for job in jobs.of_role(role.name) if index in (-1, job_index(job))]
+        for role in roles
+    }
+
+    def count_members(group: str) -> int:
+        return sum(_members_to_run(role, members[role.name], index) for role in roles)
+
+    return GroupInstance(
+        template,
+        attempt if index == -1 else f"{attempt or 0}-{index}",
+        parent_instance=attempt,
+        pod_groups=frozenset(_group_of(job) for some in members.values() for job in some),
+        members_to_run=count_members,
+        annotations={name: given[name] for name in _COPIED_ANNOTATIONS if given.get(name)},
+    )
 
 
 def _group_of(job: Job) -> str:
@@ -171,17 +250,13 @@ def _group_of(job: Job) -> str:
     return name
 
 
-def _members_to_run(role: ReplicatedJobSpec, jobs: list[Job], index: int) -> Callable[[str], int]:
-    """Count the pods that are still to run in the group of a replicated Job, or of one Job."""
-
-    def count(group: str) -> int:
-        spec = role.template.get("spec") or {}
-        parallelism: int = spec.get("parallelism", 1)
-        missing = (role.replicas if index == -1 else 1) - len(jobs)
-        each: int = min(parallelism, spec.get("completions", parallelism))
-        return missing * each + sum(map(_pods_to_run, jobs))
-
-    return count
+def _members_to_run(role: ReplicatedJobSpec, jobs: Sequence[Job], index: int) -> int:
+    """Count the pods that are still to run of a replicated Job, or of one Job."""
+    spec = role.template.get("spec") or {}
+    parallelism: int = spec.get("parallelism", 1)
+    missing = (role.replicas if index == -1 else 1) - len(jobs)
+    each: int = min(parallelism, spec.get("completions", parallelism))
+    return missing * each + sum(map(_pods_to_run, jobs))
 
 
 def _pods_to_run(job: Job) -> int:

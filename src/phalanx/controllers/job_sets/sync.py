@@ -30,10 +30,17 @@ from phalanx.api.job_sets import (
     JobSetStatus,
 )
 from phalanx.api.kinds import Kind
-from phalanx.api.meta import Condition, find_condition, parse_timestamp, timestamp
+from phalanx.api.meta import (
+    Condition,
+    OwnerReference,
+    find_condition,
+    parse_timestamp,
+    timestamp,
+)
 from phalanx.api.wire import Object
 from phalanx.builder.discovery import Fallback
 from phalanx.builder.ensure_plan import ObjectOperation, ObservedObjects
+from phalanx.builder.ownership import SCHEDULING_PARENTS
 from phalanx.controllers.job_sets.child_jobs import (
     ChildJobs,
     classify_jobs,
@@ -85,6 +92,10 @@ class JobSetState:
     claims: Collection[str] = ()
     #: A kind of scheduling objects that the API server does not serve.
     missing_kind: Kind | None = None
+    #: The controllers above its own, nearest first, if a link may name their Workload.
+    ancestors: Sequence[OwnerReference] = ()
+    #: The kinds whose controllers manage the scheduling of their children.
+    parents: Collection[tuple[str, str]] = SCHEDULING_PARENTS
 
 
 @dataclass(slots=True)
@@ -161,7 +172,13 @@ def _run(plan: JobSetPlan, state: JobSetState, jobs: ChildJobs) -> None:
     groups = (
         JobSetGroups(fallback=_missing_kind_fallback(state.missing_kind))
         if state.missing_kind
-        else plan_groups(state.job_set, jobs, state.observed)
+        else plan_groups(
+            state.job_set,
+            jobs,
+            state.observed,
+            ancestors=state.ancestors,
+            parents=state.parents,
+        )
     )
     plan.group_operations += groups.operations
     _set_fallback(plan, groups.fallback, state.now)
@@ -177,9 +194,15 @@ def _run(plan: JobSetPlan, state: JobSetState, jobs: ChildJobs) -> None:
             for index in range(role.replicas):
                 if job_name(job_set, role, index) not in present:
                     attempt = expected_attempt(job_set, role.name, index)
-                    group = groups.name_for(role.name, index)
                     plan.jobs_to_create.append(
-                        build_job(job_set, role, index, attempt=attempt, group=group)
+                        build_job(
+                            job_set,
+                            role,
+                            index,
+                            attempt=attempt,
+                            group=groups.name_for(role.name, index),
+                            link=groups.links.get(role.name),
+                        )
                     )
     if is_suspended:
         plan.jobs_to_patch = [

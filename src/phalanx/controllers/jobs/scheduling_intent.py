@@ -41,11 +41,6 @@ def fallback_event(reason: str, message: str) -> JobEvent:
     return JobEvent(reason, f"{message}; its pods are scheduled one by one", WARNING)
 
 
-def reference_target(owner: OwnerReference) -> tuple[str, str, str]:
-    """Return the `controllerRef` of the Workload of an owner: group, kind and name."""
-    return owner.api_version.rpartition("/")[0], owner.kind, owner.name
-
-
 def workload_target(job: Job) -> tuple[str, str, str]:
     """Return the `controllerRef` of a Job's Workload: group, kind and name."""
     return JOB.group, JOB.name, job.metadata.name
@@ -117,6 +112,10 @@ class SchedulingObjectLister(Protocol):
         """List the Workloads whose `controllerRef` is this group, kind and name."""
         ...
 
+    def workload(self, key: Key) -> Workload | None:
+        """Return a Workload by its key."""
+        ...
+
     def groups(self, workload: Workload) -> Sequence[PodGroup]:
         """List the PodGroups of a Workload."""
         ...
@@ -126,7 +125,7 @@ class SchedulingObjectLister(Protocol):
         """Whether many Jobs wait: then one sync makes no more than the first missing object."""
         ...
 
-    def remember_ancestors(self, job: Key, ancestors: Sequence[OwnerReference]) -> None:
+    def remember_ancestors(self, job: Key, above: Sequence[tuple[str, str, str, str]]) -> None:
         """Sync a Job again when the Workload of a controller far above it changes."""
         ...
 

@@ -36,7 +36,7 @@ from phalanx.api.feature_gates import (
     FeatureGates,
 )
 from phalanx.api.kinds import JOB, POD_GROUP, WORKLOAD, Kind
-from phalanx.api.meta import Key, OwnerReference, find_condition
+from phalanx.api.meta import Key, find_condition
 from phalanx.api.scheduling import (
     DEGRADED,
     FINISHED_ANNOTATION,
@@ -61,11 +61,11 @@ from phalanx.controllers.jobs.scheduling_intent import (
     SchedulingIntents,
     fallback_event,
     job_object,
-    reference_target,
 )
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
 from phalanx.controllers.jobs.workload_objects import JobWorkloadReconciler
 from phalanx.controllers.reconcile_loop import Informers, StaleCacheError
+from phalanx.controllers.workload_operations import AncestorIndex, TargetKey, target_of
 from phalanx.controllers.write_tracker import TrackedWriter
 
 LOG = logs.component("job-controller")
@@ -75,8 +75,6 @@ CACHE_TIMEOUT = 1.0
 LONG_QUEUE = 16
 
 RecordJobEvent = Callable[[Job, JobEvent], None]
-#: Namespace, and group, kind and name of the object to which a Workload refers.
-TargetKey = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +136,7 @@ class JobWorkloadManager:
         self._groups_by_owner = self._groups.index(_owner_uids)
         self._jobs_by_parent = self._jobs.index(_parent_keys)
         self._intents = _build_intents(options)
-        #: Jobs by the controllers above their own, whose Workload they may use; and the reverse.
-        self._jobs_by_ancestor: dict[TargetKey, set[Key]] = {}
-        self._ancestors_by_job: dict[Key, Sequence[TargetKey]] = {}
+        self._ancestors = AncestorIndex()
         #: The Workloads for which a sync waits, by uid.
         self._awaited: dict[str, asyncio.Future[None]] = {}
         self.caches: dict[Kind, ObjectCache[Any]] = {
@@ -207,17 +203,9 @@ class JobWorkloadManager:
         self._intents.forget(job)
         self.remember_ancestors(job, ())
 
-    def remember_ancestors(self, job: Key, ancestors: Sequence[OwnerReference]) -> None:
+    def remember_ancestors(self, job: Key, above: Sequence[TargetKey]) -> None:
         """Sync a Job again when the Workload of a controller far above it changes."""
-        for target in self._ancestors_by_job.pop(job, ()):
-            self._jobs_by_ancestor[target].discard(job)
-            if not self._jobs_by_ancestor[target]:
-                del self._jobs_by_ancestor[target]
-        targets = [(job.namespace, *reference_target(one)) for one in ancestors]
-        for target in targets:
-            self._jobs_by_ancestor.setdefault(target, set()).add(job)
-        if targets:
-            self._ancestors_by_job[job] = targets
+        self._ancestors.remember(job, above)
 
     async def clean_up(self, job: Job, writer: TrackedWriter) -> None:
         """Delete the PodGroup of a finished Job if that is enabled, or annotate how it ended."""
@@ -254,6 +242,10 @@ class JobWorkloadManager:
     def workloads(self, namespace: str, target: tuple[str, str, str]) -> Sequence[Workload]:
         """List the Workloads whose `controllerRef` is this group, kind and name."""
         return self._workloads_by_target[namespace, *target]
+
+    def workload(self, key: Key) -> Workload | None:
+        """Return a Workload by its key."""
+        return self._workloads.get(key)
 
     def groups(self, workload: Workload) -> Sequence[PodGroup]:
         """List the PodGroups of a Workload."""
@@ -301,7 +293,7 @@ class JobWorkloadManager:
                 yield Key(namespace, name)
             target = namespace, group, kind, name
             yield from (job.metadata.key for job in self._jobs_by_parent[target])
-            yield from sorted(self._jobs_by_ancestor.get(target, ()))
+            yield from self._ancestors.keys_below(target)
 
     def _jobs_of_group(self, group: PodGroup) -> Iterator[Key]:
         """The Job that controls a PodGroup; without a controller, the Jobs of its Workload."""
@@ -350,7 +342,7 @@ def _parent_keys(job: Job) -> list[TargetKey]:
     owner = job.metadata.controller
     if owner is None or GROUP_TEMPLATE not in job.metadata.annotations:
         return []
-    return [(job.metadata.namespace, *reference_target(owner))]
+    return [target_of(job.metadata.namespace, owner)]
 
 
 def _relevant_fields(group: PodGroup) -> tuple[object, ...]:

@@ -58,13 +58,12 @@ from phalanx.controllers.jobs.scheduling_intent import (
     VerifiedScheduling,
     count_members_to_run,
     fallback_event,
-    reference_target,
     workload_target,
 )
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
 from phalanx.controllers.pod_groups import inherit_preemption_policy
 from phalanx.controllers.reconcile_loop import StaleCacheError
-from phalanx.controllers.workload_operations import find_ancestors
+from phalanx.controllers.workload_operations import find_ancestors, target_of
 from phalanx.controllers.write_tracker import TrackedWriter
 
 #: The value of the managed-by annotation on objects that this controller creates.
@@ -120,7 +119,7 @@ class JobWorkloadReconciler:
     async def ensure_for_child(self, link: Link) -> GroupMembership:
         """Ensure the PodGroup of a Job in the Workload of a controller above the Job."""
         group = self._wanted_group()
-        workloads, ancestors = await self._find_parent_workloads()
+        workloads, ancestors = await self._find_parent_workloads(link)
         observed = await self._observe_linked(workloads, link)
 
         def plan(observed: ObservedObjects) -> EnsurePlan:
@@ -163,16 +162,22 @@ class JobWorkloadReconciler:
         return ObservedObjects(workloads, groups, composites)
 
     async def _observe_linked(self, workloads: Sequence[Workload], link: Link) -> ObservedObjects:
-        """Observe the groups of a parent's Workload; few links name a composite template."""
-        if not any(has_composite_template(one, link.template) for one in workloads):
+        """Observe the groups of a parent's Workload.
+
+        CompositePodGroups are read with the API: few Jobs need them.
+        """
+        owner, namespace = self._job.metadata.controller, self._job.metadata.namespace
+        is_direct = owner is not None and self._list_workloads_of([owner])
+        if is_direct and not any(has_composite_template(one, link.template) for one in workloads):
             return self._observe(workloads)
-        namespace = self._job.metadata.namespace
         listing = await self._client.list(
             COMPOSITE_POD_GROUP, CompositePodGroup, namespace=namespace
         )
         return self._observe(workloads, listing.items)
 
-    async def _find_parent_workloads(self) -> tuple[Sequence[Workload], Sequence[OwnerReference]]:
+    async def _find_parent_workloads(
+        self, link: Link
+    ) -> tuple[Sequence[Workload], Sequence[OwnerReference]]:
         """Find the Workload of the controller of the Job, or of one above that.
 
         They are looked up in the cache, then with the API.
@@ -183,19 +188,37 @@ class JobWorkloadReconciler:
             return (), ()
         if found := self._list_workloads_of([owner]):
             return found, ()
+        if joined := await self._find_workload_of_group(Key(namespace, link.parent)):
+            target = joined.controller_identity
+            self._lister.remember_ancestors(meta.key, [(namespace, *target)] if target else [])
+            return [joined], ()
         ancestors = await find_ancestors(self._client, namespace, owner)
-        self._lister.remember_ancestors(meta.key, ancestors)
+        above = [target_of(namespace, one) for one in ancestors]
+        self._lister.remember_ancestors(meta.key, above)
         found = self._list_workloads_of([owner, *ancestors])
         if not found:
             listing = await self._client.list(WORKLOAD, Workload, namespace=namespace)
             found = listing.items
         return found, ancestors
 
+    async def _find_workload_of_group(self, parent: Key) -> Workload | None:
+        """Find the Workload of the CompositePodGroup that a link names, if it names one."""
+        try:
+            group = (
+                await self._client.get(COMPOSITE_POD_GROUP, parent, CompositePodGroup)
+                if parent.name
+                else None
+            )
+        except NotFound:
+            return None
+        ref = group.spec.workload_ref if group else None
+        return self._lister.workload(Key(parent.namespace, ref.workload_name)) if ref else None
+
     def _list_workloads_of(self, owners: Sequence[OwnerReference]) -> Sequence[Workload]:
         """List the Workloads in the cache of the first of these owners that has a usable one."""
         namespace = self._job.metadata.namespace
         for owner in owners:
-            workloads = self._lister.workloads(namespace, reference_target(owner))
+            workloads = self._lister.workloads(namespace, target_of(namespace, owner)[1:])
             found = find_workload(msgspec.to_builtins(owner), namespace, workloads)
             if not isinstance(found, ObjectMissing):
                 return workloads

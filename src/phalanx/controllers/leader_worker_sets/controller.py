@@ -10,7 +10,7 @@ LeaderWorkerSet project.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from phalanx.api.apps import ControllerRevision, StatefulSet
@@ -41,7 +41,7 @@ from phalanx.api.scheduling import (
     PodGroup,
     Workload,
 )
-from phalanx.builder.ownership import GROUP_TEMPLATE
+from phalanx.builder.ownership import GROUP_TEMPLATE, SCHEDULING_PARENTS
 from phalanx.client.cache import CacheIndex
 from phalanx.client.client import Client
 from phalanx.client.informer import Informer
@@ -65,17 +65,17 @@ from phalanx.controllers.reconcile_loop import (
     ReconcilePlan,
     treat_conflict_as_stale,
 )
+from phalanx.controllers.workload_operations import TargetKey, target_of
 
 _WORKERS = 8
 DEFAULT_PREEMPTION_POLICY = "PreemptLowerPriority"
-#: Namespace, and group, kind and name of the object to which a Workload refers.
-TargetKey = tuple[str, str, str, str]
 
 
 class LeaderWorkerSetController:
     """Runs the groups of LeaderWorkerSets until cancelled.
 
     Without `has_groups` the server has no Workloads or PodGroups: pods are scheduled one by one.
+    `parents` are the kinds whose controllers manage the scheduling of their children.
     """
 
     def __init__(
@@ -86,6 +86,7 @@ class LeaderWorkerSetController:
         *,
         record: Callable[[ObjectEvent], None] = lambda event: None,
         has_groups: bool = True,
+        parents: Collection[tuple[str, str]] = SCHEDULING_PARENTS,
     ) -> None:
         self._clock, self._record = clock, record
         sets, stateful_sets = informers.of(LeaderWorkerSet), informers.of(StatefulSet)
@@ -99,7 +100,7 @@ class LeaderWorkerSetController:
         self._stateful_sets = stateful_sets.cache.index(_set_keys)
         self._pods, self._members = pods.cache.index(_set_keys), pods.cache.index(groups_of)
         self._revisions = revisions.cache.index(_set_keys)
-        self._scheduling = _SchedulingCaches(informers) if has_groups else None
+        self._scheduling = _SchedulingCaches(informers, parents) if has_groups else None
         self._loop: ReconcileLoop[Key] = ReconcileLoop(
             client, self.reconcile, _WORKERS, record=record, on_error=self._record_failure
         )
@@ -225,7 +226,8 @@ class LeaderWorkerSetController:
 class _SchedulingCaches:
     """The caches of scheduling objects."""
 
-    def __init__(self, informers: Informers) -> None:
+    def __init__(self, informers: Informers, parents: Collection[tuple[str, str]]) -> None:
+        self._parents = parents
         workloads, groups = informers.of(Workload), informers.of(PodGroup)
         composites = informers.of(CompositePodGroup, optional=True)
         classes = informers.of(PriorityClass)
@@ -256,6 +258,7 @@ class _SchedulingCaches:
             ],
             used={one.metadata.key for one in groups if members[one.metadata.key]},
             preemption_policy=self._preemption_policy,
+            scheduling_parents=self._parents,
         )
 
     def managed_objects(self, key: Key) -> list[tuple[Kind, HasMetadata]]:
@@ -299,4 +302,4 @@ def _parent_keys(lws: LeaderWorkerSet) -> list[TargetKey]:
     owner = lws.metadata.controller
     if owner is None or GROUP_TEMPLATE not in lws.metadata.annotations:
         return []
-    return [(lws.metadata.namespace, owner.api_version.rpartition("/")[0], owner.kind, owner.name)]
+    return [target_of(lws.metadata.namespace, owner)]

@@ -43,7 +43,7 @@ from phalanx.builder.discovery import (
     ObjectUnusable,
 )
 from phalanx.builder.ensure import find_own_workload, workload_object
-from phalanx.builder.ownership import Link, ManageGroups, ManageNothing
+from phalanx.builder.ownership import SCHEDULING_PARENTS, Link, ManageGroups, ManageNothing
 from phalanx.controllers.leader_worker_sets.child_objects import contains_fields
 from phalanx.controllers.leader_worker_sets.revisions import LwsRevisions, revision_key
 from phalanx.controllers.leader_worker_sets.rollout import RolloutStep
@@ -67,6 +67,8 @@ class SchedulingObjectState(NamedTuple):
     composites: Sequence[CompositePodGroup]
     used: Collection[Key]
     preemption_policy: Callable[[str], str]
+    #: The kinds whose controllers manage the scheduling of their children.
+    scheduling_parents: Collection[tuple[str, str]] = SCHEDULING_PARENTS
 
 
 class SchedulingPlan(NamedTuple):
@@ -122,7 +124,7 @@ def plan_scheduling(
 ) -> SchedulingPlan:
     """Plan the Workload and the groups; `leader_revisions` are those of the leaders by index."""
     obj = lws_object(lws)
-    management = lws_builder.decide_leader_worker_set_management(obj)
+    management = lws_builder.decide_leader_worker_set_management(obj, state.scheduling_parents)
     if isinstance(management, ManageNothing):
         return SchedulingPlan([])
     link = management.link if isinstance(management, ManageGroups) else None

@@ -315,6 +315,9 @@ CONTROLLER_RULES: Mapping[str, tuple[PolicyRule, ...]] = {
         ),
         _allow("patch update", _SCHEDULING_GROUP, "podgroups/finalizers workloads/finalizers"),
         _allow("get list", _SCHEDULING_GROUP, "priorityclasses"),
+        # Jobs below a JobSet may be linked to the Workload of its controller.
+        _allow("create delete get list", _SCHEDULING_GROUP, "compositepodgroups"),
+        _allow("get", _JOB_SET_GROUP, "jobsets"),
         _EVENT_RULE,
     ),
     "leaderworkerset-controller": (
