@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from phalanx import logs
 from phalanx.api.conversion.hub import STORED_KINDS
-from phalanx.api.feature_gates import DEFAULT_GATES, FeatureGates
+from phalanx.api.feature_gates import DEFAULT_GATES, GROUP_BINDING, FeatureGates
 from phalanx.api.kinds import KINDS, Kind
 from phalanx.api.wire import UserInfo
 from phalanx.builder.ownership import SCHEDULING_PARENTS
@@ -154,6 +154,7 @@ class Components:
                 self._clock,
                 random=self._random,
                 profiles=apply_feature_gates(config.gates, config.profiles),
+                is_foreign=not config.gates.is_enabled(GROUP_BINDING),
                 decision_log=config.decision_log,
                 solver=config.solver,
             )

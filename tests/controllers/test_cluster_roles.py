@@ -1,18 +1,14 @@
-"""The rights that docs/running-on-a-cluster.md names are enough, and nothing else is tried."""
+"""The rights that `phalanx install` grants are enough, and nothing else is tried."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from pathlib import Path
 
 import pytest
-import yaml
 
+from phalanx.api.core import DEFAULT_SCHEDULER
 from phalanx.api.kinds import (
-    CLUSTER_ROLE,
-    CLUSTER_ROLE_BINDING,
     JOB,
     KINDS,
     PRIORITY_CLASS,
@@ -20,37 +16,48 @@ from phalanx.api.kinds import (
     Kind,
 )
 from phalanx.api.meta import Key
-from phalanx.api.wire import Object, UserInfo
+from phalanx.api.wire import UserInfo
+from phalanx.api.workload_sources import CUSTOM_POD_GROUP
+from phalanx.cli.install import (
+    CONTROLLERS,
+    SCHEDULER,
+    InstallOptions,
+    controller_rights,
+    scheduler_rights,
+)
+from phalanx.cli.manifests import find_kind
 from phalanx.client.client import Client
 from phalanx.client.leader_election import LeaseTimings
 from phalanx.client.transports import DenialReportingTransport, InProcessTransport
 from phalanx.controllers.controller_manager import ControllerManager, ControllerManagerConfig
 from phalanx.controllers.leadership import ElectionConfig
 from phalanx.controllers.registry import ControllerSelection
-from phalanx.controllers.scheduler_runner import SchedulerRunner
+from phalanx.controllers.scheduler_runner import FOREIGN_SCHEDULER, SchedulerRunner
 from phalanx.randomness import SeededRandom
 from tests.builders import gang, in_virtual_time
 from tests.controllers.cluster import Cluster, cluster, simulated_nodes
+from tests.controllers.custom_groups import (
+    custom_cluster,
+    custom_group,
+    get_group,
+    labelled_pods,
+)
 from tests.controllers.foreign_cluster import FOREIGN_KINDS
 from tests.controllers.jobs.job_controller_harness import indexed
 from tests.recording_log import RecordingLog
 
-PAGE = Path(__file__).parents[2] / "docs" / "running-on-a-cluster.md"
 
-
-def manifests(name: str) -> list[Object]:
-    """The objects of a code block of the page."""
-    (text,) = re.findall(rf"```yaml {name}\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    return list(yaml.safe_load_all(text))
-
-
-async def account_client(c: Cluster, account: str, denials: list[str]) -> Client:
-    """A client with exactly the permissions of the page; denials are appended to the list."""
-    for one in manifests(f"{account}.yaml"):
-        kind = CLUSTER_ROLE if one["kind"] == "ClusterRole" else CLUSTER_ROLE_BINDING
-        await c.client.create(kind, one)
-    name = f"system:serviceaccount:phalanx:{account}"
-    groups = ("system:serviceaccounts", "system:serviceaccounts:phalanx", "system:authenticated")
+async def account_client(
+    c: Cluster, account: str, denials: list[str], scheduler: str = FOREIGN_SCHEDULER
+) -> Client:
+    """A client with exactly the installed permissions; denials are appended to the list."""
+    options = InstallOptions(scheduler_names=(scheduler,))
+    rights = {SCHEDULER: scheduler_rights, CONTROLLERS: controller_rights}[account]
+    for one in rights(options):
+        if one["kind"] != "ServiceAccount":
+            await c.client.create(find_kind(one["apiVersion"], one["kind"]), one)
+    name = f"system:serviceaccount:{options.namespace}:{account}"
+    groups = ("system:serviceaccounts", "system:authenticated")
     return Client(
         DenialReportingTransport(
             InProcessTransport(c.plane.server.handle, UserInfo(name, groups)), denials.append
@@ -67,7 +74,7 @@ async def stop(task: asyncio.Task[None]) -> None:
 async def test_the_permissions_of_the_controllers_suffice_to_run_jobs() -> None:
     async with cluster(without=("controllers", "scheduler"), kinds=FOREIGN_KINDS) as c:
         denials, log = list[str](), RecordingLog()
-        client = await account_client(c, "controllers", denials)
+        client = await account_client(c, CONTROLLERS, denials)
         manager = ControllerManager(
             client,
             c.clock,
@@ -105,7 +112,8 @@ async def test_the_permissions_of_the_scheduler_suffice_to_place_gangs(
 ) -> None:
     async with cluster(nodes=simulated_nodes(2, cpu="4"), without=("scheduler",), kinds=kinds) as c:
         denials, log = list[str](), RecordingLog()
-        client = await account_client(c, "scheduler", denials)
+        name = FOREIGN_SCHEDULER if kinds is FOREIGN_KINDS else DEFAULT_SCHEDULER
+        client = await account_client(c, SCHEDULER, denials, name)
         runner = SchedulerRunner(
             client,
             c.clock,
@@ -123,4 +131,38 @@ async def test_the_permissions_of_the_scheduler_suffice_to_place_gangs(
         await c.until_placed(*(f"fits-{n}" for n in range(4)))
         await asyncio.sleep(60)
         await stop(task)
+        assert (denials, log.messages(logging.WARNING)) == ([], [])
+
+
+@in_virtual_time
+async def test_the_permissions_of_both_suffice_where_groups_are_custom_resources() -> None:
+    async with custom_cluster() as c:
+        denials, log = list[str](), RecordingLog()
+        scheduler = SchedulerRunner(
+            await account_client(c, SCHEDULER, denials),
+            c.clock,
+            SeededRandom(1),
+            on_ready=lambda names: None,
+            election=ElectionConfig("me", LeaseTimings()),
+            log=log,
+        )
+        manager = ControllerManager(
+            await account_client(c, CONTROLLERS, denials),
+            c.clock,
+            SeededRandom(1),
+            on_ready=lambda names: None,
+            config=ControllerManagerConfig(ControllerSelection()),
+            election=ElectionConfig("me", LeaseTimings()),
+            log=log,
+        )
+        tasks = [asyncio.create_task(one.run()) for one in (scheduler, manager)]
+        for name in ("fits", "waits"):
+            await c.client.create(CUSTOM_POD_GROUP, custom_group(name, 3))
+            await c.create(*labelled_pods(name, 3, cpu="3"))
+        await c.until_placed(*(f"fits-{n}" for n in range(3)))
+        await asyncio.sleep(30)
+        group = await get_group(c, "fits")
+        assert group["metadata"]["finalizers"] == ["scheduling.k8s.io/podgroup-protection"]
+        for task in tasks:
+            await stop(task)
         assert (denials, log.messages(logging.WARNING)) == ([], [])

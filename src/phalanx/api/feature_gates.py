@@ -38,6 +38,7 @@ JOB_GANG_POLICY = "JobGangPolicy"
 JOB_GANG_INFERENCE = "JobGangInference"
 JOB_RELEASE_SCHEDULING = "JobReleaseScheduling"
 JOB_IGNORE_DISRUPTIONS = "JobIgnoreDisruptions"
+GROUP_BINDING = "GroupBinding"
 
 
 class BadFeatureGates(ValueError):
@@ -74,6 +75,8 @@ FEATURE_GATES = (
         JOB_RELEASE_SCHEDULING, (GENERIC_WORKLOAD, WORKLOAD_WITH_JOB), is_on_by_default=False
     ),
     FeatureGate(JOB_IGNORE_DISRUPTIONS, (GENERIC_WORKLOAD, WORKLOAD_WITH_JOB)),
+    # Ours: without it pods are bound and evicted one by one, as on a server that is not Phalanx.
+    FeatureGate(GROUP_BINDING),
 )
 
 #: Former names of gates.
@@ -87,6 +90,8 @@ RESOURCE_GATES: Mapping[str, str] = {
     "workloads.scheduling.k8s.io": GENERIC_WORKLOAD,
     "podgroups.scheduling.k8s.io": GENERIC_WORKLOAD,
     "compositepodgroups.scheduling.k8s.io": COMPOSITE_POD_GROUP,
+    "groupbindings.phalanx.dev": GROUP_BINDING,
+    "groupevictions.phalanx.dev": GROUP_BINDING,
 }
 
 _GATES_BY_NAME = {gate.name: gate for gate in FEATURE_GATES}

@@ -28,6 +28,7 @@ COMMANDS = {
     "scheduler": ("scheduler", "Run the scheduler alone, against any API server."),
     "controllers": ("controllers", "Run the controllers alone, against any API server."),
     "nodes": ("nodes", "Run simulated nodes alone, against any API server."),
+    "install": ("install", "Print the manifests that run Phalanx on a Kubernetes cluster."),
     "token": ("credentials", "Create, list and revoke tokens."),
     "kubeconfig": ("credentials", "Write a kubeconfig with a client certificate for a user."),
     "backup": ("backup", "Copy the store to a file; the control plane may be running."),

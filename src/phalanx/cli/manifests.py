@@ -32,6 +32,11 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 _KINDS_BY_NAME = {(kind.api_version, kind.name): kind for kind in KINDS if "create" in kind.verbs}
 
 
+def find_kind(api_version: str, name: str) -> Kind:
+    """Return a kind that our server serves. Raises LookupError if it does not."""
+    return _KINDS_BY_NAME[api_version, name]
+
+
 class Manifest(NamedTuple):
     """An object to create, and its kind."""
 

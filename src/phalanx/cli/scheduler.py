@@ -9,6 +9,7 @@ import click
 
 from phalanx import logs
 from phalanx.api.meta import Key
+from phalanx.api.workload_sources import COMPAT_NAMES
 from phalanx.cli import options
 from phalanx.cli.component_runner import (
     ReadyPrinter,
@@ -61,11 +62,17 @@ _DURATION_SECONDS = {
 @server_options
 @click.option(
     "--scheduler-name",
-    "name",
-    default="",
+    "names",
+    multiple=True,
     metavar="NAME",
-    help="Place pods with this schedulerName. "
+    help="Place pods with this schedulerName; repeatable. "
     f"[default: default-scheduler, but {FOREIGN_SCHEDULER} where the API server is not Phalanx]",
+)
+@click.option(
+    "--compat",
+    type=click.Choice(COMPAT_NAMES),
+    multiple=True,
+    help="Read the PodGroups of this project as gangs and write their status; repeatable.",
 )
 @click.option(
     "--config",
@@ -81,7 +88,8 @@ def scheduler_command(
     *,
     config: Path | None,
     context: str,
-    name: str,
+    names: tuple[str, ...],
+    compat: tuple[str, ...],
     policy: Path | None,
     decisions: Path | None,
     elect: bool | None,
@@ -95,11 +103,11 @@ def scheduler_command(
     Example:
       phalanx scheduler --kubeconfig here.kubeconfig
     """
-    if name and policy:
+    if names and policy:
         raise click.UsageError("--config names its schedulers itself; leave out --scheduler-name")
     gates = options.parse_feature_gates(feature_gates)
     configuration = load_configuration(policy) if policy else None
-    profiles = Profiles({name: DEFAULT_POLICY}) if name else None
+    profiles = Profiles(dict.fromkeys(names, DEFAULT_POLICY)) if names else None
     if configuration:
         profiles = configuration.profiles
     election = _election_config(configuration, elect)
@@ -117,6 +125,7 @@ def scheduler_command(
         gates=gates,
         decision_log=open_decision_log(decisions),
         solver=ThreadedSolver(HighsSolver()),
+        compat=compat,
     )
     run_component(server, runner, sock)
 

@@ -169,6 +169,13 @@ class ObjectCache(Mapping[Key, R]):
         self.advance(revision)
         return is_new
 
+    def set(self, key: Key, new: R | None) -> None:
+        """Set or remove an object; the caller knows that the change is the newest one."""
+        if new is not None:
+            self._store(key, new)
+        elif key in self._objects:
+            self._update_and_notify(key, None)
+
     def advance(self, to: int) -> None:
         """Record that everything up to a revision was seen."""
         self.revision = max(self.revision, to)

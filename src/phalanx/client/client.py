@@ -9,7 +9,7 @@ are never lost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar, Unpack, overload
 
@@ -65,6 +65,12 @@ class Client:
         #: The metrics of this process.
         self.metrics = metrics or Metrics()
         self.errors = ErrorContainment(self.metrics, raise_errors=raise_errors)
+
+    def with_transport(self, wrap: Callable[[Transport], Transport]) -> Client:
+        """Return a client with the same metrics that sends through a wrapped transport."""
+        other = Client(wrap(self._transport), self.metrics)
+        other.errors = self.errors
+        return other
 
     async def close(self) -> None:
         """Close the transport."""

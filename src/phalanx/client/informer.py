@@ -19,7 +19,7 @@ from phalanx.api.kinds import Kind
 from phalanx.api.meta import Key
 from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
-from phalanx.client.protocol import HasMetadata, ListScope, WatchDecoder
+from phalanx.client.protocol import HasMetadata, ListScope, WatchDecoder, WatchEvent
 from phalanx.client.transports import Unreachable
 from phalanx.randomness import Random
 from phalanx.telemetry import Gauge, Metrics, MetricSpec
@@ -44,24 +44,31 @@ class Informer(Generic[R]):
     """A cache of one kind, or of a part of it, that follows the server while `run` runs.
 
     `synced` (HasSynced of client-go) is set once the cache is filled. Each function in `on_batch`
-    is called after a batch of changes was applied, so that its owner acts once per batch. `failure`
-    is the present error, if any. An `optional` informer counts as synced, with no objects, as soon
-    as the server answers that its kind is forbidden or not served; it keeps trying.
+    is called after a batch of changes was applied, so that its owner acts once per batch. With
+    `convert` the cache holds what it returns for each decoded object. An `optional` informer counts
+    as synced, with no objects, as soon as the server answers that its kind is forbidden or not
+    served; it keeps trying.
     """
 
     def __init__(
         self, client: Client, kind: Kind, struct: type[R], *, random: Random,
-        optional: bool = False, **scope: Unpack[ListScope],
+        optional: bool = False, convert: Callable[[Any], R] | None = None,
+        **scope: Unpack[ListScope],
     ) -> None:  # fmt: skip
         self.cache: ObjectCache[R] = ObjectCache(self._on_handler_error)
         self.synced = asyncio.Event()
         self.on_batch: list[Callable[[], None]] = []
-        self.failure: ApiError | Unreachable | None = None
         self._client, self._kind, self._struct, self._scope = client, kind, struct, scope
-        self._random, self._optional = random, optional
+        self._random, self._optional, self._convert = random, optional, convert
+        self._failure: ApiError | Unreachable | None = None
         self._has_listed = self._is_healthy = False
         self._max_delay = MIN_BACKOFF
         _observe_informer(client.metrics, kind.resource, self)
+
+    @property
+    def failure(self) -> ApiError | Unreachable | None:
+        """Why the informer cannot follow the server at present."""
+        return self._failure
 
     async def run(self) -> None:
         """Follow the server until cancelled."""
@@ -72,9 +79,9 @@ class Informer(Generic[R]):
                 await self._list_and_watch()
             except (ApiError, Unreachable) as error:
                 # The same failure is a warning once, then at debug level.
-                write = LOG.debug if str(error) == str(self.failure) else LOG.warning
+                write = LOG.debug if str(error) == str(self._failure) else LOG.warning
                 write("informer disconnected", resource=self._kind.resource, reason=error)
-                self.failure = error
+                self._failure = error
                 # 410: the revision was compacted. 504: the revision is in the future, so the
                 # server has another history.
                 self._has_listed = self._has_listed and not isinstance(error, Expired | Timeout)
@@ -96,7 +103,9 @@ class Informer(Generic[R]):
         batches = self._client.watch_batches(self._kind, decoder, **self._scope)
         async with aclosing(batches):
             async for batch in batches:
-                self.failure, self._is_healthy = None, self._is_healthy or bool(batch)
+                self._failure, self._is_healthy = None, self._is_healthy or bool(batch)
+                if self._convert is not None:
+                    batch = [self._converted(event) for event in batch]
                 changes = [self.cache.apply(event) for event in batch]
                 if any(changes):
                     self._notify_batch()
@@ -115,6 +124,8 @@ class Informer(Generic[R]):
             None if self._client.errors.raise_errors else skip,
             **self._scope,
         )
+        if self._convert is not None:
+            listing = listing._replace(items=[self._convert(one) for one in listing.items])
         if self.synced.is_set():
             LOG.warning("informer lists again", resource=self._kind.resource)
         if not self.cache.replace(listing, keep=unreadable):
@@ -122,9 +133,15 @@ class Informer(Generic[R]):
                 f"the server listed {self._kind.plural} as of revision {listing.revision}, "
                 f"but revision {self.cache.revision} was seen already"
             )
-        self.failure, self._has_listed = None, True
+        self._failure, self._has_listed = None, True
         self.synced.set()
         self._notify_batch()
+
+    def _converted(self, event: WatchEvent[Any]) -> WatchEvent[Any]:
+        """Convert the object of an event; of an unreadable object only the deletion is known."""
+        assert self._convert is not None
+        is_readable = isinstance(event.object, self._struct)
+        return event._replace(object=self._convert(event.object)) if is_readable else event
 
     def _notify_batch(self) -> None:
         for notify in self.on_batch:

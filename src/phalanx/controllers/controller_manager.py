@@ -20,8 +20,10 @@ from phalanx.api.conversion.hub import STORED_KINDS
 from phalanx.api.feature_gates import DEFAULT_GATES as GATES
 from phalanx.api.feature_gates import FeatureGates
 from phalanx.api.kinds import GROUP_BINDING, Kind
+from phalanx.api.workload_sources import NATIVE_SOURCES, ServedSources
 from phalanx.builder.ownership import SCHEDULING_PARENTS
 from phalanx.client.client import Client, served_kinds
+from phalanx.client.workload_sources import discover_sources
 from phalanx.clock import Clock
 from phalanx.controllers.leadership import (
     ElectionConfig,
@@ -47,10 +49,14 @@ LEASE_NAME = "phalanx-controllers"
 
 @dataclass(frozen=True, slots=True)
 class ControllerCapabilities:
-    """Whether a server is foreign, and the kinds that it serves, in the order of discovery."""
+    """Whether a server is foreign, and the kinds that it serves, in the order of discovery.
+
+    The `sources` say as which kinds it keeps groups of pods.
+    """
 
     is_foreign: bool
     kinds: tuple[Kind, ...]
+    sources: ServedSources = NATIVE_SOURCES
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,7 @@ class ControllerManager:
     ) -> None:
         self._client, self._clock, self._random = client, clock, random
         self._on_ready, self._config, self._log = on_ready, config, log
-        spec = RunnerSpec(self._discover, self._build_task, {})
+        spec = RunnerSpec(self._discover, self._build_task, {}, lambda found: found.sources)
         self._runner = LeaderElectedRunner(
             client, clock, random, log=log, spec=spec, election=election
         )
@@ -105,14 +111,16 @@ class ControllerManager:
 
     async def _discover(self) -> ControllerCapabilities:
         known = await served_kinds(self._client, (GROUP_BINDING, *STORED_KINDS))
-        return ControllerCapabilities(GROUP_BINDING not in known, tuple(known))
+        sources = await discover_sources(self._client)
+        converted = [row.target for row in sources.rows if row.target not in known]
+        return ControllerCapabilities(GROUP_BINDING not in known, (*known, *converted), sources)
 
     def _build_task(self, capabilities: ControllerCapabilities, informers: Informers) -> LeaderTask:
         config = self._config
         kinds = config.gates.filter_served(capabilities.kinds)
         selected = self._select_controllers(capabilities, kinds)
         context = ControllerContext(
-            self._client,
+            informers.client,
             informers,
             self._clock,
             random=self._random,
@@ -148,7 +156,10 @@ class ControllerManager:
                 missing=GROUP_BINDING.resource,
             )
         selected: list[ControllerDescriptor] = []
-        for row in self._config.selection.select(is_foreign=capabilities.is_foreign):
+        has_custom_groups = not capabilities.sources.are_native
+        for row in self._config.selection.select(
+            is_foreign=capabilities.is_foreign, has_custom_groups=has_custom_groups
+        ):
             if missing := missing_kinds(kinds, row):
                 self._log.warning(
                     "controller off: the API server does not serve a required resource",

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 from phalanx.api.errors import ApiError, Forbidden, NotFound, Timeout, Unauthorized
 from phalanx.api.kinds import Kind
 from phalanx.api.meta import Key
+from phalanx.api.workload_sources import NATIVE_SOURCES, ServedSources
 from phalanx.client.client import Client
 from phalanx.client.leader_election import LeaderElector, LeaseTimings
 from phalanx.client.transports import Unreachable
@@ -60,11 +61,13 @@ class RunnerSpec(Generic[T]):
     """How to discover the capabilities of a server, and how to build the task from them.
 
     `missing_kind_effects` says, by kind, what follows if reading the kind is forbidden.
+    `find_sources` returns as which kinds a server with these capabilities keeps groups of pods.
     """
 
     discover: Callable[[], Awaitable[T]]
     build_task: Callable[[T, Informers], LeaderTask]
     missing_kind_effects: Mapping[Kind, str]
+    find_sources: Callable[[T], ServedSources] = lambda capabilities: NATIVE_SOURCES
 
 
 class LeaderElectedRunner(Generic[T]):
@@ -125,7 +128,8 @@ class LeaderElectedRunner(Generic[T]):
             ceiling = min(2 * ceiling, _MAX_RETRY_SECONDS)
 
     async def _run_term(self, capabilities: T) -> None:
-        informers = Informers(self._client, self._random)
+        sources = self._spec.find_sources(capabilities)
+        informers = Informers(self._client, self._random, sources)
         task = self._spec.build_task(capabilities, informers)
 
         async def lead() -> None:

@@ -25,12 +25,14 @@ from phalanx.api.kinds import Kind
 from phalanx.api.meta import Key
 from phalanx.api.scheme import kind_of, struct_of
 from phalanx.api.wire import MERGE_PATCH, Object
+from phalanx.api.workload_sources import NATIVE_SOURCES, ServedSources
 from phalanx.client.cache import ObjectCache, R
 from phalanx.client.client import Client
 from phalanx.client.informer import Informer
 from phalanx.client.protocol import HasMetadata, ListScope
 from phalanx.client.transports import Unreachable
 from phalanx.client.work_queue import WorkQueue, observe_queue
+from phalanx.client.workload_sources import SourcedObjects, WorkloadSourceTransport
 from phalanx.controllers.event_recorder import ObjectEvent
 from phalanx.randomness import Random
 
@@ -193,11 +195,26 @@ _RETRYABLE_ERRORS = (ApiError, Unreachable, StaleCacheError)
 
 
 class Informers:
-    """One informer per kind, shared by all loops of a process."""
+    """One informer per kind, shared by all loops of a process.
 
-    def __init__(self, client: Client, random: Random) -> None:
+    The `sources` say as which kinds the server keeps groups of pods. `client` writes to them.
+    """
+
+    def __init__(
+        self, client: Client, random: Random, sources: ServedSources = NATIVE_SOURCES
+    ) -> None:
         self._client, self._random = client, random
+        self._objects = SourcedObjects(client, random, sources)
+        self.client = client
+        if not sources.are_native:
+            self.client = client.with_transport(
+                lambda inner: WorkloadSourceTransport(inner, self._objects)
+            )
         self._informers: dict[Kind, Informer[Any]] = {}
+
+    def is_converted(self, kind: Kind, key: Key) -> bool:
+        """Whether the server keeps an object as another kind than components know."""
+        return self._objects.is_converted(kind, key)
 
     def of(self, struct: type[StructT], *, optional: bool = False) -> Informer[StructT]:
         """Return the informer of the kind that a struct decodes, by its row in `api/scheme.py`.
@@ -225,9 +242,7 @@ class Informers:
 
     def _informer(self, kind: Kind, struct: type[StructT], *, optional: bool) -> Informer[StructT]:
         if kind not in self._informers:
-            self._informers[kind] = Informer(
-                self._client, kind, struct, random=self._random, optional=optional
-            )
+            self._informers[kind] = self._objects.build_informer(kind, struct, optional=optional)
         return self._informers[kind]
 
     async def run(self) -> None:

@@ -125,7 +125,8 @@ class ControllerDescriptor(NamedTuple):
     """One row of the table. `aliases` are the names in kube-controller-manager.
 
     A foreign API server has controllers of its own; only rows with `runs_on_foreign` are on by
-    default there.
+    default there, and those with `runs_with_custom_groups` if its PodGroups are custom resources,
+    which have no other controllers.
     """
 
     name: str
@@ -133,6 +134,7 @@ class ControllerDescriptor(NamedTuple):
     required_kinds: tuple[Kind, ...]
     aliases: tuple[str, ...] = ()
     runs_on_foreign: bool = False
+    runs_with_custom_groups: bool = False
     requires_root_ca: bool = False
 
 
@@ -324,11 +326,13 @@ CONTROLLERS = (
         lambda c: [PodGroupProtection(c.client, c.informers).run],
         (POD_GROUP, POD),
         aliases=("podgroup-protection-controller",),
+        runs_with_custom_groups=True,
     ),
     ControllerDescriptor(
         "composite-groups",
         lambda c: [CompositeGroups(c.client, c.informers, c.clock).run],
         (COMPOSITE_POD_GROUP, POD_GROUP),
+        runs_with_custom_groups=True,
     ),
     ControllerDescriptor(
         "namespace",
@@ -505,16 +509,25 @@ class ControllerSelection:
         self._enabled = {_find_controller(entry) for entry in named if not entry.startswith("-")}
         self._disabled = {_find_controller(entry[1:]) for entry in named if entry.startswith("-")}
 
-    def select(self, *, is_foreign: bool) -> list[ControllerDescriptor]:
+    def select(
+        self, *, is_foreign: bool, has_custom_groups: bool = False
+    ) -> list[ControllerDescriptor]:
         """Return the rows selected for such a server, in the order of the table."""
-        return [row for row in CONTROLLERS if self._is_selected(row, is_foreign=is_foreign)]
-
-    def _is_selected(self, controller: ControllerDescriptor, *, is_foreign: bool) -> bool:
-        if controller in self._disabled:
-            return False
-        return controller in self._enabled or (
-            self._includes_default and (controller.runs_on_foreign or not is_foreign)
-        )
+        defaults = [
+            row
+            for row in CONTROLLERS
+            if self._includes_default
+            and (
+                not is_foreign
+                or row.runs_on_foreign
+                or (row.runs_with_custom_groups and has_custom_groups)
+            )
+        ]
+        return [
+            row
+            for row in CONTROLLERS
+            if row not in self._disabled and (row in self._enabled or row in defaults)
+        ]
 
 
 def _find_controller(name: str) -> ControllerDescriptor:

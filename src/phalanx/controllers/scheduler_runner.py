@@ -7,7 +7,7 @@ the lease; below the command line.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from phalanx import logs
@@ -15,7 +15,9 @@ from phalanx.api.core import DEFAULT_SCHEDULER
 from phalanx.api.feature_gates import DEFAULT_GATES as GATES
 from phalanx.api.feature_gates import FeatureGates
 from phalanx.api.kinds import GROUP_BINDING, NAMESPACE, POD_GROUP, SERVICE, Kind
+from phalanx.api.workload_sources import ServedSources
 from phalanx.client.client import Client, is_served
+from phalanx.client.workload_sources import discover_sources
 from phalanx.clock import Clock
 from phalanx.controllers.leadership import (
     ElectionConfig,
@@ -48,7 +50,7 @@ class SchedulingCapabilities:
     """What a server offers a scheduler."""
 
     has_group_bindings: bool
-    has_pod_groups: bool
+    sources: ServedSources
 
 
 class SchedulerRunner:
@@ -56,7 +58,8 @@ class SchedulerRunner:
 
     Without `profiles` it places the pods of one scheduler name with the default policy. Without an
     `election` it schedules without holding a lease. `on_ready` is called with the scheduler names
-    each time that the scheduler starts to schedule.
+    each time that the scheduler starts to schedule. PodGroups of the projects in `compat` are read
+    as gangs.
     """
 
     def __init__(
@@ -70,14 +73,18 @@ class SchedulerRunner:
         gates: FeatureGates = GATES,
         decision_log: DecisionLog | None = None,
         solver: AsyncSolver | None = None,
+        compat: Collection[str] = (),
         log: logs.Log = LOG,
     ) -> None:
+        self._compat = compat
         self._client, self._clock, self._random = client, clock, random
         self._on_ready, self._log = on_ready, log
         self._profiles, self._gates = profiles, gates
         self._decision_log, self._solver = decision_log, solver
         self._scheduler: Scheduler | None = None
-        spec = RunnerSpec(self._discover, self._build_task, _MISSING_KIND_EFFECTS)
+        spec = RunnerSpec(
+            self._discover, self._build_task, _MISSING_KIND_EFFECTS, lambda found: found.sources
+        )
         self._runner = LeaderElectedRunner(
             client, clock, random, log=log, spec=spec, election=election
         )
@@ -103,13 +110,13 @@ class SchedulerRunner:
     async def _discover(self) -> SchedulingCapabilities:
         return SchedulingCapabilities(
             has_group_bindings=await is_served(self._client, GROUP_BINDING),
-            has_pod_groups=await is_served(self._client, POD_GROUP),
+            sources=await discover_sources(self._client, self._compat),
         )
 
     def _build_task(self, capabilities: SchedulingCapabilities, informers: Informers) -> LeaderTask:
         profiles = self._select_profiles(capabilities)
         scheduler = Scheduler(
-            self._client,
+            informers.client,
             informers,
             self._clock,
             random=self._random,
@@ -141,9 +148,12 @@ class SchedulerRunner:
                 "the API server has no GroupBinding: pods are bound one by one",
                 schedulers=tuple(profiles.policies),
             )
-        if profiles.groups and not capabilities.has_pod_groups:
+        kinds = [row.kind.resource for row in capabilities.sources.of(POD_GROUP)]
+        if profiles.groups and not kinds:
             self._log.warning(
-                "the API server has no PodGroups: gang scheduling is off",
+                "the API server has no PodGroups: gang scheduling is off; see phalanx install",
                 resource=POD_GROUP.resource,
             )
-        return replace(profiles, groups=profiles.groups and capabilities.has_pod_groups)
+        elif kinds != [POD_GROUP.resource]:
+            self._log.info("PodGroups are custom resources", resources=kinds)
+        return replace(profiles, groups=profiles.groups and bool(kinds))

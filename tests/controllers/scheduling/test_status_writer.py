@@ -96,7 +96,9 @@ def reporter(
     known = pods_there if isinstance(pods_there, list) else [pods_there] if pods_there else []
     pods.replace(Listing(known, 9))
     groups.replace(Listing([group] if group else [], 9))
-    view = SchedulerView(lambda key: placed, lambda: busy, counts, ["default-scheduler"])
+    view = SchedulerView(
+        lambda key: placed, lambda: busy, lambda key: counts, ["default-scheduler"]
+    )
     return SchedulingStatusWriter(
         Client(InProcessTransport(refuse_request, ANONYMOUS)), pods, groups, FrozenClock(), view
     )

@@ -47,6 +47,8 @@ LOG = logs.component("scheduler")
 COMPLETION_TIMEOUT = 15.0
 #: Attempts to write an intent while other clients change the group at the same time.
 _MAX_WRITE_ATTEMPTS = 5
+#: Seconds before the second of these attempts; doubled for each further one.
+_CONFLICT_PAUSE = 0.01
 BINDING_UNDONE, BINDING_INCOMPLETE = "BindingUndone", "BindingIncomplete"
 
 
@@ -163,12 +165,14 @@ class BindIntents:
     async def _write_intent(self, group: PodGroup) -> str:
         """Return the id of the open intent; writes a new one only if there is none."""
         key, intent_id = group.metadata.key, self._random.uid()
-        for _ in range(_MAX_WRITE_ATTEMPTS):
+        for attempt in range(_MAX_WRITE_ATTEMPTS):
             if key in self._open:
                 return self._open[key].intent_id
             try:
                 answer = await self._client.patch(POD_GROUP, key, _open_patch(group, intent_id))
             except Conflict:
+                # The other write may not be readable yet.
+                await asyncio.sleep(_CONFLICT_PAUSE * 2**attempt)
                 group = await self._client.get(POD_GROUP, key, PodGroup)
                 self._observe_group(group)
             else:

@@ -117,7 +117,7 @@ class Scheduler:
         view = SchedulerView(
             self.cache.count_placed_members,
             is_busy=lambda: self.is_busy,
-            writes_counts=not is_foreign,
+            has_counts=lambda key: not is_foreign or informers.is_converted(POD_GROUP, key),
             schedulers=tuple(profiles.policies),
         )
         self._status_writer = SchedulingStatusWriter(

@@ -82,8 +82,8 @@ class SchedulerView:
     #: Returns how many live members of a group have a node, bound or assumed.
     placed_members: Callable[[Key], int]
     is_busy: Callable[[], bool]
-    #: Whether the server serves member counts in the status of groups.
-    writes_counts: bool = True
+    #: Whether the status of a group has member counts.
+    has_counts: Callable[[Key], bool] = lambda key: True
     #: The scheduler names for whose pods conditions are written; empty: all.
     schedulers: Collection[str] = ()
 
@@ -255,7 +255,8 @@ class SchedulingStatusWriter:
 
         A server that keeps no counts keeps it in an annotation, which has a patch of its own.
         """
-        key, is_annotated = group.metadata.key, not self._scheduler_view.writes_counts
+        key = group.metadata.key
+        is_annotated = not self._scheduler_view.has_counts(key)
         written = read_annotated_shortfall(group) if is_annotated else group.status.shortfall or {}
         desired = self._reports.find_shortfall(group, written, has_quorum=self._has_quorum(group))
         if desired == written or self._is_foreign(group) or (is_annotated and conditions):
@@ -340,7 +341,7 @@ class SchedulingStatusWriter:
 
     def _changed_counts(self, group: PodGroup) -> Object:
         """Return the changed member counts of a group."""
-        if not self._scheduler_view.writes_counts:
+        if not self._scheduler_view.has_counts(group.metadata.key):
             return {}
         status = group.status
         pending, placed = self._count_members(group.metadata.key)

@@ -1,0 +1,338 @@
+"""Where a server keeps groups of pods: one table of kinds that are read as those of
+`scheduling.k8s.io`.
+
+A server without the workload APIs has custom resources instead: our own, which have the fields of
+`scheduling.k8s.io/v1beta1`, and the PodGroups that scheduler-plugins and Volcano define. Each is a
+row: which kind it is read as, how it is decoded and converted, how pods name their group, and how
+its status is written. The rows are applied where objects are decoded and requests are sent
+(`client/workload_sources.py`), so that the scheduler and the controllers know one PodGroup only.
+
+    kind                                     a pod names its group by          status
+    PodGroup.scheduling.k8s.io               spec.schedulingGroup              conditions, counts
+    PodGroup.scheduling.phalanx.dev          label …phalanx.dev/pod-group      the same
+    PodGroup.scheduling.x-k8s.io             label …x-k8s.io/pod-group         phase, counts
+    PodGroup.scheduling.volcano.sh           annotation …k8s.io/group-name     phase, conditions
+
+If several kinds have a group of the same namespace and name, the first row wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from phalanx.api.core import Pod, SchedulingGroup
+from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD_GROUP, WORKLOAD, Kind
+from phalanx.api.meta import ObjectMeta, find_condition
+from phalanx.api.scheduling import (
+    POD_GROUP_SCHEDULED,
+    PRIORITY_FROM_MEMBERS_ANNOTATION,
+    CompositePodGroup,
+    CompositePodGroupSpec,
+    CompositePodGroupStatus,
+    GangPolicy,
+    PodGroup,
+    PodGroupSpec,
+    PodGroupStatus,
+    SchedulingPolicy,
+    Workload,
+)
+from phalanx.api.scheme import struct_of
+from phalanx.api.wire import Object
+
+#: The API group of our custom resources.
+CUSTOM_GROUP = "scheduling.phalanx.dev"
+#: The label by which a pod names its PodGroup where `spec.schedulingGroup` is dropped.
+POD_GROUP_LABEL = f"{CUSTOM_GROUP}/pod-group"
+
+CUSTOM_POD_GROUP = Kind(
+    CUSTOM_GROUP, "v1", "PodGroup", "podgroups", POD_GROUP.schema,
+    singular="podgroup", subresources=("status",), generation=True,
+)  # fmt: skip
+CUSTOM_COMPOSITE_POD_GROUP = Kind(
+    CUSTOM_GROUP, "v1", "CompositePodGroup", "compositepodgroups", COMPOSITE_POD_GROUP.schema,
+    singular="compositepodgroup", subresources=("status",), generation=True,
+)  # fmt: skip
+CUSTOM_WORKLOAD = Kind(
+    CUSTOM_GROUP, "v1", "Workload", "workloads", WORKLOAD.schema,
+    singular="workload", generation=True,
+)  # fmt: skip
+COSCHEDULING_POD_GROUP = Kind(
+    "scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups", "", subresources=("status",)
+)  # fmt: skip
+#: Its definition has no status subresource.
+VOLCANO_POD_GROUP = Kind("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups", "")
+
+
+class CustomGroup(Struct, frozen=True):
+    """A PodGroup or CompositePodGroup of our custom resources; `spec` and `status` as JSON."""
+
+    metadata: ObjectMeta
+    spec: dict[str, Any] = {}
+    status: dict[str, Any] = {}
+
+
+class CoschedulingSpec(Struct, frozen=True, rename="camel"):
+    """The spec of a PodGroup of scheduler-plugins, as far as it says what a gang is."""
+
+    min_member: int = 1
+
+
+class CoschedulingStatus(Struct, frozen=True):
+    """The counts in the status of a PodGroup of scheduler-plugins."""
+
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
+class CoschedulingPodGroup(Struct, frozen=True):
+    """A PodGroup of scheduler-plugins."""
+
+    metadata: ObjectMeta
+    spec: CoschedulingSpec = CoschedulingSpec()
+    status: CoschedulingStatus = CoschedulingStatus()
+
+
+class VolcanoSpec(Struct, frozen=True, rename="camel"):
+    """The spec of a PodGroup of Volcano, as far as it says what a gang is."""
+
+    min_member: int = 1
+    min_task_member: dict[str, int] = {}
+    queue: str = ""
+
+
+class VolcanoPodGroup(Struct, frozen=True):
+    """A PodGroup of Volcano; its status has the counts that scheduler-plugins has."""
+
+    metadata: ObjectMeta
+    spec: VolcanoSpec = VolcanoSpec()
+    status: CoschedulingStatus = CoschedulingStatus()
+
+
+def _no_warning(obj: Any) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WorkloadSource:
+    """A kind that is read as one of `scheduling.k8s.io`: as its `target`.
+
+    Without `convert` its objects are decoded to the struct of the target. A pod names its group by
+    `pod_label` or `pod_annotation`. Without `encode_status` the status is that of the target.
+    `warn` says which part of an object has no effect, "" if all has. `compat` is the name of the
+    project whose kind it is; only kinds without one are read unless they are asked for.
+    """
+
+    kind: Kind
+    target: Kind
+    struct: type[Any]
+    convert: Callable[[Any], Any] | None = None
+    pod_label: str = ""
+    pod_annotation: str = ""
+    encode_status: Callable[[PodGroup], Object] | None = None
+    warn: Callable[[Any], str] = _no_warning
+    compat: str = ""
+
+    @property
+    def is_native(self) -> bool:
+        """Whether it is the kind of `scheduling.k8s.io` itself."""
+        return self.kind is self.target
+
+
+def _with_member_priority(meta: ObjectMeta) -> ObjectMeta:
+    """Mark that a group has the lowest priority of its members: no admission resolved its own."""
+    return replace(meta, annotations={**meta.annotations, PRIORITY_FROM_MEMBERS_ANNOTATION: ""})
+
+
+def _read_custom_pod_group(obj: CustomGroup) -> PodGroup:
+    meta = obj.metadata if "priority" in obj.spec else _with_member_priority(obj.metadata)
+    return PodGroup(
+        meta, msgspec.convert(obj.spec, PodGroupSpec), msgspec.convert(obj.status, PodGroupStatus)
+    )
+
+
+def _read_custom_composite(obj: CustomGroup) -> CompositePodGroup:
+    meta = obj.metadata if "priority" in obj.spec else _with_member_priority(obj.metadata)
+    return CompositePodGroup(
+        meta,
+        msgspec.convert(obj.spec, CompositePodGroupSpec),
+        msgspec.convert(obj.status, CompositePodGroupStatus),
+    )
+
+
+def _gang(meta: ObjectMeta, min_count: int, status: CoschedulingStatus) -> PodGroup:
+    policy = SchedulingPolicy(gang=GangPolicy(max(min_count, 1)))
+    return PodGroup(
+        _with_member_priority(meta),
+        PodGroupSpec(scheduling_policy=policy),
+        PodGroupStatus(
+            ready_pods=status.running, succeeded_pods=status.succeeded, failed_pods=status.failed
+        ),
+    )
+
+
+def _read_coscheduling(obj: CoschedulingPodGroup) -> PodGroup:
+    return _gang(obj.metadata, obj.spec.min_member, obj.status)
+
+
+def _read_volcano(obj: VolcanoPodGroup) -> PodGroup:
+    # The minimum of each task cannot be said of one group; their sum can.
+    tasks = sum(obj.spec.min_task_member.values())
+    return _gang(obj.metadata, max(obj.spec.min_member, tasks), obj.status)
+
+
+def _warn_about_volcano(obj: VolcanoPodGroup) -> str:
+    if obj.spec.queue not in ("", "default"):
+        return f'queue "{obj.spec.queue}" is ignored: Phalanx has no queues'
+    if len(obj.spec.min_task_member) > 1:
+        return "minTaskMember counts as a sum: the minimum of each task is not enforced"
+    return ""
+
+
+def _counts(status: PodGroupStatus) -> Object:
+    return {
+        "running": status.ready_pods,
+        "succeeded": status.succeeded_pods,
+        "failed": status.failed_pods,
+    }
+
+
+def _encode_coscheduling_status(group: PodGroup) -> Object:
+    status, needed = group.status, group.min_count
+    if status.succeeded_pods >= needed:
+        phase = "Finished"
+    elif status.failed_pods and status.scheduled_pods + status.succeeded_pods < needed:
+        phase = "Failed"
+    elif status.ready_pods + status.succeeded_pods >= needed:
+        phase = "Running"
+    elif status.scheduled_pods + status.succeeded_pods >= needed:
+        phase = "Scheduled"
+    else:
+        phase = "Scheduling" if status.pending_pods >= needed else "Pending"
+    return {"phase": phase, **_counts(status)}
+
+
+def _encode_volcano_status(group: PodGroup) -> Object:
+    status, needed = group.status, group.min_count
+    if status.succeeded_pods >= needed:
+        phase = "Completed"
+    elif status.scheduled_pods + status.succeeded_pods >= needed:
+        phase = "Running"
+    elif status.scheduled_pods:
+        phase = "Unknown"
+    else:
+        # Volcano's controllers create pods for groups of this phase, and the scheduler needs them.
+        phase = "Inqueue"
+    encoded: Object = {"phase": phase, **_counts(status)}
+    if condition := find_condition(status.conditions, POD_GROUP_SCHEDULED):
+        is_scheduled = condition.status == "True"
+        encoded["conditions"] = [
+            {
+                "type": "Scheduled" if is_scheduled else "Unschedulable",
+                "status": "True",
+                "reason": condition.reason,
+                "message": condition.message,
+                "lastTransitionTime": condition.last_transition_time,
+                "transitionID": group.metadata.uid,
+            }
+        ]
+    return encoded
+
+
+#: In the order of precedence.
+WORKLOAD_SOURCES = (
+    *(
+        WorkloadSource(kind, kind, struct_of(kind))
+        for kind in (POD_GROUP, COMPOSITE_POD_GROUP, WORKLOAD)
+    ),
+    WorkloadSource(
+        CUSTOM_POD_GROUP, POD_GROUP, CustomGroup, _read_custom_pod_group, POD_GROUP_LABEL
+    ),
+    WorkloadSource(
+        CUSTOM_COMPOSITE_POD_GROUP, COMPOSITE_POD_GROUP, CustomGroup, _read_custom_composite
+    ),
+    WorkloadSource(CUSTOM_WORKLOAD, WORKLOAD, Workload),
+    WorkloadSource(
+        COSCHEDULING_POD_GROUP,
+        POD_GROUP,
+        CoschedulingPodGroup,
+        _read_coscheduling,
+        pod_label="scheduling.x-k8s.io/pod-group",
+        encode_status=_encode_coscheduling_status,
+        compat="scheduler-plugins",
+    ),
+    WorkloadSource(
+        VOLCANO_POD_GROUP,
+        POD_GROUP,
+        VolcanoPodGroup,
+        _read_volcano,
+        pod_annotation="scheduling.k8s.io/group-name",
+        encode_status=_encode_volcano_status,
+        warn=_warn_about_volcano,
+        compat="volcano",
+    ),
+)
+#: The projects whose PodGroups can be read.
+COMPAT_NAMES = tuple(row.compat for row in WORKLOAD_SOURCES if row.compat)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedSources:
+    """The rows that apply to one server, in the order of precedence."""
+
+    rows: tuple[WorkloadSource, ...]
+
+    def of(self, target: Kind) -> tuple[WorkloadSource, ...]:
+        """Return the rows that are read as a kind of `scheduling.k8s.io`."""
+        return tuple(row for row in self.rows if row.target is target)
+
+    @property
+    def targets(self) -> frozenset[Kind]:
+        """The kinds of `scheduling.k8s.io` that the server has in some form."""
+        return frozenset(row.target for row in self.rows)
+
+    @property
+    def are_native(self) -> bool:
+        """Whether nothing needs to be converted."""
+        return all(row.is_native for row in self.rows)
+
+    @property
+    def drops_scheduling_group(self) -> bool:
+        """Whether the server drops `spec.schedulingGroup` of pods."""
+        return not any(row.is_native for row in self.of(POD_GROUP))
+
+    def link_pod(self, pod: Pod) -> Pod:
+        """Return the pod with the group that it names in any way."""
+        if pod.spec.scheduling_group is not None:
+            return pod
+        meta = pod.metadata
+        for row in self.rows:
+            name = ""
+            if row.pod_label:
+                name = meta.labels.get(row.pod_label, "")
+            elif row.pod_annotation:
+                name = meta.annotations.get(row.pod_annotation, "")
+            if name:
+                return replace(pod, spec=replace(pod.spec, scheduling_group=SchedulingGroup(name)))
+        return pod
+
+
+#: The rows of a server that has all kinds of `scheduling.k8s.io`: ours.
+NATIVE_SOURCES = ServedSources(tuple(row for row in WORKLOAD_SOURCES if row.is_native))
+
+
+def select_sources(served: Collection[Kind], compat: Collection[str] = ()) -> ServedSources:
+    """Return the rows for a server that serves these kinds, with those of the named projects."""
+    return ServedSources(
+        tuple(
+            row
+            for row in WORKLOAD_SOURCES
+            if row.kind in served and (not row.compat or row.compat in compat)
+        )
+    )

@@ -1,0 +1,326 @@
+"""Reads and writes groups of pods where a server keeps them as other kinds.
+
+`api/workload_sources.py` has the table of kinds. An informer of PodGroups follows all of them and
+holds converted objects (`MergedInformer`); a write to a PodGroup goes to the object that it was
+converted from (`WorkloadSourceTransport`). Components use the kinds of `scheduling.k8s.io` alone:
+
+    component           patch podgroups.scheduling.k8s.io  train/status  (strategic merge patch)
+    on the wire         PATCH …/scheduling.phalanx.dev/v1/…/podgroups/train/status  (merge patch)
+
+Custom resources have no strategic merge patches, so that their lists are written as a whole: as the
+cache holds them, with the change. A resourceVersion in the patch makes that safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from phalanx import logs
+from phalanx.api.core import Pod
+from phalanx.api.errors import ApiError
+from phalanx.api.kinds import POD, POD_GROUP, Kind
+from phalanx.api.meta import Key
+from phalanx.api.patch import apply_patch
+from phalanx.api.scheduling import PodGroup, PodGroupStatus
+from phalanx.api.schema import schema
+from phalanx.api.wire import MERGE_PATCH, STRATEGIC_PATCH, Object, Reply, Request, StreamReply
+from phalanx.api.workload_sources import (
+    POD_GROUP_LABEL,
+    WORKLOAD_SOURCES,
+    ServedSources,
+    WorkloadSource,
+    select_sources,
+)
+from phalanx.client.client import Client, served_kinds
+from phalanx.client.informer import Informer
+from phalanx.client.protocol import HasMetadata
+from phalanx.client.transports import Transport, Unreachable
+from phalanx.randomness import Random
+
+LOG = logs.component("informer")
+
+R = TypeVar("R", bound=HasMetadata)
+#: The API versions of the kinds that components write to.
+_TARGET_VERSIONS = frozenset(row.target.api_version for row in WORKLOAD_SOURCES)
+#: Fields of created objects that refer to other objects by apiVersion and kind.
+_REFERENCE_FIELDS = ("involvedObject", "regarding")
+
+
+async def discover_sources(client: Client, compat: Collection[str] = ()) -> ServedSources:
+    """Return which of the kinds a server serves, with those of the named projects."""
+    served = await served_kinds(client, [row.kind for row in WORKLOAD_SOURCES])
+    return select_sources(served, compat)
+
+
+class MergedInformer(Informer[R]):
+    """The informer of a kind that a server keeps as several: the first that has an object wins."""
+
+    def __init__(
+        self,
+        client: Client,
+        kind: Kind,
+        struct: type[Any],
+        random: Random,
+        parts: list[Informer[R]],
+    ) -> None:
+        super().__init__(client, kind, struct, random=random)
+        self._parts = parts
+        for part in parts:
+            part.cache.subscribe(self._on_part_changed)
+            part.on_batch.append(self._notify_batch)
+
+    @property
+    def failure(self) -> ApiError | Unreachable | None:
+        """Why one of the informers cannot follow the server at present."""
+        return next((part.failure for part in self._parts if part.failure is not None), None)
+
+    async def run(self) -> None:
+        """Follow the server until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for part in self._parts:
+                group.create_task(part.run())
+            for part in self._parts:
+                await part.synced.wait()
+            self.synced.set()
+
+    def _on_part_changed(self, old: R | None, new: R | None) -> None:
+        changed = new if new is not None else old
+        assert changed is not None
+        key = changed.metadata.key
+        found = next((part.cache[key] for part in self._parts if key in part.cache), None)
+        if found is not self.cache.get(key):
+            self.cache.set(key, found)
+
+
+class SourcedObjects:
+    """The objects of one server that have other kinds than components know.
+
+    Builds the informers and knows which kind each object has. Kinds of other projects have no
+    place for our conditions: the status that was written last is kept in memory.
+    """
+
+    def __init__(self, client: Client, random: Random, sources: ServedSources) -> None:
+        self.sources = sources
+        self._client, self._random = client, random
+        self._informers: dict[WorkloadSource, Informer[Any]] = {}
+        self._merged: dict[Kind, Informer[Any]] = {}
+        self._written_status: dict[str, PodGroupStatus] = {}
+        self._warned: set[str] = set()
+
+    def build_informer(self, kind: Kind, struct: type[Any], *, optional: bool) -> Informer[Any]:
+        """Return the informer of a kind that components know."""
+        if kind is POD and any(row.pod_label or row.pod_annotation for row in self.sources.rows):
+            return Informer(
+                self._client, POD, Pod, random=self._random, convert=self.sources.link_pod
+            )
+        rows = self.sources.of(kind)
+        if all(row.is_native for row in rows):
+            return Informer(self._client, kind, struct, random=self._random, optional=optional)
+        parts = {
+            row: Informer(
+                self._client,
+                row.kind,
+                row.struct,
+                random=self._random,
+                optional=optional,
+                convert=self._converter(row) if row.convert else None,
+            )
+            for row in rows
+        }
+        self._informers |= parts
+        merged = MergedInformer(self._client, kind, struct, self._random, list(parts.values()))
+        self._merged[kind] = merged
+        return merged
+
+    def _converter(self, row: WorkloadSource) -> Callable[[Any], Any]:
+        def convert(obj: Any) -> Any:
+            found = row.convert(obj) if row.convert else obj
+            if row.encode_status is None:
+                return found
+            uid = found.metadata.uid
+            if (text := row.warn(obj)) and uid not in self._warned:
+                self._warned.add(uid)
+                LOG.warning(text, resource=row.kind.resource, key=found.metadata.key)
+            status = self._written_status.get(uid)
+            return replace(found, status=status) if status is not None else found
+
+        return convert
+
+    def find_source(self, target: Kind, key: Key) -> WorkloadSource | None:
+        """Return the row of an object: where it is, else where new objects are created."""
+        rows = self.sources.of(target)
+        for row in rows:
+            informer = self._informers.get(row)
+            if informer is not None and key in informer.cache:
+                return row
+        return rows[0] if rows else None
+
+    def is_converted(self, target: Kind, key: Key) -> bool:
+        """Whether an object has another kind on the server."""
+        row = self.find_source(target, key)
+        return row is not None and not row.is_native
+
+    def get(self, target: Kind, key: Key) -> Any | None:
+        """Return an object as components know it."""
+        merged = self._merged.get(target)
+        return merged.cache.get(key) if merged is not None else None
+
+    def keep_status(self, key: Key, uid: str, status: PodGroupStatus) -> None:
+        """Keep the status of a group whose kind has no place for it."""
+        self._written_status[uid] = status
+        row, merged = self.find_source(POD_GROUP, key), self._merged.get(POD_GROUP)
+        found = merged.cache.get(key) if merged is not None else None
+        if row is not None and found is not None and found.metadata.uid == uid:
+            self._informers[row].cache.set(key, replace(found, status=status))
+
+
+class WorkloadSourceTransport:
+    """Sends requests about groups, and objects that refer to them, as the server needs them."""
+
+    def __init__(self, inner: Transport, objects: SourcedObjects) -> None:
+        self._inner, self._objects = inner, objects
+
+    async def close(self) -> None:
+        """Close connections."""
+        await self._inner.close()
+
+    async def send(self, request: Request) -> Reply | StreamReply:
+        """Send one request, converted if it is about a kind that the server has not."""
+        target = self._find_target(request.path)
+        if target is None:
+            if request.method == "POST" and isinstance(request.body, dict):
+                request = replace(request, body=self._convert_new(request.body))
+            return await self._inner.send(request)
+        kind, key, subresource = target
+        row = self._objects.find_source(kind, key)
+        if row is None or row.is_native:
+            return await self._inner.send(request)
+        if subresource == "status" and row.encode_status is not None:
+            return await self._send_status(request, row, key)
+        path = row.kind.url_path(key.namespace, key.name, subresource)
+        request = replace(request, path=path)
+        body = request.body
+        if request.headers.get("content-type") == STRATEGIC_PATCH and isinstance(body, dict):
+            current = _writable_fields(self._objects.get(kind, key))
+            request = _with_merge_patch(request, _to_merge_patch(kind, current, body))
+        elif request.method in ("POST", "PUT") and isinstance(body, dict):
+            request = replace(request, body=self._convert_new(body))
+        return await self._inner.send(request)
+
+    def _find_target(self, path: str) -> tuple[Kind, Key, str] | None:
+        """Return kind, key and subresource of a path, if it is one of the kinds of the table."""
+        parts = path.split("/")
+        if len(parts) < 5 or f"{parts[2]}/{parts[3]}" not in _TARGET_VERSIONS:
+            return None
+        namespace, rest = ("", parts[4:])
+        if parts[4] == "namespaces" and len(parts) > 6:
+            namespace, rest = parts[5], parts[6:]
+        for kind in self._objects.sources.targets:
+            if kind.plural == rest[0] and kind.api_version == f"{parts[2]}/{parts[3]}":
+                name, subresource = (*rest[1:3], "", "")[:2]
+                return kind, Key(namespace, name), subresource
+        return None
+
+    async def _send_status(
+        self, request: Request, row: WorkloadSource, key: Key
+    ) -> Reply | StreamReply:
+        """Write the status of a group in the terms of its kind, and keep ours."""
+        group = self._objects.get(POD_GROUP, key)
+        if not isinstance(group, PodGroup) or not isinstance(request.body, dict):
+            return await self._inner.send(request)
+        current = _writable_fields(group)
+        changed = apply_patch(STRATEGIC_PATCH, schema(POD_GROUP.schema), current, request.body)
+        status = msgspec.convert(changed.get("status", {}), PodGroupStatus)
+        assert row.encode_status is not None
+        body = {
+            "metadata": {"uid": group.metadata.uid},
+            "status": row.encode_status(replace(group, status=status)),
+        }
+        subresource = "status" if "status" in row.kind.subresources else ""
+        path = row.kind.url_path(key.namespace, key.name, subresource)
+        reply = await self._inner.send(_with_merge_patch(replace(request, path=path), body))
+        if isinstance(reply, Reply) and reply.code < 300:
+            self._objects.keep_status(key, group.metadata.uid, status)
+        return reply
+
+    def _convert_new(self, body: Object) -> Object:
+        """Return an object to create, as the server knows it and the objects that it names."""
+        changed: Object = {}
+        if api_version := self._served_version(body):
+            changed["apiVersion"] = api_version
+        meta = body.get("metadata") or {}
+        group = (
+            (body.get("spec") or {}).get("schedulingGroup") if body.get("kind") == "Pod" else None
+        )
+        if group and self._objects.sources.drops_scheduling_group:
+            labels = {**(meta.get("labels") or {}), POD_GROUP_LABEL: group.get("podGroupName", "")}
+            meta = changed["metadata"] = {**meta, "labels": labels}
+        if owners := meta.get("ownerReferences"):
+            changed["metadata"] = {
+                **meta, "ownerReferences": [self._convert_reference(one) for one in owners]
+            }  # fmt: skip
+        for field in _REFERENCE_FIELDS:
+            if field in body:
+                changed[field] = self._convert_reference(body[field])
+        return {**body, **changed} if changed else body
+
+    def _convert_reference(self, reference: Object) -> Object:
+        version = self._served_version(reference)
+        return {**reference, "apiVersion": version} if version else reference
+
+    def _served_version(self, obj: Mapping[str, Any]) -> str:
+        """Return the apiVersion under which the server has an object; "" if it is the same."""
+        if obj.get("apiVersion") not in _TARGET_VERSIONS:
+            return ""
+        meta = obj.get("metadata") or obj
+        key = Key(meta.get("namespace", ""), meta.get("name", ""))
+        for kind in self._objects.sources.targets:
+            if kind.name == obj.get("kind"):
+                row = self._objects.find_source(kind, key)
+                return "" if row is None or row.is_native else row.kind.api_version
+        return ""
+
+
+def _writable_fields(found: Any | None) -> Object:
+    """Return the fields of a cached object that strategic patches change, as JSON."""
+    if found is None:
+        return {}
+    meta = msgspec.to_builtins(found.metadata)
+    fields: Object = {
+        "metadata": {name: meta[name] for name in ("ownerReferences", "finalizers")}
+    }  # fmt: skip
+    fields["metadata"]["ownerReferences"] = [_without_empty(one) for one in meta["ownerReferences"]]
+    if hasattr(found, "status"):
+        status = msgspec.to_builtins(found.status)
+        status["conditions"] = [_without_empty(one) for one in status["conditions"]]
+        fields["status"] = {name: value for name, value in status.items() if value is not None}
+    return fields
+
+
+def _without_empty(item: Object) -> Object:
+    """Return a list item without the fields that are absent in JSON."""
+    return {key: value for key, value in item.items() if value is not None and value != 0}
+
+
+def _with_merge_patch(request: Request, body: Object) -> Request:
+    return replace(request, body=body, headers={**request.headers, "content-type": MERGE_PATCH})
+
+
+def _to_merge_patch(kind: Kind, current: Object, patch: Object) -> Object:
+    """Turn a strategic merge patch of an object into the merge patch with the same effect."""
+    return _select_changed(patch, apply_patch(STRATEGIC_PATCH, schema(kind.schema), current, patch))
+
+
+def _select_changed(patch: Object, result: Object) -> Object:
+    """Return the fields that a patch names, with their values after it; None removes one."""
+    selected: Object = {}
+    for name, value in patch.items():
+        after = result.get(name)
+        is_inner = isinstance(value, dict) and isinstance(after, dict)
+        selected[name] = _select_changed(value, after or {}) if is_inner else after
+    return selected

@@ -1,0 +1,176 @@
+"""A server without the workload APIs, where groups of pods are custom resources."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from copy import deepcopy
+
+from phalanx.api.custom_resources.workload_definitions import workload_definitions
+from phalanx.api.feature_gates import resolve_gates
+from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, Kind
+from phalanx.api.meta import Key
+from phalanx.api.wire import Object
+from phalanx.api.workload_sources import (
+    COSCHEDULING_POD_GROUP,
+    CUSTOM_POD_GROUP,
+    POD_GROUP_LABEL,
+    VOLCANO_POD_GROUP,
+)
+from phalanx.client.client import Client
+from phalanx.client.transports import InProcessTransport, Transport
+from phalanx.controllers.scheduler_runner import FOREIGN_SCHEDULER, SchedulerRunner
+from phalanx.randomness import SeededRandom
+from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
+from phalanx.server.security.authorization import ADMIN
+from tests.builders import pod
+from tests.controllers.cluster import Cluster, cluster, simulated_nodes
+from tests.recording_log import RecordingLog
+
+#: The feature gates of a server that has neither the workload APIs nor GroupBindings.
+FOREIGN_GATES = resolve_gates({"GenericWorkload": False, "GroupBinding": False})
+
+_COUNT: Object = {"type": "integer", "format": "int32"}
+
+
+def _compat_definition(kind: Kind, spec: Object, status: Object, **version: object) -> Object:
+    properties = {
+        "spec": {"type": "object", "properties": spec},
+        "status": {"type": "object", "properties": status},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{kind.plural}.{kind.group}",
+            # Required of groups of the Kubernetes project.
+            "annotations": {"api-approved.kubernetes.io": "https://example.com"},
+        },
+        "spec": {
+            "group": kind.group,
+            "names": {"kind": kind.name, "plural": kind.plural},
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": kind.version,
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": {"type": "object", "properties": properties}},
+                    **version,
+                }
+            ],
+        },
+    }
+
+
+_COUNTS = dict.fromkeys(("running", "succeeded", "failed"), _COUNT)
+#: The fields of the PodGroups of scheduler-plugins.
+COSCHEDULING_DEFINITION = _compat_definition(
+    COSCHEDULING_POD_GROUP,
+    {"minMember": _COUNT, "scheduleTimeoutSeconds": _COUNT},
+    {"phase": {"type": "string"}, "occupiedBy": {"type": "string"}, **_COUNTS},
+    subresources={"status": {}},
+)
+#: The fields of the PodGroups of Volcano, which have no status subresource.
+VOLCANO_DEFINITION = _compat_definition(
+    VOLCANO_POD_GROUP,
+    {
+        "minMember": _COUNT,
+        "minTaskMember": {"type": "object", "additionalProperties": _COUNT},
+        "priorityClassName": {"type": "string"},
+        "queue": {"type": "string"},
+    },
+    {
+        "phase": {"type": "string"},
+        "conditions": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    name: {"type": "string"}
+                    for name in ("type", "status", "reason", "message", "transitionID")
+                }
+                | {"lastTransitionTime": {"type": "string", "format": "date-time"}},
+            },
+        },
+        **_COUNTS,
+    },
+)
+
+
+@asynccontextmanager
+async def custom_cluster(
+    *definitions: Object, nodes: int = 3, without: Sequence[str] = ("scheduler", "controllers"),
+    **capacity: str,
+) -> AsyncIterator[Cluster]:  # fmt: skip
+    """A cluster on a foreign server with these definitions, by default our own."""
+    hosted = simulated_nodes(nodes, **{"cpu": "4", **capacity})
+    async with cluster(nodes=hosted, without=without, gates=FOREIGN_GATES) as c:
+        for definition in definitions or workload_definitions():
+            await c.client.create(CUSTOM_RESOURCE_DEFINITION, deepcopy(definition))
+        yield c
+
+
+@asynccontextmanager
+async def running_scheduler(
+    c: Cluster,
+    transport: Transport | None = None,
+    names: Sequence[str] = (FOREIGN_SCHEDULER,),
+    compat: Sequence[str] = (),
+) -> AsyncIterator[RecordingLog]:
+    """Run a scheduler beside the server; yields its log once it schedules."""
+    ready, log = asyncio.Event(), RecordingLog()
+    runner = SchedulerRunner(
+        Client(transport or InProcessTransport(c.plane.server.handle, ADMIN)),
+        c.clock,
+        SeededRandom(1),
+        on_ready=lambda names: ready.set(),
+        profiles=Profiles(dict.fromkeys(names, DEFAULT_POLICY)),
+        compat=compat,
+        log=log,
+    )
+    task = asyncio.create_task(runner.run())
+    try:
+        await ready.wait()
+        yield log
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled() or task.exception() is None
+
+
+def custom_group(name: str, minimum: int, kind: Kind = CUSTOM_POD_GROUP, **spec: object) -> Object:
+    """A PodGroup of our custom resources."""
+    policy = {"gang": {"minCount": minimum}}
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.name,
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"schedulingPolicy": policy, **spec},
+    }
+
+
+def compat_group(kind: Kind, name: str, **spec: object) -> Object:
+    """A PodGroup of another project."""
+    meta = {"name": name, "namespace": "default"}
+    return {"apiVersion": kind.api_version, "kind": kind.name, "metadata": meta, "spec": spec}
+
+
+def labelled_pods(
+    group: str, count: int, label: str = POD_GROUP_LABEL, **amounts: str
+) -> list[Object]:
+    """Pods that name their group by a label, and our scheduler."""
+    return [
+        pod(
+            f"{group}-{number}",
+            meta={"labels": {label: group}},
+            spec={"schedulerName": FOREIGN_SCHEDULER},
+            asks=amounts,
+        )
+        for number in range(count)
+    ]
+
+
+async def get_group(c: Cluster, name: str, kind: Kind = CUSTOM_POD_GROUP) -> Object:
+    return await c.client.get(kind, Key("default", name))
