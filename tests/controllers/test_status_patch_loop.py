@@ -11,6 +11,7 @@ from phalanx.client.cache import ObjectCache
 from phalanx.client.protocol import WatchEvent
 from phalanx.controllers.reconcile_loop import (
     CONFLICT_RETRY_SECONDS,
+    OWN_PATCH_SECONDS,
     Patch,
     ReconcilePlan,
     StatusPatchLoop,
@@ -29,15 +30,17 @@ class StatusFixture:
     """
 
     def __init__(self, c: Cluster) -> None:
-        self._cluster, self.pods, self.attempts = c, ObjectCache[Pod](), 0
+        self._cluster, self.pods, self.attempts, self.desired = c, ObjectCache[Pod](), 0, "heard"
         self.loop = StatusPatchLoop(c.client, self._reconcile, self.pods)
 
     def _reconcile(self, key: Key) -> ReconcilePlan:
         meta = self.pods[key].metadata
         self.attempts += 1
+        if self.pods[key].status.nominated_node_name == self.desired:
+            return ReconcilePlan()
         change = {
             "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
-            "status": {"message": "heard"},
+            "status": {"message": self.desired, "nominatedNodeName": self.desired or None},
         }
         return ReconcilePlan([Patch(POD, key, change, "status")])
 
@@ -92,4 +95,41 @@ async def test_without_a_newer_version_the_patch_is_repeated_after_a_timeout() -
         running = await with_stale_cache(speaker, c)
         await asyncio.sleep(2 * CONFLICT_RETRY_SECONDS)
         assert speaker.attempts == 3
+        running.cancel()
+
+
+@in_virtual_time
+async def test_a_value_that_changes_back_while_its_patch_is_not_seen_yet_is_patched_again() -> None:
+    async with cluster(without=NOTHING_ELSE) as c:
+        speaker = StatusFixture(c)
+        await c.client.create(POD, pod("a"))
+        await speaker.refresh()
+        running = asyncio.create_task(speaker.loop.run())
+        speaker.loop.queue.add(KEY)
+        await asyncio.sleep(0.01)
+        assert await speaker.message() == "heard"
+        # The cache still shows the pod without a message.
+        speaker.desired = ""
+        speaker.loop.queue.add(KEY)
+        await asyncio.sleep(0.01)
+        assert speaker.attempts == 1
+        await speaker.refresh()
+        await asyncio.sleep(0.01)
+        assert (speaker.attempts, await speaker.message()) == (2, "")
+        running.cancel()
+
+
+@in_virtual_time
+async def test_a_patch_that_changed_nothing_delays_the_next_one_for_seconds() -> None:
+    async with cluster(without=NOTHING_ELSE) as c:
+        speaker = StatusFixture(c)
+        await c.client.create(POD, pod("a"))
+        await speaker.refresh()
+        running = asyncio.create_task(speaker.loop.run())
+        for _ in range(2):
+            speaker.loop.queue.add(KEY)
+            await asyncio.sleep(0.01)
+        assert speaker.attempts == 1
+        await asyncio.sleep(OWN_PATCH_SECONDS)
+        assert speaker.attempts == 2
         running.cancel()

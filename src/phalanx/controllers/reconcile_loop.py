@@ -360,15 +360,17 @@ class ReconcileLoop(Generic[KeyT]):
             raise
 
 
-#: Seconds after which a conflicting patch is repeated although the cache shows no newer version.
-CONFLICT_RETRY_SECONDS = 60.0
+#: Seconds after which a conflicting patch is repeated although the cache shows no newer version, and
+#: after which a key is reconciled again although the cache does not show its last patch.
+CONFLICT_RETRY_SECONDS, OWN_PATCH_SECONDS = 60.0, 5.0
 
 
 class StatusPatchLoop(ReconcileLoop[Key]):
     """Patches objects of a cache; `reconcile` plans at most one patch of the cached version.
 
     After a conflict the key waits until the cache shows a newer version: until then a retry would
-    send the same resourceVersion and conflict again.
+    send the same resourceVersion and conflict again. After a patch it waits for the version that
+    the patch has made: compared with the version before, a change back would seem to be no change.
     """
 
     def __init__(
@@ -382,13 +384,17 @@ class StatusPatchLoop(ReconcileLoop[Key]):
         self._objects: Mapping[Key, HasMetadata] = objects
         #: Keys of which the server has a newer version than the cache, and until when each waits.
         self._stale_until: dict[Key, float] = {}
+        #: Those of them that are reconciled again as soon as the cache shows a newer version.
+        self._deferred: set[Key] = set()
         objects.subscribe(self._on_change)
 
     async def _handle(self, key: Key) -> float | None:
         now = asyncio.get_running_loop().time()
         if (left := self._stale_until.get(key, now) - now) > 0:
+            self._deferred.add(key)
             return left
         self._stale_until.pop(key, None)
+        self._deferred.discard(key)
         return await super()._handle(key)
 
     async def _perform(self, client: Client, key: Key, action: Action) -> None:
@@ -400,7 +406,11 @@ class StatusPatchLoop(ReconcileLoop[Key]):
                 raise
             LOG.debug("status conflict, waiting for the cache", controller=self.queue.name, key=key)
             self._stale_until[key] = asyncio.get_running_loop().time() + CONFLICT_RETRY_SECONDS
+            self._deferred.add(key)
             self.queue.add_after(key, CONFLICT_RETRY_SECONDS)
+        else:
+            if before and before == self._cached_version(key):
+                self._stale_until[key] = asyncio.get_running_loop().time() + OWN_PATCH_SECONDS
 
     def _cached_version(self, key: Key) -> str:
         found = self._objects.get(key)
@@ -410,4 +420,6 @@ class StatusPatchLoop(ReconcileLoop[Key]):
         seen = new or old
         if seen is not None and (key := seen.metadata.key) in self._stale_until:
             del self._stale_until[key]
-            self.queue.add(key)
+            if key in self._deferred:
+                self._deferred.discard(key)
+                self.queue.add(key)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from phalanx.api.batch import EXPECTED_RUN_TIME_ANNOTATION, JobRunTime
 from phalanx.api.core import Node, Pod
-from phalanx.api.meta import Key, OwnerReference
+from phalanx.api.meta import Key, OwnerReference, timestamp
 from phalanx.api.scheduling import PodGroup
 from phalanx.scheduler.cluster.group_tree import Group, group_ref
 from phalanx.scheduler.decision import Decision, Placed, Preempting
@@ -76,6 +76,8 @@ class VirtualScheduler:
         self.bound: dict[str, list[Pod]] = {}
         self.decisions: dict[str, Decision] = {}
         self.on_placed: Callable[[str, list[Pod]], None] = lambda name, pods: None
+        #: How long victims terminate.
+        self.grace_seconds = 0.0
         #: Called after every commit.
         self.on_step: Callable[[], None] = lambda: None
         self.add_nodes(*nodes)
@@ -140,10 +142,18 @@ class VirtualScheduler:
                 self.on_placed(name, pods)
             elif isinstance(decision, Preempting):
                 for victim in decision.victims:
-                    self.state.observe(PodObserved(self.now, victim.pod, None))
-                    self.bound.pop(victim.pod.name, None)
+                    self._evict(victim.pod)
             self.on_step()
         return placed
+
+    def _evict(self, victim: Key) -> None:
+        """Delete a victim; with a grace period it terminates and stays."""
+        left = None
+        pods = self.bound.pop(victim.name, [])
+        for one in pods if self.grace_seconds else ():
+            until = timestamp(self.now + self.grace_seconds)
+            left = replace(one, metadata=replace(one.metadata, deletion_timestamp=until))
+        self.state.observe(PodObserved(self.now, victim, left))
 
     def message(self, name: str) -> str:
         return explain(self.decisions[name]).message

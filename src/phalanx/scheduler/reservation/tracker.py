@@ -336,8 +336,13 @@ class ReservationTracker:
 
 
 def _lacks_room(decision: Decision) -> bool:
-    """Whether an entity waits for room, and not for an edit."""
-    return isinstance(decision, Waiting) and decision.lacks_quorum
+    """Whether an entity waits for room, and not for an edit or for its victims to terminate.
+
+    Nominations for the room of its victims keep that room already.
+    """
+    if not isinstance(decision, Waiting) or not decision.lacks_quorum:
+        return False
+    return decision.starts_soon or not decision.nominated
 
 
 def _is_nominated(reservation: Reservation, snapshot: Snapshot) -> bool:
