@@ -360,9 +360,10 @@ class ReconcileLoop(Generic[KeyT]):
             raise
 
 
-#: Seconds after which a conflicting patch is repeated although the cache shows no newer version, and
-#: after which a key is reconciled again although the cache does not show its last patch.
-CONFLICT_RETRY_SECONDS, OWN_PATCH_SECONDS = 60.0, 5.0
+#: Seconds after which a conflicting patch is repeated although the cache shows no newer version.
+CONFLICT_RETRY_SECONDS = 60.0
+#: Seconds after which a key is reconciled although the cache does not show its last patch.
+OWN_PATCH_SECONDS = 5.0
 
 
 class StatusPatchLoop(ReconcileLoop[Key]):

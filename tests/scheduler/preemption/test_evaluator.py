@@ -24,13 +24,13 @@ from phalanx.api.other_kinds import (
 from phalanx.scheduler.cluster.cache import SchedulerCache
 from phalanx.scheduler.cluster.group_tree import Group, group_ref
 from phalanx.scheduler.cluster.pod_index import PodIndex
-from phalanx.scheduler.cycle import decide
+from phalanx.scheduler.cycle import decide, run_cycle
 from phalanx.scheduler.decision import Binding, Decision, Placed, Preempting, Waiting
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.group_tree_placement import PlacementResult, place_entity
 from phalanx.scheduler.placement.group_placement import PlacementContext
 from phalanx.scheduler.policy import DEFAULT_POLICY, SchedulerPolicy
-from phalanx.scheduler.preemption import plan_search, victim_search
+from phalanx.scheduler.preemption import plan_search, victim_program, victim_search
 from phalanx.scheduler.preemption.evaluator import NOT_ALLOWED, NOT_HELPFUL, VICTIMS_TERMINATING
 from phalanx.scheduler.preemption.victim_search import assignments_hold
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects, load_state
@@ -503,3 +503,23 @@ def test_pods_that_a_pod_must_be_near_to_stay(
     assert victim.startswith("x")
     assert (int(victim[1:]) - 3) % 7 == 0
     assert len(asked) <= 4 * victim_search.MAX_FILTER_QUESTIONS
+
+
+def test_search_for_victims_lets_other_tasks_run_in_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Loops over all candidates yield: a cluster has ten thousands of them."""
+    pods = [low_priority_pod(f"low-{i}", f"n{i % 12}", priority=1 + i % 3) for i in range(48)]
+    cache = build_cache(
+        [node(f"n{i}", cpu="4") for i in range(12)],
+        [with_labels(one, app="low") for one in pods],
+        budgets=[budget(3, app="low")],
+    )
+
+    def count_steps(units_per_step: int) -> int:
+        for module in (victim_search, victim_program):
+            monkeypatch.setattr(module, "UNITS_PER_STEP", units_per_step)
+        return sum(1 for _ in run_cycle(high_priority_gang(30), cache.snapshot(), DEFAULT_POLICY))
+
+    # At least the victims are proposed, reprieved, and added to the program.
+    assert count_steps(4) >= count_steps(1000) + 3 * 30 // 4

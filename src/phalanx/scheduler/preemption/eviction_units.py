@@ -28,6 +28,8 @@ from phalanx.scheduler.decision import Victim
 
 #: The start time of pods that have not started: sorts after every timestamp.
 _NOT_STARTED = "~"
+#: How many units a loop over all of them handles between two yields.
+UNITS_PER_STEP = 500
 #: The number of units of one pod that are kept.
 _MAX_SINGLE_UNITS = 200_000
 

@@ -203,9 +203,10 @@ class PlanSearch:
         plan: PreemptionPlan | None = None
         if self._has_affinity:
             plan = yield from self._evaluate(self._without_affinity_targets(pool))
-        for chosen in propose_victims(
+        proposals = yield from propose_victims(
             self._entity, self._context, pool, self._costs, members=self._required_members
-        ):
+        )
+        for chosen in proposals:
             plan = _cheaper_plan(plan, (yield from self._evaluate(chosen)))
         if plan is None or len(pool) <= MAX_GREEDY_UNITS:
             plan = _cheaper_plan((yield from self._evaluate(pool)), plan)
@@ -315,7 +316,7 @@ class PlanSearch:
         program = VictimProgram(
             self._entity, self._context, units, self._costs, members=self._required_members
         )
-        if program.size > MAX_COLUMNS or program.has_large_factors:
+        if not (yield from program.assemble(MAX_COLUMNS)):
             return plan
         search = _ExactSearch(self, program, units, plan)
         yield from search.run()

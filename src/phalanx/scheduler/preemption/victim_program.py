@@ -35,6 +35,7 @@ from phalanx.scheduler.placement.node_scores import node_scores_of
 from phalanx.scheduler.placement.placement_simulation import PlacementSimulation
 from phalanx.scheduler.placement.topology_domains import find_placements, topology_levels
 from phalanx.scheduler.preemption.eviction_units import (
+    UNITS_PER_STEP,
     EvictionCostModel,
     EvictionScope,
     EvictionUnit,
@@ -43,6 +44,7 @@ from phalanx.scheduler.search.solver import (
     IntegerProgram,
     IntegerProgramBuilder,
     LinearConstraint,
+    Steps,
 )
 
 #: The parts of the cost that are sums, in their order.
@@ -66,7 +68,10 @@ class _UnitClass(NamedTuple):
 
 
 class VictimProgram:
-    """The program of one preemption. `members` is how many members must get a node."""
+    """The program of one preemption. `members` is how many members must get a node.
+
+    `assemble` comes first: it adds the columns and rows.
+    """
 
     def __init__(
         self,
@@ -77,19 +82,28 @@ class VictimProgram:
         *,
         members: int,
     ) -> None:
-        self._context, self._costs, self._builder = context, costs, IntegerProgramBuilder()
+        self._entity, self._context, self._units = entity, context, units
+        self._costs, self._members, self._builder = costs, members, IntegerProgramBuilder()
         self._kinds: list[_MemberKind] = []
         #: The columns y by kind and node, and the other columns of the nodes.
         self._placed: dict[tuple[int, int], int] = {}
         self._classes: list[_UnitClass] = []
         self._sums: dict[str, dict[int, int]] = {name: {} for name in SUMS}
-        freed = _FreedAmounts(context.snapshot, units)
-        root = self._add_group(entity, freed)
+
+    def assemble(self, max_columns: int) -> Steps[bool]:
+        """Add all columns and rows; False if they are too many or too large for a solver."""
+        freed = _FreedAmounts(self._context.snapshot)
+        yield from freed.add_units(self._units)
+        root = self._add_group(self._entity, freed)
         self._builder.add_at_least({root: 1}, 1)
-        self._builder.add_at_least(dict.fromkeys(self._placed.values(), 1), members)
-        self._add_units(units, freed)
-        self._add_capacities(freed)
-        self._starts = sorted({unit.start_time for unit in units}, reverse=True)
+        self._builder.add_at_least(dict.fromkeys(self._placed.values(), 1), self._members)
+        if self.size > max_columns:
+            return False
+        yield from self._add_units(freed)
+        if self.size > max_columns:
+            return False
+        yield from self._add_capacities(freed)
+        return self.size <= max_columns and not self.has_large_factors
 
     @staticmethod
     def is_applicable(entity: Entity, context: PlacementContext) -> bool:
@@ -215,17 +229,21 @@ class VictimProgram:
             row = {column: 1, domains[node]: -limit} if node in domains else {column: 1}
             self._builder.add_at_most(row, 0)
 
-    def _add_units(self, units: Sequence[EvictionUnit], freed: _FreedAmounts) -> None:
+    def _add_units(self, freed: _FreedAmounts) -> Steps[None]:
         """Add the units that free a node which a member may use, with their costs."""
         nodes = {node for _, node in self._placed}
         classes: dict[object, list[EvictionUnit]] = {}
-        for number, unit in enumerate(units):
+        for number, unit in enumerate(self._units):
+            if number % UNITS_PER_STEP == 0:
+                yield number
             if any(node in nodes for node in freed.by_unit[number]):
                 classes.setdefault(self._class_key(number, unit, freed), []).append(unit)
         budgets: dict[int, dict[int, int]] = {}
         gangs: dict[Key, dict[int, int]] = {}
         spare = self._costs.spare_members
-        for alike in classes.values():
+        for number, alike in enumerate(classes.values()):
+            if number % UNITS_PER_STEP == 0:
+                yield number
             alike.sort(key=lambda unit: unit.start_time, reverse=True)
             unit, column = alike[0], self._builder.add_column(len(alike))
             self._classes.append(_UnitClass(alike, column))
@@ -234,8 +252,8 @@ class VictimProgram:
                 name = "trees" if unit.scope is EvictionScope.TREE else "groups"
                 self._sums[name][column] = 1
             for pod in unit.pods:
-                for number in self._costs.covering_budgets(pod):
-                    terms = budgets.setdefault(number, {})
+                for budget in self._costs.covering_budgets(pod):
+                    terms = budgets.setdefault(budget, {})
                     terms[column] = terms.get(column, 0) + 1
                 if pod.group and pod.group in spare and unit.scope is not EvictionScope.POD:
                     terms = gangs.setdefault(pod.group, {})
@@ -275,21 +293,23 @@ class VictimProgram:
                 self._sums["broken"][broken] = 1
                 self._builder.add_at_most(terms | {broken: spare - most}, spare)
 
-    def _add_capacities(self, freed: _FreedAmounts) -> None:
+    def _add_capacities(self, freed: _FreedAmounts) -> Steps[None]:
         """Limit the members of each node by the amounts that are free or freed."""
         snapshot = self._context.snapshot
         requests = [
             dict(kind.shape.request_vector(snapshot.columns).amounts) for kind in self._kinds
         ]
         columns = {column for amounts in requests for column in amounts}
-        numbers = {id(unit): n for n, unit in enumerate(freed.units)}
+        numbers = {id(unit): n for n, unit in enumerate(self._units)}
         terms: dict[tuple[int, int], dict[int, int]] = {}
         for units, class_column in self._classes:
             for node, amounts in freed.by_unit[numbers[id(units[0])]].items():
                 for column, amount in amounts:
                     terms.setdefault((node, column), {})[class_column] = -amount
         nodes = dict.fromkeys(node for _, node in self._placed)
-        for node in nodes:
+        for number, node in enumerate(nodes):
+            if number % UNITS_PER_STEP == 0:
+                yield number
             kinds = [k for k in range(len(self._kinds)) if (k, node) in self._placed]
             placed = {kind: self._placed[kind, node] for kind in kinds}
             for column in sorted(columns):
@@ -313,14 +333,19 @@ class VictimProgram:
 class _FreedAmounts:
     """What each unit frees, by node and column, and the free amounts of the nodes."""
 
-    def __init__(self, snapshot: Snapshot, units: Sequence[EvictionUnit]) -> None:
-        self.units = units
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
         self.free: IntArray = snapshot.allocatable - snapshot.requested
         self.free_without_units = self.free.copy()
         self.by_unit: list[dict[int, tuple[tuple[int, int], ...]]] = []
-        for unit in units:
+
+    def add_units(self, units: Sequence[EvictionUnit]) -> Steps[None]:
+        """Add what the units free, in their order."""
+        for number, unit in enumerate(units):
+            if number % UNITS_PER_STEP == 0:
+                yield number
             amounts: dict[int, dict[int, int]] = {}
-            for node, column, amount in _pod_amounts(snapshot, unit):
+            for node, column, amount in _pod_amounts(self._snapshot, unit):
                 here = amounts.setdefault(node, {})
                 here[column] = here.get(column, 0) + amount
                 self.free_without_units[node, column] += amount

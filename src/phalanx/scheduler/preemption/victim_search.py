@@ -12,7 +12,7 @@ keep the most important unit first. The result cannot be reduced without moving 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ from phalanx.scheduler.placement.node_scores import node_scores_of
 from phalanx.scheduler.placement.placement_simulation import PlacementSimulation
 from phalanx.scheduler.placement.topology_domains import find_placements
 from phalanx.scheduler.preemption.eviction_units import (
+    UNITS_PER_STEP,
     EvictionCostModel,
     EvictionScope,
     EvictionUnit,
@@ -47,22 +48,25 @@ def propose_victims(
     costs: EvictionCostModel,
     *,
     members: int,
-) -> Iterator[list[EvictionUnit]]:
-    """Yield sets of units whose eviction may be sufficient, the cheapest first."""
+) -> Generator[int, None, list[list[EvictionUnit]]]:
+    """Return sets of units whose eviction may be sufficient, the cheapest first."""
     found = find_placements(entity, context.snapshot, context.nodes)
     if isinstance(found, EntityRejection):
-        return
+        return []
     places = [context.nodes] if found is None else [placement.nodes for placement in found]
-    capacity = _EvictableCapacity(context, units, costs)
+    capacity = _EvictableCapacity(context, units)
+    yield from capacity.add_pods(costs)
     shapes = [member.shape for member in sort_members(entity.members)[:members]]
     shapes.sort(key=lambda shape: shape.nonzero_requests, reverse=True)
     proposals: list[tuple[VictimPrice, int, set[int]]] = []
     for number, nodes in enumerate(places):
         search = _VictimSearch(capacity, nodes)
-        if search.place_members(shapes):
+        if (yield from search.place_members(shapes)):
             proposals.append((search.price, number, search.evicted))
-    for _, _, evicted in sorted(proposals)[:MAX_PLACEMENTS]:
-        yield [unit for number, unit in enumerate(units) if number in evicted]
+    return [
+        [unit for number, unit in enumerate(units) if number in evicted]
+        for _, _, evicted in sorted(proposals)[:MAX_PLACEMENTS]
+    ]
 
 
 #: Amounts of resources, by column of the snapshot.
@@ -81,34 +85,34 @@ class _EvictablePod(NamedTuple):
 class _EvictableCapacity:
     """The free resources of all nodes, and the pods on them that may be evicted."""
 
-    def __init__(
-        self, context: PlacementContext, units: Sequence[EvictionUnit], costs: EvictionCostModel
-    ) -> None:
+    def __init__(self, context: PlacementContext, units: Sequence[EvictionUnit]) -> None:
         self.context, self.units = context, units
         snapshot = context.snapshot
         self.free = (snapshot.allocatable - snapshot.requested).tolist()
-        # As if each unit was evicted alone.
-        self.prices: list[VictimPrice] = [
-            (
+        #: Of each unit, as if it was evicted alone.
+        self.prices: list[VictimPrice] = []
+        #: Keyed by identity, which is faster than hashing; the units keep the shapes alive.
+        self._amounts_by_shape: dict[int, ResourceAmounts] = {}
+        #: The evictable pods of each node, the least important unit first.
+        self.pods_by_node: dict[int, list[_EvictablePod]] = {}
+
+    def add_pods(self, costs: EvictionCostModel) -> Generator[int, None, None]:
+        """Add the pods of all units, with the price of each unit."""
+        index, equivalences = self.context.snapshot.index, dict[tuple[int, VictimPrice], int]()
+        for number, unit in enumerate(self.units):
+            if number % UNITS_PER_STEP == 0:
+                yield number
+            price = (
                 costs.violations([unit]),
                 len(costs.broken_groups([unit])),
                 int(unit.scope is EvictionScope.TREE),
                 int(unit.scope is EvictionScope.GROUP),
                 unit.size,
             )
-            for unit in units
-        ]
-        #: Keyed by identity, which is faster than hashing; the units keep the shapes alive.
-        self._amounts_by_shape: dict[int, ResourceAmounts] = {}
-        #: The evictable pods of each node, the least important unit first.
-        self.pods_by_node: dict[int, list[_EvictablePod]] = {}
-        equivalences: dict[tuple[int, VictimPrice], int] = {}
-        for number, unit in enumerate(units):
+            self.prices.append(price)
             for pod in unit.pods:
-                amounts, i = self.request_amounts(pod.shape), snapshot.index.get(pod.node, -1)
-                equivalence = equivalences.setdefault(
-                    (id(amounts), self.prices[number]), len(equivalences)
-                )
+                amounts, i = self.request_amounts(pod.shape), index.get(pod.node, -1)
+                equivalence = equivalences.setdefault((id(amounts), price), len(equivalences))
                 self.pods_by_node.setdefault(i, []).append(
                     _EvictablePod(number, amounts, equivalence)
                 )
@@ -134,11 +138,13 @@ class _VictimSearch:
         self.evicted: set[int] = set()
         self.price: VictimPrice = (0, 0, 0, 0, 0)
 
-    def place_members(self, shapes: Iterable[PodShape]) -> bool:
+    def place_members(self, shapes: Iterable[PodShape]) -> Generator[int, None, bool]:
         """Place one member of each shape on the cheapest node; whether all were placed."""
         heap: list[tuple[VictimPrice, int]] = []
         last: PodShape | None = None
-        for shape in shapes:
+        for number, shape in enumerate(shapes):
+            if number % UNITS_PER_STEP == 0:
+                yield number
             if shape is not last:
                 heap, last = self._node_prices(shape), shape
             if not self._place_one(shape, heap):
@@ -266,17 +272,19 @@ def necessary_units(
     if not simulation.has_claims and all(
         simulation.depends_on_load_only(member) for member in members
     ):
-        return _necessary_by_resources(context.snapshot, units, assignments)
+        return (yield from _necessary_by_resources(context.snapshot, units, assignments))
     return (yield from _necessary_by_filters(context, units, assignments))
 
 
 def _necessary_by_resources(
     snapshot: Snapshot, units: Sequence[EvictionUnit], assignments: Sequence[Assignment]
-) -> list[EvictionUnit]:
+) -> Generator[int, None, list[EvictionUnit]]:
     """Add up resources: sufficient if the filters of all members depend on the load only."""
     nodes = _nodes_with_members(snapshot, units, assignments)
     necessary: list[EvictionUnit] = []
-    for unit in reversed(units):
+    for step, unit in enumerate(reversed(units)):
+        if step % UNITS_PER_STEP == 0:
+            yield step
         pods = [(nodes[pod.node], pod.shape) for pod in unit.pods if pod.node in nodes]
         for number, (node, shape) in enumerate(pods):
             if not node.try_keep_pod(shape):
