@@ -51,6 +51,7 @@ _PROCESS_NODES_USER = authenticated_user("system:phalanx:process-nodes")
 _SERVICE_ACCOUNTS = {
     "composite-groups": "composite-group-controller",
     "garbage": "generic-garbage-collector",
+    "horizontal-pod-autoscaler": "horizontal-pod-autoscaler",
     "persistentvolume-binder": "persistent-volume-binder",
     "podgc": "pod-garbage-collector",
     "replica-groups": "replica-group-controller",

@@ -1,10 +1,11 @@
-"""Lease, PodDisruptionBudget, ResourceQuota, ClusterRole and ResourceClaims as we read them.
+"""Lease, PodDisruptionBudget, autoscaler, ResourceQuota, ClusterRole, ResourceClaims as read here.
 
 Kinds of API groups with few fields that matter here; `core.py`, `batch.py` and `scheduling.py` hold
 the larger groups. Partial and frozen.
 
     Lease                                   node lifecycle controller
     PodDisruptionBudget                     scheduler, disruption controller
+    HorizontalPodAutoscaler                 autoscaling controller
     ResourceQuota                           Job controller
     ClusterRole                             role aggregation controller
     ResourceClaim, ResourceClaimTemplate    resource claim controller
@@ -72,6 +73,39 @@ class PodDisruptionBudget(Struct, frozen=True):
     metadata: ObjectMeta
     spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
+
+
+class ScaleTargetReference(Struct, frozen=True, rename="camel"):
+    """The object whose replicas an autoscaler sets."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class HorizontalPodAutoscalerSpec(Struct, frozen=True, rename="camel"):
+    """The target, the bounds of its replicas, and the metrics, whose sources stay JSON."""
+
+    scale_target_ref: ScaleTargetReference = ScaleTargetReference()
+    min_replicas: int | None = None
+    max_replicas: int = 0
+    metrics: tuple[Object, ...] = ()
+
+
+class HorizontalPodAutoscalerStatus(Struct, frozen=True, rename="camel"):
+    """The replicas that the autoscaler has seen and wants, and its conditions."""
+
+    current_replicas: int = 0
+    desired_replicas: int = 0
+    conditions: tuple[Condition, ...] = ()
+
+
+class HorizontalPodAutoscaler(Struct, frozen=True):
+    """A HorizontalPodAutoscaler."""
+
+    metadata: ObjectMeta
+    spec: HorizontalPodAutoscalerSpec = HorizontalPodAutoscalerSpec()
+    status: HorizontalPodAutoscalerStatus = HorizontalPodAutoscalerStatus()
 
 
 class PriorityClass(Struct, frozen=True, rename="camel"):

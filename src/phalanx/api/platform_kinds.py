@@ -27,7 +27,6 @@ HORIZONTAL_POD_AUTOSCALER = Kind(
     "autoscaling.v2.HorizontalPodAutoscaler",
     singular="horizontalpodautoscaler", short_names=("hpa",), categories=("all",),
     subresources=("status",), status_updates_metadata=True,
-    has_no_controller=True,
 )  # fmt: skip
 HORIZONTAL_POD_AUTOSCALER_V1 = HORIZONTAL_POD_AUTOSCALER.with_version("v1")
 INGRESS = Kind(

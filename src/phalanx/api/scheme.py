@@ -45,6 +45,7 @@ from phalanx.api.kinds import (
     DEVICE_TAINT_RULE,
     ENDPOINT_SLICE,
     ENDPOINTS,
+    HORIZONTAL_POD_AUTOSCALER,
     JOB,
     JOB_SET,
     LEADER_WORKER_SET,
@@ -76,6 +77,7 @@ from phalanx.api.meta import PartialObjectMetadata
 from phalanx.api.other_kinds import (
     ClusterRole,
     DeviceClaim,
+    HorizontalPodAutoscaler,
     Lease,
     PodDisruptionBudget,
     PriorityClass,
@@ -107,6 +109,7 @@ STRUCTS: Mapping[Kind, type[Struct]] = {
     DEVICE_TAINT_RULE: DeviceTaintRule,
     ENDPOINT_SLICE: EndpointSlice,
     ENDPOINTS: Endpoints,
+    HORIZONTAL_POD_AUTOSCALER: HorizontalPodAutoscaler,
     JOB: Job,
     JOB_SET: JobSet,
     LEADER_WORKER_SET: LeaderWorkerSet,

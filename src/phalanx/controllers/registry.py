@@ -27,6 +27,7 @@ from phalanx.api.kinds import (
     DEVICE_TAINT_RULE,
     ENDPOINT_SLICE,
     ENDPOINTS,
+    HORIZONTAL_POD_AUTOSCALER,
     JOB,
     JOB_SET,
     LEADER_WORKER_SET,
@@ -53,6 +54,7 @@ from phalanx.api.kinds import (
 from phalanx.builder.ownership import SCHEDULING_PARENTS
 from phalanx.client.client import Client
 from phalanx.clock import Clock
+from phalanx.controllers.autoscaling import HorizontalController
 from phalanx.controllers.cronjobs.controller import CronJobController
 from phalanx.controllers.daemon_sets.controller import DaemonSetController
 from phalanx.controllers.deployments.controller import DeploymentController
@@ -261,6 +263,14 @@ def _build_stateful_set(context: ControllerContext) -> list[Runnable]:
     return [recorder.run, stateful_sets.run]
 
 
+def _build_autoscaler(context: ControllerContext) -> list[Runnable]:
+    recorder = context.new_recorder("horizontal-pod-autoscaler")
+    autoscaler = HorizontalController(
+        context.client, context.informers, context.clock, record=recorder.record
+    )
+    return [recorder.run, autoscaler.run]
+
+
 def _build_leader_worker_set(context: ControllerContext) -> list[Runnable]:
     recorder = context.new_recorder("leaderworkerset")
     leader_worker_sets = LeaderWorkerSetController(
@@ -452,6 +462,12 @@ CONTROLLERS = (
         _build_leader_worker_set,
         (LEADER_WORKER_SET, STATEFUL_SET, CONTROLLER_REVISION, SERVICE, NODE, POD),
         aliases=("leaderworkerset-controller",),
+    ),
+    ControllerDescriptor(
+        "horizontal-pod-autoscaler",
+        _build_autoscaler,
+        (HORIZONTAL_POD_AUTOSCALER,),
+        aliases=("horizontal-pod-autoscaler-controller", "horizontalpodautoscaling"),
     ),
     ControllerDescriptor(
         "persistentvolume-binder",

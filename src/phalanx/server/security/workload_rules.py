@@ -70,6 +70,12 @@ WORKLOAD_CONTROLLER_RULES: Mapping[str, tuple[PolicyRule, ...]] = {
         allow("create delete get list patch update watch", _CORE_GROUP, "endpoints"),
         allow("create delete get list patch update watch", "discovery.k8s.io", "endpointslices"),
     ),
+    "horizontal-pod-autoscaler": (
+        allow(_READ_VERBS, "autoscaling", "horizontalpodautoscalers"),
+        allow("patch update", "autoscaling", "horizontalpodautoscalers/status"),
+        allow("get patch update", "*", "*/scale"),
+        _EVENT_RULE,
+    ),
     "replicaset-controller": (
         allow("get list patch update watch", _APPS_GROUP, "replicasets"),
         allow("patch update", _APPS_GROUP, "replicasets/status replicasets/finalizers"),
