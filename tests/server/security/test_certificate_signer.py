@@ -107,6 +107,16 @@ async def test_an_approved_client_request_gets_a_certificate_of_our_authority(
 
 
 @in_virtual_time
+async def test_a_certificate_without_usages_of_the_key_does_not_restrict_it(
+    tmp_path: Path,
+) -> None:
+    api = await start_api(tmp_path)
+    signed = certificate(await approved(api, request(usages=["client auth"])))
+    with pytest.raises(x509.ExtensionNotFound):
+        signed.extensions.get_extension_for_class(x509.KeyUsage)
+
+
+@in_virtual_time
 async def test_a_serving_certificate_of_a_node_has_its_names(tmp_path: Path) -> None:
     api = await start_api(tmp_path)
     wanted = request(SERVING, NODE_SUBJECT, SERVER_USAGES, [DNS, ADDRESS])

@@ -245,8 +245,10 @@ class CertificateAuthority:
             .not_valid_before(moment - timedelta(minutes=5))
             .not_valid_after(end)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_key_usage(usages), critical=True)
         )
+        # Without any usage the extension would forbid every one, TLS included.
+        if not _KEY_USAGES.isdisjoint(usages):
+            builder = builder.add_extension(_key_usage(usages), critical=True)
         if names := subject_alternatives(request):
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         purposes = [oid for name, oid in _EXTENDED_USAGES.items() if name in usages]
@@ -259,6 +261,9 @@ _EXTENDED_USAGES = {
     "client auth": ExtendedKeyUsageOID.CLIENT_AUTH,
     "server auth": ExtendedKeyUsageOID.SERVER_AUTH,
 }
+
+
+_KEY_USAGES = {"digital signature", "key encipherment"}
 
 
 def _key_usage(usages: Collection[str]) -> x509.KeyUsage:
