@@ -75,4 +75,5 @@ class ControlPlane:
                 yield
             finally:
                 self._is_running = False
+        await self.server.context.dynamic_admission.close()
         await self._store.close()

@@ -57,11 +57,16 @@ class Api:
     """A server that has only the objects of every cluster, and its administrator."""
 
     def __init__(
-        self, latency: Callable[[], float] | None = None, tokens: Tokens | None = None
+        self,
+        latency: Callable[[], float] | None = None,
+        tokens: Tokens | None = None,
+        webhook_urls: Mapping[str, str] | None = None,
     ) -> None:
         self.store = MemoryStore(latency)
         clock = LoopClock(asyncio.get_running_loop(), EPOCH)
-        self.server = Server(self.store, clock, SeededRandom(1), tokens=tokens)
+        self.server = Server(
+            self.store, clock, SeededRandom(1), tokens=tokens, webhook_urls=webhook_urls
+        )
 
     @classmethod
     async def start(

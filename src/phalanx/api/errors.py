@@ -18,6 +18,7 @@
     ├── TooManyRequests       429 TooManyRequests        retry later
     ├── HeadersTooLarge       431 RequestHeaderFieldsTooLarge
     ├── Timeout               504 Timeout
+    ├── AdmissionDenied       chosen by a webhook or policy
     └── ServerError           500 InternalError          a bug, or a reply that cannot be decoded
 
 The server converts them to replies in one place (`server/app.py`); the client rebuilds the same
@@ -33,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any
 
 import orjson
 
@@ -60,8 +61,8 @@ MAX_CAUSES = 200
 class ApiError(Exception):
     """An API error with its HTTP code and machine-readable reason."""
 
-    code: ClassVar[int] = 500
-    reason: ClassVar[str] = "InternalError"
+    code: int = 500
+    reason: str = "InternalError"
 
     def __init__(
         self,
@@ -243,10 +244,31 @@ class ServerError(ApiError):
     """A bug of the server, or a reply that is not a Status."""
 
 
+class AdmissionDenied(ApiError):
+    """An admission webhook or policy refuses the request, with a code and reason of its choice."""
+
+    reason = ""
+
+    def __init__(self, code: int, status: Object) -> None:
+        super().__init__(status["message"])
+        self.code, self._status = code, status
+
+    def status(self) -> Object:
+        """Return the Status object of the webhook or policy."""
+        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, **self._status}
+
+
+class WebhookError(ServerError):
+    """A webhook, or what it answered, is broken; the server itself is not."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"Internal error occurred: {detail}", causes=[Cause("", "", detail)])
+
+
 _BY_REASON = {
     kind.reason: kind
     for kind in ApiError.__subclasses__()
-    if kind not in (NoSuchResource, RequestTimeout)
+    if kind not in (NoSuchResource, RequestTimeout, AdmissionDenied)
 }
 
 

@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
 import yaml
@@ -515,3 +516,20 @@ def parse_workload_parents(text: str) -> frozenset[tuple[str, str]]:
         return parse_parents(text)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--workload-parents") from None
+
+
+def parse_webhook_urls(texts: Sequence[str]) -> Mapping[str, str]:
+    """Parse the texts of `--webhook-url` to a map of `NAMESPACE/SERVICE` to its URL."""
+    found = {}
+    for text in texts:
+        service, _, url = text.partition("=")
+        namespace, _, name = service.partition("/")
+        parts = urlsplit(url)
+        if not namespace or not name or parts.scheme != "https" or not parts.hostname:
+            raise click.BadParameter(
+                f'invalid webhook URL "{text}"; use NAMESPACE/SERVICE=URL, for example '
+                "default/my-operator=https://127.0.0.1:9443",
+                param_hint="--webhook-url",
+            )
+        found[service] = url
+    return found

@@ -267,6 +267,14 @@ def _server_options(command: F) -> F:
 )
 @options.workload_parents_option
 @click.option(
+    "--webhook-url",
+    "webhooks",
+    multiple=True,
+    metavar="NAMESPACE/SERVICE=URL",
+    help="URL of a local process that serves the webhooks of a Service, for example "
+    "default/my-operator=https://127.0.0.1:9443; may be repeated.",
+)
+@click.option(
     "--without",
     default="",
     metavar="NAME,NAME",
@@ -294,6 +302,7 @@ def up_command(
     server: ServerOptions,
     basic: str,
     parents: str,
+    webhooks: tuple[str, ...],
     without: str,
     detach: bool,
     log: LogOptions,
@@ -306,13 +315,11 @@ def up_command(
     \b
     Example:
       phalanx up --detach --nodes 100 --shape cpu=8,memory=32Gi,nvidia.com/gpu=8
-      export KUBECONFIG=~/.local/state/phalanx/kubeconfig
-      kubectl get nodes
+      KUBECONFIG=~/.local/state/phalanx/kubeconfig kubectl get nodes
       phalanx down
     """
     host, port = options.parse_address(listen or _default_address(storage))
-    check_processes(processes, programs, host)
-    _check_log_directories(decisions, audit)
+    _check_files(decisions, audit, processes, programs, host)
     settings = UpOptions(
         host=host,
         port=port,
@@ -326,6 +333,7 @@ def up_command(
         decision_log=decisions,
         basic_workloads=basic == "always",
         workload_parents=options.parse_workload_parents(parents),
+        webhook_urls=options.parse_webhook_urls(webhooks),
         audit=audit,
         server=server,
         stages=options.load_stage_rules(stages),
@@ -336,7 +344,10 @@ def up_command(
     (_start_detached if detach else _run)(replace(settings, plan=_plan_cluster(settings)))
 
 
-def _check_log_directories(decisions: Path | None, audit: str) -> None:
+def _check_files(
+    decisions: Path | None, audit: str, processes: bool, programs: Path | None, host: str
+) -> None:
+    check_processes(processes, programs, host)
     check_log_directory("--decision-log", decisions)
     check_log_directory("--audit-log", Path(audit) if audit not in ("", AUDIT_DISABLED) else None)
 

@@ -24,7 +24,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http.client import OK
 from multiprocessing import get_context
@@ -121,6 +121,7 @@ class UpOptions:
     decision_log: Path | None
     basic_workloads: bool
     workload_parents: frozenset[tuple[str, str]]
+    webhook_urls: Mapping[str, str]
     audit: str
     server: ServerOptions
     stages: Sequence[StageRule]

@@ -94,6 +94,7 @@ async def _serve(settings: UpOptions, folder: Path, components: ComponentProcess
             service_ranges=settings.server.service_ranges,
             certificate_authority=keyring.authority(),
             event_ttl=settings.storage.event_ttl,
+            webhook_urls=settings.webhook_urls,
         )
         hosts = (*LOCAL_NAMES, *CLUSTER_NAMES, *names, settings.host)
         file = settings.kubeconfig or settings.runtime_directory() / "kubeconfig"
@@ -158,6 +159,7 @@ async def _start_server(
             server.health.add_readiness_check("scheduler", lambda: supervisor.outage)
         async with supervisor.running():
             yield supervisor.answer
+    await server.context.dynamic_admission.close()
     await store.close()
 
 

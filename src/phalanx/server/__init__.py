@@ -14,10 +14,12 @@ not schedule, runs no controllers and knows nothing of its clients.
     read_handlers.py, watches.py                get, list, watch
     write_handlers.py, server_side_apply.py, scale.py
                                                 create, update, patch, apply
+    object_preparation.py                       defaults, metadata and validation of written objects
     deletion.py, eviction.py                    delete, evict
     admission.py, admission_cache.py, limit_ranges.py, resource_quotas.py, group_priorities.py,
     storage_admission.py, leader_worker_set_pods.py
                                                 the admission steps
+    dynamic_admission/                          webhooks that administrators configure
     binding.py, claim_binding.py, volume_binding.py
                                                 bindings of pods, with their devices and volumes
     lease_renewal.py                            many Leases in one request

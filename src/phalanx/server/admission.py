@@ -162,7 +162,8 @@ def _is_terminating(record: KeyValue) -> bool:
     return is_marked and bool(decode_record(record)["metadata"].get("deletionTimestamp"))
 
 
-def _check_namespace(request: AdmissionRequest) -> None:
+def check_namespace(request: AdmissionRequest) -> None:
+    """Refuse a new object in a namespace that is missing or being deleted."""
     request_info = request.request_info
     if not request_info.kind.namespaced:
         return
@@ -411,7 +412,7 @@ def _resolve_pod_group_template(request: AdmissionRequest) -> None:
     record = store.get(WORKLOAD.store_key(request_info.namespace, workload))
     if record is None:
         if store.get(NAMESPACE.store_key("", request_info.namespace)) is None:
-            return  # `_check_namespace` reports the missing namespace.
+            return  # `check_namespace` reports the missing namespace.
         detail = (
             f'no Workload with this name in namespace "{request_info.namespace}"; create it first, '
             "or set spec.schedulingPolicy"
@@ -498,7 +499,7 @@ ADMISSION_STEPS: tuple[AdmissionStep, ...] = (
     AdmissionStep("PodGroupTemplate", "resolve", _CREATE + _UPDATE, _OLD_POD_GROUPS,
                   (WORKLOAD, NAMESPACE), _resolve_pod_group_template),
     AdmissionStep("NamespaceLifecycle", "mutate", _CREATE, _ANY_KIND,
-                  (NAMESPACE,), _check_namespace),
+                  (NAMESPACE,), check_namespace),
     AdmissionStep("NamespaceLifecycle", "validate", _DELETE, (NAMESPACE,),
                   (), _protect_system_namespaces),
     AdmissionStep("TaintNodesByCondition", "mutate", _CREATE, (NODE,),

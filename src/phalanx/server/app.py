@@ -28,6 +28,7 @@ from phalanx.api.errors import (
     ServiceUnavailable,
     Timeout,
     TooManyRequests,
+    WebhookError,
 )
 from phalanx.api.feature_gates import DEFAULT_GATES, FeatureGates
 from phalanx.api.kinds import KINDS, NAMESPACE, POD, PRIORITY_CLASS, RESOURCE_QUOTA, Kind
@@ -42,6 +43,7 @@ from phalanx.server.bootstrap_objects import ensure_bootstrap_objects
 from phalanx.server.context import ServerContext
 from phalanx.server.custom_resources import CustomResourceRegistrar, resume_deletions
 from phalanx.server.discovery import KindRegistry
+from phalanx.server.dynamic_admission.registry import DynamicAdmission
 from phalanx.server.event_expiry import EVENT_TTL, EventExpirer
 from phalanx.server.health import HEALTH_ENDPOINTS, HealthChecks
 from phalanx.server.request_info import RequestInfo, parse_query
@@ -204,12 +206,15 @@ class Server:
         service_ranges: ServiceRanges | None = None,
         certificate_authority: CertificateAuthority | None = None,
         event_ttl: float = EVENT_TTL,
+        webhook_urls: Mapping[str, str] | None = None,
     ) -> None:
         self.metrics = Metrics()
         self.meter = StageMeter(self.metrics)
         broadcaster = WatchBroadcaster(store, self.meter)
         registry = KindRegistry(gates.filter_served(kinds))
         self.access = AccessControl(store, clock, tokens or Tokens({}))
+        self.priority_levels, self._audit_ids = PriorityLevels(), AuditIds(clock)
+        hooks = DynamicAdmission(store, registry, self.priority_levels, webhook_urls or {})
         self.context = ServerContext(
             store,
             clock,
@@ -220,11 +225,11 @@ class Server:
             access=self.access,
             gates=gates,
             admission_cache=AdmissionCache(store, kinds_read("CREATE", POD)),
+            dynamic_admission=hooks,
             limits_critical_pods=limit_critical_pods,
             service_ranges=service_ranges or ServiceRanges(),
             certificate_authority=certificate_authority,
         )
-        self.priority_levels, self._audit_ids = PriorityLevels(), AuditIds(clock)
         #: Set by the process that owns the audit file; None: no audit log.
         self.audit: AuditLog | None = None
         self._request_metrics = RequestMetrics(self.metrics)
@@ -405,11 +410,10 @@ def _log_and_reply(request: Request, error: ApiError) -> Reply:
             user=request.user.name,
             reason=error.message,
         )
-    elif isinstance(error, Timeout):
+    elif isinstance(error, Timeout | WebhookError):
         # Not a bug: clients retry, and any client can ask for a revision of the future.
-        LOG.warning(
-            "request timed out", method=request.method, path=request.path, reason=error.message
-        )
+        what = "request timed out" if isinstance(error, Timeout) else "request refused"
+        LOG.warning(what, method=request.method, path=request.path, reason=error.message)
     elif error.code >= 500:
         LOG.error(
             "request failed",

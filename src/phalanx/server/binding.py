@@ -47,6 +47,7 @@ from phalanx.api.wire import CACHE_SIZE, MAX_CACHED_BYTES, Object, Reply, compac
 from phalanx.server.admission import is_terminating_or_missing
 from phalanx.server.claim_binding import ClaimBindings, ClaimRefused
 from phalanx.server.context import ServerContext
+from phalanx.server.dynamic_admission.actions import review_action, review_bindings
 from phalanx.server.objects import (
     conflict_error,
     decode_record,
@@ -270,7 +271,11 @@ async def bind(context: ServerContext, request_info: RequestInfo) -> Reply:
     In a POST to the collection `bindings` the body names the pod.
     """
     request_info.check_dry_run()
-    name, meta, target = _read_binding(context, request_info)
+    body = read_object(context, replace(request_info, kind=BINDING))
+    if context.dynamic_admission.is_configured:
+        named = request_info.name or (body.get("metadata") or {}).get("name", "")
+        await review_action(context, request_info, BINDING, "binding", name=named, body=body)
+    name, meta, target = _check_binding(request_info, body)
     record = context.store.pending(POD.store_key(request_info.namespace, name))
     if record is None:
         raise not_found_error(POD, name)
@@ -295,8 +300,7 @@ async def bind(context: ServerContext, request_info: RequestInfo) -> Reply:
     return success_reply(201, request_info.warning_headers())
 
 
-def _read_binding(context: ServerContext, request_info: RequestInfo) -> tuple[str, Object, Object]:
-    body = read_object(context, replace(request_info, kind=BINDING))
+def _check_binding(request_info: RequestInfo, body: Object) -> tuple[str, Object, Object]:
     meta, target = body.get("metadata") or {}, body.get("target") or {}
     name = request_info.name or meta.get("name", "")
     if meta.get("name", name) != name:
@@ -337,6 +341,10 @@ class _GroupBinding:
 async def bind_group(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle a GroupBinding: bind all its pods, or none."""
     request_info.check_dry_run()
+    if context.dynamic_admission.find_hooks(POD, "binding", "CREATE"):
+        bindings = read_object(context, request_info).get("bindings") or []
+        pairs = [(one.get("name", ""), one.get("node", "")) for one in bindings[:MAX_BINDINGS]]
+        await review_bindings(context, request_info, pairs)
     with context.meter.stage("bind"):
         group = _check_group_binding(context, request_info)
     if group.refusals:

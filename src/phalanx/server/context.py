@@ -10,6 +10,7 @@ from phalanx.clock import Clock
 from phalanx.randomness import Random
 from phalanx.server.admission_cache import AdmissionCache
 from phalanx.server.discovery import KindRegistry
+from phalanx.server.dynamic_admission.registry import DynamicAdmission
 from phalanx.server.kubelet_reports import ContainerLogs, UsageSamples
 from phalanx.server.security.authorization import AccessControl
 from phalanx.server.security.keyring import CertificateAuthority
@@ -23,7 +24,8 @@ from phalanx.telemetry import StageMeter
 class ServerContext:
     """The store and everything else that handlers work with.
 
-    `access` authorizes users, `gates` are the feature gates, `admission_cache` keeps admitted pods.
+    `access` authorizes users, `gates` are the feature gates, `admission_cache` keeps admitted pods,
+    `dynamic_admission` finds the webhooks and policies that administrators have configured.
     `container_logs` and `usage_samples` keep what the kubelets of process nodes report. With
     `limits_critical_pods`, pods of system priority classes need a quota that selects the class.
     `service_ranges` are the cluster IPs and node ports that Services may have;
@@ -39,6 +41,7 @@ class ServerContext:
     access: AccessControl
     gates: FeatureGates
     admission_cache: AdmissionCache
+    dynamic_admission: DynamicAdmission
     container_logs: ContainerLogs = field(default_factory=ContainerLogs)
     usage_samples: UsageSamples = field(default_factory=UsageSamples)
     limits_critical_pods: bool = False

@@ -42,19 +42,25 @@ from phalanx.api.validation.custom_resource_definition import (
 from phalanx.api.validation.metadata import check_metadata
 from phalanx.api.wire import Object
 from phalanx.server.context import ServerContext
+from phalanx.server.dynamic_admission.registry import HOOK_PREFIXES
 from phalanx.server.objects import decode_record, encoder
 from phalanx.server.resource_quotas import release_writes
 from phalanx.store.kv import KeyValue, RevisionConflict, StoreChange, StoreWrite
 
 _PREFIX = CUSTOM_RESOURCE_DEFINITION.store_prefix()
+_CONFIGURATION_PREFIXES = (_PREFIX, *HOOK_PREFIXES)
 #: Objects that are deleted per transaction.
 _DELETE_BATCH = 500
 
 
 class CustomResourceRegistrar:
-    """Keeps the kinds of a registry in step with the stored definitions."""
+    """Keeps the kinds of a registry in step with the stored definitions.
+
+    It also tells `DynamicAdmission` of changes: one look at each commit serves both.
+    """
 
     def __init__(self, context: ServerContext) -> None:
+        self._dynamic_admission = context.dynamic_admission
         self._registry, self._watch_broadcaster = context.registry, context.watch_broadcaster
         self._registry.set_strategy(
             CUSTOM_RESOURCE_DEFINITION, CustomResourceDefinitionStrategy(context)
@@ -65,8 +71,11 @@ class CustomResourceRegistrar:
 
     def _on_commit(self, changes: Sequence[StoreChange]) -> None:
         for change in changes:
-            if change.key.startswith(_PREFIX):
-                self._register(change.key, change.after)
+            if change.key.startswith(_CONFIGURATION_PREFIXES):
+                if change.key.startswith(_PREFIX):
+                    self._register(change.key, change.after)
+                else:
+                    self._dynamic_admission.reload()
 
     def _register(self, key: str, record: KeyValue | None) -> None:
         rows, name = [], key.removeprefix(_PREFIX)

@@ -7,7 +7,7 @@ write that removes the last finalizer, or a deletion with grace period 0, remove
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -21,9 +21,12 @@ from phalanx.api.wire import Object, Reply
 from phalanx.server.admission import AdmissionRequest, run_phase
 from phalanx.server.context import ServerContext
 from phalanx.server.custom_resources import delete_custom_objects, finish_definition_deletion
+from phalanx.server.dynamic_admission.attributes import AdmissionAttributes, delete_options
+from phalanx.server.dynamic_admission.registry import AdmissionHooks
 from phalanx.server.objects import (
     conflict_error,
     decode_record,
+    modified_error,
     not_found_error,
     serialize_list,
     serialize_object,
@@ -34,6 +37,8 @@ from phalanx.server.serialization import encode_reply, load_body, negotiate
 from phalanx.server.write_handlers import is_deletable, remove_object, store_object
 from phalanx.store.kv import StoreWrite
 
+#: Reviews of a deletion by webhooks and policies, if the object changes while they review it.
+_MAX_REVIEWS = 5
 #: The longest grace period of a pod: some 68 years.
 _MAX_GRACE_PERIOD_SECONDS = 2**31 - 1
 _FINISHED_PHASES = ("Succeeded", "Failed")
@@ -58,6 +63,8 @@ class DeleteOptions:
     dry_run: bool = False
     #: Delete only an object that the store cannot decode: no object here is one.
     unreadable_only: bool = False
+    #: The options as the client sent them in the body.
+    body: Object = field(default_factory=dict)
 
 
 async def delete(context: ServerContext, request_info: RequestInfo) -> Reply:
@@ -105,12 +112,25 @@ async def delete_one(
     """Delete an object or begin to; return it as it is now, and whether it is removed.
 
     `extra_writes` are committed in the same transaction. `prepare` may change the object before.
+    An eviction, which has both, was reviewed by webhooks and policies as such.
     """
-    kind, record = request_info.stored_kind, context.store.pending(request_info.key)
-    if record is None:
-        raise not_found_error(request_info.kind, request_info.name)
-    old = decode_record(record)
-    _check_preconditions(request_info, old, options)
+    kind = request_info.stored_kind
+    hooks = None
+    if context.dynamic_admission.is_configured and prepare is None:
+        hooks = context.dynamic_admission.find_hooks(request_info.kind, "", "DELETE")
+    for _ in range(_MAX_REVIEWS):
+        record = context.store.pending(request_info.key)
+        if record is None:
+            raise not_found_error(request_info.kind, request_info.name)
+        old = decode_record(record)
+        _check_preconditions(request_info, old, options)
+        if hooks is None or old["metadata"].get("deletionGracePeriodSeconds"):
+            break
+        await review_deletion(context, request_info, old, options, hooks)
+        if context.store.pending(request_info.key) == record:
+            break
+    else:
+        raise modified_error(request_info.kind, request_info.name)
     new = decode_record(record)
     if prepare is not None:
         prepare(new)
@@ -140,6 +160,32 @@ async def delete_one(
     if kind is CUSTOM_RESOURCE_DEFINITION:
         await delete_custom_objects(context, request_info.name)
     return serialize_stored(request_info.kind, written.value), False
+
+
+async def review_deletion(
+    context: ServerContext,
+    request_info: RequestInfo,
+    old: Object,
+    options: DeleteOptions,
+    hooks: AdmissionHooks,
+) -> None:
+    """Let webhooks and policies refuse the deletion of an object.
+
+    In the deletion of a collection they see no name, as in Kubernetes.
+    """
+    is_named = request_info.request.path.rstrip("/").endswith(f"/{request_info.name}")
+    attributes = AdmissionAttributes(
+        context,
+        request_info,
+        "DELETE",
+        request_info.name if is_named or request_info.kind is NAMESPACE else "",
+        None,
+        old,
+        options=delete_options(options.body),
+        dry_run=options.dry_run,
+    )
+    await hooks.mutate(attributes)
+    await hooks.validate(attributes)
 
 
 def mark_deleted(
@@ -223,6 +269,7 @@ def read_delete_options(request_info: RequestInfo, given: Object | None = None) 
         unreadable_only=bool(
             body.get(_UNREADABLE_ONLY) or request_info.bool_option(_UNREADABLE_ONLY)
         ),
+        body=body,
     )
 
 

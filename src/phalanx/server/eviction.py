@@ -41,6 +41,7 @@ from phalanx.server.binding import (
 )
 from phalanx.server.context import ServerContext
 from phalanx.server.deletion import DeleteOptions, delete_one, mark_deleted, read_delete_options
+from phalanx.server.dynamic_admission.actions import review_action, review_pod_deletions
 from phalanx.server.objects import (
     decode_record,
     encoder,
@@ -66,7 +67,12 @@ _RETRY_SECONDS = 10
 
 async def evict(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle an Eviction: delete a pod unless its disruption budget forbids it."""
-    body = read_object(context, replace(request_info, kind=_eviction_kind(request_info)))
+    kind = _eviction_kind(request_info)
+    body = read_object(context, replace(request_info, kind=kind))
+    if context.dynamic_admission.is_configured:
+        await review_action(
+            context, request_info, kind, "eviction", name=request_info.name, body=body
+        )
     if body.get("metadata", {}).get("name", request_info.name) != request_info.name:
         raise BadRequest("name in URL does not match name in Eviction object")
     options = read_delete_options(request_info, body.get("deleteOptions") or {})
@@ -178,6 +184,8 @@ async def evict_group(context: ServerContext, request_info: RequestInfo) -> Repl
     request_info.check_dry_run()
     body = _check_group_eviction(read_object(context, request_info))
     pods = body["pods"]
+    if context.dynamic_admission.is_configured:
+        await review_pod_deletions(context, request_info, _find_pods(context, request_info, pods))
     eviction = _GroupEviction(body.get("reason", ""), body.get("message", ""))
     for name, uid in {pod["name"]: pod["uid"] for pod in pods}.items():
         _evict_member(context, replace(request_info, kind=POD, name=name), uid, eviction)
@@ -201,6 +209,20 @@ def _check_group_eviction(body: Object) -> Object:
     ]
     raise_if_invalid(GROUP_EVICTION, "", causes)
     return body
+
+
+def _find_pods(
+    context: ServerContext, request_info: RequestInfo, references: list[Object]
+) -> list[Object]:
+    """The pods of a GroupEviction that it would delete."""
+    keys = (POD.store_key(request_info.namespace, one["name"]) for one in references)
+    pods = (decode_record(record) for key in keys if (record := context.store.pending(key)))
+    uids = {one["uid"] for one in references}
+    return [
+        pod
+        for pod in pods
+        if pod["metadata"]["uid"] in uids and not pod["metadata"].get("deletionTimestamp")
+    ]
 
 
 def _evict_member(

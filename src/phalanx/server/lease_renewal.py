@@ -8,19 +8,21 @@ does not prevent the renewal of the others.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 import orjson
 from msgspec.structs import replace
 
-from phalanx.api.errors import Cause, Invalid
+from phalanx.api.errors import ApiError, Cause, Invalid
 from phalanx.api.kinds import LEASE, LEASE_RENEWAL
 from phalanx.api.wire import Object, Reply
 from phalanx.server.context import ServerContext
-from phalanx.server.objects import decode_record, encoder, object_header
+from phalanx.server.object_preparation import record_field_ownership
+from phalanx.server.objects import conflict_error, decode_record, encoder, object_header
 from phalanx.server.request_bodies import read_object
 from phalanx.server.request_info import RequestInfo
-from phalanx.server.write_handlers import record_field_ownership
+from phalanx.server.write_handlers import modify
 from phalanx.store.kv import StoreWrite
 
 #: Leases that one request may renew.
@@ -36,6 +38,9 @@ async def renew_leases(context: ServerContext, request_info: RequestInfo) -> Rep
     writes: list[StoreWrite] = []
     refused: list[Object] = []
     lease_call = replace(request_info, kind=LEASE)
+    if context.dynamic_admission.find_hooks(LEASE, "", "UPDATE"):
+        refused = await _renew_with_hooks(context, lease_call, holders, body["renewTime"])
+        holders = {}
     for name, holder in holders.items():
         match _renewal_write(
             context, lease_call, name, holder=holder, renew_time=body["renewTime"]
@@ -50,6 +55,32 @@ async def renew_leases(context: ServerContext, request_info: RequestInfo) -> Rep
     body["status"] = {"refused": refused} if refused else {}
     header = object_header(LEASE_RENEWAL.name, LEASE_RENEWAL.api_version)
     return Reply(201, header + orjson.dumps(body)[1:], headers=request_info.warning_headers())
+
+
+async def _renew_with_hooks(
+    context: ServerContext,
+    request_info: RequestInfo,
+    holders: Mapping[str, str],
+    renew_time: str,
+) -> list[Object]:
+    """Update each lease on its own, because webhooks or policies review updates of Leases."""
+
+    async def renew(name: str, holder: str) -> Object | None:
+        def set_time(lease: Object) -> Object:
+            present = lease.get("spec", {}).get("holderIdentity", "")
+            if holder and present != holder:
+                raise conflict_error(LEASE, name, f'the lease is held by "{present}"')
+            lease.setdefault("spec", {})["renewTime"] = renew_time
+            return lease
+
+        try:
+            await modify(context, replace(request_info, name=name), set_time, is_patch=True)
+        except ApiError as error:
+            return _refusal(name, error.reason, error.message)
+        return None
+
+    found = await asyncio.gather(*(renew(name, holder) for name, holder in holders.items()))
+    return [refusal for refusal in found if refusal]
 
 
 def _read_holders(body: Object) -> Mapping[str, str]:

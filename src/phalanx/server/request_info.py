@@ -112,7 +112,11 @@ _DURATION = re.compile(r"[+-]?(0|((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|[smh]))+)
 
 
 class RequestInfo(msgspec.Struct, frozen=True):
-    """A resolved request. `warnings` collects Warning headers for the reply."""
+    """A resolved request.
+
+    `warnings` collects Warning headers for the reply, `audit_annotations` what webhooks and
+    policies add to the audit log.
+    """
 
     request: Request
     kind: Kind
@@ -121,6 +125,7 @@ class RequestInfo(msgspec.Struct, frozen=True):
     subresource: str = ""
     query: Mapping[str, str] = msgspec.field(default_factory=dict)
     warnings: list[str] = msgspec.field(default_factory=list)
+    audit_annotations: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def stored_kind(self) -> Kind:

@@ -7,6 +7,7 @@ and a write of a Scale is a patch of the object, with all its checks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import orjson
@@ -19,6 +20,7 @@ from phalanx.api.schema import schema
 from phalanx.api.selectors import format_selector
 from phalanx.api.wire import JSON_PATCH, MERGE_PATCH, Object, Reply
 from phalanx.server.context import ServerContext
+from phalanx.server.dynamic_admission.attributes import ReviewForm
 from phalanx.server.objects import decode_record, not_found_error, raise_if_invalid
 from phalanx.server.request_bodies import normalize_object, read_object
 from phalanx.server.request_info import RequestInfo
@@ -90,8 +92,17 @@ async def _modify_scale(
         _set_at(old, paths.spec_replicas, replicas)
         return old
 
+    def restore_replicas(scale: Object, obj: Object) -> None:
+        _set_at(obj, paths.spec_replicas, (scale.get("spec") or {}).get("replicas", 0))
+
     reply = await modify(
-        context, replace(request_info, subresource=""), set_replicas, is_patch=True
+        context,
+        replace(request_info, subresource=""),
+        set_replicas,
+        is_patch=True,
+        review_form=ReviewForm(
+            SCALE, "scale", show=partial(_scale_of, paths), restore=restore_replicas
+        ),
     )
     scale = _scale_of(paths, orjson.loads(reply.body))
     return encode_reply(Reply(reply.code, orjson.dumps(scale), headers=reply.headers), accepted)

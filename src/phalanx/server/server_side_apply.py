@@ -61,9 +61,14 @@ async def apply_configuration(context: ServerContext, request_info: RequestInfo)
         _check_creatable(request_info, applied["metadata"])
         reply = await insert(context, request_info, applied, has_managed_fields=True)
     else:
-        reply = await modify(
-            context, request_info, lambda old: applied, is_patch=True, has_managed_fields=True
-        )
+
+        def merge(old: Object) -> Object:
+            if context.store.pending(request_info.key) == record:
+                return applied
+            # The object has changed while webhooks or policies reviewed the result.
+            return _merge_configuration(context, request_info, old, config=config, manager=manager)
+
+        reply = await modify(context, request_info, merge, is_patch=True, has_managed_fields=True)
     return encode_reply(reply, accepted)
 
 

@@ -4,16 +4,21 @@
          ─▶ admission: validate ─▶ admission: charge ─▶ one transaction ─▶ reply
 
 The handlers must not await anything between reading the old object and the commit: a write is
-committed against the state that it was checked against.
+committed against the state that it was checked against. Only webhooks and policies that an
+administrator has configured are awaited (`dynamic_admission`): they see the object after
+`admission: mutate` and after `admission: validate`. If the stored object has changed meanwhile, all
+steps are repeated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 
+import orjson
+
 from phalanx.api.conversion.alias_resolution import ResolvedRequest, annotate
-from phalanx.api.conversion.hub import causes_in_version, from_hub, replacement_to_hub
+from phalanx.api.conversion.hub import from_hub, replacement_to_hub
 from phalanx.api.errors import (
     ApiError,
     BadRequest,
@@ -22,8 +27,6 @@ from phalanx.api.errors import (
     TooLarge,
     UnsupportedMediaType,
 )
-from phalanx.api.feature_gates import drop_disabled
-from phalanx.api.field_management.managed_fields import FieldManager, update_managed_fields
 from phalanx.api.kinds import NAMESPACE, POD, RESOURCE_CLAIM, Kind
 from phalanx.api.patch import (
     MalformedPatch,
@@ -32,27 +35,37 @@ from phalanx.api.patch import (
     affected_fields,
     apply_patch,
 )
-from phalanx.api.validation.pod_template import drop_stale_workload_annotations
-from phalanx.api.validation.registry import check_gated_rules
 from phalanx.api.wire import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object, Reply
-from phalanx.server.admission import AdmissionRequest, Operation, run_phase
+from phalanx.server.admission import AdmissionRequest, Operation, check_namespace, run_phase
 from phalanx.server.binding import allocation_writes, pod_allocation
 from phalanx.server.claim_binding import device_writes, owner_status_writes
 from phalanx.server.context import ServerContext
 from phalanx.server.custom_resources import check_not_terminating, finish_definition_deletion
+from phalanx.server.dynamic_admission.attributes import (
+    AdmissionAttributes,
+    ReviewForm,
+    request_options,
+)
+from phalanx.server.dynamic_admission.registry import AdmissionHooks
+from phalanx.server.object_preparation import (
+    bump_generation,
+    check_name_and_namespace,
+    complete_new,
+    drop_disabled_fields,
+    prepare_new,
+    prepare_update,
+    validate_object,
+)
 from phalanx.server.objects import (
     already_exists_error,
-    conflict_error,
     decode_record,
     encoder,
     modified_error,
     not_found_error,
-    raise_if_invalid,
     serialize_object,
     serialize_stored,
 )
 from phalanx.server.request_bodies import (
-    SERVER_MANAGED_METADATA,
     check_kind,
     check_value_count,
     convert_to_stored,
@@ -63,17 +76,16 @@ from phalanx.server.request_bodies import (
     yield_if_large,
 )
 from phalanx.server.request_info import RequestInfo, invalid_options
-from phalanx.server.security.write_restrictions import check_write_restrictions
 from phalanx.server.serialization import encode_reply, load_body, media_type, negotiate
 from phalanx.store.kv import KeyValue, RevisionConflict, StoreWrite
 
 #: Returns the new object, given a copy of the stored one that it may change in place.
 Mutation = Callable[[Object], Object]
 
-_GENERATED_SUFFIX_LENGTH = 5
-_NAME_GENERATION_ATTEMPTS = 8
-_MAX_GENERATE_NAME_LENGTH = 58
-_MAX_FIELD_MANAGER_LENGTH = 128
+#: Reviews of an object by webhooks and policies, if it changes while they review it.
+_MAX_REVIEWS = 5
+#: Metadata of a new object that Kubernetes sets after the mutating hooks.
+_METADATA_AFTER_MUTATION = ("uid", "creationTimestamp", "generation")
 _NATIVE_PATCH_TYPES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH)
 _PATCH_TYPES = (*_NATIVE_PATCH_TYPES, APPLY_PATCH)
 #: Custom resources have no merge keys for a strategic merge patch.
@@ -84,8 +96,11 @@ async def create(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle POST: create an object."""
     accepted = negotiate(request_info.request)
     request_info.check_dry_run()
-    cacheable = context.admission_cache.parse_request(request_info)
-    obj = None
+    hooks = cacheable = obj = None
+    if context.dynamic_admission.is_configured:
+        hooks = context.dynamic_admission.find_hooks(request_info.kind, "", "CREATE")
+    if hooks is None:
+        cacheable = context.admission_cache.parse_request(request_info)
     if cacheable:
         now = context.now_timestamp()
         obj = context.admission_cache.instantiate(cacheable, context.random, now)
@@ -93,9 +108,12 @@ async def create(context: ServerContext, request_info: RequestInfo) -> Reply:
         with context.meter.stage("parse"):
             obj = read_object(context, request_info)
         await yield_if_large(request_info)
-        _check_name_and_namespace(request_info, obj)
+        check_name_and_namespace(request_info, obj)
         obj = convert_to_stored(request_info, obj)
-        _admit_new(context, request_info, obj)
+        if hooks:
+            await _admit_with_hooks(context, request_info, obj, hooks)
+        else:
+            _admit_new(context, request_info, obj)
         if cacheable:
             context.admission_cache.remember(cacheable, request_info, obj)
     return encode_reply(await _store_new(context, request_info, obj), accepted)
@@ -112,7 +130,13 @@ async def insert(
 
     `has_managed_fields` is set by server-side apply, which computes managedFields itself.
     """
-    _admit_new(context, request_info, obj, has_managed_fields=has_managed_fields)
+    hooks = context.dynamic_admission.find_hooks(request_info.kind, "", "CREATE")
+    if hooks:
+        await _admit_with_hooks(
+            context, request_info, obj, hooks, has_managed_fields=has_managed_fields
+        )
+    else:
+        _admit_new(context, request_info, obj, has_managed_fields=has_managed_fields)
     return await _store_new(context, request_info, obj)
 
 
@@ -124,23 +148,41 @@ def _admit_new(
     has_managed_fields: bool = False,
 ) -> None:
     """Complete a new object in place, or refuse it."""
-    kind, meta = request_info.stored_kind, obj["metadata"]
-    if meta.get("resourceVersion"):
-        raise BadRequest("resourceVersion should not be set on objects to be created")
-    strategy = context.registry.strategy(kind)
-    check_not_terminating(context, request_info.kind)
-    _init_metadata(context, request_info, meta)
-    request = AdmissionRequest(context, request_info, obj)
     with context.meter.stage("admit"):
-        run_phase("resolve", "CREATE", request)
-        strategy.apply_defaults(obj)
-        _drop_disabled_fields(context, request_info, obj, None)
-        if not has_managed_fields:
-            record_field_ownership(context, request_info, None, obj)
-        run_phase("mutate", "CREATE", request)
-        _drop_disabled_fields(context, request_info, obj, None)
-        strategy.prepare_for_create(obj, context.now_timestamp())
-        _validate(request, "CREATE")
+        complete_new(prepare_new(context, request_info, obj, has_managed_fields=has_managed_fields))
+
+
+async def _admit_with_hooks(
+    context: ServerContext,
+    request_info: RequestInfo,
+    obj: Object,
+    hooks: AdmissionHooks,
+    *,
+    has_managed_fields: bool = False,
+) -> None:
+    """Complete a new object in place as `_admit_new` does, and let hooks change or refuse it."""
+    is_named = bool(obj["metadata"].get("name"))
+    request = prepare_new(context, request_info, obj, has_managed_fields=has_managed_fields)
+    meta = obj["metadata"]
+    unset = {key: meta[key] for key in _METADATA_AFTER_MUTATION if key in meta}
+    attributes = AdmissionAttributes(
+        context,
+        request_info,
+        "CREATE",
+        meta.get("name", "") if is_named else "",
+        obj,
+        options=request_options(request_info),
+        dry_run=request_info.dry_run,
+        unset=unset if is_named else {**unset, "name": meta.get("name", "")},
+    )
+    await _run_mutating_hooks(hooks, attributes)
+    attributes.unset = {}
+    check_name_and_namespace(request_info, obj)
+    complete_new(request)
+    await hooks.validate(attributes)
+    # Both may have begun to be deleted while the hooks ran.
+    check_not_terminating(context, request_info.kind)
+    check_namespace(request)
 
 
 async def _store_new(context: ServerContext, request_info: RequestInfo, obj: Object) -> Reply:
@@ -170,7 +212,7 @@ async def update(context: ServerContext, request_info: RequestInfo) -> Reply:
     request_info.check_dry_run()
     obj = read_object(context, request_info)
     await yield_if_large(request_info)
-    _check_name_and_namespace(request_info, obj)
+    check_name_and_namespace(request_info, obj)
     if context.store.pending(request_info.key) is None and request_info.kind.create_on_update:
         return encode_reply(
             await insert(context, request_info, convert_to_stored(request_info, obj)), accepted
@@ -238,7 +280,7 @@ def _patch_object(
     except BadRequest as error:
         cause = Cause("patch", "FieldValueInvalid", f"Invalid value: {error.message}")
         raise Invalid(f' "" is invalid: {cause}', causes=[cause]) from error
-    _check_name_and_namespace(request_info, new)
+    check_name_and_namespace(request_info, new)
     return convert_to_stored(request_info, new, partial(replacement_to_hub, old))
 
 
@@ -272,29 +314,129 @@ async def modify(
     *,
     is_patch: bool = False,
     has_managed_fields: bool = False,
+    review_form: ReviewForm | None = None,
 ) -> Reply:
-    """Replace the stored object by what `mutate` makes of it, if it passes all checks."""
-    kind, record = request_info.stored_kind, context.store.pending(request_info.key)
+    """Replace the stored object by what `mutate` makes of it, if it passes all checks.
+
+    `mutate` is called again if the object changes while webhooks or policies review it; hooks see
+    the object in `review_form`.
+    """
+    if context.dynamic_admission.is_configured:
+        part = review_form.subresource if review_form else request_info.subresource
+        if hooks := context.dynamic_admission.find_hooks(request_info.kind, part, "UPDATE"):
+            review = partial(_review_update, hooks=hooks, review_form=review_form)
+            return await _modify_with_hooks(
+                context,
+                request_info,
+                mutate,
+                review,
+                is_patch=is_patch,
+                has_managed_fields=has_managed_fields,
+            )
+    record = context.store.pending(request_info.key)
     if record is None:
         raise not_found_error(request_info.kind, request_info.name)
-    old = decode_record(record)
-    new = mutate(decode_record(record))
-    _check_preconditions(request_info, old, new, is_patch=is_patch)
+    old, new = decode_record(record), mutate(decode_record(record))
+    request = prepare_update(
+        context, request_info, old, new, is_patch=is_patch, has_managed_fields=has_managed_fields
+    )
+    bump_generation(request_info, old, new)
+    validate_object(request, "UPDATE")
+    return await _store_update(context, request_info, record, old, new)
+
+
+async def _modify_with_hooks(
+    context: ServerContext,
+    request_info: RequestInfo,
+    mutate: Mutation,
+    review: Callable[[AdmissionRequest, Object], Awaitable[None]],
+    *,
+    is_patch: bool,
+    has_managed_fields: bool,
+) -> Reply:
+    """Modify an object as `modify` does; if it changes while hooks review it, begin again."""
+    for _ in range(_MAX_REVIEWS):
+        record = context.store.pending(request_info.key)
+        if record is None:
+            raise not_found_error(request_info.kind, request_info.name)
+        # A copy, because `mutate` may return the same object each time.
+        old, new = decode_record(record), _copy(mutate(decode_record(record)))
+        request = prepare_update(
+            context,
+            request_info,
+            old,
+            new,
+            is_patch=is_patch,
+            has_managed_fields=has_managed_fields,
+        )
+        await review(request, old)
+        if context.store.pending(request_info.key) == record:
+            return await _store_update(context, request_info, record, old, new)
+    raise modified_error(request_info.kind, request_info.name)
+
+
+async def _review_update(
+    request: AdmissionRequest,
+    old: Object,
+    *,
+    hooks: AdmissionHooks,
+    review_form: ReviewForm | None,
+) -> None:
+    """Let hooks change or refuse a changed object, which is completed between both."""
+    context, request_info, new = request.context, request.request_info, request.object
+    attributes = AdmissionAttributes(
+        context,
+        request_info,
+        "UPDATE",
+        request_info.name,
+        new,
+        old,
+        options=request_options(request_info),
+        dry_run=request_info.dry_run,
+        review_form=review_form,
+    )
     managed_fields = new["metadata"].get("managedFields")
-    restore_immutable_fields(kind, request_info.subresource, old, new)
-    if has_managed_fields:
-        new["metadata"] = {**new["metadata"], "managedFields": managed_fields}
-    request = AdmissionRequest(context, request_info, new, old)
-    run_phase("resolve", "UPDATE", request)
-    strategy = context.registry.strategy(kind)
-    strategy.apply_defaults(new)
+    await _run_mutating_hooks(hooks, attributes)
+    restore_immutable_fields(request_info.stored_kind, request_info.subresource, old, new)
+    _set_managed_fields(new, managed_fields)
+    strategy = context.registry.strategy(request_info.stored_kind)
     strategy.prepare_for_update(new, old, context.now_timestamp())
-    _drop_disabled_fields(context, request_info, new, old)
-    if not has_managed_fields:
-        record_field_ownership(context, request_info, old, new)
-    run_phase("mutate", "UPDATE", request)
-    _bump_generation(request_info, old, new)
-    _validate(request, "UPDATE")
+    drop_disabled_fields(context, request_info, new, old)
+    bump_generation(request_info, old, new)
+    validate_object(request, "UPDATE")
+    await hooks.validate(attributes)
+
+
+async def _run_mutating_hooks(hooks: AdmissionHooks, attributes: AdmissionAttributes) -> None:
+    """Let hooks change an object; its managed fields stay those of the writer."""
+    obj = attributes.object
+    assert obj is not None
+    managed_fields = obj["metadata"].get("managedFields")
+    await hooks.mutate(attributes)
+    check_value_count(attributes.resource_kind, obj)
+    _set_managed_fields(obj, managed_fields)
+
+
+def _set_managed_fields(obj: Object, managed_fields: list[Object] | None) -> None:
+    if managed_fields:
+        obj["metadata"] = {**obj["metadata"], "managedFields": managed_fields}
+    else:
+        obj["metadata"].pop("managedFields", None)
+
+
+def _copy(obj: Object) -> Object:
+    copied: Object = orjson.loads(orjson.dumps(obj))
+    return copied
+
+
+async def _store_update(
+    context: ServerContext,
+    request_info: RequestInfo,
+    record: KeyValue,
+    old: Object,
+    new: Object,
+) -> Reply:
+    """Store a changed object, or remove it if its last finalizer is gone."""
     if new == old:
         # An empty commit returns when all earlier writes are durable: the reply shows one of them.
         await context.store.commit(())
@@ -302,48 +444,12 @@ async def modify(
     if request_info.dry_run:
         _accounting_writes(context, request_info, "UPDATE", old=old, new=new)
         return _reply(200, serialize_object(request_info.kind, new), request_info)
-    if is_deletable(kind, new):
+    if "deletionTimestamp" in new["metadata"] and is_deletable(request_info.stored_kind, new):
         last = await remove_object(context, request_info, record, old=old, last=new)
-        await finish_definition_deletion(context, kind)
+        await finish_definition_deletion(context, request_info.stored_kind)
         return _reply(200, serialize_object(request_info.kind, last), request_info)
     written = await store_object(context, request_info, record.key, new, record=record, old=old)
     return _reply(200, serialize_stored(request_info.kind, written.value), request_info)
-
-
-def _drop_disabled_fields(
-    context: ServerContext, request_info: RequestInfo, new: Object, old: Object | None
-) -> None:
-    """Drop fields of disabled features, whether the client, a default or admission set them."""
-    kind = request_info.stored_kind
-    if not kind.is_custom:
-        found = drop_disabled(context.gates, kind.schema, new, old)
-        request_info.warnings.extend(text for text in found if text not in request_info.warnings)
-        drop_stale_workload_annotations(kind.schema, new)
-
-
-def _validate(request: AdmissionRequest, operation: Operation) -> None:
-    """Refuse an object that breaks a rule or a limit; collect warnings for the client.
-
-    The rules check the stored version, some of them only for objects of one served version. Causes
-    name the fields of the version that the client sent.
-    """
-    context, request_info, new, old = (
-        request.context,
-        request.request_info,
-        request.object,
-        request.old,
-    )
-    kind = request_info.stored_kind
-    causes = list(
-        context.registry.strategy(request_info.kind).validate(new, old, request_info.subresource)
-    )
-    causes += check_gated_rules(context.gates, kind, new, old)
-    raise_if_invalid(
-        kind, new["metadata"].get("name", ""), causes_in_version(request_info.kind, causes)
-    )
-    run_phase("validate", operation, request)
-    check_write_restrictions(context, request_info, new, old)
-    request_info.warnings.extend(context.registry.strategy(kind).warnings(new, old))
 
 
 async def store_object(
@@ -420,117 +526,6 @@ def is_deletable(kind: Kind, obj: Object) -> bool:
     if kind is NAMESPACE:
         return not obj.get("spec", {}).get("finalizers")
     return not meta.get("deletionGracePeriodSeconds")
-
-
-def _init_metadata(context: ServerContext, request_info: RequestInfo, meta: Object) -> None:
-    """Set the metadata that the server owns in a new object, whatever the client sent."""
-    for key in SERVER_MANAGED_METADATA:
-        # Kubernetes keeps the generation that a client gives to a kind that has none.
-        if key != "generation" or request_info.kind.generation:
-            meta.pop(key, None)
-    if not meta.get("name") and (prefix := meta.get("generateName")):
-        meta["name"] = _generate_name(context, request_info, prefix)
-    if request_info.kind.namespaced:
-        meta["namespace"] = request_info.namespace
-    else:
-        meta.pop("namespace", None)
-    meta["uid"] = context.random.uid()
-    meta["creationTimestamp"] = context.now_timestamp()
-    if request_info.kind.generation:
-        meta["generation"] = 1
-
-
-def _generate_name(context: ServerContext, request_info: RequestInfo, prefix: str) -> str:
-    for _ in range(_NAME_GENERATION_ATTEMPTS):
-        name = prefix[:_MAX_GENERATE_NAME_LENGTH] + context.random.suffix(_GENERATED_SUFFIX_LENGTH)
-        if context.store.pending(request_info.kind.store_key(request_info.namespace, name)) is None:
-            break
-    return name
-
-
-def _check_name_and_namespace(request_info: RequestInfo, obj: Object) -> None:
-    """Refuse a body whose name or namespace differs from the request path."""
-    meta = obj.setdefault("metadata", {})
-    if (
-        request_info.kind.namespaced
-        and meta.get("namespace", request_info.namespace) != request_info.namespace
-    ):
-        raise BadRequest(
-            "the namespace of the provided object does not match the namespace sent on the request"
-        )
-    name = meta.get("name", "")
-    if request_info.name and name != request_info.name:
-        raise BadRequest(
-            f"the name of the object ({name}) does not match the name on the URL "
-            f"({request_info.name})"
-        )
-
-
-def _check_preconditions(
-    request_info: RequestInfo, old: Object, new: Object, *, is_patch: bool
-) -> None:
-    """Check optimistic concurrency: uid and resourceVersion must be those of the stored object."""
-    kind, meta = request_info.kind, new["metadata"]
-    version = meta.get("resourceVersion", "")
-    if version in ("", "0") and not kind.update_without_version and not is_patch:
-        detail = "Invalid value: 0: must be specified for an update"
-        cause = Cause("metadata.resourceVersion", "FieldValueInvalid", detail)
-        raise Invalid(
-            f'{kind.resource} "{request_info.name}" is invalid: {cause}',
-            name=request_info.name,
-            group=kind.group,
-            kind=kind.plural,
-            causes=[cause],
-        )
-    if version == "0":
-        version = ""  # the same as none
-    if version and not version.isdecimal():
-        raise BadRequest(f'strconv.ParseUint: parsing "{version}": invalid syntax')
-    if not is_patch and meta.get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
-        detail = (
-            f"Precondition failed: UID in precondition: {meta['uid']}, "
-            f"UID in object meta: {old['metadata']['uid']}"
-        )
-        raise conflict_error(kind, request_info.name, detail)
-    if version and version != old["metadata"]["resourceVersion"]:
-        raise modified_error(kind, request_info.name)
-
-
-def record_field_ownership(
-    context: ServerContext, request_info: RequestInfo, old: Object | None, new: Object
-) -> None:
-    """Update managedFields: the writer owns the fields that it added or changed."""
-    kind, agent = request_info.stored_kind, request_info.request.headers.get("user-agent", "")
-    manager = request_info.query.get("fieldManager") or agent.partition("/")[0] or "unknown"
-    writer = FieldManager(
-        manager[:_MAX_FIELD_MANAGER_LENGTH], kind.api_version, request_info.subresource
-    )
-    # The status of a new object is dropped when it has a status subresource: it has no owner.
-    written = new
-    if old is None and "status" in kind.subresources:
-        written = {key: value for key, value in new.items() if key != "status"}
-    strategy = context.registry.strategy(kind)
-    if not strategy.matches_structure(written):
-        return
-    if old is not None and not strategy.matches_structure(old):
-        old = None  # The schema has changed since: the writer owns the whole object.
-    fields = update_managed_fields(strategy.schema, old, written, writer, context.now_timestamp())
-    if fields:
-        new["metadata"]["managedFields"] = fields
-    else:
-        new["metadata"].pop("managedFields", None)
-
-
-def _bump_generation(request_info: RequestInfo, old: Object, new: Object) -> None:
-    """Increase the generation if the spec changed; of custom resources, anything but metadata."""
-    kind = request_info.stored_kind
-    fields: Sequence[str] = kind.generation_fields
-    if kind.is_custom:
-        fields = [
-            key for key in {**old, **new} if key not in ("metadata", request_info.subresource)
-        ]
-    if kind.generation and any(new.get(field) != old.get(field) for field in fields):
-        new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
 
 
 def _force_forbidden() -> ApiError:

@@ -90,6 +90,8 @@ class AuditLog:
             event["path"] = request.path
         else:
             _add_object_reference(event, request_info, reply)
+            if request_info.audit_annotations:
+                event["annotations"] = request_info.audit_annotations
         self._enqueue(event)
 
     def record_refusal(self, error: ApiError, headers: Mapping[str, str]) -> None:

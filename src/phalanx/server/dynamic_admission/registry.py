@@ -1,0 +1,141 @@
+"""DynamicAdmission: the webhooks and policies in the store, and those that concern a request.
+
+The handlers ask `find_hooks` before a write. Rules are compared once per kind, subresource and
+operation; a change of a webhook configuration or policy forgets the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from phalanx.api.kinds import (
+    MUTATING_WEBHOOK_CONFIGURATION,
+    VALIDATING_WEBHOOK_CONFIGURATION,
+    Kind,
+)
+from phalanx.server.discovery import KindRegistry
+from phalanx.server.dynamic_admission.attributes import AdmissionAttributes, Operation
+from phalanx.server.dynamic_admission.matching import find_review_kind
+from phalanx.server.dynamic_admission.webhook_client import WebhookClient
+from phalanx.server.dynamic_admission.webhooks import Invocation, Webhook, WebhookDispatcher
+from phalanx.server.objects import decode_record
+from phalanx.server.request_info import RequestInfo
+from phalanx.server.security.request_guard import PriorityLevels
+from phalanx.store.kv import StoreReader
+
+_WEBHOOK_KINDS = (MUTATING_WEBHOOK_CONFIGURATION, VALIDATING_WEBHOOK_CONFIGURATION)
+#: The store prefixes of the objects that configure hooks.
+HOOK_PREFIXES = tuple(kind.store_prefix() for kind in _WEBHOOK_KINDS)
+#: Results of comparing rules; each version of a CustomResourceDefinition is another kind.
+_MAX_CACHED_PLANS = 10_000
+
+_HookKey = tuple[Kind, str, Operation]
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionHooks:
+    """The hooks whose rules match a kind, subresource and operation."""
+
+    levels: PriorityLevels
+    dispatcher: WebhookDispatcher
+    mutating_webhooks: tuple[Invocation, ...]
+    validating_webhooks: tuple[Invocation, ...]
+
+    async def mutate(self, attributes: AdmissionAttributes) -> None:
+        """Let hooks change the object. Raises the error of a refusal."""
+        if self.mutating_webhooks:
+            with self._leave_level(attributes.request_info):
+                await self.dispatcher.mutate(self.mutating_webhooks, attributes)
+
+    async def validate(self, attributes: AdmissionAttributes) -> None:
+        """Let hooks refuse the object. Raises the error of a refusal."""
+        if self.validating_webhooks:
+            with self._leave_level(attributes.request_info):
+                await self.dispatcher.validate(self.validating_webhooks, attributes)
+
+    @contextmanager
+    def _leave_level(self, request_info: RequestInfo) -> Iterator[None]:
+        """Free the place of a request in its priority level while it waits for a webhook.
+
+        Otherwise requests that wait for a webhook that hangs would keep out all others.
+        """
+        level = self.levels.level_for("update", request_info)
+        level.busy -= 1
+        try:
+            yield
+        finally:
+            level.busy += 1
+
+
+class DynamicAdmission:
+    """Finds the hooks of a request."""
+
+    def __init__(
+        self,
+        store: StoreReader,
+        registry: KindRegistry,
+        levels: PriorityLevels,
+        urls: Mapping[str, str],
+    ) -> None:
+        self._store, self._registry, self._levels = store, registry, levels
+        self._client = WebhookClient(store, urls)
+        self._dispatcher = WebhookDispatcher(self._client)
+        self._webhooks: dict[Kind, list[Webhook]] = {}
+        self._plans: dict[_HookKey, AdmissionHooks | None] = {}
+        #: Whether there are any hooks: the only thing that a write without hooks looks at.
+        self.is_configured = False
+        self.reload()
+
+    def find_hooks(
+        self, kind: Kind, subresource: str, operation: Operation
+    ) -> AdmissionHooks | None:
+        """Return the hooks of a request; None if no rule matches it."""
+        if not self.is_configured:
+            return None
+        key = (kind, subresource, operation)
+        if key not in self._plans:
+            if len(self._plans) >= _MAX_CACHED_PLANS:
+                self._plans.clear()
+            self._plans[key] = self._plan(*key)
+        return self._plans[key]
+
+    async def close(self) -> None:
+        """Close the connections to webhooks."""
+        await self._client.close()
+
+    def reload(self) -> None:
+        """Read the configurations again, after one of them has changed."""
+        for kind in _WEBHOOK_KINDS:
+            # The store returns configurations by name, which is the order of their webhooks.
+            configurations = map(decode_record, self._store.range(kind.store_prefix()))
+            self._webhooks[kind] = [
+                Webhook.parse(spec)
+                for configuration in configurations
+                for spec in configuration.get("webhooks") or ()
+            ]
+        self._plans.clear()
+        self.is_configured = any(self._webhooks.values())
+
+    def _plan(self, kind: Kind, subresource: str, operation: Operation) -> AdmissionHooks | None:
+        mutating, validating = (
+            tuple(
+                Invocation(webhook, found)
+                for webhook in self._webhooks[configuration]
+                if (
+                    found := find_review_kind(
+                        self._registry,
+                        webhook.rules,
+                        kind,
+                        subresource,
+                        operation,
+                        is_equivalent=webhook.is_equivalent,
+                    )
+                )
+            )
+            for configuration in _WEBHOOK_KINDS
+        )
+        if not mutating and not validating:
+            return None
+        return AdmissionHooks(self._levels, self._dispatcher, mutating, validating)
