@@ -15,7 +15,16 @@ from phalanx.api.kinds import CONFIG_MAP, JOB
 from phalanx.api.meta import Key
 from phalanx.api.wire import Object
 from phalanx.client.client import Client
-from phalanx.testing import Cluster, Phalanx, Served, Settings, Virtual, virtually
+from phalanx.testing import (
+    Cluster,
+    Phalanx,
+    ProgramFailed,
+    Served,
+    Settings,
+    Virtual,
+    control_plane,
+    virtually,
+)
 from phalanx.testing.cluster import NotReached
 from tests.builders import gang, pod
 from tests.conformance.official_client import config_map, connected
@@ -99,6 +108,38 @@ def test_program_with_an_exit_code_fails_the_test(phalanx: Served) -> None:
             process.wait()
 
 
+def test_program_that_dies_ends_a_wait_with_its_output(phalanx: Served) -> None:
+    source = "print('no rights'); raise SystemExit(4)"
+    with (
+        pytest.raises(ProgramFailed, match=r"ended with exit code 4:\n  no rights"),
+        phalanx.program(sys.executable, "-c", source),
+    ):
+        phalanx.wait_for("pod", "never", "Running", timeout=600)
+
+
+def test_program_that_ends_well_does_not_end_a_wait(phalanx: Served) -> None:
+    phalanx.nodes(1)
+    with phalanx.program(sys.executable, "-c", "") as process:
+        process.wait()
+        phalanx.apply(pod("late"))
+        phalanx.wait_for("pod", "late", "Running")
+
+
+def test_output_of_a_program_is_printed_at_the_end(
+    phalanx: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with phalanx.program(sys.executable, "-c", "print('hello')") as process:
+        process.wait()
+    assert capsys.readouterr().out == "hello\n"
+
+
+def test_control_plane_needs_no_pytest() -> None:
+    with control_plane(nodes=2) as plane:
+        assert plane.kubeconfig.exists()
+        assert len(plane.find("nodes")) == 2
+    assert not plane.kubeconfig.exists()
+
+
 def test_program_is_stopped_at_the_end_of_the_context(phalanx: Served) -> None:
     with phalanx.program(sys.executable, "-c", "import time; time.sleep(600)") as process:
         assert process.poll() is None
@@ -111,11 +152,22 @@ def test_goal_that_is_not_reached_is_reported_with_the_status(phalanx: Phalanx) 
     phalanx.wait_for("pod", "lonely", lambda found: found["status"]["conditions"])
     with pytest.raises(NotReached) as failed:
         phalanx.wait_for("pod", "lonely", "Running", timeout=30)
-    assert str(failed.value) == (
+    message = str(failed.value)
+    assert message.startswith(
         "Pod default/lonely has not reached Running after 30 s:\n"
         "  Pod default/lonely: phase Pending; "
-        "PodScheduled=False (Unschedulable: no nodes available to schedule pods)"
+        "PodScheduled=False (Unschedulable: no nodes available to schedule pods)\n"
+        "phalanx why pod/lonely:\n  Pod default/lonely is waiting: "
     )
+    assert "\n  Warning FailedScheduling Pod/lonely" in message
+
+
+@pytest.mark.phalanx(virtual=True)
+def test_failed_wait_for_a_custom_kind_lists_pods_and_events(phalanx: Phalanx) -> None:
+    phalanx.apply(pod("lonely"), settings_map("x"))
+    phalanx.wait_for("pod", "lonely", lambda found: found["status"]["conditions"])
+    with pytest.raises(NotReached, match=r"pods \(1\):\n  Pod default/lonely: phase Pending"):
+        phalanx.wait_for("configmap", "x", "Ready", timeout=30)
 
 
 @pytest.mark.phalanx(nodes=1, gates={"GenericWorkload": False})

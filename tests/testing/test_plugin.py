@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from kubernetes import client
 
 # Imported here: an inner run discards what it imports, and some modules cannot be imported twice.
 from phalanx.testing import Served, Virtual
 from tests.builders import pod, pod_group
+from tests.conformance.official_client import connected
 
 pytest_plugins = ("pytester",)
 
@@ -174,3 +177,34 @@ def test_another_project_needs_only_the_package(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert "3 passed" in done.stdout
+
+
+def test_failed_tests_control_plane_is_kept_on_request(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(phalanx):\n    phalanx.nodes(1)\n    assert False\n")
+    command = [sys.executable, "-m", "pytest", "-p", "no:randomly", "--phalanx-keep"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = next(line for line in process.stdout if "export KUBECONFIG=" in line)
+            config = Path(line.strip().removeprefix("export KUBECONFIG="))
+            nodes = _list_nodes(config)
+            process.send_signal(signal.SIGINT)
+            rest = process.stdout.read()
+        finally:
+            process.kill()
+    assert nodes == ["node-0"]
+    assert "1 failed" in rest
+
+
+def _list_nodes(config: Path) -> list[str]:
+    """The names of the nodes, read by a client of another process."""
+    with connected(config) as api:
+        return [
+            node.to_dict()["metadata"]["name"] for node in client.CoreV1Api(api).list_node().items
+        ]
+
+
+def test_keeping_and_parallel_runs_exclude_each_other(pytester: pytest.Pytester) -> None:
+    done = pytester.runpytest_subprocess("--phalanx-keep", "-n", "2")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["*--phalanx-keep waits for ^C: use it without -n*"])

@@ -10,14 +10,18 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shlex
 import ssl
 import subprocess
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
+from tempfile import NamedTemporaryFile, TemporaryDirectory
+from threading import Thread
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import uvloop
@@ -46,6 +50,8 @@ T = TypeVar("T")
 _HOST = "127.0.0.1"
 #: Seconds between SIGTERM and SIGKILL of a program.
 _TERMINATE_TIMEOUT = 5.0
+#: How much of the output of a program that has failed the error shows.
+_OUTPUT_LINES = 40
 
 
 class CoroutineRunner(Protocol):
@@ -64,7 +70,7 @@ def _blocking(
         __tracebackhide__ = True
         try:
             return self.drive(method(self.cluster, *args, **kwargs))
-        except (ApiError, NotReached) as error:
+        except (ApiError, NotReached, ProgramFailed) as error:
             # The frames between the test and the error do not help the author of the test.
             raise error.with_traceback(None) from None
 
@@ -164,12 +170,46 @@ class ServerIdentity:
         return cls(tls, authority.decode())
 
 
+class ProgramFailed(AssertionError):
+    """A program under test has ended with an error; the message has the end of its output."""
+
+
+class RunningProgram:
+    """A program under test, and the future of its exit code."""
+
+    def __init__(self, command: str, process: subprocess.Popen[bytes], output: Path) -> None:
+        self._command, self._process, self._output = command, process, output
+        self.ended: Future[int] = Future()
+        Thread(target=lambda: self.ended.set_result(process.wait()), daemon=True).start()
+
+    def find_failure(self) -> ProgramFailed | None:
+        """Return an error if the program has ended by itself with an exit code other than 0."""
+        code = self._process.poll()
+        if not code:
+            return None
+        lines = self.read_output().splitlines()[-_OUTPUT_LINES:]
+        shown = "\n".join(f"  {line}" for line in lines) or "  (no output)"
+        return ProgramFailed(f"{self._command} ended with exit code {code}:\n{shown}")
+
+    def read_output(self) -> str:
+        """Return what the program has written to stdout and stderr."""
+        return self._output.read_text(errors="replace")
+
+    def terminate(self) -> None:
+        """End the program: SIGTERM, then SIGKILL."""
+        self._process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_TERMINATE_TIMEOUT)
+        self._process.kill()
+
+
 class Served(Phalanx):
     """A cluster that listens on a free loopback port, over TLS."""
 
     def __init__(self, cluster: Cluster, url: str, config: Path) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         super().__init__(cluster, self._run_coroutine)
+        self._programs: list[RunningProgram] = []
         self.url = url
         #: The file of the administrator's kubeconfig.
         self.kubeconfig = config
@@ -178,19 +218,27 @@ class Served(Phalanx):
     def program(self, *command: str | Path) -> Iterator[subprocess.Popen[bytes]]:
         """Run a program with $KUBECONFIG set for the duration of the context.
 
-        A program that ends by itself with an exit code other than 0 fails the test.
+        A program that ends by itself with an exit code other than 0 fails the test, also while the
+        test waits. Its output is printed when the context ends.
         """
         environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
-        with subprocess.Popen(list(map(str, command)), env=environment) as process:
+        arguments = [str(part) for part in command]
+        with (
+            NamedTemporaryFile(prefix="phalanx-") as output,
+            subprocess.Popen(
+                arguments, env=environment, stdout=output, stderr=subprocess.STDOUT
+            ) as process,
+        ):
+            program = RunningProgram(shlex.join(arguments), process, Path(output.name))
+            self._programs.append(program)
             try:
                 yield process
-                code = process.poll()
-                assert not code, f"{' '.join(map(str, command))} ended with exit code {code}"
+                if failure := program.find_failure():
+                    raise failure
             finally:
-                process.terminate()
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(_TERMINATE_TIMEOUT)
-                process.kill()
+                self._programs.remove(program)
+                program.terminate()
+                sys.stdout.write(program.read_output())
 
     def stop(self) -> None:
         """Stop the cluster."""
@@ -206,7 +254,16 @@ class Served(Phalanx):
         if self._loop.is_closed():
             coroutine.close()
             raise RuntimeError("the control plane has failed; its error follows after the test")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        result = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        while not result.done():
+            for program in self._programs:
+                if failure := program.find_failure():
+                    result.cancel()
+                    raise failure
+            ends = [program.ended for program in self._programs if not program.ended.done()]
+            awaited: list[Future[Any]] = [result, *ends]
+            wait(awaited, return_when=FIRST_COMPLETED)
+        return result.result()
 
 
 @contextmanager
@@ -251,3 +308,16 @@ async def _serve(
         served = Served(cluster, url, config)
         started.set_result(served)
         await served.wait_until_stopped()
+
+
+@contextmanager
+def control_plane(**settings: Any) -> Iterator[Served]:
+    """Serve a cluster without pytest: for unittest, scripts and notebooks.
+
+    The keyword arguments are those of `Settings`. The kubeconfig is in a temporary directory.
+    """
+    with (
+        TemporaryDirectory(prefix="phalanx-") as folder,
+        serving(Settings.of(settings), Path(folder)) as served,
+    ):
+        yield served

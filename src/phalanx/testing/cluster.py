@@ -22,7 +22,6 @@ from collections.abc import (
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,6 +49,13 @@ from phalanx.sim.events import ScenarioNode
 from phalanx.sim.invariants import check_cluster
 from phalanx.sim.simulation import first_error
 from phalanx.store.memory import MemoryStore
+from phalanx.testing.failure_report import (
+    MAX_SHOWN,
+    describe_objects,
+    describe_surroundings,
+    object_status,
+    status_conditions,
+)
 
 T = TypeVar("T")
 
@@ -62,8 +68,6 @@ ManifestSource = Object | str | Path
 FIELD_MANAGER = "phalanx-test"
 #: Seconds that the wait methods wait by default, in real or virtual time.
 DEFAULT_TIMEOUT = 60.0
-#: Objects that a NotReached error describes.
-_MAX_DESCRIBED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ class Settings:
 
 
 class NotReached(AssertionError):
-    """A goal was not reached in time; the message describes the objects as they are."""
+    """A goal was not reached in time; the message describes the objects and what is around them."""
 
 
 def has_reached(obj: Object, goal: WaitGoal) -> bool:
@@ -116,10 +120,10 @@ def has_reached(obj: Object, goal: WaitGoal) -> bool:
         with suppress(LookupError):
             return bool(goal(obj))
         return False
-    status = _status(obj)
+    status = object_status(obj)
     true = [
         condition.get("type")
-        for condition in _conditions(status)
+        for condition in status_conditions(status)
         if condition.get("status") == "True"
     ]
     return goal in (status.get("phase"), *true)
@@ -128,37 +132,6 @@ def has_reached(obj: Object, goal: WaitGoal) -> bool:
 def describe_goal(goal: WaitGoal) -> str:
     """Return a goal as a word for an error message."""
     return goal if isinstance(goal, str) else "the goal of the test"
-
-
-def describe_objects(objects: Sequence[Object]) -> str:
-    """Describe objects by phase and conditions, one line each."""
-    lines = [f"  {_object_name(obj)}: {_describe_status(obj)}" for obj in objects]
-    return "\n".join(lines) or "  there is none"
-
-
-def _object_name(obj: Object) -> str:
-    meta = obj["metadata"]
-    return f"{obj.get('kind', '')} {meta.get('namespace', '')}/{meta['name']}".replace(" /", " ")
-
-
-def _describe_status(obj: Object) -> str:
-    status = _status(obj)
-    parts = [f"phase {status['phase']}"] if status.get("phase") else []
-    for condition in _conditions(status):
-        reasons = [str(condition[name]) for name in ("reason", "message") if condition.get(name)]
-        text = f"{condition.get('type')}={condition.get('status')}"
-        parts.append(f"{text} ({': '.join(reasons)})" if reasons else text)
-    return "; ".join(parts) or f"status {status}"
-
-
-def _status(obj: Object) -> Object:
-    status: Any = obj.get("status")
-    return status if isinstance(status, dict) else {}
-
-
-def _conditions(status: Object) -> list[Object]:
-    listed: Any = status.get("conditions") or ()
-    return [condition for condition in listed if isinstance(condition, dict)]
 
 
 def load_objects(manifest: ManifestSource) -> Iterator[Object]:
@@ -357,8 +330,12 @@ class Cluster:
                     if is_done(found):
                         break
         except TimeoutError:
-            objects = describe_objects(list(islice(found, _MAX_DESCRIBED)))
-            raise NotReached(f"{failure} after {seconds:g} s:\n{objects}") from None
+            described = describe_objects(found[:MAX_SHOWN])
+            around = await describe_surroundings(
+                self.client, kind, found, scope.get("namespace", "")
+            )
+            message = f"{failure} after {seconds:g} s:\n{described}\n{around}".rstrip()
+            raise NotReached(message) from None
         return found
 
     async def _watch_objects(

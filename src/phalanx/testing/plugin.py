@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: The control planes of a test and their settings, by the name of the fixture.
 _CLUSTERS = pytest.StashKey[dict[str | None, tuple["Phalanx", "Settings"]]]()
+#: Whether the test itself has failed.
+_FAILED = pytest.StashKey[bool]()
 _MARKER_HELP = (
     "phalanx(nodes=0, room={}, gates={}, without=[], invariants=True, virtual=False, seed=1): "
     "settings of the test's control plane."
@@ -30,8 +33,19 @@ _NOT_ASYNC = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
+    """Register the marker; refuse options that exclude each other."""
     config.addinivalue_line("markers", _MARKER_HELP)
+    if config.getoption("--phalanx-keep") and config.getoption("numprocesses", None):
+        raise pytest.UsageError("--phalanx-keep waits for ^C: use it without -n")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the plugin."""
+    parser.getgroup("phalanx").addoption(
+        "--phalanx-keep",
+        action="store_true",
+        help="after a test that failed, keep its control plane until ^C and print its kubeconfig",
+    )
 
 
 @pytest.fixture(scope="session")
@@ -57,6 +71,23 @@ def phalanx(request: pytest.FixtureRequest) -> Iterator[Phalanx]:
             cluster = stack.enter_context(serving(settings, folder, identity))
         _remember(request, cluster, settings)
         yield cluster
+        if request.config.getoption("--phalanx-keep") and request.node.stash.get(_FAILED, False):
+            _keep(request, cluster)
+
+
+def _keep(request: pytest.FixtureRequest, cluster: Phalanx) -> None:
+    """Leave the control plane of a failed test running until ^C, which ends the run."""
+    from phalanx.testing.blocking import Served
+
+    if not isinstance(cluster, Served):
+        return
+    plugins = request.config.pluginmanager
+    with plugins.getplugin("capturemanager").global_and_fixture_disabled():
+        reporter = plugins.getplugin("terminalreporter")
+        reporter.write_line(f"\n{request.node.nodeid} failed; its control plane runs until ^C:")
+        reporter.write_line(f"  export KUBECONFIG={cluster.kubeconfig}")
+        reporter.flush()
+        Event().wait()
 
 
 @pytest.fixture
@@ -82,6 +113,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
     cluster.drive(pyfuncitem.obj(**arguments))
     return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note for the fixture whether the test has failed."""
+    report = yield
+    if report.when == "call":
+        item.stash[_FAILED] = report.failed
+    return report
 
 
 @pytest.hookimpl(wrapper=True)
