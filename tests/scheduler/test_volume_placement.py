@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -178,6 +180,27 @@ def test_a_claim_that_members_share_is_bound_once_and_restricts_all_of_them() ->
     pods = [claiming_pod(f"p{n}", "data", group="g", cpu="3") for n in range(2)]
     nodes, got = VolumeCluster(NODES, volumes, pods, [gang("g", 2)]).place()
     assert (sorted(nodes.values()), got) == (["n1", "n3"], {"data": "v"})
+
+
+def test_groups_of_a_tree_share_a_claim_that_the_first_of_them_binds() -> None:
+    modes: dict[str, Any] = {"accessModes": ["ReadWriteMany"]}
+    volumes: list[VolumeObject] = [
+        volume("v1", nodes=["n1"], **modes),
+        volume("v2", nodes=["n2"], **modes),
+        volume("own", "5Gi", nodes=["n1", "n2"]),
+        volume_claim("data", **modes),
+        volume_claim("scratch"),
+    ]
+    groups: list[Group] = [composite("t", 2), gang("a", 1, parent="t"), gang("b", 1, parent="t")]
+    pods = [
+        claiming_pod("a0", "data", group="a"),
+        claiming_pod("a1", "data", group="a"),
+        claiming_pod("b0", "scratch", "data", group="b"),
+    ]
+    nodes, got = VolumeCluster(NODES, volumes, pods, groups).place()
+    assert len(nodes) == 3
+    assert set(nodes.values()) == {got["data"].replace("v", "n")}
+    assert got["scratch"] == "own"
 
 
 # ---- provisioning --------------------------------------------------------------------------------

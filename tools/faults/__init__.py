@@ -5,6 +5,8 @@
 
     fault_run.py             runs the steps of a plan and checks; start reading here
     plan.py, steps.py, manifests.py    the steps of a seed, and the objects that they create
+    claim_plan.py            volumes, devices and gangs that claim them
+    claim_checks.py          their invariants, and decisions about pods with claims
     environment.py, channel.py         server, users and schedulers; faulty transports
     scheduler_instance.py    one scheduler with a verifier; the register of all decisions
     model.py                 what is true, read from the store's log

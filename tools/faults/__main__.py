@@ -4,6 +4,8 @@
     python -m tools.faults --seed 7 --events 500   one run, or its beginning
     python -m tools.faults --seed 7 --shrink       … and the fewest steps that still fail
     python -m tools.faults --seed 7 --digest       … and a hash over all writes
+    python -m tools.faults --seed 7 --claims       with volumes and devices
+    python -m tools.faults --seed 7 --foreign      … on a server that binds pods one by one
 
 The exit code is 1 if an invariant was violated. `tests/scheduler/verifier.py` checks every
 decision, one in `--share` of them thoroughly.
@@ -23,6 +25,8 @@ import orjson
 from phalanx.controllers.reconcile_loop import Create, Delete, Patch
 from phalanx.sim.simulation import InvariantViolation
 from tests.scheduler.verifier import Verifier
+from tools.faults.claim_checks import ClaimVerifier
+from tools.faults.environment import DEFAULT_OPTIONS, RunOptions
 from tools.faults.fault_run import FaultRunResult, run_faults
 from tools.faults.plan import generate_steps
 from tools.faults.steps import InjectedFault, PlanStep, UserAction
@@ -33,26 +37,33 @@ DEFAULT_STEPS, DEFAULT_SHARE = 2000, 8
 MAX_SHRINK_ATTEMPTS = 150
 
 
-def steps_of(seed: int, events: int = DEFAULT_STEPS) -> list[PlanStep]:
+def steps_of(
+    seed: int, events: int = DEFAULT_STEPS, options: RunOptions = DEFAULT_OPTIONS
+) -> list[PlanStep]:
     """Return the steps of a seed."""
-    return list(islice(generate_steps(seed), events))
+    return list(islice(generate_steps(seed, claims=options.claims), events))
 
 
 def run_with_verifier(
-    seed: int, steps: Sequence[PlanStep], share: int = DEFAULT_SHARE
+    seed: int,
+    steps: Sequence[PlanStep],
+    share: int = DEFAULT_SHARE,
+    options: RunOptions = DEFAULT_OPTIONS,
 ) -> FaultRunResult:
     """Run steps with a verifier. Raises InvariantViolation."""
     # A run leaves little garbage, and collecting it would take a fifth of the time.
     gc.disable()
     try:
-        return run_faults(seed, steps, Verifier(share))
+        verifier = ClaimVerifier(share) if options.claims else Verifier(share)
+        return run_faults(seed, steps, verifier, options)
     finally:
         gc.enable()
 
 
-def reproduce_command(seed: int, events: int) -> str:
+def reproduce_command(seed: int, events: int, options: RunOptions = DEFAULT_OPTIONS) -> str:
     """Return the command that reproduces a run."""
-    return f"python -m tools.faults --seed {seed} --events {events} --shrink"
+    mode = " --foreign" if options.is_foreign else " --claims" if options.claims else ""
+    return f"python -m tools.faults --seed {seed} --events {events}{mode} --shrink"
 
 
 def shrink_steps(
@@ -97,19 +108,28 @@ def _create_parser() -> argparse.ArgumentParser:
         "--share", type=int, default=DEFAULT_SHARE, help="check one in N decisions thoroughly"
     )
     parser.add_argument("--shrink", action="store_true", help="find the fewest steps that fail")
+    parser.add_argument("--claims", action="store_true", help="pods claim volumes and devices")
+    parser.add_argument(
+        "--foreign", action="store_true", help="with claims, on a server without GroupBindings"
+    )
     parser.add_argument("--digest", action="store_true", help="print a hash over all writes")
     return parser
 
 
 def _run_seed(seed: int, options: argparse.Namespace) -> int:
     """Run one seed and print the result; return 1 if an invariant was violated."""
-    steps = steps_of(seed, options.events)
+    mode = RunOptions(claims=options.claims or options.foreign, is_foreign=options.foreign)
+    steps = steps_of(seed, options.events, mode)
+
+    def run(some: Sequence[PlanStep]) -> FaultRunResult:
+        return run_with_verifier(seed, some, options.share, mode)
+
     try:
-        outcome = run_with_verifier(seed, steps, options.share)
+        outcome = run(steps)
     except InvariantViolation as violation:
-        print(f"violation: {violation}\n  {reproduce_command(seed, options.events)}")
+        print(f"violation: {violation}\n  {reproduce_command(seed, options.events, mode)}")
         if options.shrink:
-            _print_shrunk(seed, steps, violation, options.share)
+            _print_shrunk(steps, violation, run)
         return 1
     print(
         f"seed {seed}: no violation, {outcome.revision} writes",
@@ -119,14 +139,16 @@ def _run_seed(seed: int, options: argparse.Namespace) -> int:
 
 
 def _print_shrunk(
-    seed: int, steps: Sequence[PlanStep], violation: InvariantViolation, share: int
+    steps: Sequence[PlanStep],
+    violation: InvariantViolation,
+    run: Callable[[Sequence[PlanStep]], FaultRunResult],
 ) -> None:
     """Print the fewest steps that violate the same invariant."""
     wanted = _normalize_message(violation)
 
     def breaks(some: Sequence[PlanStep]) -> bool:
         try:
-            run_with_verifier(seed, some, share)
+            run(some)
         except InvariantViolation as found:
             return _normalize_message(found) == wanted
         return False

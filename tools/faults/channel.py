@@ -95,7 +95,7 @@ class FaultyChannel:
             await asyncio.wait(self._in_flight)
 
     def _next_fault(self, request: Request) -> RequestFault | None:
-        if self._bind_faults and request.path.endswith(GROUP_BINDING.plural):
+        if self._bind_faults and request.path.endswith((GROUP_BINDING.plural, "/binding")):
             return self._bind_faults.popleft()
         if self._eviction_faults and request.path.endswith(GROUP_EVICTION.plural):
             return self._eviction_faults.popleft()

@@ -8,23 +8,44 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from copy import deepcopy
 from functools import singledispatchmethod
+from typing import Any, NamedTuple
 
 from phalanx.api.errors import ApiError, ServerError
-from phalanx.api.kinds import NAMESPACE, NODE, POD, PRIORITY_CLASS
+from phalanx.api.kinds import (
+    GROUP_BINDING,
+    KINDS,
+    NAMESPACE,
+    NODE,
+    PERSISTENT_VOLUME_CLAIM,
+    POD,
+    POD_GROUP,
+    PRIORITY_CLASS,
+    RESOURCE_CLAIM,
+)
 from phalanx.api.meta import Key
 from phalanx.api.wire import Reply, Request, StreamReply, UserInfo
 from phalanx.client.client import Client
 from phalanx.client.transports import InProcessTransport
 from phalanx.clock import Clock
+from phalanx.controllers.garbage_collector import GarbageCollector
 from phalanx.controllers.pod_groups import CompositeGroups, PodGroupProtection
 from phalanx.controllers.reconcile_loop import Create, Delete, Informers, Patch, perform
+from phalanx.controllers.resource_claims.controller import ResourceClaimController
+from phalanx.controllers.resource_claims.reservations import ClaimReservationController
+from phalanx.controllers.volumes.binder import VolumeBinder
+from phalanx.controllers.volumes.ephemeral import EphemeralVolumeController
+from phalanx.controllers.volumes.protection import ClaimProtection, VolumeProtection
+from phalanx.controllers.volumes.provisioner import SimulatedProvisioner
 from phalanx.randomness import Random
 from phalanx.server.app import Server
 from phalanx.server.security.authorization import MASTERS
 from phalanx.store.memory import MemoryStore
 from tools.faults import manifests
-from tools.faults.channel import FaultyChannel
+from tools.faults.channel import FaultyChannel, RequestFault
+from tools.faults.claim_checks import check_request
 from tools.faults.model import StoreLogReader
 from tools.faults.plan import NAMESPACES
 from tools.faults.scheduler_instance import DecisionRegister, DecisionVerifier, SchedulerInstance
@@ -46,31 +67,55 @@ from tools.faults.steps import (
     UserAction,
 )
 
+#: A coroutine function that runs until it is cancelled.
+Runnable = Callable[[], Coroutine[Any, Any, None]]
 #: Minimum and maximum duration of a commit in seconds.
 LATENCY = (0.0001, 0.002)
 #: The number of schedulers that can run at a time.
 SCHEDULER_SLOTS = 2
+#: The kinds of a server without GroupBindings.
+FOREIGN_KINDS = tuple(kind for kind in KINDS if kind.group != GROUP_BINDING.group)
+#: The kinds whose dependents are deleted with their owners.
+_COLLECTED_KINDS = (POD, POD_GROUP, RESOURCE_CLAIM, PERSISTENT_VOLUME_CLAIM)
+
+
+class RunOptions(NamedTuple):
+    """Whether pods claim volumes and devices, and whether the server binds pods one by one."""
+
+    claims: bool = False
+    is_foreign: bool = False
+
+
+DEFAULT_OPTIONS = RunOptions()
 
 
 class FaultEnvironment:
     """A server and everything around it, as tasks of a group."""
 
     def __init__(
-        self, clock: Clock, random: Random, verifier: DecisionVerifier, tasks: asyncio.TaskGroup
+        self,
+        clock: Clock,
+        random: Random,
+        verifier: DecisionVerifier,
+        tasks: asyncio.TaskGroup,
+        options: RunOptions = DEFAULT_OPTIONS,
     ) -> None:
         self._clock, self._random, self._verifier, self._tasks = clock, random, verifier, tasks
+        self._options = options
         self._max_commit_seconds = 0.0
         self.store = MemoryStore(self._latency)
         self.store_log = StoreLogReader(self.store)
-        self.decisions = DecisionRegister(self.store_log.pods)
+        self.decisions = DecisionRegister(self.store_log.pods, is_whole=not options.is_foreign)
         self.instances: dict[int, SchedulerInstance] = {}
         #: Violated invariants, and the number of steps by type, refused ones apart.
         self.violations: list[str] = []
         self.step_counts: Counter[str] = Counter()
-        self._server = Server(self.store, clock, random)
+        kinds = FOREIGN_KINDS if options.is_foreign else KINDS
+        self._server = Server(self.store, clock, random, kinds)
         self._user = Client(self._transport("user"))
         self._channels = [
-            FaultyChannel(self._transport("scheduler"), random) for _ in range(SCHEDULER_SLOTS)
+            FaultyChannel(self._transport("scheduler", self._handle_scheduler), random)
+            for _ in range(SCHEDULER_SLOTS)
         ]
         self._channels[0].rejects_events = random.between(0, 1) < 0.9
         self._channels[1].rejects_events = True
@@ -90,8 +135,25 @@ class FaultEnvironment:
         informers = Informers(client, self._random)
         protection = PodGroupProtection(client, informers)
         composites = CompositeGroups(client, informers, self._clock)
-        parts = (protection.run(), composites.run(), informers.run())
+        parts = [protection.run(), composites.run(), informers.run()]
+        if self._options.claims:
+            parts += [run() for run in self._build_claim_controllers(client, informers)]
         self._controllers = [self._tasks.create_task(part) for part in parts]
+
+    def _build_claim_controllers(self, client: Client, informers: Informers) -> list[Runnable]:
+        """Build the controllers of volumes and devices."""
+        provisioner = SimulatedProvisioner(client, informers, self._clock, random=self._random)
+        return [
+            ResourceClaimController(client, informers).run,
+            ClaimReservationController(client, informers).run,
+            VolumeBinder(client, informers).run,
+            ClaimProtection(client, informers, self._clock).run,
+            VolumeProtection(client, informers).run,
+            EphemeralVolumeController(client, informers).run,
+            provisioner.run_claims,
+            provisioner.run_volumes,
+            GarbageCollector(client, informers, kinds=_COLLECTED_KINDS).run,
+        ]
 
     async def close(self) -> None:
         """Stop everything."""
@@ -141,7 +203,8 @@ class FaultEnvironment:
 
     @_perform.register
     async def _create(self, act: Create) -> None:
-        await self._user.create(act.kind, act.obj)
+        # A copy: the server completes the object, and steps share parts of objects.
+        await self._user.create(act.kind, deepcopy(act.obj))
 
     @_perform.register
     async def _patch(self, act: Patch) -> None:
@@ -208,26 +271,40 @@ class FaultEnvironment:
 
     @_perform.register
     async def _fail_binds(self, act: FailBinds) -> None:
-        self._channels[act.slot].fail_binds(act.faults)
+        self._channels[act.slot].fail_binds(self._possible_faults(act.faults))
 
     @_perform.register
     async def _fail_evictions(self, act: FailEvictions) -> None:
-        self._channels[act.slot].fail_evictions(act.faults)
+        self._channels[act.slot].fail_evictions(self._possible_faults(act.faults))
 
     @_perform.register
     async def _fail_requests(self, act: FailRequests) -> None:
         until = asyncio.get_running_loop().time() + act.seconds
-        self._channels[act.slot].fail_requests(until, act.share, act.faults)
+        faults = self._possible_faults(act.faults)
+        self._channels[act.slot].fail_requests(until, act.share, faults)
+
+    def _possible_faults(self, faults: tuple[RequestFault, ...]) -> tuple[RequestFault, ...]:
+        """Return the faults of a server: a foreign one carries nothing out that late.
+
+        What arrives after the next scheduler has started could give a device twice.
+        """
+        if not self._options.is_foreign:
+            return faults
+        return tuple(one for one in faults if one is not RequestFault.LATE)
 
     @_perform.register
     async def _slow_commits(self, act: SlowCommits) -> None:
         self._max_commit_seconds = act.seconds
 
     async def _start(self, slot: int) -> None:
+        if slot and self._options.is_foreign:
+            # A foreign server does not check that resources and devices suffice, so one scheduler
+            # runs at a time, as leader election ensures.
+            return
         if slot not in self._scheduler_tasks:
             instance = self.instances[slot] = SchedulerInstance(
                 self._channels[slot], self._clock, self._random, self.store_log, self.decisions,
-                self._verifier, self.violations.append,
+                self._verifier, self.violations.append, is_foreign=self._options.is_foreign,
             )  # fmt: skip
             self._scheduler_tasks[slot] = self._tasks.create_task(instance.run())
 
@@ -237,13 +314,23 @@ class FaultEnvironment:
             del self.instances[slot]
             life.cancel()
             await asyncio.wait([life])
+            if self._options.is_foreign:
+                # The lease of a leader ends after its last request.
+                await self._channels[slot].close()
 
     def _latency(self) -> float:
         low, high = LATENCY
         return self._random.between(low, self._max_commit_seconds or high)
 
-    def _transport(self, name: str) -> InProcessTransport:
-        return InProcessTransport(self._handle, UserInfo(name, (MASTERS,)))
+    def _transport(
+        self, name: str, handle: Callable[[Request], Awaitable[Reply | StreamReply]] | None = None
+    ) -> InProcessTransport:
+        return InProcessTransport(handle or self._handle, UserInfo(name, (MASTERS,)))
+
+    async def _handle_scheduler(self, request: Request) -> Reply | StreamReply:
+        if violation := check_request(request):
+            self.violations.append(violation)
+        return await self._handle(request)
 
     async def _handle(self, request: Request) -> Reply | StreamReply:
         answer = await self._server.handle(request)

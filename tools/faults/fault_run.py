@@ -11,14 +11,17 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+from phalanx.client.cache import ObjectCache
 from phalanx.clock import LoopClock
 from phalanx.randomness import SeededRandom
 from phalanx.scheduler.placement import group_placement as attempt
 from phalanx.sim import virtual_time as loop
-from phalanx.sim.invariants import InvariantAuditor
+from phalanx.sim.invariants import InvariantAuditor, check_cluster
 from phalanx.sim.simulation import EPOCH, InvariantViolation, first_error
-from tools.faults.environment import FaultEnvironment
+from tools.faults.claim_checks import ClaimAuditor
+from tools.faults.environment import DEFAULT_OPTIONS, FaultEnvironment, RunOptions
 from tools.faults.scheduler_instance import DecisionVerifier
 from tools.faults.steps import PlanStep
 
@@ -43,12 +46,17 @@ class FaultRunResult:
     step_counts: Mapping[str, int]
 
 
-def run_faults(seed: int, steps: Sequence[PlanStep], verifier: DecisionVerifier) -> FaultRunResult:
+def run_faults(
+    seed: int,
+    steps: Sequence[PlanStep],
+    verifier: DecisionVerifier,
+    options: RunOptions = DEFAULT_OPTIONS,
+) -> FaultRunResult:
     """Execute steps. Raises InvariantViolation at the first violation."""
 
     async def main() -> FaultRunResult:
         async with asyncio.TaskGroup() as group:
-            return await _FaultRun(seed, verifier, group).run(steps)
+            return await _FaultRun(seed, verifier, group, options).run(steps)
 
     try:
         with _yield_every(YIELD_EVERY_PODS):
@@ -73,20 +81,33 @@ def _yield_every(pods: int) -> Iterator[None]:
 class _FaultRun:
     """One run on the running event loop."""
 
-    def __init__(self, seed: int, verifier: DecisionVerifier, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self,
+        seed: int,
+        verifier: DecisionVerifier,
+        tasks: asyncio.TaskGroup,
+        options: RunOptions,
+    ) -> None:
         self._seed, self._tasks, self._loop = seed, tasks, asyncio.get_running_loop()
         clock, random = LoopClock(self._loop, EPOCH), SeededRandom(seed)
-        self._environment = FaultEnvironment(clock, random, verifier, tasks)
+        self._environment = FaultEnvironment(clock, random, verifier, tasks, options)
         tail = self._environment.store_log
+        # A foreign server binds gangs pod by pod, so their minimum holds at rest only, and does not
+        # check that a node still has what the scheduler saw.
+        is_whole = not options.is_foreign
         self._auditor = InvariantAuditor(
-            tail.pods, tail.nodes, tail.groups, now=self._loop.time, horizon=MAX_VIEW_LAG,
-            manually_bound=self._environment.decisions.manually_bound, ledger=tail.ledger,
-            composites=tail.composites,
+            tail.pods, tail.nodes if is_whole else ObjectCache(),
+            tail.groups if is_whole else ObjectCache(),
+            now=self._loop.time, horizon=MAX_VIEW_LAG,
+            manually_bound=self._environment.decisions.manually_bound,
+            ledger=tail.ledger if is_whole else None, composites=tail.composites,
         )  # fmt: skip
-        self._last_change = 0.0
+        self._claim_auditor = ClaimAuditor(tail, self._loop.time, MAX_VIEW_LAG)
+        self._options, self._last_change = options, 0.0
         self._violation: asyncio.Future[InvariantViolation] = self._loop.create_future()
         tail.on_batch.append(self._check)
-        for cache in (tail.pods, tail.nodes, tail.groups, tail.composites):
+        caches: list[ObjectCache[Any]] = [tail.pods, tail.nodes, tail.groups, tail.composites]
+        for cache in (*caches, *tail.claimable.values()):
             cache.subscribe(self._on_change)
 
     async def run(self, steps: Sequence[PlanStep]) -> FaultRunResult:
@@ -120,7 +141,25 @@ class _FaultRun:
         self._check_instances()
         for instance in self._environment.instances.values():
             self._environment.violations.extend(instance.check_steady_state())
+        self._environment.violations.extend(self._claim_auditor.check_at_rest())
+        if self._options.is_foreign:
+            self._environment.violations.extend(self._check_whole_gangs())
         await self._check_and_yield()
+
+    def _check_whole_gangs(self) -> list[str]:
+        """Check that no gang is bound in part, unless members were bound by hand.
+
+        Trees are left out: the gangs of a tree have no bind intents.
+        """
+        log, by_hand = self._environment.store_log, self._environment.decisions.manually_bound
+        pods = list(log.pods.values())
+        skipped = {pod.group for pod in pods if pod.metadata.uid in by_hand}
+        groups = [
+            group
+            for key, group in log.groups.items()
+            if key not in skipped and not group.spec.parent_composite_pod_group_name
+        ]
+        return check_cluster(pods, (), groups)
 
     async def _resync(self) -> None:
         """Make all informers list again: nothing may have to be done."""
@@ -140,7 +179,8 @@ class _FaultRun:
     def _check(self, revision: int) -> None:
         """Record the first violation; the component that caused it is not interrupted."""
         stage = self._environment
-        for sentence in (*stage.violations, *self._auditor.audit(), *stage.decisions.audit()):
+        audits = (self._auditor.audit(), stage.decisions.audit(), self._claim_auditor.audit())
+        for sentence in (*stage.violations, *(one for audit in audits for one in audit)):
             if not self._violation.done():
                 found = InvariantViolation(self._seed, revision, self._loop.time(), sentence)
                 self._violation.set_result(found)

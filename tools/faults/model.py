@@ -25,17 +25,21 @@ from phalanx.api.kinds import (
     COMPOSITE_POD_GROUP,
     NAMESPACE,
     NODE,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
     POD,
     POD_DISRUPTION_BUDGET,
     POD_GROUP,
+    RESOURCE_CLAIM,
     SERVICE,
     Kind,
 )
 from phalanx.api.meta import Key
-from phalanx.api.other_kinds import PodDisruptionBudget
+from phalanx.api.other_kinds import DeviceClaim, PodDisruptionBudget
 from phalanx.api.resources import Amounts
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
-from phalanx.api.scheme import struct_of
+from phalanx.api.scheme import DEVICE_KINDS, VOLUME_KINDS, struct_of
+from phalanx.api.storage import PersistentVolume, PersistentVolumeClaim
 from phalanx.client.cache import ObjectCache
 from phalanx.client.protocol import WatchEvent
 from phalanx.controllers.reconcile_loop import Informers
@@ -58,26 +62,46 @@ class StoreLogReader:
         self.budgets: ObjectCache[PodDisruptionBudget] = ObjectCache()
         self.namespaces: ObjectCache[Namespace] = ObjectCache()
         self.services: ObjectCache[Service] = ObjectCache()
+        #: The objects of volumes and devices.
+        self.claimable: dict[Kind, ObjectCache[Any]] = {
+            kind: ObjectCache() for kind in (*DEVICE_KINDS, *VOLUME_KINDS)
+        }
         #: The node allocations of the server.
         self.ledger: dict[str, Amounts] = {}
         #: All events of each kind, in order.
         self.log: dict[Kind, list[WatchEvent[Any]]] = {}
         self.on_batch: list[Callable[[int], None]] = []
         self._digest = hashlib.sha256()
+        caches: dict[Kind, ObjectCache[Any]] = {
+            POD: self.pods,
+            NODE: self.nodes,
+            POD_GROUP: self.groups,
+            NAMESPACE: self.namespaces,
+            SERVICE: self.services,
+            POD_DISRUPTION_BUDGET: self.budgets,
+            COMPOSITE_POD_GROUP: self.composites,
+            **self.claimable,
+        }
         self._caches: Mapping[str, tuple[Kind, ObjectCache[Any]]] = {
-            kind.store_prefix(): (kind, cache)
-            for kind, cache in (
-                (POD, self.pods),
-                (NODE, self.nodes),
-                (POD_GROUP, self.groups),
-                (NAMESPACE, self.namespaces),
-                (SERVICE, self.services),
-                (POD_DISRUPTION_BUDGET, self.budgets),
-                (COMPOSITE_POD_GROUP, self.composites),
-            )
+            kind.store_prefix(): (kind, cache) for kind, cache in caches.items()
         }
         self.log = {kind: [] for kind, _ in self._caches.values()}
         store.subscribe(self._apply_changes)
+
+    @property
+    def device_claims(self) -> ObjectCache[DeviceClaim]:
+        """The ResourceClaims."""
+        return self.claimable[RESOURCE_CLAIM]
+
+    @property
+    def volume_claims(self) -> ObjectCache[PersistentVolumeClaim]:
+        """The claims for volumes."""
+        return self.claimable[PERSISTENT_VOLUME_CLAIM]
+
+    @property
+    def volumes(self) -> ObjectCache[PersistentVolume]:
+        """The volumes."""
+        return self.claimable[PERSISTENT_VOLUME]
 
     @property
     def digest(self) -> str:
@@ -172,8 +196,13 @@ class ExpectedView:
             services=list(self._kinds[SERVICE].objects.values()),
             namespaces={key.name: space.metadata.labels for key, space in spaces.items()},
             budgets=list(self._kinds[POD_DISRUPTION_BUDGET].objects.values()),
+            devices=self._objects_of(DEVICE_KINDS),
+            volumes=self._objects_of(VOLUME_KINDS),
             evicting=evicting,
         )
+
+    def _objects_of(self, kinds: Sequence[Kind]) -> list[Any]:
+        return [one for kind in kinds for one in self._kinds[kind].objects.values()]
 
 
 def _with_node(pod: Pod, node: str) -> Pod:

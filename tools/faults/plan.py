@@ -2,8 +2,8 @@
 
 Users, kubelets and administrators act, and faults happen. Each seed weights the actions differently
 and drops some, so that no two runs test the same; in every other run pods compete for capacity and
-groups form trees. The plan knows what it has requested, never the results. The beginning of a long
-plan is a short plan.
+groups form trees. With claims, gangs use volumes and devices (`claim_plan.py`). The plan knows what
+it has requested, never the results. The beginning of a long plan is a short plan.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from phalanx.api.wire import Object
 from phalanx.controllers.reconcile_loop import Create, Delete, Patch
 from tools.faults import manifests
 from tools.faults.channel import RequestFault
+from tools.faults.claim_plan import ClaimPlan
 from tools.faults.steps import (
     BindManually,
     BreakWatches,
@@ -62,15 +63,15 @@ _ERROR_FAULTS = (RequestFault.FAILED, RequestFault.BUSY)
 _PRIORITIES = ("", "", manifests.LOW, manifests.HIGH, manifests.HIGHEST, manifests.NON_PREEMPTING)
 
 
-def generate_steps(seed: int) -> Iterator[PlanStep]:
-    """Yield the steps of a seed in order of time."""
-    return iter(_StepGenerator(seed))
+def generate_steps(seed: int, *, claims: bool = False) -> Iterator[PlanStep]:
+    """Yield the steps of a seed in order of time, with or without volumes and devices."""
+    return iter(_StepGenerator(seed, claims=claims))
 
 
 class _StepGenerator:
     """What was requested so far, and the scheduled future steps."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, claims: bool) -> None:
         self._rng = Random(seed)
         self._now = 0.0
         self._scheduled: list[tuple[float, int, UserAction | InjectedFault]] = []
@@ -82,7 +83,9 @@ class _StepGenerator:
         self._priorities: dict[Key, str] = {}
         self._nodes = [f"n{i}" for i in range(NODE_COUNT)]
         self._is_contended = bool(seed % 2)
-        self._actions = (*ACTIONS, *CONTENTION_ACTIONS) if self._is_contended else ACTIONS
+        self._actions: tuple[WeightedAction, ...] = ACTIONS
+        if self._is_contended:
+            self._actions += CONTENTION_ACTIONS
         self._weights = [h.weight * self._rng.choice((0, 1, 1, 1, 3)) for h in self._actions]
         # Without arrivals the other actions have no objects.
         self._weights[: len(ARRIVAL_ACTIONS)] = [action.weight for action in ARRIVAL_ACTIONS]
@@ -91,6 +94,11 @@ class _StepGenerator:
         self._schedule(0.0, StartScheduler(0))
         for name in self._nodes:
             self._schedule_node(name, 0.0)
+        self._claims: ClaimPlan | None = None
+        if claims:
+            self._claims = ClaimPlan(self._rng, self._schedule, self._nodes, NAMESPACES)
+            self._actions += CLAIM_ACTIONS
+            self._weights += [action.weight for action in CLAIM_ACTIONS]
 
     def __iter__(self) -> Iterator[PlanStep]:
         while True:
@@ -150,7 +158,7 @@ class _StepGenerator:
         made = manifests.create_group(key, quorum, priority, topology, mode=self._disruption_mode())
         self._schedule(self._random_delay(spell), Create(POD_GROUP, made))
         members = (quorum or self._rng.randint(1, 4)) + self._rng.choice((-1, 0, 0, 0, 1, 2))
-        self._schedule_members(key, max(members, 1), priority, life, spell)
+        made["spec"] |= self._schedule_members(key, max(members, 1), priority, life, spell)
         if self._rng.random() < 0.9:
             self._schedule(life + self._random_delay(2.0), Delete(POD_GROUP, key, ""))
 
@@ -160,13 +168,21 @@ class _StepGenerator:
 
     def _schedule_members(
         self, key: Key, members: int, priority: str, life: float, spell: float
-    ) -> None:
+    ) -> Object:
+        """Create members, mostly equal ones; returns the fields of their group about claims."""
         self._groups[key], self._priorities[key] = self._now + life, priority
+        claims = self._claims.choose(key) if self._claims else None
         like = manifests.create_pod(self._rng, key, group=key.name, priority=priority)
         for _ in range(members):
             member = Key(key.namespace, f"{key.name}-{next(self._number)}")
             alike = manifests.renamed_pod(like, member) if self._rng.random() < 0.8 else None
+            if claims is not None:
+                alike = claims.add_to(manifests.renamed_pod(like, member))
             self._schedule_pod(member, self._random_delay(spell), life, key.name, priority, alike)
+        if claims is None or self._claims is None:
+            return {}
+        self._claims.schedule_claims(claims, life, spell)
+        return claims.group_fields
 
     def _schedule_pod(
         self, key: Key, after: float, life: float, group: str = "", priority: str = "",
@@ -359,7 +375,7 @@ class _StepGenerator:
         )
         self._schedule(self._random_delay(spell), Create(POD_GROUP, made))
         members = (quorum or 1) + rng.choice((-1, 0, 0, 0, 0, 1))
-        self._schedule_members(key, max(members, 1), priority, life, spell)
+        made["spec"] |= self._schedule_members(key, max(members, 1), priority, life, spell)
         self._schedule(life + self._random_delay(2.0), Delete(POD_GROUP, key, ""))
 
     def _add_high_priority_pod(self) -> None:
@@ -392,6 +408,13 @@ class _StepGenerator:
     def _fail_evictions(self) -> None:
         faults = self._rng.choices((*_LOST_FAULTS, *_ERROR_FAULTS), k=self._rng.randint(1, 3))
         self._schedule(0.0, FailEvictions(self._choose_slot(), tuple(faults)))
+
+    # ---- volumes and devices
+
+    def _change_claims(self) -> None:
+        """Change a claim, or an object of volumes or devices."""
+        if self._claims is not None:
+            self._rng.choice(CLAIM_CHANGES)(self._claims)
 
     # ---- faults
 
@@ -487,4 +510,16 @@ CONTENTION_ACTIONS = (
     WeightedAction(12, _StepGenerator._remove_terminating),
     WeightedAction(1, _StepGenerator._add_budget),
     WeightedAction(3, _StepGenerator._fail_evictions),
+)
+#: Additional actions with claims, and what they change.
+CLAIM_ACTIONS = (WeightedAction(8, _StepGenerator._change_claims),)
+CLAIM_CHANGES = (
+    ClaimPlan.add_volume,
+    ClaimPlan.add_volume,
+    ClaimPlan.add_volume,
+    ClaimPlan.replace_slice,
+    ClaimPlan.replace_slice,
+    ClaimPlan.replace_class,
+    ClaimPlan.change_attach_limit,
+    ClaimPlan.replace_claim,
 )

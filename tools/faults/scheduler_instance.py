@@ -36,9 +36,13 @@ _PodNode = tuple[str, str]
 
 
 class DecisionRegister:
-    """The decisions, and the bindings since the last audit; some pods are bound by hand."""
+    """The decisions, and the bindings since the last audit; some pods are bound by hand.
 
-    def __init__(self, pods: ObjectCache[Pod]) -> None:
+    With `is_whole` the pods of a decision are bound, or evicted, in one transaction.
+    """
+
+    def __init__(self, pods: ObjectCache[Pod], *, is_whole: bool = True) -> None:
+        self._is_whole = is_whole
         self.manually_bound: dict[str, None] = {}
         self._decided: dict[_PodNode, list[frozenset[_PodNode]]] = {}
         self._bound: dict[_PodNode, Pod] = {}
@@ -69,7 +73,9 @@ class DecisionRegister:
             choices = self._chosen_victims.get(uid, [])
             if not choices:
                 yield f"pod {pod.metadata.key} is evicted without a decision"
-            elif all(any(self._is_remaining(pod, *one) for one in chosen) for chosen in choices):
+            elif self._is_whole and all(
+                any(self._is_remaining(pod, *one) for one in chosen) for chosen in choices
+            ):
                 yield f"pod {pod.metadata.key} is evicted without the other victims of its decision"
 
     def _is_remaining(self, pod: Pod, key: Key, uid: str) -> bool:
@@ -88,7 +94,7 @@ class DecisionRegister:
             decisions = self._decided.get((uid, node), [])
             if not decisions:
                 wrong.append(f"pod {pod.metadata.key} got node {node}, without a decision")
-            elif not any(together <= bound.keys() for together in decisions):
+            elif self._is_whole and not any(together <= bound.keys() for together in decisions):
                 wrong.append(
                     f"pod {pod.metadata.key} got its node without the other pods of its decision"
                 )
@@ -125,11 +131,13 @@ class SchedulerInstance:
         decisions: DecisionRegister,
         verifier: DecisionVerifier,
         report: Callable[[str], None],
+        *,
+        is_foreign: bool = False,
     ) -> None:
-        self.channel = channel
+        self.channel, self._is_foreign = channel, is_foreign
         client = Client(channel)
         self._informers = Informers(client, random)
-        self.scheduling = Scheduler(client, self._informers, clock, random)
+        self.scheduling = Scheduler(client, self._informers, clock, random, is_foreign=is_foreign)
         self.scheduling.before_cycle.append(self._on_popped)
         self.scheduling.after_decision.append(self._on_decided)
         self._store_log, self._model = store_log, ExpectedView(store_log, self._informers)
@@ -194,9 +202,10 @@ class SchedulerInstance:
 
     def check_no_missed_placement(self) -> None:
         """Check that a refused entity at rest cannot be placed: no wake-up was missed."""
-        seen = self.expected_cluster()
-        if seen.evicting:
-            # Capacity of terminating pods counts once their deletion is observed.
+        cache, seen = self.scheduling.cache, self.expected_cluster()
+        if seen.evicting or cache.devices.has_assumed or cache.volumes.has_assumed:
+            # Capacity of terminating pods counts once their deletion is observed, and what is
+            # assumed for claims is in no object.
             return
         for place in self.scheduling.queue.list_entities():
             if isinstance(place.outcome, Waiting) and place.outcome.held_by:
@@ -210,7 +219,7 @@ class SchedulerInstance:
         cache, queue, tail = self.scheduling.cache, self.scheduling.queue, self._store_log
         return [
             *check_scheduler(cache, queue, tail),
-            *check_statuses(queue, self._last_decision, tail),
+            *check_statuses(queue, self._last_decision, tail, has_counts=not self._is_foreign),
         ]
 
     def _last_decision(self, id_: Ref) -> Decision | None:

@@ -14,12 +14,22 @@ from pathlib import Path
 import pytest
 
 from phalanx.sim.simulation import InvariantViolation
-from tools.faults.__main__ import DEFAULT_STEPS, reproduce_command, run_with_verifier, steps_of
+from tools.faults.__main__ import (
+    DEFAULT_SHARE,
+    DEFAULT_STEPS,
+    reproduce_command,
+    run_with_verifier,
+    steps_of,
+)
+from tools.faults.environment import DEFAULT_OPTIONS, RunOptions
 from tools.faults.fault_run import FaultRunResult
 
 ROOT = Path(__file__).parents[3]
 SEEDS = range(40)
 SHORT_SEEDS, SHORT_STEPS = range(100, 106), 150
+#: Runs with volumes and devices, on our server and on a foreign one.
+WITH_CLAIMS, FOREIGN = RunOptions(claims=True), RunOptions(claims=True, is_foreign=True)
+CLAIM_SEEDS, CLAIM_STEPS = range(24), 700
 #: The soak: number of portions, and seeds per portion.
 SOAK_PORTIONS, SEEDS_PER_PORTION = 100, 20
 REGRESSIONS = [
@@ -31,12 +41,14 @@ REGRESSIONS = [
 MAX_REJECTED_SHARE = 0.3
 
 
-def run_seed(seed: int, events: int, **options: int) -> FaultRunResult:
-    steps = steps_of(seed, events)
+def run_seed(
+    seed: int, events: int, share: int = DEFAULT_SHARE, options: RunOptions = DEFAULT_OPTIONS
+) -> FaultRunResult:
+    steps = steps_of(seed, events, options)
     try:
-        result = run_with_verifier(seed, steps, **options)
+        result = run_with_verifier(seed, steps, share, options)
     except InvariantViolation as violation:
-        pytest.fail(f"{violation}\n{reproduce_command(seed, events)}", pytrace=False)
+        pytest.fail(f"{violation}\n{reproduce_command(seed, events, options)}", pytrace=False)
     rejected = sum(n for name, n in result.step_counts.items() if name.startswith("refused"))
     assert rejected < MAX_REJECTED_SHARE * len(steps)
     assert sum(result.step_counts.values()) == len(steps)
@@ -54,6 +66,18 @@ def test_fault_run_violates_no_invariant(seed: int) -> None:
     run_seed(seed, DEFAULT_STEPS)
 
 
+@pytest.mark.parametrize("options", [WITH_CLAIMS, FOREIGN], ids=["own", "foreign"])
+def test_short_fault_run_with_claims_leaks_nothing(options: RunOptions) -> None:
+    run_seed(200, SHORT_STEPS, options=options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [WITH_CLAIMS, FOREIGN], ids=["own", "foreign"])
+@pytest.mark.parametrize("seed", CLAIM_SEEDS)
+def test_fault_run_with_claims_leaks_nothing(seed: int, options: RunOptions) -> None:
+    run_seed(seed, CLAIM_STEPS, options=options)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "events"), REGRESSIONS)
 def test_regression_seed_violates_no_invariant(seed: int, events: int) -> None:
@@ -65,6 +89,7 @@ def test_regression_seed_violates_no_invariant(seed: int, events: int) -> None:
 def test_soak_violates_no_invariant(portion: int) -> None:
     for seed in range(1000 + portion * SEEDS_PER_PORTION, 1000 + (portion + 1) * SEEDS_PER_PORTION):
         run_seed(seed, DEFAULT_STEPS, share=2)
+        run_seed(seed, CLAIM_STEPS, options=FOREIGN if seed % 2 else WITH_CLAIMS)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from phalanx.controllers.reconcile_loop import Create, Delete, Patch
 from phalanx.sim.simulation import InvariantViolation
 from tools.faults import __main__ as faults
 from tools.faults.__main__ import describe_step, main, shrink_steps
+from tools.faults.environment import RunOptions
 from tools.faults.steps import PlanStep, StartScheduler
 
 
@@ -60,7 +61,9 @@ def test_steps_are_described_briefly() -> None:
 def test_violation_is_printed_with_the_command_that_reproduces_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run_until_violation(seed: int, steps: Sequence[PlanStep], share: int) -> None:
+    def run_until_violation(
+        seed: int, steps: Sequence[PlanStep], share: int, options: RunOptions
+    ) -> None:
         if any(isinstance(step.action, StartScheduler) for step in steps):
             raise InvariantViolation(seed, 7, 1.5, "pod default/p66 is lost")
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from msgspec.structs import replace
+
 from phalanx.api.meta import Key
 from phalanx.api.storage import (
+    CSIDriver,
+    CSINode,
     PersistentVolume,
     PersistentVolumeClaim,
     VolumeAttachment,
@@ -52,13 +56,9 @@ class VolumeCache:
         else:
             self._objects[kind, key] = new
         self._changed_objects[kind, key] = None
-        if kind is PersistentVolumeClaim:
+        if kind is PersistentVolumeClaim or not _may_help(kind, old, new):
             return None
-        if kind is VolumeAttachment:
-            return VOLUMES_CHANGED if new is None else None
-        if kind is PersistentVolume and not _offers_more(old, new):
-            return None
-        return VOLUMES_CHANGED if new is not None else None
+        return VOLUMES_CHANGED
 
     def update_claim(self, key: Key, new: PersistentVolumeClaim | None) -> bool:
         """Add, replace or (None) remove a claim. Whether the pods that use it may fit now."""
@@ -148,20 +148,37 @@ class VolumeCache:
                     yield f"the users of claim {claim_key} are counted wrong"
 
 
+#: Objects that only restrict pods; other ones help by coming or by a change.
+_RESTRICTIONS = (CSINode, CSIDriver, VolumeAttachment)
+
+
+def _may_help(kind: type[VolumeObject], old: VolumeObject | None, new: VolumeObject | None) -> bool:
+    """Whether a change of an object other than a claim may let a node take a pod."""
+    if kind is PersistentVolume:
+        return _offers_more(old, new)
+    if new is None:
+        return kind in _RESTRICTIONS
+    if old is None:
+        # The CSINode of a new node may list a driver that pods need.
+        return kind is not VolumeAttachment
+    return replace(old, metadata=new.metadata) != new
+
+
 def _offers_more(old: VolumeObject | None, new: VolumeObject | None) -> bool:
     """Whether a changed volume may serve a claim that it did not serve before."""
+    if isinstance(old, PersistentVolume) and new is None:
+        # A claim that it was reserved for may get another one.
+        return old.spec.claim_ref is not None and old.status.phase != "Bound"
     if not isinstance(new, PersistentVolume):
         return False
     if not isinstance(old, PersistentVolume):
         return True
     is_freed = old.status.phase != new.status.phase and new.status.phase == "Available"
-    return (
-        is_freed
-        or old.metadata.labels != new.metadata.labels
-        or old.spec.node_affinity != new.spec.node_affinity
-        or old.spec.capacity != new.spec.capacity
-        or (old.spec.claim_ref is not None and old.spec.claim_ref != new.spec.claim_ref)
-    )
+    reference, before = new.spec.claim_ref, old.spec
+    if before.claim_ref is None and reference is not None and reference.uid:
+        # It is taken, not reserved for a claim that has none.
+        before = replace(before, claim_ref=reference)
+    return is_freed or old.metadata.labels != new.metadata.labels or before != new.spec
 
 
 def _scheduling_fields(claim: PersistentVolumeClaim) -> tuple[object, ...]:

@@ -48,7 +48,7 @@ _HAS_CLAIMS = attrgetter("shape.has_claims")
 
 def resolve_claims(entity: Entity, snapshot: Snapshot) -> Entity:
     """Return the entity with the demand of each member's claims in its shape."""
-    served = _served_resources(entity, snapshot)
+    served = served_resources(entity, snapshot)
     if not served and not any(map(_HAS_CLAIMS, entity.members)):
         return entity
     if not served and all(one.shape.claims or not one.shape.has_claims for one in entity.members):
@@ -58,18 +58,20 @@ def resolve_claims(entity: Entity, snapshot: Snapshot) -> Entity:
     return _ClaimResolver(snapshot.devices, shared_keys, served).resolve(entity)
 
 
-def _served_resources(entity: Entity, snapshot: Snapshot) -> frozenset[str]:
+def served_resources(entity: Entity, snapshot: Snapshot) -> frozenset[str]:
     """The resources that members request, no node lists, and a DeviceClass serves."""
     inventory = snapshot.devices.inventory
     if not inventory.classes:
         return frozenset()
+    names = unlisted_resources(entity, snapshot)
+    return frozenset(name for name in names if inventory.class_of_resource(name))
+
+
+def unlisted_resources(entity: Entity, snapshot: Snapshot) -> set[str]:
+    """The extended resources that members request and no node lists: devices may serve them."""
     requests = {id(member.shape): member.shape.requests for member in entity.members}
     names = {name for amounts in requests.values() for name, _ in amounts if "/" in name}
-    return frozenset(
-        name
-        for name in names
-        if inventory.class_of_resource(name) and not _is_listed(snapshot, name)
-    )
+    return {name for name in names if not _is_listed(snapshot, name)}
 
 
 def _is_listed(snapshot: Snapshot, resource: str) -> bool:

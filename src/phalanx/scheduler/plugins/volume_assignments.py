@@ -285,7 +285,8 @@ class VolumeAssignments:
                 demand = member.shape.volumes
                 shared = {one.key for one in demand.unbound if one.key is not None}
                 claims = self._state.unbound_claims(volume_keys_of(member.pod), shared)
-                keys = [key for key, _ in claims]
+                own = iter([key for key, _ in claims if key not in shared])
+                keys = [one.key if one.key is not None else next(own) for one in demand.unbound]
                 uid = member.pod.metadata.uid
                 self._slots[uid] = [(keys[slot.number], slot) for slot in slots]
 
@@ -341,7 +342,7 @@ class VolumeAssignments:
         """Find volumes for the unbound claims of a pod on a node, or say why there are none."""
         name, choice = self._snapshot.names[i], VolumeChoice([], {})
         for number, claim in enumerate(demand.unbound):
-            bound = self._shared.get(claim.key) if claim.key is not None else None
+            bound = self._find_shared(claim)
             if bound is not None:
                 if not self._reaches(bound, i):
                     return NO_VOLUME_FOUND
@@ -363,6 +364,21 @@ class VolumeAssignments:
                 found = _look_up(self._snapshot, claim).provision
                 return NOT_ENOUGH_STORAGE if found.allowed[i] else NO_VOLUME_FOUND
         return choice
+
+    def _find_shared(self, claim: UnboundClaim) -> _Slot | None:
+        """Return what a shared claim has got with another member, here or in an earlier simulation.
+
+        A claim that was assumed before the cycle has a selected node in the demand: its pods wait
+        until it is provisioned.
+        """
+        if claim.key is None:
+            return None
+        taken = None if claim.selected_node else self._state.assumed.get(claim.key)
+        if claim.key not in self._shared and taken and taken.node in self._snapshot.index:
+            row = self._snapshot.index[taken.node]
+            slot = self._shared[claim.key] = _Slot(claim, row, 0, is_fixed=True)
+            slot.volume = taken.volume
+        return self._shared.get(claim.key)
 
     def _match(self, slot: _Slot, moves: dict[_Slot, str], visited: set[str]) -> bool:
         """Give a slot a volume: a free one, one that is provisioned, or one of another slot that
@@ -435,11 +451,15 @@ def volume_capacities(snapshot: Snapshot, demand: VolumeDemand) -> IntArray:
 def _claim_capacities(snapshot: Snapshot, claim: UnboundClaim) -> IntArray:
     """Return for how many pods each node has a volume for a claim, at most."""
     state = snapshot.volumes
-    if claim.selected_node in snapshot.index:
+    taken = state.assumed.get(claim.key) if claim.key is not None else None
+    selected = taken.node if taken is not None and not taken.volume else claim.selected_node
+    if selected in snapshot.index:
         counts = np.zeros(len(snapshot), np.int64)
-        counts[snapshot.index[claim.selected_node]] = UNLIMITED
+        counts[snapshot.index[selected]] = UNLIMITED
         return counts
     reserved = state.find_reserved(claim.key) if claim.key is not None else None
+    if taken is not None and taken.volume:
+        reserved = state.volumes.get(taken.volume)
     if reserved is not None:
         mask = np.ones(len(snapshot), bool)
         if reserved.affinity is not None:

@@ -43,6 +43,7 @@ from phalanx.scheduler.decision import (
     Waiting,
 )
 from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.placement.claim_placement import served_resources, unlisted_resources
 from phalanx.scheduler.placement.group_placement import count_scheduled
 from phalanx.scheduler.placement.topology_domains import topology_label_keys
 from phalanx.scheduler.policy import SchedulerPolicy
@@ -177,7 +178,11 @@ def condition_of(
             reserved_pods=1 << (pods - 1).bit_length(),
             holders=decision.holders if has_limit else (),
         )
-    return build_condition(entity, decision.wakes_on, scope)
+    events = decision.wakes_on
+    if unlisted_resources(entity, snapshot):
+        # A class or a slice may come that serves them.
+        events |= {ClusterEvent.DEVICES_CHANGED}
+    return build_condition(entity, events, scope)
 
 
 def count_lacking(condition: WakeCondition, decision: PendingDecision) -> int:
@@ -257,8 +262,9 @@ def _scope_of(
     """Describe a refusal; None if it depends on time, on a search, or on unknown plugins."""
     if not is_final(decision) or not policy.has_default_filters:
         return None
-    if any(one.shape.has_claims or one.shape.has_volumes for one in entity.members):
-        # The shape of a pod says nothing about its claims.
+    has_claims = any(one.shape.has_claims or one.shape.has_volumes for one in entity.members)
+    if has_claims or served_resources(entity, snapshot):
+        # The shape of a pod says nothing about its claims, nor which devices serve its resources.
         return None
     may_evict = entity.may_preempt and policy.allows_preemption(is_group=entity.group is not None)
     # Without all pods of lower priority it does not fit either, so that only other room helps.
