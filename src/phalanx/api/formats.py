@@ -81,6 +81,7 @@ _REASON_ERROR = (
     "'my_name',  or 'MY_NAME',  or 'MyName',  or 'ReasonA,ReasonB',  or 'ReasonA:ReasonB', regex "
     f"used for validation is '{_REASON}')"
 )
+_CIDR_ERROR = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 _IP_ERROR = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 
 _MATCH_LABEL = re.compile(_LABEL).fullmatch
@@ -205,6 +206,14 @@ def validate_ip(text: str) -> list[str]:
     except ValueError:
         return [_IP_ERROR]
     return []
+
+
+def validate_cidr(text: str) -> list[str]:
+    """Validate a range of IPv4 or IPv6 addresses, such as `10.9.8.0/24`."""
+    address, slash, bits = text.partition("/")
+    most = 128 if ":" in address else 32
+    is_valid = slash and not validate_ip(address) and bits.isdecimal() and int(bits) <= most
+    return [] if is_valid else [_CIDR_ERROR]
 
 
 def validate_name_prefix(validator: StringValidator, text: str) -> Sequence[str]:

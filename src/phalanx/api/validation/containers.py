@@ -406,7 +406,7 @@ _CONTAINER_SECURITY_CONTEXT = all_of(
     struct(
         ("runAsUser", optional(USER_ID)),
         ("runAsGroup", optional(USER_ID)),
-        ("procMount", optional(one_of("Default", "Unmasked"))),
+        ("procMount", if_present(one_of("Default", "Unmasked"))),
         ("seccompProfile", if_present(SECCOMP_PROFILE)),
         ("appArmorProfile", if_present(APP_ARMOR_PROFILE)),
     ),
@@ -447,7 +447,7 @@ _COMMON_CONTAINER_FIELDS = struct(
     ("imagePullPolicy", mandatory(one_of("Always", "IfNotPresent", "Never"))),
     ("resources", check_resources),
     ("securityContext", if_present(_CONTAINER_SECURITY_CONTEXT)),
-    ("restartPolicy", optional(one_of(*RESTART_POLICIES))),
+    ("restartPolicy", if_present(one_of(*RESTART_POLICIES))),
     ("restartPolicyRules", optional(max_items(_MAX_RESTART_RULES, each(_RESTART_RULE)))),
 )
 

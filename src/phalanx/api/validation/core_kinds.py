@@ -24,6 +24,7 @@ from phalanx.api.errors import (
     unsupported,
 )
 from phalanx.api.formats import (
+    validate_cidr,
     validate_config_key,
     validate_label_value,
 )
@@ -103,10 +104,16 @@ def _check_provider_immutable(new: Any, old: Any) -> Causes:
     return [invalid("spec.providerID", None, "field cannot be modified once set")]
 
 
-def _check_one_cidr_per_family(new: Any, old: Any) -> Causes:
+def _check_pod_cidrs(new: Any, old: Any) -> Causes:
+    """Require valid ranges of pod addresses, at most one for each IP family."""
     ranges = new.get("spec", {}).get("podCIDRs", ())
-    if len(ranges) == len({":" in one for one in ranges}):
-        return ()
+    found = [
+        invalid(f"spec.podCIDRs[{at}]", one, fault)
+        for at, one in enumerate(ranges)
+        for fault in validate_cidr(one)
+    ]
+    if found or len(ranges) == len({":" in one for one in ranges}):
+        return found
     detail = "may specify no more than one CIDR for each IP family"
     return [invalid("spec.podCIDRs", ranges, detail)]
 
@@ -117,7 +124,7 @@ check_node: Check = all_of(
     _check_addresses,
     _set_once("podCIDRs", "podCIDR"),
     _check_provider_immutable,
-    _check_one_cidr_per_family,
+    _check_pod_cidrs,
 )
 
 

@@ -471,7 +471,7 @@ _SLICE_SPEC = all_of(
     struct(
         ("driver", all_of(check_driver_name, _check_immutable)),
         ("pool", all_of(_POOL, _check_pool_immutable)),
-        ("nodeName", all_of(optional(_NODE_NAME), _check_immutable)),
+        ("nodeName", all_of(if_present(_NODE_NAME), _check_immutable)),
         ("nodeSelector", if_present(all_of(NODE_SELECTOR, _check_one_term))),
         ("devices", optional(max_items(MAX_DEVICES, all_of(each(_DEVICE), unique_field("name"))))),
         (

@@ -161,7 +161,7 @@ JOB_SPEC: Check = all_of(
         ("backoffLimitPerIndex", _NON_NEGATIVE),
         ("maxFailedIndexes", _NON_NEGATIVE),
         ("managedBy", if_present(check_managed_by)),
-        ("completionMode", optional(one_of("NonIndexed", "Indexed"))),
+        ("completionMode", if_present(one_of("NonIndexed", "Indexed"))),
     ),
     _check_index_limits,
     check_policies,

@@ -254,8 +254,8 @@ SPREAD_CONSTRAINTS: Check = all_of(
             ),
             _check_min_domains,
             struct(
-                ("nodeAffinityPolicy", optional(_INCLUSION_POLICY)),
-                ("nodeTaintsPolicy", optional(_INCLUSION_POLICY)),
+                ("nodeAffinityPolicy", if_present(_INCLUSION_POLICY)),
+                ("nodeTaintsPolicy", if_present(_INCLUSION_POLICY)),
                 ("labelSelector", optional(check_selector)),
             ),
             _check_label_keys,

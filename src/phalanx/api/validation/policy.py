@@ -55,7 +55,7 @@ _BUDGET_SPEC = all_of(
         ("minAvailable", if_present(check_int_or_percent)),
         ("maxUnavailable", if_present(check_int_or_percent)),
         ("selector", optional(check_selector)),
-        ("unhealthyPodEvictionPolicy", optional(one_of("AlwaysAllow", "IfHealthyBudget"))),
+        ("unhealthyPodEvictionPolicy", if_present(one_of("AlwaysAllow", "IfHealthyBudget"))),
     ),
 )
 

@@ -20,6 +20,7 @@ from phalanx.api.errors import (
     unsupported,
 )
 from phalanx.api.formats import (
+    validate_cidr,
     validate_dns_label,
     validate_dns_subdomain,
     validate_ip,
@@ -87,7 +88,7 @@ _SERVICE_PORT = struct(
     ("protocol", mandatory(one_of("SCTP", "TCP", "UDP"))),
     ("targetPort", optional(_check_target_port)),
     ("nodePort", optional(in_range(0, 65535))),
-    ("appProtocol", optional(string_format(validate_label_key))),
+    ("appProtocol", if_present(string_format(validate_label_key))),
 )
 
 
@@ -148,7 +149,7 @@ def check_cluster_ips(new: Any, old: Any) -> Causes:
     found += [
         duplicate(f"ipFamilies[{at}]", families[at]) for at in find_duplicate_values(families)
     ]
-    if policy and policy not in IP_FAMILY_POLICIES:
+    if policy is not None and policy not in IP_FAMILY_POLICIES:
         found.append(unsupported("ipFamilyPolicy", policy, IP_FAMILY_POLICIES))
     addresses = new.get("clusterIPs") or ()
     first = new.get("clusterIP") or ""
@@ -262,7 +263,7 @@ def _check_traffic_policies(new: Any, old: Any) -> Causes:
         found.append(invalid("externalTrafficPolicy", external, detail))
     if is_external(new) and not external:
         found.append(required("externalTrafficPolicy"))
-    if new.get("type") != EXTERNAL_NAME and not internal:
+    if new.get("type") != EXTERNAL_NAME and internal is None:
         found.append(required("internalTrafficPolicy"))
     port = new.get("healthCheckNodePort") or 0
     if needs_health_check_port(new):
@@ -290,9 +291,9 @@ def _check_load_balancer(new: Any, old: Any) -> Causes:
         }
         return [forbidden(field, _BALANCERS_ONLY) for field, is_set in present.items() if is_set]
     found = [
-        invalid(f"LoadBalancerSourceRanges[{at}]", one, "must be a valid CIDR value")
+        invalid(f"LoadBalancerSourceRanges[{at}]", one, fault)
         for at, one in enumerate(ranges)
-        if not _is_cidr(one.strip())
+        for fault in validate_cidr(one.strip())
     ]
     if new.get("allocateLoadBalancerNodePorts") is None:
         found.append(required("allocateLoadBalancerNodePorts"))
@@ -304,12 +305,6 @@ def _check_load_balancer(new: Any, old: Any) -> Causes:
     return found
 
 
-def _is_cidr(text: str) -> bool:
-    address, slash, bits = text.partition("/")
-    most = 128 if ":" in address else 32
-    return bool(slash) and not validate_ip(address) and bits.isdecimal() and int(bits) <= most
-
-
 _SERVICE_SPEC = all_of(
     struct(
         ("ports", optional(all_of(each(_SERVICE_PORT), _check_unique_ports))),
@@ -318,11 +313,11 @@ _SERVICE_SPEC = all_of(
         ("externalIPs", optional(each(string_format(validate_ip)))),
         ("type", mandatory(one_of(*_SERVICE_TYPES))),
         ("externalTrafficPolicy", optional(_TRAFFIC_POLICY)),
-        ("internalTrafficPolicy", optional(_TRAFFIC_POLICY)),
+        ("internalTrafficPolicy", if_present(_TRAFFIC_POLICY)),
         ("healthCheckNodePort", optional(_PORT_NUMBER)),
         (
             "trafficDistribution",
-            optional(one_of("PreferClose", "PreferSameNode", "PreferSameZone")),
+            if_present(one_of("PreferClose", "PreferSameNode", "PreferSameZone")),
         ),
     ),
     _check_ports_of_type,

@@ -322,7 +322,7 @@ _VOLUME_SPEC = all_of(
     struct(*((name, if_present(check)) for name, check in _PERSISTENT_SOURCES.items())),
     struct(
         ("storageClassName", optional(_STORAGE_CLASS_NAME)),
-        ("volumeMode", optional(_VOLUME_MODE)),
+        ("volumeMode", if_present(_VOLUME_MODE)),
         ("nodeAffinity", if_present(_check_node_affinity)),
         ("volumeAttributesClassName", if_present(_STORAGE_CLASS_NAME)),
     ),
@@ -399,7 +399,7 @@ CLAIM_SPEC: Check = struct(
     ("selector", if_present(check_selector)),
     ("resources", _check_requested_size),
     ("storageClassName", optional(_STORAGE_CLASS_NAME)),
-    ("volumeMode", optional(_VOLUME_MODE)),
+    ("volumeMode", if_present(_VOLUME_MODE)),
     ("dataSource", if_present(_SOURCE_REFERENCE)),
     ("dataSourceRef", if_present(_SOURCE_REFERENCE)),
 )
