@@ -15,6 +15,7 @@ from phalanx.cli.event_loop_watchdog import EVENT_LOOP_STALLS
 from phalanx.client.error_containment import RECONCILE_ERRORS
 from phalanx.client.informer import INFORMER_METRICS
 from phalanx.client.work_queue import QUEUE_METRICS
+from phalanx.controllers.job_sets.controller import JOB_SET_METRICS
 from phalanx.controllers.jobs import metrics as jobs
 from phalanx.controllers.scheduling import metrics as scheduling
 from phalanx.server.app import SERVER_METRICS
@@ -74,6 +75,11 @@ SECTIONS: Sequence[tuple[str, str, Sequence[MetricSpec[Any]]]] = (
         "Job controller",
         "Names and labels are those of kube-controller-manager where it has the same metric.",
         jobs.JOB_METRICS,
+    ),
+    (
+        "JobSet controller",
+        "Names and labels are those of the JobSet project.",
+        JOB_SET_METRICS,
     ),
     (
         "Controllers and informers",

@@ -412,6 +412,34 @@ MUTANTS = (
         "    return pod_count(job)\n    if job.spec.completions is None:",
         ("tests/controllers/job_sets/test_job_set_controller.py",),
     ),
+    Mutant(
+        "Jobs of a JobSet keep the number of pods that they were created with",
+        "controllers/job_sets/sync.py",
+        'if have.completion_mode == "Indexed" and wanted.items() - present.items():',
+        "if False:",
+        ("tests/controllers/job_sets/test_job_set_controller.py",),
+    ),
+    Mutant(
+        "a failed worker does not recreate its group of a LeaderWorkerSet",
+        "controllers/leader_worker_sets/sync.py",
+        'return "failed" if status.phase == "Failed" or has_restarted else ""',
+        'return ""',
+        ("tests/controllers/leader_worker_sets/test_scenarios.py",),
+    ),
+    Mutant(
+        "a rolling update takes down one group of a LeaderWorkerSet too many",
+        "controllers/leader_worker_sets/rollout.py",
+        "lowest = max(total - finished - step, 0)",
+        "lowest = max(total - finished - step - 1, 0)",
+        ("tests/controllers/leader_worker_sets/test_rollout.py",),
+    ),
+    Mutant(
+        "the groups of a removed replica of a LeaderWorkerSet stay",
+        "controllers/leader_worker_sets/workload_objects.py",
+        "if index >= step.replicas or revision not in self._revisions.sets:",
+        "if revision not in self._revisions.sets:",
+        ("tests/controllers/leader_worker_sets/test_group_scheduling.py",),
+    ),
 )
 
 

@@ -293,6 +293,35 @@ def test_pods_may_be_sent_elsewhere_while_the_job_set_is_suspended() -> None:
     assert update_causes(resting, replicatedJobs=heavier) == ["spec.replicatedJobs: Invalid"]
 
 
+@pytest.mark.parametrize(
+    ("counts", "causes"),
+    [
+        ({"parallelism": 4, "completions": 4}, []),
+        ({"parallelism": 1, "completions": 1}, []),
+        ({"parallelism": 4, "completions": 2}, [".completions: Invalid"]),
+        ({"parallelism": 0, "completions": 0},
+         [".parallelism: Invalid", ".completions: Invalid"]),
+    ],
+)  # fmt: skip
+def test_number_of_pods_of_indexed_jobs_may_change(counts: Object, causes: CauseSummaries) -> None:
+    place = "spec.replicatedJobs[0].template.spec"
+    old = make_job_set(replicatedJobs=[job(parallelism=2, completions=2)])
+    assert update_causes(old, replicatedJobs=[job(**counts)]) == [place + one for one in causes]
+    loose = [job(parallelism=2, completions=2, completionMode="NonIndexed")]
+    other = [job(**counts, completionMode="NonIndexed")]
+    refused = update_causes(make_job_set(replicatedJobs=loose), replicatedJobs=other)
+    assert refused == ["spec.replicatedJobs: Invalid"]
+
+
+def test_number_of_pods_of_a_job_set_that_has_ended_is_fixed() -> None:
+    old = make_job_set(replicatedJobs=[job(parallelism=2, completions=2)])
+    old["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
+    new = [job(parallelism=3, completions=3)]
+    assert update_causes(old, replicatedJobs=new) == [
+        "spec.replicatedJobs[0].template.spec: Forbidden"
+    ]
+
+
 def test_what_may_change_must_still_be_right() -> None:
     old = make_job_set(suspend=True)
     jobs = jobs_with_pod_fields(old, nodeSelector={"no key": "a"})

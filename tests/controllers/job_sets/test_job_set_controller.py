@@ -67,6 +67,24 @@ async def test_gang_larger_than_the_room_binds_nothing_until_room_appears() -> N
 
 
 @in_virtual_time
+async def test_number_of_pods_follows_the_template_while_the_job_set_runs() -> None:
+    async with job_set_cluster() as cluster:
+        await cluster.create(job_set(role("driver"), role("workers", 2, 2)))
+        await cluster.settle()
+        uids = {one["metadata"]["uid"] for one in await cluster.objects(JOB)}
+        for pods in (4, 1):
+            roles = [role("driver"), role("workers", 2, pods)]
+            await cluster.patch({"spec": {"replicatedJobs": roles}})
+            await cluster.settle(30)
+            assert await cluster.running() == {"driver": 1, "workers": 2 * pods}
+            assert await cluster.group_sizes() == {"driver": 1, "workers": 2 * pods}
+        assert {one["metadata"]["uid"] for one in await cluster.objects(JOB)} == uids
+        for name in ("driver", "workers"):
+            await cluster.end("Succeeded", name)
+        assert (await cluster.get()).status.terminal_state == "Completed"
+
+
+@in_virtual_time
 async def test_jobs_and_pods_carry_the_labels_and_annotations_of_their_place() -> None:
     async with job_set_cluster() as cluster:
         manifest = job_set(

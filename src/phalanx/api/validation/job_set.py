@@ -200,6 +200,9 @@ def _check_coordinator_endpoint(job_set: Object, wanted: Object) -> list[Cause]:
 
 # ----------------------------------------------------------------------------------------- updates
 
+#: The fields of Indexed Jobs that may change while they run.
+_ELASTIC_FIELDS = ("parallelism", "completions")
+
 
 def _immutable_once_set(shown: str) -> Check:
     """Allow setting and clearing a field, but not changing it."""
@@ -230,10 +233,57 @@ def _check_jobs_immutable(new: Any, old: Any) -> Causes:
 def _immutable_part(job: Object, *, is_suspended: bool) -> Object:
     """Return a replicated job without the fields that may change."""
     template, spec = job.get("template", {}), dict(job_spec(job))
+    if _is_indexed(job):
+        for field in _ELASTIC_FIELDS:
+            spec.pop(field, None)
     spec["scheduling"] = without_gang_sizes(spec.get("scheduling"))
     if is_suspended:
         spec["template"] = _without_mutable_fields(spec.get("template", {}))
     return {**job, "template": {**template, "spec": spec}}
+
+
+def _is_indexed(job: Object) -> bool:
+    return job_spec(job).get("completionMode") == "Indexed"
+
+
+def _check_elastic_jobs(new: Any, old: Any) -> Causes:
+    """Check changes of the number of pods of Indexed Jobs, which Jobs take over while they run."""
+    if old is CREATED:
+        return ()
+    conditions = (old.get("status") or {}).get("conditions") or ()
+    has_ended = any(
+        one.get("type") in ("Completed", "Failed") and one.get("status") == "True"
+        for one in conditions
+    )
+    before = {job.get("name"): job_spec(job) for job in replicated_jobs(old.get("spec") or {})}
+    found: list[Cause] = []
+    for at, job in enumerate(replicated_jobs(new.get("spec") or {})):
+        spec, earlier = job_spec(job), before.get(job.get("name"))
+        place = f"spec.replicatedJobs[{at}].template.spec"
+        changed = [
+            field
+            for field in _ELASTIC_FIELDS
+            if earlier is not None and spec.get(field) != earlier.get(field)
+        ]
+        if not changed or not _is_indexed(job):
+            continue
+        if has_ended:
+            detail = (
+                "Cannot mutate parallelism or completions when JobSet is in a terminal state "
+                "(Completed or Failed)"
+            )
+            found.append(forbidden(place, detail))
+            continue
+        found += [
+            invalid(f"{place}.{field}", spec[field], f"{field} must be >= 1")
+            for field in changed
+            if spec.get(field, 1) < 1
+        ]
+        counts = [spec.get(field) for field in _ELASTIC_FIELDS]
+        if None not in counts and counts[0] != counts[1]:
+            detail = "completions must be equal to parallelism for Elastic Indexed Jobs"
+            found.append(invalid(f"{place}.completions", counts[1], detail))
+    return found
 
 
 def _without_mutable_fields(template: Object) -> Object:
@@ -279,6 +329,7 @@ check_job_set: Check = all_of(
     _check_generated_names,
     _check_coordinator,
     check_shared_claims,
+    _check_elastic_jobs,
 )
 
 _REPLICATED_JOB_STATUS = struct(

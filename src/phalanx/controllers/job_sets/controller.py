@@ -20,7 +20,7 @@ from phalanx import logs
 from phalanx.api.batch import Job
 from phalanx.api.core import Service
 from phalanx.api.errors import ApiError, Conflict, NotFound
-from phalanx.api.job_sets import JOB_SET_CONTROLLER, JobSet
+from phalanx.api.job_sets import COMPLETED, JOB_SET_CONTROLLER, JobSet
 from phalanx.api.kinds import JOB, JOB_SET, PERSISTENT_VOLUME_CLAIM, SERVICE, Kind
 from phalanx.api.meta import Key, OwnerReference
 from phalanx.api.scheduling import CompositePodGroup, PodGroup, Workload
@@ -59,6 +59,7 @@ from phalanx.controllers.workload_operations import (
     perform_operation,
     target_of,
 )
+from phalanx.telemetry import Counter, MetricSpec
 
 LOG = logs.component("jobset-controller")
 _WORKERS = 8
@@ -66,6 +67,14 @@ _WORKERS = 8
 MAX_PARALLEL_JOBS = 50
 #: The values of `spec.managedBy` that this controller manages.
 MANAGED_BY_NAMES = ("", JOB_SET_CONTROLLER)
+
+#: The metrics of the controller, with the names and labels of the JobSet project.
+_LABELS = ("jobset_name", "namespace")
+COMPLETED_JOB_SETS = MetricSpec(
+    Counter, "jobset_completed_total", "Completed JobSets.", labels=_LABELS
+)
+FAILED_JOB_SETS = MetricSpec(Counter, "jobset_failed_total", "Failed JobSets.", labels=_LABELS)
+JOB_SET_METRICS = (COMPLETED_JOB_SETS, FAILED_JOB_SETS)
 
 
 class JobSetController:
@@ -270,6 +279,10 @@ class JobSetController:
             return
         except Conflict as error:
             raise StaleCacheError(str(error)) from error
+        if plan.status.terminal_state and not job_set.status.terminal_state:
+            is_completed = plan.status.terminal_state == COMPLETED
+            counter = COMPLETED_JOB_SETS if is_completed else FAILED_JOB_SETS
+            self._client.metrics.series(counter, meta.name, meta.namespace).add()
         for event in plan.events:
             self._record_event(job_set, event)
             LOG.info("JobSet changed", key=meta.key, reason=event.reason, detail=event.message)

@@ -12,7 +12,7 @@ is written to the version of the JobSet that was read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -204,8 +204,9 @@ def _run(plan: JobSetPlan, state: JobSetState, jobs: ChildJobs) -> None:
                             link=groups.links.get(role.name),
                         )
                     )
+    plan.jobs_to_patch = list(_resize_jobs(job_set, jobs))
     if is_suspended:
-        plan.jobs_to_patch = [
+        plan.jobs_to_patch += [
             (job, {"spec": {"suspend": True}}) for job in jobs.active if not job.spec.suspend
         ]
         text = "jobset is suspended"
@@ -218,6 +219,20 @@ def _run(plan: JobSetPlan, state: JobSetState, jobs: ChildJobs) -> None:
             change = merge_for_resume(job.spec.template, roles[role_name(job)])
             plan.jobs_to_patch.append((job, change))
     _report_start(plan, state, is_in_progress=is_in_progress)
+
+
+def _resize_jobs(job_set: JobSet, jobs: ChildJobs) -> Iterator[tuple[Job, Object]]:
+    """Give Indexed Jobs the present number of pods of their template.
+
+    Their gang has its new size before: the groups are planned first.
+    """
+    roles = {role.name: role.template.get("spec") or {} for role in job_set.spec.replicated_jobs}
+    for job in jobs.active:
+        spec, have = roles.get(role_name(job), {}), job.spec
+        wanted = {name: spec[name] for name in ("parallelism", "completions") if name in spec}
+        present = {"parallelism": have.parallelism, "completions": have.completions}
+        if have.completion_mode == "Indexed" and wanted.items() - present.items():
+            yield job, {"spec": wanted}
 
 
 def _missing_kind_fallback(kind: Kind) -> Fallback:
