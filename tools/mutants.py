@@ -262,7 +262,7 @@ MUTANTS = (
     Mutant(
         "pods are created although the cache shows the user's Workload meanwhile",
         "controllers/jobs/workload_objects.py",
-        "if not isinstance(self._find_own_workload(), ObjectFound):",
+        "if not isinstance(find_own_workload(job, self._list_own_workloads()), ObjectFound):",
         "if False:",
         ("tests/controllers/jobs/test_fault_tolerance.py",),
     ),
