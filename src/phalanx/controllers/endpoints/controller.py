@@ -57,8 +57,8 @@ class EndpointSliceController:
         self._nodes, self._slices = self._informers[2].cache, self._informers[3].cache
         self._endpoints = self._informers[4].cache
         self._slices_by_service = self._slices.index(_slice_keys)
-        self._services_by_namespace = self._services.index(_selecting_namespaces)
-        self._pods_by_namespace = self._pods.index(_addressed_namespaces)
+        self._services_by_label = self._services.index(_selected_labels)
+        self._pods_by_label = self._pods.index(_addressed_labels)
         self._loop: ReconcileLoop[Key] = ReconcileLoop(
             client, self.reconcile, _WORKERS, on_error=treat_conflict_as_stale
         )
@@ -94,7 +94,8 @@ class EndpointSliceController:
             return ReconcilePlan()
         pods = [
             pod
-            for pod in self._pods_by_namespace[key.namespace]
+            for label in _selected_labels(service)
+            for pod in self._pods_by_label[label]
             if service.spec.selector.items() <= pod.metadata.labels.items()
         ]
         found = find_endpoints(service, pods)
@@ -133,13 +134,13 @@ class EndpointSliceController:
             self._mirrors.queue.add(service.metadata.key)
 
     def _on_pod_change(self, old: Pod | None, new: Pod | None) -> None:
-        pod = new or old
-        if pod is None or not (services := self._services_by_namespace[pod.metadata.namespace]):
+        if not self._services:
             return
-        labels = [one.metadata.labels for one in (old, new) if one is not None]
-        for service in services:
-            if any(service.spec.selector.items() <= one.items() for one in labels):
-                self._loop.queue.add_after(service.metadata.key, _POD_EVENT_DELAY)
+        for pod in (old, new):
+            for label in _labels(pod) if pod is not None else ():
+                for service in self._services_by_label[label]:
+                    if pod and service.spec.selector.items() <= pod.metadata.labels.items():
+                        self._loop.queue.add_after(service.metadata.key, _POD_EVENT_DELAY)
 
     def _on_slice_change(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         for one in (old, new):
@@ -167,9 +168,20 @@ def _slice_keys(one: EndpointSlice) -> list[tuple[str, Key]]:
     return [(manager, Key(one.metadata.namespace, service))] if manager and service else []
 
 
-def _selecting_namespaces(service: Service) -> list[str]:
-    return [service.metadata.namespace] if service.spec.selector else []
+#: A namespace, and a label of pods in it.
+LabelKey = tuple[str, str, str]
 
 
-def _addressed_namespaces(pod: Pod) -> list[str]:
-    return [pod.metadata.namespace] if pod.status.pod_ips else []
+def _selected_labels(service: Service) -> list[LabelKey]:
+    """One of the labels that a selector requires: all pods that it selects have it."""
+    selector = service.spec.selector
+    return [(service.metadata.namespace, *min(selector.items()))] if selector else []
+
+
+def _labels(pod: Pod) -> list[LabelKey]:
+    namespace = pod.metadata.namespace
+    return [(namespace, name, value) for name, value in pod.metadata.labels.items()]
+
+
+def _addressed_labels(pod: Pod) -> list[LabelKey]:
+    return _labels(pod) if pod.status.pod_ips else []
