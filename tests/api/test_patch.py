@@ -248,6 +248,15 @@ def test_patch_may_set_the_element_order() -> None:
     assert container_names(apply_strategic(containers("a", "b"), patch)) == ["c", "a", "b"]
 
 
+def test_order_of_a_directive_and_its_list_in_the_patch_does_not_matter() -> None:
+    order = {"$setElementOrder/containers": [{"name": "e"}, {"name": "a"}]}
+    changes = {"containers": [{"name": "a", "image": "new"}, {"name": "e"}]}
+    for spec in ({**order, **changes}, {**changes, **order}):
+        result = apply_strategic(containers("a", "b"), {"spec": copy.deepcopy(spec)})
+        assert container_names(result) == ["e", "a", "b"]
+        assert result["spec"]["containers"][1]["image"] == "new"
+
+
 def test_items_missing_in_the_element_order_stay_behind_their_predecessor() -> None:
     order = [{"name": "d"}, {"name": "b"}]
     patch = {"spec": {"$setElementOrder/containers": order}}

@@ -140,6 +140,8 @@ CASES = (
     Case(30, "PATCH", f"{MAPS}/there", b"[{", headers=JSON_PATCH),
     Case(30, "PATCH", f"{MAPS}/there", {"apiVersion": "v1", "kind": "ConfigMap"}, *INVALID,
          headers=APPLY),
+    Case(30, "PATCH", f"{MAPS}/there", {"apiVersion": "v1", "kind": "ConfigMap", "metadata": None},
+         headers=APPLY, query={"fieldManager": "m"}, text="name must be provided"),
     Case(31, "POST", f"{PODS}/none/binding", {"target": {"name": "n"}}, 404, "NotFound"),
     Case(31, "POST", f"{PODS}/there/binding",
          {"metadata": {"name": "other"}, "target": {"name": "n"}}),

@@ -153,6 +153,10 @@ def _apply_strategic_patch(schema: Schema, obj: Object, patch: Any) -> Object:
 
 def _merge_maps(schema: Schema | None, obj: Object, patch: Object) -> Object | None:
     """Merge one object into another; None removes the object."""
+    directives = [key for key in patch if key.startswith("$")]
+    if not directives:
+        _merge_fields(schema, obj, patch)
+        return obj
     directive = patch.get(_DIRECTIVE)
     if directive == "delete":
         return None
@@ -161,25 +165,28 @@ def _merge_maps(schema: Schema | None, obj: Object, patch: Object) -> Object | N
     if directive not in (None, "merge"):
         raise PatchFailed(f"unknown $patch: {directive}")
     result = _retain_keys(obj, patch)
-    for key, value in patch.items():
-        if not key.startswith("$"):
-            _merge_field(schema.field(key) if schema else None, result, key, value)
-        elif key.startswith((_SET_ELEMENT_ORDER, _DELETE_FROM_LIST)):
-            _apply_list_directive(schema, result, key, patch)
+    fields = {key: value for key, value in patch.items() if key not in directives}
+    # As in Kubernetes, the list of a directive is merged once, with its directive.
+    for key in directives:
+        if key.startswith(_SET_ELEMENT_ORDER):
+            _reorder(schema, result, key, fields, _directive_list(patch, key))
+    _merge_fields(schema, result, fields)
+    for key in directives:
+        if key.startswith(_DELETE_FROM_LIST):
+            name = key.removeprefix(_DELETE_FROM_LIST)
+            removed = set(map(_hashable, _directive_list(patch, key)))
+            result[name] = [
+                item for item in _list_field(result, name) if _hashable(item) not in removed
+            ]
     return result
 
 
-def _apply_list_directive(schema: Schema | None, result: Object, key: str, patch: Object) -> None:
-    """Apply a `$deleteFromPrimitiveList` or `$setElementOrder` directive to its list."""
+def _directive_list(patch: Object, key: str) -> list[Any]:
+    """Return the value of a directive, which is a list."""
     value = patch[key]
     if not isinstance(value, list):
         raise PatchFailed(f"{key} must be a list")
-    if key.startswith(_SET_ELEMENT_ORDER):
-        _reorder(schema, result, key.removeprefix(_SET_ELEMENT_ORDER), patch, value)
-        return
-    name, removed = key.removeprefix(_DELETE_FROM_LIST), set(map(_hashable, value))
-    kept = [item for item in _list_field(result, name) if _hashable(item) not in removed]
-    result[name] = kept
+    return value
 
 
 def _list_field(obj: Object, name: str) -> list[Any]:
@@ -200,19 +207,32 @@ def _retain_keys(obj: Object, patch: Object) -> Object:
     return {key: value for key, value in obj.items() if key in retained}
 
 
-def _merge_field(schema: Schema | None, result: Object, key: str, value: Any) -> None:
+def _merge_fields(schema: Schema | None, result: Object, fields: Object) -> None:
+    for key, value in fields.items():
+        # A large patch consists of scalars mostly: these need no look at the schema.
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, (dict, list)):
+            _merge_field(schema.field(key) if schema else None, result, key, value)
+        else:
+            result[key] = value
+
+
+def _merge_field(
+    schema: Schema | None, result: Object, key: str, value: Object | list[Any]
+) -> None:
+    """Merge an object or a list into the field of an object."""
     old = result.get(key)
-    if value is None:
-        result.pop(key, None)
-    elif isinstance(value, dict) and schema and schema.patch_strategy == "replace":
-        result[key] = value
-    elif isinstance(value, dict):
+    if isinstance(value, dict):
+        if schema and schema.patch_strategy == "replace":
+            result[key] = value
+            return
         merged = _merge_maps(schema, old if isinstance(old, dict) else {}, value)
         if merged is None:
             result.pop(key, None)
         else:
             result[key] = merged
-    elif isinstance(value, list) and schema and "merge" in schema.patch_strategy.split(","):
+    elif schema and "merge" in schema.patch_strategy.split(","):
         if old is None and not any(isinstance(i, dict) and _DIRECTIVE in i for i in value):
             result[key] = value  # A new list is taken as it is, without a look at its keys.
         else:
@@ -244,10 +264,15 @@ def _merge_keyed_items(schema: Schema, old: list[Any], patch: list[Any]) -> list
         if not isinstance(item.get(key), (str, int)):
             raise PatchFailed(f"map: {item} does not contain declared merge key: {key}")
     deleted = {item[key] for item in patch if item.get(_DIRECTIVE) == "delete"}
-    result = [item for item in old if _item_identity(item, key) not in deleted]
+    kept = [
+        (found, item)
+        for found, item in zip(_identities(old, key), old, strict=True)
+        if found not in deleted
+    ]
+    result = [item for _, item in kept]
     places: dict[Any, int] = {}
-    for at, item in enumerate(result):
-        places.setdefault(_item_identity(item, key), at)
+    for at, (found, _) in enumerate(kept):
+        places.setdefault(found, at)
     for item in patch:
         if item.get(_DIRECTIVE) == "delete":
             continue
@@ -259,32 +284,37 @@ def _merge_keyed_items(schema: Schema, old: list[Any], patch: list[Any]) -> list
 
 
 def _reorder(
-    schema: Schema | None, result: Object, name: str, patch: Object, wanted: list[Any]
+    schema: Schema | None, result: Object, directive: str, fields: Object, wanted: list[Any]
 ) -> None:
-    """Order a list as `$setElementOrder` says, after the patch's other changes."""
+    """Merge a list and order it as `$setElementOrder` says; take it out of the patch's fields."""
+    name = directive.removeprefix(_SET_ELEMENT_ORDER)
     inner = schema.field(name) if schema else None
     if inner is None:
-        raise PatchFailed(f"{_SET_ELEMENT_ORDER}{name} does not fit the object")
+        raise PatchFailed(f"{directive} does not fit the object")
     old = list(_list_field(result, name))
-    if isinstance(patch.get(name), list):
-        _merge_field(inner, result, name, patch[name])
+    if name in fields:
+        _merge_fields(schema, result, {name: fields.pop(name)})
     if name in result:
         result[name] = _order_items(_list_field(result, name), old, wanted, key=inner.merge_key)
 
 
 def _order_items(items: list[Any], old: list[Any], wanted: list[Any], key: str) -> list[Any]:
     """Order the listed items as listed; each other item stays behind its predecessor."""
-    place = {_item_identity(item, key): at for at, item in enumerate(wanted)}
-    was = {_item_identity(item, key): at for at, item in enumerate(old)}
-    known = [(_item_identity(item, key), item) for item in items]
-    named = deque(sorted((row for row in known if row[0] in place), key=lambda row: place[row[0]]))
+    place = {found: at for at, found in enumerate(_identities(wanted, key))}
+    known = list(zip(_identities(items, key), items, strict=True))
+    named = [row for row in known if row[0] in place]
+    named.sort(key=lambda row: place[row[0]])
+    if len(named) == len(items):
+        return [item for _, item in named]
+    was = {found: at for at, found in enumerate(_identities(old, key))}
     others = deque(row for row in known if row[0] not in place)
     result: list[Any] = []
-    while named and others:
-        first, second = was.get(named[0][0]), was.get(others[0][0])
-        behind = first is not None and second is not None and second < first
-        result.append((others if behind else named).popleft()[1])
-    return [*result, *(item for _, item in (*named, *others))]
+    for found, item in named:
+        first = was.get(found)
+        while others and first is not None and was.get(others[0][0], len(old)) < first:
+            result.append(others.popleft()[1])
+        result.append(item)
+    return [*result, *(item for _, item in others)]
 
 
 def _hashable(item: Any) -> Any:
@@ -294,12 +324,13 @@ def _hashable(item: Any) -> Any:
     return item
 
 
-def _item_identity(item: Any, key: str) -> Any:
-    """Return the identity of a list item: its merge key, or the item itself."""
-    found = item.get(key) if isinstance(item, dict) else item
-    if isinstance(found, (dict, list)):
-        raise PatchFailed(f"{found} cannot tell one item of a list from another")
-    return found
+def _identities(items: list[Any], key: str) -> list[Any]:
+    """Return the identity of each list item: its merge key, or the item itself."""
+    identities = [item.get(key) if isinstance(item, dict) else item for item in items]
+    for found in identities:
+        if isinstance(found, (dict, list)):
+            raise PatchFailed(f"{found} cannot tell one item of a list from another")
+    return identities
 
 
 _APPLY_BY_TYPE: dict[str, Callable[[Schema, Object, Any], Object]] = {

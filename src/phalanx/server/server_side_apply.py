@@ -92,8 +92,9 @@ def _read_configuration(context: ServerContext, request_info: RequestInfo) -> Ob
     normalize_object(context, request_info, body, strict=True, keep_empty=keep_empty)
     if not context.registry.strategy(request_info.kind).matches_structure(body):
         raise BadRequest("a configuration must have objects and lists where its schema has them")
-    meta = body.setdefault("metadata", {})
-    _check_identity(request_info, meta)
+    # null is a value here (`keep_empty`): metadata that is null has no name.
+    body["metadata"] = body.get("metadata") or {}
+    _check_identity(request_info, body["metadata"])
     return convert_to_stored(request_info, _select_subresource(request_info, body), config_to_hub)
 
 
