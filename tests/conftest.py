@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import logging
+import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,6 +26,25 @@ settings.load_profile("ci")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # A worker writes its coverage when it ends; ten seconds are too few on a busy machine.
 NodeManager.EXIT_TIMEOUT = 120
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Import the tests in another order in each worker, if all are run.
+
+    In a fresh checkout each worker would else compile every test, as all of them collect in the
+    same order. This way each finds the bytecode of the others. What fails here fails again when it
+    is collected.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if not worker or session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    files = sorted(Path(__file__).parent.rglob("test_*.py"))
+    number, count = int(worker.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    first = len(files) * number // count
+    for file in files[first:] + files[:first]:
+        name = file.relative_to(session.config.rootpath).with_suffix("").as_posix()
+        with contextlib.suppress(Exception):
+            importlib.import_module(name.replace("/", "."))
 
 
 def pytest_collection_finish() -> None:
