@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, Unpack
 
 from phalanx import logs
-from phalanx.api.errors import AlreadyExists, ApiError, Conflict, NotFound
+from phalanx.api.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
 from phalanx.api.kinds import Kind
 from phalanx.api.meta import Key
 from phalanx.api.scheme import kind_of, struct_of
@@ -187,6 +187,21 @@ def treat_conflict_as_stale(key: Hashable, action: Action, error: ApiError) -> N
     A conflict means that the cache is behind: the key is reconciled again without a warning.
     """
     if isinstance(error, Conflict):
+        raise StaleCacheError(str(error)) from error
+
+
+#: Retries (about a second of them) during which the cache may not show that a pod is gone.
+_QUIET_DENIALS = 7
+
+
+def treat_denial_as_stale(queue: WorkQueue[KeyT], key: KeyT, error: ApiError) -> None:
+    """Handle errors of writes of a node to its pods.
+
+    A node may write to its own pods only, so a write to a pod that others have deleted is
+    forbidden. The cache shows the deletion soon: until then the key is reconciled again without a
+    warning. A denial that lasts is reported like every other error.
+    """
+    if isinstance(error, Forbidden) and queue.num_requeues(key) < _QUIET_DENIALS:
         raise StaleCacheError(str(error)) from error
 
 

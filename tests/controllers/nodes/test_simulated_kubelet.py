@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 import pytest
@@ -11,12 +12,16 @@ from phalanx.api.kinds import POD
 from phalanx.api.meta import Key, find_condition, parse_timestamp
 from phalanx.api.resources import USAGE_ANNOTATION
 from phalanx.api.wire import Object
+from phalanx.client.client import Client
+from phalanx.client.transports import InProcessTransport
 from phalanx.controllers.nodes.node_pool import HostedNodePool
 from phalanx.controllers.nodes.simulated_kubelet import STAGES, parse_stage_rules
 from phalanx.controllers.reconcile_loop import Informers
 from phalanx.randomness import SeededRandom
+from phalanx.server.security.users import authenticated_user
 from tests.builders import in_virtual_time, pod
 from tests.controllers.cluster import EPOCH, Cluster, cluster, simulated_nodes
+from tests.recording_log import captured_lines
 
 WITHOUT = ("scheduler", "controllers")
 HERE = Key("default", "a")
@@ -214,3 +219,46 @@ async def test_rules_apply_to_pods_without_stages() -> None:
 
 def _running(parts: Sequence[Informers | HostedNodePool]) -> list[asyncio.Task[None]]:
     return [asyncio.create_task(part.run()) for part in parts]
+
+
+@in_virtual_time
+async def test_pods_that_are_deleted_while_the_kubelet_writes_cause_no_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A node may not write to a pod that is gone, and its cache learns of the deletion later."""
+    caplog.set_level(logging.DEBUG, "phalanx")
+    nodes = simulated_nodes(1, cpu="8")
+    async with cluster(nodes=nodes, without=WITHOUT, latency=lambda: 0.2) as c:
+        names = [f"p{number}" for number in range(20)]
+        await asyncio.gather(*(c.create(staged("{run: 10}", name)) for name in names))
+        await asyncio.sleep(2)
+        end = parse_timestamp((await c.pods())["p0"].status.start_time) + 10
+        await asyncio.sleep(end - 0.1 - c.clock.now())
+        deletions = (c.client.delete(POD, Key("default", name), grace=0) for name in names)
+        await asyncio.gather(*deletions)
+        await asyncio.sleep(60)
+        assert await c.pods() == {}
+    lines = [line for line in captured_lines(caplog, "controllers") if "forbidden" in str(line)]
+    assert {line.level for line in lines} == {"DEBUG"}
+
+
+@in_virtual_time
+async def test_denial_that_lasts_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async with cluster(without=(*WITHOUT, "nodes")) as c:
+        stranger = InProcessTransport(c.plane.server.handle, authenticated_user("stranger"))
+        informers = Informers(c.client, SeededRandom(1))
+        nodes = HostedNodePool(
+            c.client, informers, c.clock, simulated_nodes(1, cpu="8"),
+            node_client=lambda name: Client(stranger),
+        )  # fmt: skip
+        informers.of(Node)
+        assert await nodes.register() == []
+        tasks = _running([informers, nodes])
+        await c.create(pod("a", on="n0"))
+        await asyncio.sleep(10)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    lines = [line for line in captured_lines(caplog, "controllers") if "forbidden" in str(line)]
+    assert {line.level for line in lines} == {"WARNING"}
+    assert {line.fields["key"] for line in lines} == {"default/a"}

@@ -18,13 +18,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from phalanx import logs
 from phalanx.api.core import Pod
-from phalanx.api.errors import ApiError, NotFound
+from phalanx.api.errors import ApiError, Forbidden, NotFound
 from phalanx.api.kinds import POD, RESOURCE_CLAIM, SUBJECT_ACCESS_REVIEW
 from phalanx.api.meta import Key, timestamp
 from phalanx.api.wire import Object
@@ -50,12 +50,14 @@ from phalanx.controllers.nodes.pod_status import (
 )
 from phalanx.controllers.nodes.process_metrics import ProcessMetricsCollector
 from phalanx.controllers.reconcile_loop import (
+    Action,
     Delete,
     Informers,
     NodeClient,
     new_work_queue,
     perform,
     run_workers,
+    treat_denial_as_stale,
 )
 
 if TYPE_CHECKING:
@@ -358,6 +360,8 @@ class PodRun:
                 except NotFound:
                     return
                 except (ApiError, Unreachable) as error:
+                    if isinstance(error, Forbidden) and self._stopping.is_set():
+                        return  # A node may not write to a pod that others have deleted.
                     if isinstance(error, ApiError) and error.code < 500 and error.code != 429:
                         LOG.warning("status rejected", kind="Pod", key=self.key, reason=error)
                         return
@@ -450,18 +454,23 @@ class ProcessKubelets:
         if pod is None or pod.spec.node_name not in self._names:
             self._finished_uids.pop(key, None)
             return None
-        client = self._node_client(pod.spec.node_name)
         is_done = pod.is_terminal or self._finished_uids.get(key) == pod.metadata.uid
+        actions: Sequence[Action] = ()
         if pod.metadata.deletion_timestamp:
-            await perform(client, Delete(POD, key, pod.metadata.uid, grace=0))
+            actions = [Delete(POD, key, pod.metadata.uid, grace=0)]
         elif not is_done and pod.status.phase != "Pending":
-            await perform(client, status_patch(pod, _NODE_RESTARTED_STATUS))
+            actions = [status_patch(pod, _NODE_RESTARTED_STATUS)]
         elif not is_done and (rejection := self._admission.check(pod)) is not None:
             LOG.info("pod rejected", kind="Pod", key=key, reason=rejection.message)
-            for action in rejection.actions(pod, timestamp(self._clock.now())):
-                await perform(client, action)
+            actions = rejection.actions(pod, timestamp(self._clock.now()))
         elif not is_done:
             return self._start(key, pod)
+        try:
+            for action in actions:
+                await perform(self._node_client(pod.spec.node_name), action)
+        except ApiError as error:
+            treat_denial_as_stale(self._queue, key, error)
+            raise
         return None
 
     def _sync_running_pod(self, run: PodRun, pod: Pod | None) -> float | None:

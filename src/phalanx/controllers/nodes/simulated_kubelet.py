@@ -26,6 +26,7 @@ import yaml
 
 from phalanx import logs
 from phalanx.api.core import Pod
+from phalanx.api.errors import ApiError
 from phalanx.api.kinds import POD
 from phalanx.api.meta import Key, ObjectMeta, find_condition, parse_timestamp, timestamp
 from phalanx.api.resources import USAGE_ANNOTATION, BadUsage, parse_usage_annotation
@@ -41,11 +42,13 @@ from phalanx.controllers.nodes.pod_status import (
     terminated_status,
 )
 from phalanx.controllers.reconcile_loop import (
+    Action,
     Delete,
     Informers,
     NodeClient,
     ReconcileLoop,
     ReconcilePlan,
+    treat_denial_as_stale,
 )
 
 if TYPE_CHECKING:
@@ -316,7 +319,11 @@ class SimulatedKubelets:
         self._node_client = node_client or (lambda name: client)
         self._pods = informers.of(Pod).cache
         self._loop: ReconcileLoop[Key] = ReconcileLoop(
-            client, self.reconcile, _WORKERS, client_for=self._client_for
+            client,
+            self.reconcile,
+            _WORKERS,
+            client_for=self._client_for,
+            on_error=self._on_error,
         )
         self._pods.subscribe(self._on_pod_changed)
 
@@ -351,6 +358,9 @@ class SimulatedKubelets:
     def _client_for(self, key: Key) -> Client:
         pod = self._pods.get(key)
         return self._node_client(pod.spec.node_name if pod else "")
+
+    def _on_error(self, key: Key, action: Action, error: ApiError) -> None:
+        treat_denial_as_stale(self._loop.queue, key, error)
 
     def _reject(self, pod: Pod, reason: str, message: str) -> ReconcilePlan:
         """Fail a pod whose annotations are invalid; it never runs."""
