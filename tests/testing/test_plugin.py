@@ -30,7 +30,7 @@ HALF = [pod_group("train", 2), pod("train-0", "train", on="node-0")]
 def run(pytester: pytest.Pytester, source: str = "") -> pytest.RunResult:
     if source:
         pytester.makepyfile(f"import pytest\n{source}")
-    # The outer run has imported the plugins that the inner run finds, and would have rewritten them.
+    # The outer run has imported the plugins that the inner run would rewrite.
     warnings = ("-W", "error", "-W", "ignore:Module already imported")
     return pytester.runpytest_inprocess("-p", "no:randomly", *warnings, "--strict-markers")
 
