@@ -232,7 +232,7 @@ async def test_pods_that_are_deleted_while_the_kubelet_writes_cause_no_warning(
         names = [f"p{number}" for number in range(20)]
         await asyncio.gather(*(c.create(staged("{run: 10}", name)) for name in names))
         await asyncio.sleep(2)
-        end = parse_timestamp((await c.pods())["p0"].status.start_time) + 10
+        end = parse_timestamp((await c.pods())["p0"].status.start_time or "") + 10
         await asyncio.sleep(end - 0.1 - c.clock.now())
         deletions = (c.client.delete(POD, Key("default", name), grace=0) for name in names)
         await asyncio.gather(*deletions)
