@@ -161,15 +161,18 @@ class Components:
             )
             runnables.append(("scheduler", scheduler.run))
         if "controllers" not in config.without:
+            configured = set(config.kinds)
+            kinds = config.gates.filter_served(kind for kind in STORED_KINDS if kind in configured)
             for row in ControllerSelection().select(is_foreign=False):
-                built = build_controllers(self._controller_context(row.name, informers), [row])
-                runnables += [(row.name, run) for run in built]
+                context = self._controller_context(row.name, informers, kinds)
+                runnables += [(row.name, run) for run in build_controllers(context, [row])]
         return runnables
 
-    def _controller_context(self, name: str, informers: Informers) -> ControllerContext:
+    def _controller_context(
+        self, name: str, informers: Informers, kinds: Sequence[Kind]
+    ) -> ControllerContext:
         """Return the context of one controller: contexts differ only in the service account."""
         account, config = _SERVICE_ACCOUNTS.get(name, f"{name}-controller"), self._config
-        kinds = config.gates.filter_served(kind for kind in STORED_KINDS if kind in config.kinds)
         return ControllerContext(
             self._client_for(service_account_user("kube-system", account)),
             informers,

@@ -112,7 +112,9 @@ class FeatureGates:
     def filter_served(self, kinds: Iterable[Kind]) -> list[Kind]:
         """Return the kinds that are served with these gates."""
         return [
-            kind for kind in kinds if RESOURCE_GATES.get(kind.resource) in (None, *self.enabled)
+            kind
+            for kind in kinds
+            if (gate := RESOURCE_GATES.get(kind.resource)) is None or gate in self.enabled
         ]
 
     def states(self) -> list[tuple[str, str, bool]]:

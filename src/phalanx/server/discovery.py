@@ -193,9 +193,18 @@ def build_aggregated_discovery(registry: KindRegistry, *, core: bool, version: s
     items = [
         {
             "metadata": {"name": group} if group else {},
-            "versions": _build_aggregated_versions(registry, group),
+            "versions": [
+                {
+                    "version": name,
+                    "resources": [
+                        _build_aggregated_resource(kind) for kind in registry.kinds_in(group, name)
+                    ],
+                    "freshness": "Current",
+                }
+                for name in versions
+            ],
         }
-        for group in registry.versions_by_group()
+        for group, versions in registry.versions_by_group().items()
         if core == (not group)
     ]
     return {
@@ -204,19 +213,6 @@ def build_aggregated_discovery(registry: KindRegistry, *, core: bool, version: s
         "metadata": {},
         "items": items,
     }
-
-
-def _build_aggregated_versions(registry: KindRegistry, group: str) -> list[Object]:
-    return [
-        {
-            "version": version,
-            "resources": [
-                _build_aggregated_resource(kind) for kind in registry.kinds_in(group, version)
-            ],
-            "freshness": "Current",
-        }
-        for version in registry.versions_by_group()[group]
-    ]
 
 
 def _build_aggregated_resource(kind: Kind) -> Object:

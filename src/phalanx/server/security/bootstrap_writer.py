@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from functools import cache
 
 from phalanx.api.kinds import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC_GROUP, ROLE_BINDING, Kind
 from phalanx.api.wire import Object
@@ -46,7 +47,13 @@ def _cluster_role_object(name: str, role: BootstrapRole) -> Object:
     obj: Object = {"metadata": _metadata(name, role.aggregation_labels())}
     if aggregation := role.aggregation_rule():
         obj["aggregationRule"] = aggregation
-    return {**obj, "rules": [rule.to_object() for rule in _role_rules(role)]}
+    return {**obj, "rules": _rule_objects(name)}
+
+
+@cache
+def _rule_objects(name: str) -> list[Object]:
+    """Return the rules of a role as they are stored; they are shared, and must not be changed."""
+    return [rule.to_object() for rule in _role_rules(CLUSTER_ROLES[name])]
 
 
 def _role_rules(role: BootstrapRole) -> Iterable[PolicyRule]:
