@@ -33,8 +33,9 @@ from phalanx.cli.cluster_state import (
 from phalanx.cli.output import echo
 
 _PID_FILE, _LOG_FILE = "up.pid", "up.log"
-#: Seconds that a control plane gets to stop, and between two checks whether it has.
-_STOP_TIMEOUT, _POLL_INTERVAL = 10.0, 0.05
+#: Seconds that a control plane gets to stop, and between two checks whether it has. Its processes
+#: wait for each other and for requests that are under way, on a busy machine for a while.
+_STOP_TIMEOUT, _POLL_INTERVAL = 60.0, 0.05
 _ERROR_PREFIX = "Error: "
 #: The environment variable of --detach, which the process in the background must not have too.
 _DETACH_VARIABLE = "PHALANX_UP_DETACH"

@@ -49,7 +49,7 @@ from phalanx.store.memory import MemoryStore
 T = TypeVar("T")
 
 CLIENT_NAME = "phalanx"
-#: Seconds that the Job controller gets to create pods.
+#: Seconds without a change of any Job after which its controller creates no more pods.
 POD_CREATION_TIMEOUT = 20.0
 #: Kinds that shape pods and groups when they are created: copied into the sandbox.
 _COPIED_KINDS = (NAMESPACE, PRIORITY_CLASS, LIMIT_RANGE, WORKLOAD)
@@ -155,12 +155,10 @@ async def _wait_for_job_pods(client: Client) -> None:
     listing = await client.list(JOB, Job)
     jobs = {job.metadata.key: job for job in listing.items}
     try:
-        async with (
-            asyncio.timeout(POD_CREATION_TIMEOUT),
-            aclosing(client.watch(JOB, Job, since=listing.revision)) as events,
-        ):
+        async with aclosing(client.watch(JOB, Job, since=listing.revision)) as events:
             while any(map(lacks_pods, jobs.values())):
-                event = await anext(events)
+                async with asyncio.timeout(POD_CREATION_TIMEOUT):
+                    event = await anext(events)
                 jobs[event.object.metadata.key] = event.object
     except TimeoutError:
         waiting = next(job for job in jobs.values() if lacks_pods(job))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import lru_cache
 
 from phalanx.api.kinds import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC_GROUP, ROLE_BINDING, Kind
 from phalanx.api.wire import Object
@@ -50,7 +50,7 @@ def _cluster_role_object(name: str, role: BootstrapRole) -> Object:
     return {**obj, "rules": _rule_objects(name)}
 
 
-@cache
+@lru_cache(maxsize=len(CLUSTER_ROLES))
 def _rule_objects(name: str) -> list[Object]:
     """Return the rules of a role as they are stored; they are shared, and must not be changed."""
     return [rule.to_object() for rule in _role_rules(CLUSTER_ROLES[name])]
