@@ -6,6 +6,7 @@ from copy import deepcopy
 
 import pytest
 
+from phalanx.api.custom_resources.workload_definitions import workload_definitions
 from phalanx.api.errors import Invalid
 from phalanx.api.kinds import Kind
 from phalanx.api.meta import Key
@@ -66,7 +67,7 @@ async def refusal(c: Cluster, kind: Kind, spec: Object) -> str:
 
 @in_virtual_time
 async def test_valid_objects_get_the_defaults_of_groups() -> None:
-    async with custom_cluster(nodes=0) as c:
+    async with custom_cluster(*workload_definitions(), nodes=0) as c:
         for kind, spec in VALID.items():
             created = await create(c, kind, spec)
             if kind is not CUSTOM_WORKLOAD:
@@ -119,7 +120,7 @@ INVALID_SPECS: list[tuple[Kind, Object, str]] = [
 
 @in_virtual_time
 async def test_invalid_objects_are_refused_with_the_field() -> None:
-    async with custom_cluster(nodes=0) as c:
+    async with custom_cluster(*workload_definitions(), nodes=0) as c:
         for kind, change, expected in INVALID_SPECS:
             spec = change and {**VALID[kind], **change}
             known = {name: value for name, value in spec.items() if value is not None}
@@ -139,7 +140,7 @@ CHANGES: list[tuple[Kind, Object, str]] = [
 
 @in_virtual_time
 async def test_after_creation_only_the_size_of_a_gang_may_change() -> None:
-    async with custom_cluster(nodes=0) as c:
+    async with custom_cluster(*workload_definitions(), nodes=0) as c:
         for kind, spec in VALID.items():
             await create(c, kind, spec)
         for kind, change, expected in CHANGES:

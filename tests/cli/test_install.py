@@ -151,7 +151,8 @@ def test_installed_rights_and_configuration_place_gangs(tmp_path: Path) -> None:
             start_component("controllers", accounts["phalanx-controllers"]) as controllers,
         ):
             assert first_line(scheduler).endswith("schedulerName phalanx-scheduler\n")
-            assert first_line(controllers).endswith(" podgroup-protection,composite-groups,job\n")
+            names = "podgroup-protection,composite-groups,job,job-groups"
+            assert first_line(controllers).endswith(f" {names}\n")
             kubectl.apply(*gang("fits", 3, "3"))
             kubectl("wait", "--for=condition=Ready", "pod", "--all", WAIT_LIMIT)
             kubectl.apply(*gang("waits", 2, "3"))

@@ -104,10 +104,10 @@ async def custom_cluster(
     *definitions: Object, nodes: int = 3, without: Sequence[str] = ("scheduler", "controllers"),
     **capacity: str,
 ) -> AsyncIterator[Cluster]:  # fmt: skip
-    """A cluster on a foreign server with these definitions, by default our own."""
+    """A cluster on a foreign server with these definitions, by default that of our PodGroups."""
     hosted = simulated_nodes(nodes, **{"cpu": "4", **capacity})
     async with cluster(nodes=hosted, without=without, gates=FOREIGN_GATES) as c:
-        for definition in definitions or workload_definitions():
+        for definition in definitions or workload_definitions()[-1:]:
             await c.client.create(CUSTOM_RESOURCE_DEFINITION, deepcopy(definition))
         yield c
 

@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from phalanx.api.core import DEFAULT_SCHEDULER
+from phalanx.api.custom_resources.workload_definitions import workload_definitions
 from phalanx.api.kinds import (
     JOB,
     KINDS,
@@ -136,7 +137,7 @@ async def test_the_permissions_of_the_scheduler_suffice_to_place_gangs(
 
 @in_virtual_time
 async def test_the_permissions_of_both_suffice_where_groups_are_custom_resources() -> None:
-    async with custom_cluster() as c:
+    async with custom_cluster(*workload_definitions()) as c:
         denials, log = list[str](), RecordingLog()
         scheduler = SchedulerRunner(
             await account_client(c, SCHEDULER, denials),

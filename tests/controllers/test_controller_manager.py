@@ -42,7 +42,7 @@ from tests.controllers.test_scheduler_runner import BlockableTransport
 from tests.recording_log import RecordingLog
 
 SERVER_ONLY = ("scheduler", "controllers", "nodes")
-ALL = [row.name for row in CONTROLLERS]
+ALL = [row.name for row in CONTROLLERS if row.runs_on_phalanx]
 UNGROUPED = tuple(kind for kind in FOREIGN_KINDS if kind.name not in ("Workload", "PodGroup"))
 #: Seconds after which all controllers are idle.
 SETTLE_SECONDS = 20.0

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+import pytest
+
+from phalanx.api.custom_resources.workload_definitions import workload_definitions
+from phalanx.api.kinds import POD, PRIORITY_CLASS
+from phalanx.api.wire import Object
 from phalanx.api.workload_sources import (
     COSCHEDULING_POD_GROUP,
     CUSTOM_POD_GROUP,
+    CUSTOM_WORKLOAD,
+    POD_GROUP_LABEL,
+    POLICY_ANNOTATION,
+    TOPOLOGY_KEY_ANNOTATION,
     VOLCANO_POD_GROUP,
 )
+from phalanx.cli.cluster_queries import read_cluster
+from phalanx.client.client import Client
+from phalanx.client.transports import InProcessTransport
+from phalanx.controllers.controller_manager import ControllerManager, ControllerManagerConfig
+from phalanx.controllers.registry import ControllerSelection
+from phalanx.controllers.scheduler_runner import FOREIGN_SCHEDULER
+from phalanx.randomness import SeededRandom
+from phalanx.server.security.authorization import ADMIN
 from tests.builders import in_virtual_time, pod
+from tests.controllers.cluster import Cluster
 from tests.controllers.custom_groups import (
     COSCHEDULING_DEFINITION,
     VOLCANO_DEFINITION,
@@ -20,6 +40,7 @@ from tests.controllers.custom_groups import (
     labelled_pods,
     running_scheduler,
 )
+from tests.controllers.foreign_cluster import ScriptedTransport
 
 
 @in_virtual_time
@@ -116,3 +137,175 @@ async def test_groups_of_other_projects_are_left_alone_unless_they_are_asked_for
         await c.client.create(VOLCANO_POD_GROUP, compat_group(VOLCANO_POD_GROUP, "a", minMember=2))
         await asyncio.sleep(5)
         assert "status" not in await get_group(c, "a", VOLCANO_POD_GROUP)
+
+
+# ---- priorities ----------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_gang_has_the_priority_of_its_members_and_spares_pods_of_other_schedulers() -> None:
+    async with custom_cluster(nodes=2) as c, running_scheduler(c):
+        await c.client.create(PRIORITY_CLASS, {"metadata": {"name": "high"}, "value": 1000})
+        await c.create(
+            pod("other", on="n0", cpu="3"),
+            pod("own", on="n1", spec={"schedulerName": FOREIGN_SCHEDULER}, cpu="3"),
+        )
+        for name, members in (("one", 1), ("two", 2)):
+            await c.client.create(CUSTOM_POD_GROUP, custom_group(name, members))
+            for one in labelled_pods(name, members, cpu="3"):
+                one["spec"]["priorityClassName"] = "high"
+                await c.create(one)
+        await asyncio.sleep(60)
+        # The gang of two would have to evict a pod of another scheduler.
+        assert sorted(await c.node_by_pod()) == ["one-0", "other"]
+
+
+# ---- Jobs ----------------------------------------------------------------------------------------
+
+
+def annotated_job(name: str, *, on_template: bool, **spec: object) -> Object:
+    """A Job of three pods whose annotations ask for a gang."""
+    annotations = {POLICY_ANNOTATION: "gang", TOPOLOGY_KEY_ANNOTATION: "kubernetes.io/os"}
+    template = pod(
+        "x", spec={"schedulerName": FOREIGN_SCHEDULER, "restartPolicy": "Never"}, cpu="3"
+    )
+    job: Object = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": "default", "annotations": annotations},
+        "spec": {
+            "parallelism": 3,
+            "completions": 3,
+            "completionMode": "Indexed",
+            "template": {"metadata": {}, "spec": template["spec"]},
+            **spec,
+        },
+    }
+    if on_template:
+        del job["metadata"]["annotations"]
+        job["spec"]["template"]["metadata"]["annotations"] = annotations
+    return job
+
+
+@asynccontextmanager
+async def running_controllers(c: Cluster) -> AsyncIterator[None]:
+    """Run the default controllers beside the server."""
+    manager = ControllerManager(
+        Client(InProcessTransport(c.plane.server.handle, ADMIN)),
+        c.clock,
+        SeededRandom(2),
+        on_ready=lambda names: None,
+        config=ControllerManagerConfig(ControllerSelection()),
+    )
+    task = asyncio.create_task(manager.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled() or task.exception() is None
+
+
+@in_virtual_time
+async def test_annotated_job_of_our_controller_is_a_gang() -> None:
+    async with (
+        custom_cluster(*workload_definitions()) as c,
+        running_scheduler(c),
+        running_controllers(c),
+    ):
+        await c.create(pod("blocker", on="n0", cpu="3"))
+        job = annotated_job("train", on_template=False, managedBy="phalanx.dev/job-controller")
+        await c.create(job)
+        await asyncio.sleep(20)
+        pods = await c.pods()
+        members = [one for name, one in pods.items() if name != "blocker"]
+        assert [one.spec.node_name for one in members] == [""] * 3
+        groups = (await c.client.list(CUSTOM_POD_GROUP)).items
+        (group,) = groups
+        assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
+        assert group["spec"]["schedulingConstraints"] == {"topology": [{"key": "kubernetes.io/os"}]}
+        assert {one.metadata.labels[POD_GROUP_LABEL] for one in members} == {
+            group["metadata"]["name"]
+        }
+        assert len((await c.client.list(CUSTOM_WORKLOAD)).items) == 1
+        owners = {one["kind"]: one["apiVersion"] for one in group["metadata"]["ownerReferences"]}
+        assert owners["Workload"] == CUSTOM_WORKLOAD.api_version
+        await c.delete(POD, "blocker")
+        await c.until_placed(*(one.metadata.name for one in members))
+
+
+@in_virtual_time
+async def test_annotated_job_of_another_controller_gets_its_group() -> None:
+    async with (
+        custom_cluster(without=("scheduler",)) as c,
+        running_scheduler(c),
+    ):
+        await c.create(annotated_job("train", on_template=True))
+        await asyncio.sleep(20)
+        # The pods wait for their group.
+        assert len(await c.pods()) == 3
+        assert await c.node_by_pod() == {}
+        async with running_controllers(c):
+            await c.until_placed(*await c.pods())
+            group = await get_group(c, "train")
+            assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
+            assert [one["kind"] for one in group["metadata"]["ownerReferences"]] == ["Job"]
+
+
+@in_virtual_time
+async def test_group_name_that_is_longer_than_a_label_is_an_annotation_of_the_pods() -> None:
+    async with (
+        custom_cluster(*workload_definitions()) as c,
+        running_scheduler(c),
+        running_controllers(c),
+    ):
+        name = "train-" + "x" * 50
+        await c.create(
+            annotated_job(name, on_template=False, managedBy="phalanx.dev/job-controller")
+        )
+        await asyncio.sleep(20)
+        assert len(await c.node_by_pod()) == 3
+        for one in (await c.pods()).values():
+            assert len(one.metadata.annotations[POD_GROUP_LABEL]) > 63
+
+
+@in_virtual_time
+async def test_commands_read_groups_of_every_kind() -> None:
+    definitions = (workload_definitions()[-1], VOLCANO_DEFINITION)
+    async with custom_cluster(*definitions) as c:
+        await c.client.create(PRIORITY_CLASS, {"metadata": {"name": "high"}, "value": 1000})
+        await c.client.create(CUSTOM_POD_GROUP, custom_group("a", 2))
+        await c.client.create(VOLCANO_POD_GROUP, compat_group(VOLCANO_POD_GROUP, "b", minMember=3))
+        first, second = labelled_pods("a", 2, cpu="1")
+        first["spec"]["priorityClassName"] = second["spec"]["priorityClassName"] = "high"
+        annotations = {"scheduling.k8s.io/group-name": "b"}
+        await c.create(first, second, pod("b-0", meta={"annotations": annotations}, cpu="1"))
+        found = await read_cluster(c.client)
+        sizes = {one.metadata.name: (one.quorum, one.spec.priority) for one in found.groups}
+        assert sizes == {"a": (2, 1000), "b": (3, 0)}
+        names = {one.metadata.name: one.group and one.group.name for one in found.pods}
+        assert names == {"a-0": "a", "a-1": "a", "b-0": "b"}
+
+
+# ---- faults --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("last_write", "last_arrives"), [(0, True), (1, False), (2, True), (3, False), (4, True)]
+)
+@in_virtual_time
+async def test_gang_is_whole_after_its_scheduler_was_killed_at_any_write(
+    last_write: int, last_arrives: bool
+) -> None:
+    async with custom_cluster() as c:
+        await c.client.create(CUSTOM_POD_GROUP, custom_group("a", 3))
+        await c.create(*labelled_pods("a", 3, cpu="3"))
+        killed = ScriptedTransport(c, last_write=last_write, last_arrives=last_arrives)
+        async with running_scheduler(c, killed):
+            await killed.ended.wait()
+        async with running_scheduler(c):
+            await c.until_placed("a-0", "a-1", "a-2")
+            await asyncio.sleep(5)
+        group = await get_group(c, "a")
+        assert "phalanx.dev/binding-intent" not in group["metadata"].get("annotations", {})
+        assert group["status"]["scheduledPods"] == 3

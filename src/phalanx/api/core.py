@@ -309,6 +309,11 @@ class Pod(Struct, frozen=True):
         return any(one.kind == "DaemonSet" for one in self.metadata.owner_references)
 
     @property
+    def with_highest_priority(self) -> Pod:
+        """The same pod with a priority above all others, so that no pod preempts it."""
+        return replace(self, spec=replace(self.spec, priority=2**31 - 1))
+
+    @property
     def without_group(self) -> Pod:
         """The same pod without its scheduling group."""
         if self.spec.scheduling_group is None:

@@ -18,7 +18,7 @@ If several kinds have a group of the same namespace and name, the first row wins
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from phalanx.api.batch import Job
 from phalanx.api.core import Pod, SchedulingGroup
-from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD_GROUP, WORKLOAD, Kind
+from phalanx.api.kinds import COMPOSITE_POD_GROUP, GROUP_BINDING, JOB, POD_GROUP, WORKLOAD, Kind
 from phalanx.api.meta import ObjectMeta, find_condition
 from phalanx.api.scheduling import (
     POD_GROUP_SCHEDULED,
@@ -49,6 +50,14 @@ from phalanx.api.wire import Object
 CUSTOM_GROUP = "scheduling.phalanx.dev"
 #: The label by which a pod names its PodGroup where `spec.schedulingGroup` is dropped.
 POD_GROUP_LABEL = f"{CUSTOM_GROUP}/pod-group"
+#: On a Job or its pod template, where the server drops `spec.scheduling`: `gang`, its `minCount`,
+#: and the node label of which all members must have the same value.
+POLICY_ANNOTATION = f"{CUSTOM_GROUP}/policy"
+MIN_COUNT_ANNOTATION = f"{CUSTOM_GROUP}/min-count"
+TOPOLOGY_KEY_ANNOTATION = f"{CUSTOM_GROUP}/topology"
+GANG = "gang"
+#: Longer numbers are larger than any parallelism.
+_MAX_COUNT_DIGITS = 6
 
 CUSTOM_POD_GROUP = Kind(
     CUSTOM_GROUP, "v1", "PodGroup", "podgroups", POD_GROUP.schema,
@@ -166,6 +175,14 @@ def _read_custom_composite(obj: CustomGroup) -> CompositePodGroup:
     )
 
 
+def take_member_priority(group: PodGroup, members: Iterable[Pod]) -> PodGroup:
+    """Return a group with the lowest priority of its members, if it has none of its own."""
+    if not group.takes_member_priority:
+        return group
+    priority = min((pod.spec.priority for pod in members if not pod.is_terminal), default=0)
+    return replace(group, spec=replace(group.spec, priority=priority))
+
+
 def _gang(meta: ObjectMeta, min_count: int, status: CoschedulingStatus) -> PodGroup:
     policy = SchedulingPolicy(gang=GangPolicy(max(min_count, 1)))
     return PodGroup(
@@ -252,7 +269,13 @@ WORKLOAD_SOURCES = (
         for kind in (POD_GROUP, COMPOSITE_POD_GROUP, WORKLOAD)
     ),
     WorkloadSource(
-        CUSTOM_POD_GROUP, POD_GROUP, CustomGroup, _read_custom_pod_group, POD_GROUP_LABEL
+        CUSTOM_POD_GROUP,
+        POD_GROUP,
+        CustomGroup,
+        _read_custom_pod_group,
+        pod_label=POD_GROUP_LABEL,
+        # The name of a group may be longer than a label.
+        pod_annotation=POD_GROUP_LABEL,
     ),
     WorkloadSource(
         CUSTOM_COMPOSITE_POD_GROUP, COMPOSITE_POD_GROUP, CustomGroup, _read_custom_composite
@@ -282,11 +305,46 @@ WORKLOAD_SOURCES = (
 COMPAT_NAMES = tuple(row.compat for row in WORKLOAD_SOURCES if row.compat)
 
 
+def read_scheduling_annotations(annotations: Mapping[str, str]) -> Object | None:
+    """Return the `scheduling` of a Job that annotations ask for; None if they ask for none.
+
+    A `min-count` that is no positive number counts as absent: then all pods start together.
+    """
+    if annotations.get(POLICY_ANNOTATION) != GANG:
+        return None
+    count = annotations.get(MIN_COUNT_ANNOTATION, "")
+    is_number = count.isdecimal() and len(count) <= _MAX_COUNT_DIGITS and int(count) > 0
+    scheduling: Object = {
+        "schedulingPolicy": {"gang": {"minCount": int(count)} if is_number else {}}
+    }
+    if key := annotations.get(TOPOLOGY_KEY_ANNOTATION):
+        scheduling["schedulingConstraints"] = {"topology": [{"key": key}]}
+    return scheduling
+
+
+def job_annotations(job: Job) -> Mapping[str, str]:
+    """Return the annotations of the pod template of a Job, and of the Job, which override them."""
+    template = (job.spec.template.get("metadata") or {}).get("annotations") or {}
+    return {**template, **job.metadata.annotations}
+
+
+def read_job(job: Job) -> Job:
+    """Return a Job with the scheduling that its annotations ask for, if it has none of its own."""
+    if job.spec.scheduling is not None:
+        return job
+    scheduling = read_scheduling_annotations(job_annotations(job))
+    return replace(job, spec=replace(job.spec, scheduling=scheduling)) if scheduling else job
+
+
 @dataclass(frozen=True, slots=True)
 class ServedSources:
-    """The rows that apply to one server, in the order of precedence."""
+    """The rows that apply to one server, in the order of precedence.
+
+    A server that is not Phalanx `is_foreign`: it drops the scheduling fields of Jobs.
+    """
 
     rows: tuple[WorkloadSource, ...]
+    is_foreign: bool = False
 
     def of(self, target: Kind) -> tuple[WorkloadSource, ...]:
         """Return the rows that are read as a kind of `scheduling.k8s.io`."""
@@ -299,8 +357,13 @@ class ServedSources:
 
     @property
     def are_native(self) -> bool:
-        """Whether nothing needs to be converted."""
+        """Whether all groups are of `scheduling.k8s.io`."""
         return all(row.is_native for row in self.rows)
+
+    @property
+    def need_conversion(self) -> bool:
+        """Whether objects are converted when they are read or written."""
+        return self.is_foreign or not self.are_native
 
     @property
     def drops_scheduling_group(self) -> bool:
@@ -313,14 +376,18 @@ class ServedSources:
             return pod
         meta = pod.metadata
         for row in self.rows:
-            name = ""
-            if row.pod_label:
-                name = meta.labels.get(row.pod_label, "")
-            elif row.pod_annotation:
-                name = meta.annotations.get(row.pod_annotation, "")
-            if name:
-                return replace(pod, spec=replace(pod.spec, scheduling_group=SchedulingGroup(name)))
+            if name := meta.labels.get(row.pod_label) or meta.annotations.get(row.pod_annotation):
+                return _with_group(pod, name)
+        if meta.annotations.get(POLICY_ANNOTATION) == GANG:
+            # Pods of a Job that another controller runs: the group has the name of the Job.
+            owner = meta.controller
+            if owner is not None and owner.kind == JOB.name:
+                return _with_group(pod, owner.name)
         return pod
+
+
+def _with_group(pod: Pod, name: str) -> Pod:
+    return replace(pod, spec=replace(pod.spec, scheduling_group=SchedulingGroup(name)))
 
 
 #: The rows of a server that has all kinds of `scheduling.k8s.io`: ours.
@@ -329,10 +396,9 @@ NATIVE_SOURCES = ServedSources(tuple(row for row in WORKLOAD_SOURCES if row.is_n
 
 def select_sources(served: Collection[Kind], compat: Collection[str] = ()) -> ServedSources:
     """Return the rows for a server that serves these kinds, with those of the named projects."""
-    return ServedSources(
-        tuple(
-            row
-            for row in WORKLOAD_SOURCES
-            if row.kind in served and (not row.compat or row.compat in compat)
-        )
+    rows = tuple(
+        row
+        for row in WORKLOAD_SOURCES
+        if row.kind in served and (not row.compat or row.compat in compat)
     )
+    return ServedSources(rows, is_foreign=GROUP_BINDING not in served)

@@ -34,9 +34,11 @@ from phalanx.api.kinds import (
 )
 from phalanx.api.meta import Key, PartialObjectMetadata, Ref
 from phalanx.api.other_kinds import PodDisruptionBudget
-from phalanx.api.scheduling import CompositePodGroup, PodGroup, Workload
+from phalanx.api.scheduling import PodGroup, Workload
 from phalanx.api.scheme import DEVICE_KINDS, VOLUME_KINDS, struct_of
+from phalanx.api.workload_sources import COMPAT_NAMES, take_member_priority
 from phalanx.client.client import Client
+from phalanx.client.workload_sources import discover_sources, list_groups
 from phalanx.controllers.scheduling.exact_solver import HighsSolver
 from phalanx.library import Cluster, parse_subject
 from phalanx.scheduler.cluster.group_tree import Group
@@ -92,13 +94,23 @@ def report_scheduler_bugs() -> Iterator[None]:
 
 async def read_cluster(client: Client) -> ClusterObjects:
     """List what the scheduler reads. Without the PodGroup API every pod is on its own."""
+    sources = await discover_sources(client, COMPAT_NAMES)
     pods: Sequence[Pod] = (await client.list(POD, Pod)).items
     groups: list[Group] = []
-    pod_groups = await _list_if_served(client, POD_GROUP, PodGroup)
+    pod_groups: Sequence[PodGroup] | None = await list_groups(client, sources, POD_GROUP)
     if pod_groups is None:
         pods = [pod.without_group for pod in pods]
     else:
-        composites = await _list_if_served(client, COMPOSITE_POD_GROUP, CompositePodGroup)
+        if not sources.are_native:
+            pods = [sources.link_pod(pod) for pod in pods]
+            members: dict[Key | None, list[Pod]] = {}
+            for pod in pods:
+                members.setdefault(pod.group, []).append(pod)
+            pod_groups = [
+                take_member_priority(group, members.get(group.metadata.key, ()))
+                for group in pod_groups
+            ]
+        composites = await list_groups(client, sources, COMPOSITE_POD_GROUP)
         groups = [*pod_groups, *(composites or ())]
     namespaces = (await client.list(NAMESPACE, PartialObjectMetadata)).items
     budgets = await _list_if_served(
@@ -141,7 +153,8 @@ async def read_library_cluster(
     others: Sequence[PartialObjectMetadata] = ()
     objects = await read_cluster(client)
     if subject is not None and subject not in (POD, POD_GROUP, COMPOSITE_POD_GROUP):
-        workloads = await _list_if_served(client, WORKLOAD, Workload) or ()
+        sources = await discover_sources(client)
+        workloads = await list_groups(client, sources, WORKLOAD) or ()
         others = await _list_if_served(client, subject, PartialObjectMetadata) or ()
     return Cluster(
         objects,

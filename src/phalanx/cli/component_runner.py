@@ -29,7 +29,7 @@ from phalanx.cli.output import echo
 from phalanx.client import kubeconfig
 from phalanx.client.client import Client
 from phalanx.client.kubeconfig import KubeconfigError
-from phalanx.client.transports import DenialReportingTransport
+from phalanx.client.transports import DenialReportingTransport, RateLimitedTransport, Transport
 from phalanx.logs import Log
 from phalanx.randomness import SystemRandom
 from phalanx.telemetry import METRICS_CONTENT_TYPE, Metrics
@@ -72,9 +72,30 @@ def listen_option(command: F) -> F:
     )(command)
 
 
+def _keep_option(ctx: click.Context, param: click.Parameter, value: float) -> None:
+    ctx.meta[f"{__name__}.{param.name}"] = value
+
+
 def component_options(command: F) -> F:
-    """Add `--leader-elect`, `--feature-gates`, `--listen` and the log options."""
+    """Add `--leader-elect`, `--feature-gates`, `--listen`, the request rate and the log options."""
     for option in (
+        click.option(
+            "--kube-api-burst",
+            type=click.IntRange(1),
+            default=100,
+            show_default=True,
+            expose_value=False,
+            callback=_keep_option,
+            help="Requests to the API server at once, with --kube-api-qps.",
+        ),
+        click.option(
+            "--kube-api-qps",
+            type=click.FloatRange(0),
+            default=0.0,
+            expose_value=False,
+            callback=_keep_option,
+            help="Requests to the API server per second at most. [default: 0, no limit]",
+        ),
         log_options,
         listen_option,
         click.option(
@@ -189,9 +210,14 @@ class ServerConnection:
     def __init__(self, config: Path | None, context: str, log: Log) -> None:
         try:
             server = load_client_config(config, context)
-            transport = kubeconfig.create_transport(server, allow_exec=may_run_plugin(server))
+            transport: Transport = kubeconfig.create_transport(
+                server, allow_exec=may_run_plugin(server)
+            )
         except KubeconfigError as error:
             raise click.ClickException(str(error)) from None
+        meta = click.get_current_context().meta
+        if qps := meta.get(f"{__name__}.kube_api_qps"):
+            transport = RateLimitedTransport(transport, qps, meta[f"{__name__}.kube_api_burst"])
         self.client = Client(DenialReportingTransport(transport, log.warning), raise_errors=False)
         self.url, self.ca, self.log = server.server, server.ca, log
 

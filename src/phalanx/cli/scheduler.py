@@ -75,6 +75,12 @@ _DURATION_SECONDS = {
     help="Read the PodGroups of this project as gangs and write their status; repeatable.",
 )
 @click.option(
+    "--preempt-foreign",
+    "preempts_others",
+    is_flag=True,
+    help="Also evict pods of other schedulers where the API server is not Phalanx.",
+)
+@click.option(
     "--config",
     "policy",
     type=click.Path(path_type=Path),
@@ -90,6 +96,7 @@ def scheduler_command(
     context: str,
     names: tuple[str, ...],
     compat: tuple[str, ...],
+    preempts_others: bool,
     policy: Path | None,
     decisions: Path | None,
     elect: bool | None,
@@ -126,6 +133,7 @@ def scheduler_command(
         decision_log=open_decision_log(decisions),
         solver=ThreadedSolver(HighsSolver()),
         compat=compat,
+        preempts_others=preempts_others,
     )
     run_component(server, runner, sock)
 

@@ -4,6 +4,7 @@
     http.HttpTransport          HTTPS
     ReadOnlyTransport           wraps a transport and lets only GET through
     DenialReportingTransport    wraps a transport and reports each missing right to write once
+    RateLimitedTransport        wraps a transport and sends a limited number of requests per second
 
 A `Client` holds one of them and does not know which. Transports never interpret what they carry,
 except for the denials. These are reported because controllers retry forbidden requests without an
@@ -12,14 +13,16 @@ end, and only a person can grant a missing right; informers report missing read 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from math import inf
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from phalanx.api.errors import Forbidden
 from phalanx.api.wire import Handler, Reply, Request, StreamReply, UserInfo
-from phalanx.client.protocol import error_from_reply
+from phalanx.client.protocol import error_from_reply, is_watch
 
 
 class Transport(Protocol):
@@ -66,6 +69,33 @@ class ReadOnlyTransport:
         """Send a GET request; any other is a bug of the caller."""
         if request.method != "GET":
             raise AssertionError(f"{request.method} {request.path} on a read-only transport")
+        return await self._inner.send(request)
+
+    async def close(self) -> None:
+        """Close connections."""
+        await self._inner.close()
+
+
+class RateLimitedTransport:
+    """Sends at most `qps` requests per second, and `burst` at once after a pause.
+
+    Requests beyond that wait. Watches and Leases do not: a leader that waits to renew its Lease
+    would lose it.
+    """
+
+    def __init__(self, inner: Transport, qps: float, burst: int) -> None:
+        self._inner, self._interval, self._burst = inner, 1 / qps, burst
+        #: When the next request may be sent if no burst is left.
+        self._next_time = -inf
+
+    async def send(self, request: Request) -> Reply | StreamReply:
+        """Send one request, as soon as the limit allows."""
+        if not is_watch(request) and "/leases" not in request.path:
+            now = asyncio.get_running_loop().time()
+            start = max(self._next_time, now - self._interval * (self._burst - 1))
+            self._next_time = start + self._interval
+            if start > now:
+                await asyncio.sleep(start - now)
         return await self._inner.send(request)
 
     async def close(self) -> None:

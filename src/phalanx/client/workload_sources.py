@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import msgspec
 from msgspec.structs import replace
 
 from phalanx import logs
+from phalanx.api.batch import Job
 from phalanx.api.core import Pod
-from phalanx.api.errors import ApiError
-from phalanx.api.kinds import POD, POD_GROUP, Kind
+from phalanx.api.errors import ApiError, Forbidden
+from phalanx.api.kinds import GROUP_BINDING, JOB, POD, POD_GROUP, Kind
 from phalanx.api.meta import Key
 from phalanx.api.patch import apply_patch
 from phalanx.api.scheduling import PodGroup, PodGroupStatus
@@ -34,11 +35,14 @@ from phalanx.api.workload_sources import (
     WORKLOAD_SOURCES,
     ServedSources,
     WorkloadSource,
+    read_job,
     select_sources,
+    take_member_priority,
 )
+from phalanx.client.cache import CacheIndex
 from phalanx.client.client import Client, served_kinds
 from phalanx.client.informer import Informer
-from phalanx.client.protocol import HasMetadata
+from phalanx.client.protocol import HasMetadata, ListScope
 from phalanx.client.transports import Transport, Unreachable
 from phalanx.randomness import Random
 
@@ -47,14 +51,35 @@ LOG = logs.component("informer")
 R = TypeVar("R", bound=HasMetadata)
 #: The API versions of the kinds that components write to.
 _TARGET_VERSIONS = frozenset(row.target.api_version for row in WORKLOAD_SOURCES)
+#: The longest value of a label; the name of a group may be longer.
+_MAX_LABEL_LENGTH = 63
 #: Fields of created objects that refer to other objects by apiVersion and kind.
 _REFERENCE_FIELDS = ("involvedObject", "regarding")
 
 
 async def discover_sources(client: Client, compat: Collection[str] = ()) -> ServedSources:
     """Return which of the kinds a server serves, with those of the named projects."""
-    served = await served_kinds(client, [row.kind for row in WORKLOAD_SOURCES])
+    kinds = [row.kind for row in WORKLOAD_SOURCES]
+    served = await served_kinds(client, [GROUP_BINDING, *kinds])
     return select_sources(served, compat)
+
+
+async def list_groups(
+    client: Client, sources: ServedSources, target: Kind, **scope: Unpack[ListScope]
+) -> list[Any] | None:
+    """List the objects that are read as a kind; None if the server serves none of its kinds."""
+    rows = sources.of(target)
+    found: dict[Key, Any] = {}
+    for row in reversed(rows):
+        try:
+            listing = await client.list(row.kind, row.struct, **scope)
+        except Forbidden:
+            if not row.compat:
+                raise
+            continue
+        for one in listing.items:
+            found[one.metadata.key] = row.convert(one) if row.convert else one
+    return list(found.values()) if rows else None
 
 
 class MergedInformer(Informer[R]):
@@ -101,7 +126,8 @@ class SourcedObjects:
     """The objects of one server that have other kinds than components know.
 
     Builds the informers and knows which kind each object has. Kinds of other projects have no
-    place for our conditions: the status that was written last is kept in memory.
+    place for our conditions: the status that was written last is kept in memory. A group without a
+    priority of its own has the lowest of its members, which no admission writes to it.
     """
 
     def __init__(self, client: Client, random: Random, sources: ServedSources) -> None:
@@ -111,12 +137,20 @@ class SourcedObjects:
         self._merged: dict[Kind, Informer[Any]] = {}
         self._written_status: dict[str, PodGroupStatus] = {}
         self._warned: set[str] = set()
+        self._members: CacheIndex[Pod] | None = None
 
     def build_informer(self, kind: Kind, struct: type[Any], *, optional: bool) -> Informer[Any]:
         """Return the informer of a kind that components know."""
-        if kind is POD and any(row.pod_label or row.pod_annotation for row in self.sources.rows):
-            return Informer(
+        if kind is POD and not self.sources.are_native:
+            pods = Informer(
                 self._client, POD, Pod, random=self._random, convert=self.sources.link_pod
+            )
+            self._members = pods.cache.index(_groups_of)
+            pods.cache.subscribe(self._on_pod_changed)
+            return pods
+        if kind is JOB and self.sources.is_foreign:
+            return Informer(
+                self._client, JOB, Job, random=self._random, optional=optional, convert=read_job
             )
         rows = self.sources.of(kind)
         if all(row.is_native for row in rows):
@@ -140,6 +174,8 @@ class SourcedObjects:
     def _converter(self, row: WorkloadSource) -> Callable[[Any], Any]:
         def convert(obj: Any) -> Any:
             found = row.convert(obj) if row.convert else obj
+            if isinstance(found, PodGroup):
+                found = self._with_priority(found)
             if row.encode_status is None:
                 return found
             uid = found.metadata.uid
@@ -150,6 +186,21 @@ class SourcedObjects:
             return replace(found, status=status) if status is not None else found
 
         return convert
+
+    def _with_priority(self, group: PodGroup) -> PodGroup:
+        members = self._members[group.metadata.key] if self._members is not None else ()
+        return take_member_priority(group, members)
+
+    def _on_pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        """Change the priority of a group with that of its members, before a scheduler sees them."""
+        keys = dict.fromkeys(one.group for one in (old, new) if one is not None)
+        for key in filter(None, keys):
+            group = self.get(POD_GROUP, key)
+            if isinstance(group, PodGroup):
+                changed = self._with_priority(group)
+                row = self.find_source(POD_GROUP, key)
+                if changed.spec.priority != group.spec.priority and row is not None:
+                    self._informers[row].cache.set(key, changed)
 
     def find_source(self, target: Kind, key: Key) -> WorkloadSource | None:
         """Return the row of an object: where it is, else where new objects are created."""
@@ -254,12 +305,12 @@ class WorkloadSourceTransport:
         if api_version := self._served_version(body):
             changed["apiVersion"] = api_version
         meta = body.get("metadata") or {}
-        group = (
-            (body.get("spec") or {}).get("schedulingGroup") if body.get("kind") == "Pod" else None
-        )
+        group = (body.get("spec") or {}).get("schedulingGroup")
         if group and self._objects.sources.drops_scheduling_group:
-            labels = {**(meta.get("labels") or {}), POD_GROUP_LABEL: group.get("podGroupName", "")}
-            meta = changed["metadata"] = {**meta, "labels": labels}
+            name = group.get("podGroupName", "")
+            field = "labels" if len(name) <= _MAX_LABEL_LENGTH else "annotations"
+            named = {**(meta.get(field) or {}), POD_GROUP_LABEL: name}
+            meta = changed["metadata"] = {**meta, field: named}
         if owners := meta.get("ownerReferences"):
             changed["metadata"] = {
                 **meta, "ownerReferences": [self._convert_reference(one) for one in owners]
@@ -284,6 +335,10 @@ class WorkloadSourceTransport:
                 row = self._objects.find_source(kind, key)
                 return "" if row is None or row.is_native else row.kind.api_version
         return ""
+
+
+def _groups_of(pod: Pod) -> tuple[Key, ...]:
+    return (pod.group,) if pod.group is not None else ()
 
 
 def _writable_fields(found: Any | None) -> Object:

@@ -13,7 +13,7 @@ controller never touches a store.
     scheduling/              the scheduler: pop, decide, assume, bind or evict, write status
     nodes/                   hosted nodes with their kubelets; node lifecycle; taint eviction
     pod_groups.py            PodGroup protection, CompositePodGroup status, replica groups
-    jobs/, cronjobs/         Jobs with their pods and Workloads; CronJobs
+    jobs/, cronjobs/         Jobs with their pods and Workloads, or with groups alone; CronJobs
     job_sets/                JobSets with their Jobs, Service and tree of groups
     leader_worker_sets/      LeaderWorkerSets with their StatefulSets and groups
     workload_operations.py   performs what `WorkloadBuilder.ensure` plans

@@ -221,7 +221,7 @@ class Informers:
         self._client, self._random = client, random
         self._objects = SourcedObjects(client, random, sources)
         self.client = client
-        if not sources.are_native:
+        if sources.need_conversion:
             self.client = client.with_transport(
                 lambda inner: WorkloadSourceTransport(inner, self._objects)
             )

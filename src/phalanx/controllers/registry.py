@@ -64,6 +64,7 @@ from phalanx.controllers.event_recorder import EventRecorder
 from phalanx.controllers.garbage_collector import GarbageCollector
 from phalanx.controllers.job_sets.controller import JobSetController
 from phalanx.controllers.jobs.controller import MANAGED_BY_NAMES, JobController
+from phalanx.controllers.jobs.job_groups import JobGroups
 from phalanx.controllers.jobs.workload_manager import options_from_gates
 from phalanx.controllers.leader_worker_sets.controller import LeaderWorkerSetController
 from phalanx.controllers.namespaces import NamespaceController
@@ -128,7 +129,7 @@ class ControllerDescriptor(NamedTuple):
 
     A foreign API server has controllers of its own; only rows with `runs_on_foreign` are on by
     default there, and those with `runs_with_custom_groups` if its PodGroups are custom resources,
-    which have no other controllers.
+    which have no other controllers. Rows without `runs_on_phalanx` have no work on our own server.
     """
 
     name: str
@@ -137,6 +138,7 @@ class ControllerDescriptor(NamedTuple):
     aliases: tuple[str, ...] = ()
     runs_on_foreign: bool = False
     runs_with_custom_groups: bool = False
+    runs_on_phalanx: bool = True
     requires_root_ca: bool = False
 
 
@@ -159,6 +161,11 @@ def _build_job(context: ControllerContext) -> list[Runnable]:
         missing_kind=missing,
     )
     return [recorder.run, jobs.run]
+
+
+def _build_job_groups(context: ControllerContext) -> list[Runnable]:
+    recorder = context.new_recorder("job-groups")
+    return [recorder.run, JobGroups(context.client, context.informers, recorder.record).run]
 
 
 def _build_job_set(context: ControllerContext) -> list[Runnable]:
@@ -360,6 +367,13 @@ CONTROLLERS = (
         "job", _build_job, (JOB, POD), aliases=("job-controller",), runs_on_foreign=True
     ),
     ControllerDescriptor(
+        "job-groups",
+        _build_job_groups,
+        (JOB, POD_GROUP),
+        runs_with_custom_groups=True,
+        runs_on_phalanx=False,
+    ),
+    ControllerDescriptor(
         "jobset",
         _build_job_set,
         (JOB_SET, JOB, SERVICE, PERSISTENT_VOLUME_CLAIM),
@@ -534,7 +548,7 @@ class ControllerSelection:
             for row in CONTROLLERS
             if self._includes_default
             and (
-                not is_foreign
+                (row.runs_on_phalanx and not is_foreign)
                 or row.runs_on_foreign
                 or (row.runs_with_custom_groups and has_custom_groups)
             )

@@ -59,7 +59,7 @@ class SchedulerRunner:
     Without `profiles` it places the pods of one scheduler name with the default policy. Without an
     `election` it schedules without holding a lease. `on_ready` is called with the scheduler names
     each time that the scheduler starts to schedule. PodGroups of the projects in `compat` are read
-    as gangs.
+    as gangs. On a foreign server pods of other schedulers are evicted only with `preempts_others`.
     """
 
     def __init__(
@@ -74,9 +74,10 @@ class SchedulerRunner:
         decision_log: DecisionLog | None = None,
         solver: AsyncSolver | None = None,
         compat: Collection[str] = (),
+        preempts_others: bool = False,
         log: logs.Log = LOG,
     ) -> None:
-        self._compat = compat
+        self._compat, self._preempts_others = compat, preempts_others
         self._client, self._clock, self._random = client, clock, random
         self._on_ready, self._log = on_ready, log
         self._profiles, self._gates = profiles, gates
@@ -156,4 +157,8 @@ class SchedulerRunner:
             )
         elif kinds != [POD_GROUP.resource]:
             self._log.info("PodGroups are custom resources", resources=kinds)
-        return replace(profiles, groups=profiles.groups and bool(kinds))
+        return replace(
+            profiles,
+            groups=profiles.groups and bool(kinds),
+            spares_others=capabilities.sources.is_foreign and not self._preempts_others,
+        )

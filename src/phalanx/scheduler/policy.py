@@ -189,6 +189,8 @@ class Profiles:
     #: Whether refused entities keep their place among those of equal priority: first come, first
     #: served. Otherwise, as in kube-scheduler, they queue behind those that were refused before.
     keeps_arrival_order: bool = False
+    #: Whether pods of other schedulers are never evicted.
+    spares_others: bool = False
     #: The configuration file that the profiles were read from; None without a file.
     configuration: dict[str, Any] | None = None
 
