@@ -582,17 +582,17 @@ def observe_deleted_device_object(one: DeviceObject | DeviceClaim, at: float) ->
 
 
 def visible_pod(pod: Pod, profiles: Profiles) -> Pod:
-    """Return the pod as the scheduler reads it: without its group if gang scheduling is off."""
+    """Return the pod as the scheduler reads it: without its group if gang scheduling is off.
+
+    A pod of another scheduler that may not be evicted has the highest priority.
+    """
     if profiles.spares_others and pod.spec.scheduler_name not in profiles.policies:
         pod = pod.with_highest_priority
     return pod if profiles.groups else pod.without_group
 
 
 def visible_group(group: GroupType, profiles: Profiles) -> GroupType:
-    """Return the group as the scheduler reads it.
-
-    Without the feature gate PodGroupPreemptionPolicy its pods decide whether it may preempt.
-    """
+    """Return the group as the scheduler reads it: without a preemption policy if that is off."""
     return group if profiles.preemption_policies else group.with_pod_preemption_policy
 
 
