@@ -68,14 +68,15 @@ class StageTotal:
 def stage_totals(plane: ControlPlane) -> defaultdict[str, StageTotal]:
     """Read the stages from `/metrics`."""
     totals: defaultdict[str, StageTotal] = defaultdict(StageTotal)
-    for stage, seconds in _SECONDS.findall(text := _metrics(plane)):
+    for stage, seconds in _SECONDS.findall(text := read_metrics(plane)):
         totals[stage].seconds = float(seconds)
     for stage, count in _COUNT.findall(text):
         totals[stage].count = float(count)
     return totals
 
 
-def _metrics(plane: ControlPlane) -> str:
+def read_metrics(plane: ControlPlane) -> str:
+    """Return the metrics of a server as text; "" if it does not answer."""
     access = plane.access
     wire = http.client.HTTPSConnection(access.host, access.port, context=access.tls(), timeout=60)
     wire.request("GET", "/metrics", headers={"Authorization": f"Bearer {access.token}"})

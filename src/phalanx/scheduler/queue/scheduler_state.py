@@ -582,10 +582,7 @@ def observe_deleted_device_object(one: DeviceObject | DeviceClaim, at: float) ->
 
 
 def visible_pod(pod: Pod, profiles: Profiles) -> Pod:
-    """Return the pod as the scheduler reads it: without its group if gang scheduling is off.
-
-    A pod of another scheduler that may not be evicted has the highest priority.
-    """
+    """Return the pod as the scheduler reads it: without its group if gang scheduling is off."""
     if profiles.spares_others and pod.spec.scheduler_name not in profiles.policies:
         pod = pod.with_highest_priority
     return pod if profiles.groups else pod.without_group
