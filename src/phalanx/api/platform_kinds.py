@@ -111,7 +111,6 @@ def _admission_kind(name: str, plural: str, *subresources: str) -> Kind:
         _ADMISSION, "v1", name, plural, f"admissionregistration.v1.{name}",
         namespaced=False, singular=name.lower(), categories=_API_EXTENSIONS,
         subresources=subresources, generation=True,
-        has_no_controller="Policy" in name,
     )  # fmt: skip
 
 

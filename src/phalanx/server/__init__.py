@@ -19,7 +19,7 @@ not schedule, runs no controllers and knows nothing of its clients.
     admission.py, admission_cache.py, limit_ranges.py, resource_quotas.py, group_priorities.py,
     storage_admission.py, leader_worker_set_pods.py
                                                 the admission steps
-    dynamic_admission/                          webhooks that administrators configure
+    dynamic_admission/                          webhooks and policies that administrators configure
     binding.py, claim_binding.py, volume_binding.py
                                                 bindings of pods, with their devices and volumes
     lease_renewal.py                            many Leases in one request

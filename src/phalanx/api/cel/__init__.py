@@ -1,4 +1,4 @@
-"""Common Expression Language (CEL), as the validation rules of custom resources use it.
+"""Common Expression Language (CEL), as custom resources and admission policies use it.
 
     text ─▶ parser.py ─▶ compiler.py (macros.py) ─▶ evaluator.py ─▶ a value or an error
                           ▲
@@ -8,6 +8,7 @@
     values.py              the values of expressions
     schema_types.py        maps schemas to types and JSON to values
     validation_rules.py    compiles and evaluates `x-kubernetes-validations`
+    admission.py           match conditions and admission policies, with their authorizer.py
 
 Expressions are type-checked when they are compiled and run under a cost limit. Pure: an expression
 sees its variables and nothing else.

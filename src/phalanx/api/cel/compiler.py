@@ -16,10 +16,12 @@ from phalanx.api.cel.declarations import (
     DYN,
     LITERAL_TYPES,
     NULL,
+    STRUCT_ROOT,
     TYPE,
     A,
     CelType,
     FunctionOverload,
+    ObjectField,
     is_assignable,
     join_types,
     list_of,
@@ -59,6 +61,7 @@ from phalanx.api.cel.parser import (
     LiteralExpression,
     MapExpression,
     SelectExpression,
+    StructExpression,
     parse,
 )
 from phalanx.api.cel.values import (
@@ -121,6 +124,8 @@ def _compile(node: Expression, scope: VariableScope) -> TypedEvaluator:
             return _compile_list(node, scope)
         case MapExpression():
             return _compile_map(node, scope)
+        case StructExpression():
+            return _compile_struct(node, scope)
         case CallExpression():
             return _compile_call(node, scope)
 
@@ -183,6 +188,41 @@ def _compile_map(node: MapExpression, scope: VariableScope) -> TypedEvaluator:
     return TypedEvaluator(
         map_of(join_types(key.result_type for key, _ in pairs), join_types(values)), run
     )
+
+
+def _compile_struct(node: StructExpression, scope: VariableScope) -> TypedEvaluator:
+    """Compile a struct, if its root is a variable of the type STRUCT_ROOT.
+
+    The type of a struct in a field is the path of the field: `Object{spec: Object.spec{…}}`.
+    """
+    root = node.name.partition(".")[0]
+    if scope.variables.get(root, (DYN, 0))[0] != STRUCT_ROOT:
+        raise BadExpression(node.at, f"undeclared reference to '{node.name}' (in container '')")
+    rows: list[tuple[str, Evaluator, bool]] = []
+    fields: dict[str, ObjectField] = {}
+    for (field, value), maybe in zip(node.fields, node.optional, strict=True):
+        part = _compile(value, scope)
+        kind = _element_type(part.result_type, maybe, value.at)
+        inner = kind.parameters[0] if kind.name == "list" else kind
+        wanted = f"{node.name}.{field}"
+        if inner.name == "object" and inner.path.startswith(f"{root}.") and inner.path != wanted:
+            raise BadExpression(
+                value.at, f"unexpected type name '{inner.path}', expected '{wanted}'"
+            )
+        rows.append((field, part.evaluate, maybe))
+        fields[field] = ObjectField(field, kind)
+
+    def run(frame: Activation) -> dict[Any, Any]:
+        frame.spend(1 + len(rows))
+        made: dict[Any, Any] = {}
+        for field, evaluate, maybe in rows:
+            value = evaluate(frame)
+            found = require_optional(value) if maybe else OptionalValue(True, value)
+            if found.has:
+                made[field] = found.value
+        return made
+
+    return TypedEvaluator(CelType("object", (), fields, node.name), run)
 
 
 def _element_type(kind: CelType, maybe: bool, at: int) -> CelType:

@@ -47,6 +47,8 @@ INTEGER, UNSIGNED, DOUBLE = CelType("int"), CelType("uint"), CelType("double")
 STRING, BYTES, TYPE = CelType("string"), CelType("bytes"), CelType("type")
 TIMESTAMP, DURATION = CelType("timestamp"), CelType("duration")
 A, B = CelType("A"), CelType("B")
+#: The type of a variable whose name begins the types of structs: `Object`, `Object.spec`.
+STRUCT_ROOT = CelType("struct root")
 _TYPE_VARIABLES = (A, B)
 
 #: The types of literals.

@@ -60,6 +60,24 @@ class Activation:
 Evaluator: TypeAlias = Callable[[Activation], Any]
 
 
+class LazyVariables:
+    """The `variables` of a policy: each is evaluated when an expression first reads it."""
+
+    def __init__(self, evaluate: Callable[[str, CostBudget], Any]) -> None:
+        self._evaluate = evaluate
+        self._known: dict[str, Any] = {}
+
+    def read(self, name: str, frame: Activation) -> Any:
+        """Return the value of a variable; the reader pays for its evaluation."""
+        if name not in self._known:
+            budget = CostBudget(frame.left)
+            try:
+                self._known[name] = self._evaluate(name, budget)
+            finally:
+                frame.left = budget.left
+        return self._known[name]
+
+
 class TypedEvaluator(NamedTuple):
     """A compiled part of an expression: its type and its evaluator."""
 
@@ -216,6 +234,8 @@ def _read_entry(of: Evaluator, name: str) -> Evaluator:
         value = of(frame)
         frame.spend(1)
         if value.__class__ is not dict:
+            if value.__class__ is LazyVariables:
+                return value.read(name, frame)
             raise no_such_overload()
         if name not in value:
             raise EvaluationError(f"no such key: {name}")

@@ -210,6 +210,15 @@ _URL_FUNCTIONS = [
     method("getQuery", (URL,), map_of(STRING, list_of(STRING)), _query),
 ]
 
+PATCH_FUNCTIONS: list[FunctionOverload] = [
+    function(
+        "jsonpatch.escapeKey",
+        (STRING,),
+        STRING,
+        lambda key: key.replace("~", "~0").replace("/", "~1"),
+    ),
+]
+
 NETWORK_FUNCTIONS: list[FunctionOverload] = [*_IP_FUNCTIONS, *_URL_FUNCTIONS]
 
 

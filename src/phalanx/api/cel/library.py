@@ -11,6 +11,7 @@ from itertools import pairwise
 from math import isfinite, isinf, isnan, trunc
 from typing import Any
 
+from phalanx.api.cel.authorizer import AUTHORIZER_FUNCTIONS
 from phalanx.api.cel.declarations import (
     BOOL,
     BYTES,
@@ -37,6 +38,7 @@ from phalanx.api.cel.declarations import (
 )
 from phalanx.api.cel.kubernetes_library import (
     NETWORK_FUNCTIONS,
+    PATCH_FUNCTIONS,
     QUANTITY_FUNCTIONS,
     VERSION_FUNCTIONS,
 )
@@ -410,6 +412,8 @@ _ALL_FUNCTIONS = [
     *NETWORK_FUNCTIONS,
     *VERSION_FUNCTIONS,
     *OPTIONAL_FUNCTIONS,
+    *AUTHORIZER_FUNCTIONS,
+    *PATCH_FUNCTIONS,
 ]
 
 

@@ -100,6 +100,16 @@ class MapExpression:
     optional: tuple[bool, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class StructExpression:
+    """A struct of a named type: `Object.spec{replicas: 3}`."""
+
+    at: int
+    name: str
+    fields: tuple[tuple[str, Expression], ...]
+    optional: tuple[bool, ...]
+
+
 Expression: TypeAlias = (
     LiteralExpression
     | IdentifierExpression
@@ -108,6 +118,7 @@ Expression: TypeAlias = (
     | CallExpression
     | ListExpression
     | MapExpression
+    | StructExpression
 )
 
 
@@ -124,6 +135,8 @@ def child_expressions(node: Expression) -> tuple[Expression, ...]:
             return node.items
         case MapExpression():
             return tuple(part for entry in node.entries for part in entry)
+        case StructExpression():
+            return tuple(value for _, value in node.fields)
     return ()
 
 
@@ -297,6 +310,17 @@ def _balance(name: str, operands: list[Expression], signs: list[int]) -> Express
     return CallExpression(signs[half - 1], name, None, (left, right))
 
 
+def _struct_name(node: Expression) -> str:
+    """Return the dotted name that an expression spells, or ""."""
+    match node:
+        case IdentifierExpression():
+            return node.name
+        case SelectExpression(optional=False):
+            before = _struct_name(node.operand)
+            return before and f"{before}.{node.field}"
+    return ""
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         if len(text) > MAX_CODE_POINTS:
@@ -395,6 +419,8 @@ class _Parser:
                 optional = self._accept("?") is not None
                 node = IndexExpression(sign.at, node, self._parse_expression(), optional)
                 self._expect("]")
+            elif self._peek("{") and (name := _struct_name(node)):
+                node = self._parse_struct(self._expect("{"), name)
             else:
                 return node
 
@@ -459,6 +485,16 @@ class _Parser:
         entries = self._parse_separated("}", self._parse_map_entry)
         pairs = tuple((key, value) for _, key, value in entries)
         return MapExpression(opening.at, pairs, tuple(optional for optional, _, _ in entries))
+
+    def _parse_struct(self, opening: Token, name: str) -> Expression:
+        entries = self._parse_separated("}", self._parse_field)
+        fields = tuple((field, value) for _, field, value in entries)
+        return StructExpression(opening.at, name, fields, tuple(o for o, _, _ in entries))
+
+    def _parse_field(self) -> tuple[bool, str, Expression]:
+        optional, field = self._accept("?") is not None, self._expect("name").text
+        self._expect(":")
+        return optional, field, self._parse_expression()
 
     def _parse_map_entry(self) -> tuple[bool, Expression, Expression]:
         optional, key = self._accept("?") is not None, self._parse_expression()

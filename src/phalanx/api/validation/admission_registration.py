@@ -1,6 +1,6 @@
 """Validation of webhook configurations, admission policies and their bindings.
 
-The expressions of policies are not compiled here.
+Expressions are compiled: one that cannot run is refused.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
+from phalanx.api.cel.admission import compile_condition, find_expression_faults
 from phalanx.api.errors import Cause, Causes, duplicate, forbidden, invalid, prefix_causes, required
 from phalanx.api.formats import validate_dns_subdomain
 from phalanx.api.validation.checks import (
@@ -129,7 +130,15 @@ def _check_match_conditions(new: Any, old: Any) -> Causes:
     return [*found, *(duplicate(f"[{at}].name", new[at].get("name", "")) for at in places)]
 
 
+def _check_condition(new: Any, old: Any) -> Causes:
+    if not new:
+        return [required("")]
+    program = compile_condition(new)
+    return [invalid("", new, program)] if isinstance(program, str) else ()
+
+
 _MATCH_CONDITION = struct(("name", non_empty), ("expression", non_empty))
+_CONDITIONS_OF_WEBHOOK = struct(("expression", optional(_check_condition)))
 _MATCH_CONDITIONS = optional(max_items(_MAX_MATCH_CONDITIONS, _check_match_conditions))
 
 
@@ -172,7 +181,7 @@ _WEBHOOK = struct(
     ("timeoutSeconds", optional(in_range(1, 30))),
     ("admissionReviewVersions", _check_review_versions),
     ("reinvocationPolicy", optional(one_of("IfNeeded", "Never"))),
-    ("matchConditions", _MATCH_CONDITIONS),
+    ("matchConditions", all_of(_MATCH_CONDITIONS, optional(each(_CONDITIONS_OF_WEBHOOK)))),
 )
 
 
@@ -217,6 +226,21 @@ def _check_has_rules(new: Any, old: Any) -> Causes:
     return [required("validations", detail), required("auditAnnotations", detail)]
 
 
+def _check_expressions(new: Any, old: Any) -> Causes:
+    spec = new or {}
+    parts = ("matchConditions", "variables", "validations", "auditAnnotations")
+    if not all(_has_expressions(one) for part in parts for one in spec.get(part) or ()):
+        return ()  # Reported as required.
+    if any(_check_mutation(one, CREATED) for one in spec.get("mutations") or ()):
+        return ()
+    return [invalid(*fault) for fault in find_expression_faults(spec)]
+
+
+def _has_expressions(one: Any) -> bool:
+    named = one.get("name") or one.get("key") or "validations"
+    return bool(named and (one.get("expression") or one.get("valueExpression")))
+
+
 check_validating_policy: Check = struct(
     (
         "spec",
@@ -240,6 +264,7 @@ check_validating_policy: Check = struct(
                 ),
             ),
             _check_has_rules,
+            _check_expressions,
         ),
     )
 )
@@ -269,10 +294,13 @@ def _check_mutation(new: Any, old: Any) -> Causes:
 check_mutating_policy: Check = struct(
     (
         "spec",
-        struct(
-            *_COMMON_POLICY_FIELDS,
-            ("mutations", mandatory(each(_check_mutation))),
-            ("reinvocationPolicy", mandatory(one_of("IfNeeded", "Never"))),
+        all_of(
+            struct(
+                *_COMMON_POLICY_FIELDS,
+                ("mutations", mandatory(each(_check_mutation))),
+                ("reinvocationPolicy", mandatory(one_of("IfNeeded", "Never"))),
+            ),
+            _check_expressions,
         ),
     )
 )

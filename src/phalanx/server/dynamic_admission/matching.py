@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from phalanx.api.cel.admission import MatchCondition, evaluate_conditions
 from phalanx.api.kinds import NAMESPACE, Kind
@@ -121,3 +122,56 @@ def conditions_match(
     if ignores_errors:
         return False
     raise forbidden_error(attributes.resource_kind, attributes.name, outcome)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MatchResources:
+    """The requests that a policy or a binding is about; without rules, all resources."""
+
+    rules: tuple[Object, ...]
+    excluded: tuple[Object, ...]
+    selector: RequestSelector
+    is_equivalent: bool
+
+    @classmethod
+    def parse(cls, spec: Object) -> MatchResources:
+        """Return the match constraints of a policy, or the match resources of a binding."""
+        return cls(
+            tuple(spec.get("resourceRules") or ()),
+            tuple(spec.get("excludeResourceRules") or ()),
+            RequestSelector.parse(spec),
+            spec.get("matchPolicy") != "Exact",
+        )
+
+    def find_kind(
+        self, registry: KindRegistry, kind: Kind, subresource: str, operation: Operation
+    ) -> Kind | None:
+        """Return the kind in whose version the rules ask for a request of any name."""
+        if not self.rules:
+            return kind
+        return find_review_kind(
+            registry, self.rules, kind, subresource, operation, is_equivalent=self.is_equivalent
+        )
+
+    def match(self, attributes: AdmissionAttributes) -> Kind | None:
+        """Return the kind in whose version a request is asked for; None if it does not match."""
+        if not self.selector.matches(attributes):
+            return None
+        find = partial(
+            find_review_kind,
+            attributes.context.registry,
+            kind=attributes.resource_kind,
+            subresource=attributes.subresource,
+            operation=attributes.operation,
+            is_equivalent=self.is_equivalent,
+        )
+        if find(_rules_for_name(self.excluded, attributes.name)):
+            return None
+        if not self.rules:
+            return attributes.resource_kind
+        return find(_rules_for_name(self.rules, attributes.name))
+
+
+def _rules_for_name(rules: Iterable[Object], name: str) -> list[Object]:
+    """The rules that do not name other objects than this one."""
+    return [rule for rule in rules if name in (rule.get("resourceNames") or (name,))]

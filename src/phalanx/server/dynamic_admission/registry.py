@@ -9,15 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 
 from phalanx.api.kinds import (
+    MUTATING_ADMISSION_POLICY,
+    MUTATING_ADMISSION_POLICY_BINDING,
     MUTATING_WEBHOOK_CONFIGURATION,
+    VALIDATING_ADMISSION_POLICY,
+    VALIDATING_ADMISSION_POLICY_BINDING,
     VALIDATING_WEBHOOK_CONFIGURATION,
     Kind,
 )
+from phalanx.api.wire import Object
 from phalanx.server.discovery import KindRegistry
 from phalanx.server.dynamic_admission.attributes import AdmissionAttributes, Operation
 from phalanx.server.dynamic_admission.matching import find_review_kind
+from phalanx.server.dynamic_admission.policies import (
+    AdmissionPolicy,
+    PolicyBinding,
+    mutate_policies,
+    validate_policies,
+)
 from phalanx.server.dynamic_admission.webhook_client import WebhookClient
 from phalanx.server.dynamic_admission.webhooks import Invocation, Webhook, WebhookDispatcher
 from phalanx.server.objects import decode_record
@@ -26,8 +38,15 @@ from phalanx.server.security.request_guard import PriorityLevels
 from phalanx.store.kv import StoreReader
 
 _WEBHOOK_KINDS = (MUTATING_WEBHOOK_CONFIGURATION, VALIDATING_WEBHOOK_CONFIGURATION)
+#: Policies and their bindings.
+_POLICY_KINDS = (
+    (MUTATING_ADMISSION_POLICY, MUTATING_ADMISSION_POLICY_BINDING),
+    (VALIDATING_ADMISSION_POLICY, VALIDATING_ADMISSION_POLICY_BINDING),
+)
 #: The store prefixes of the objects that configure hooks.
-HOOK_PREFIXES = tuple(kind.store_prefix() for kind in _WEBHOOK_KINDS)
+HOOK_PREFIXES = tuple(
+    kind.store_prefix() for kind in (*_WEBHOOK_KINDS, *chain.from_iterable(_POLICY_KINDS))
+)
 #: Results of comparing rules; each version of a CustomResourceDefinition is another kind.
 _MAX_CACHED_PLANS = 10_000
 
@@ -42,15 +61,25 @@ class AdmissionHooks:
     dispatcher: WebhookDispatcher
     mutating_webhooks: tuple[Invocation, ...]
     validating_webhooks: tuple[Invocation, ...]
+    mutating_policies: tuple[AdmissionPolicy, ...]
+    validating_policies: tuple[AdmissionPolicy, ...]
 
     async def mutate(self, attributes: AdmissionAttributes) -> None:
-        """Let hooks change the object. Raises the error of a refusal."""
+        """Let hooks change the object: policies, then webhooks. Raises the error of a refusal.
+
+        Policies that ask for it run again if a webhook changes the object.
+        """
+        mutate_policies(self.mutating_policies, attributes)
         if self.mutating_webhooks:
             with self._leave_level(attributes.request_info):
-                await self.dispatcher.mutate(self.mutating_webhooks, attributes)
+                has_changed = await self.dispatcher.mutate(self.mutating_webhooks, attributes)
+            if has_changed:
+                again = [policy for policy in self.mutating_policies if policy.is_reinvocable]
+                mutate_policies(again, attributes)
 
     async def validate(self, attributes: AdmissionAttributes) -> None:
         """Let hooks refuse the object. Raises the error of a refusal."""
+        validate_policies(self.validating_policies, attributes)
         if self.validating_webhooks:
             with self._leave_level(attributes.request_info):
                 await self.dispatcher.validate(self.validating_webhooks, attributes)
@@ -83,6 +112,7 @@ class DynamicAdmission:
         self._client = WebhookClient(store, urls)
         self._dispatcher = WebhookDispatcher(self._client)
         self._webhooks: dict[Kind, list[Webhook]] = {}
+        self._policies: dict[Kind, list[AdmissionPolicy]] = {}
         self._plans: dict[_HookKey, AdmissionHooks | None] = {}
         #: Whether there are any hooks: the only thing that a write without hooks looks at.
         self.is_configured = False
@@ -108,15 +138,27 @@ class DynamicAdmission:
     def reload(self) -> None:
         """Read the configurations again, after one of them has changed."""
         for kind in _WEBHOOK_KINDS:
-            # The store returns configurations by name, which is the order of their webhooks.
-            configurations = map(decode_record, self._store.range(kind.store_prefix()))
             self._webhooks[kind] = [
                 Webhook.parse(spec)
-                for configuration in configurations
+                for configuration in self._read(kind)
                 for spec in configuration.get("webhooks") or ()
             ]
+        for kind, binding_kind in _POLICY_KINDS:
+            bindings: dict[str, list[PolicyBinding]] = {}
+            for binding in self._read(binding_kind):
+                bindings.setdefault(binding["spec"]["policyName"], []).append(
+                    PolicyBinding.parse(binding)
+                )
+            self._policies[kind] = [
+                AdmissionPolicy.parse(policy, bindings.get(policy["metadata"]["name"], ()))
+                for policy in self._read(kind)
+            ]
         self._plans.clear()
-        self.is_configured = any(self._webhooks.values())
+        self.is_configured = any(chain(self._webhooks.values(), self._policies.values()))
+
+    def _read(self, kind: Kind) -> Iterator[Object]:
+        """The stored objects of a kind by name, which is the order of hooks."""
+        return map(decode_record, self._store.range(kind.store_prefix()))
 
     def _plan(self, kind: Kind, subresource: str, operation: Operation) -> AdmissionHooks | None:
         mutating, validating = (
@@ -136,6 +178,14 @@ class DynamicAdmission:
             )
             for configuration in _WEBHOOK_KINDS
         )
-        if not mutating and not validating:
+        policies = [
+            tuple(
+                policy
+                for policy in self._policies[policy_kind]
+                if policy.may_match(self._registry, kind, subresource, operation)
+            )
+            for policy_kind, _ in _POLICY_KINDS
+        ]
+        if not any((mutating, validating, *policies)):
             return None
-        return AdmissionHooks(self._levels, self._dispatcher, mutating, validating)
+        return AdmissionHooks(self._levels, self._dispatcher, mutating, validating, *policies)

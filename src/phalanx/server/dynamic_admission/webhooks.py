@@ -19,6 +19,7 @@ import orjson
 
 from phalanx import logs
 from phalanx.api.cel.admission import MatchCondition, parse_conditions
+from phalanx.api.cel.authorizer import AuthorizationQuery, authorizer_value
 from phalanx.api.errors import AdmissionDenied, ApiError, WebhookError
 from phalanx.api.kinds import Kind
 from phalanx.api.normalization import Malformed
@@ -27,6 +28,8 @@ from phalanx.api.wire import JSON_PATCH, Object, UserInfo
 from phalanx.server.dynamic_admission.attributes import AdmissionAttributes
 from phalanx.server.dynamic_admission.matching import RequestSelector, conditions_match
 from phalanx.server.dynamic_admission.webhook_client import WebhookCallFailed, WebhookClient
+from phalanx.server.security.rbac import AuthorizationAttributes
+from phalanx.server.security.users import service_account_user
 
 LOG = logs.component("server")
 _GROUP = "admission.k8s.io"
@@ -84,17 +87,23 @@ class WebhookDispatcher:
 
     async def mutate(
         self, invocations: Sequence[Invocation], attributes: AdmissionAttributes
-    ) -> None:
-        """Let mutating webhooks change the object. Raises the error of a refusal."""
+    ) -> bool:
+        """Let mutating webhooks change the object; return whether one has.
+
+        Raises the error of a refusal.
+        """
         earlier: list[Invocation] = []
         again: list[Invocation] = []
+        has_changed = False
         for one in invocations:
             if await self._mutate_once(one, attributes):
+                has_changed = True
                 again += [other for other in earlier if other not in again]
             if one.webhook.is_reinvocable:
                 earlier.append(one)
         for one in again:
             await self._mutate_once(one, attributes)
+        return has_changed
 
     async def validate(
         self, invocations: Sequence[Invocation], attributes: AdmissionAttributes
@@ -180,7 +189,33 @@ def condition_values(attributes: AdmissionAttributes, kind: Kind) -> Object:
         "object": request.pop("object"),
         "oldObject": request.pop("oldObject"),
         "request": request,
+        "authorizer": _authorizer(attributes),
     }
+
+
+def _authorizer(attributes: AdmissionAttributes) -> Object:
+    """Return the authorizer of the user who makes a request."""
+    kind = attributes.resource_kind
+    requested = AuthorizationQuery(
+        "",
+        kind.group,
+        kind.plural,
+        attributes.subresource,
+        attributes.namespace,
+        attributes.name,
+    )
+
+    def is_allowed(asked: AuthorizationQuery) -> bool:
+        namespace, _, account = asked.service_account.partition("/")
+        resource = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
+        return attributes.context.access.allows(
+            service_account_user(namespace, account) if account else attributes.user,
+            AuthorizationAttributes(
+                asked.verb, asked.group, resource, asked.namespace, asked.name, asked.path
+            ),
+        )
+
+    return authorizer_value(is_allowed, requested)
 
 
 def describe_request(attributes: AdmissionAttributes, kind: Kind) -> Object:
