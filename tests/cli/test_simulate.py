@@ -114,3 +114,9 @@ def test_same_input_gives_the_same_bytes_under_any_hash_seed(tmp_path: Path) -> 
         for seed in ("1", "2")
     ]
     assert outputs[0] == outputs[1]
+
+
+def test_page_is_written_beside_the_summary(small: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    assert simulate("-f", small, "--html", page).exit_code == 0
+    assert page.read_text().startswith("<!DOCTYPE html>")

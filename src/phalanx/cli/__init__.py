@@ -12,7 +12,8 @@
     run                        manifests on a temporary control plane (sandbox)
     why, what_if, queue, top,  read-only questions to a cluster; cluster_queries reads its objects,
       check, debug, decisions  scheduler_status whether a scheduler runs
-    simulate                   a trace of jobs through the scheduler in virtual time
+    simulate, compare          workloads through the scheduler in virtual time; simulation_file
+                               loads what they run
     credentials                token, kubeconfig: credentials for users
     backup                     backup, restore: copies of the store
     options, connection,       options and input: option texts, the cluster to ask, the files of -f,

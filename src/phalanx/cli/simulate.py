@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import gc
-import gzip
-import hashlib
 import signal
 import sys
 import time
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import click
-import msgspec
 
-from phalanx.api.core import DEFAULT_SCHEDULER, Node
-from phalanx.cli.options import parse_nodes, parse_shape, parse_timeout
+from phalanx.cli.options import parse_timeout
 from phalanx.cli.output import (
     JSON,
     TEXT,
@@ -30,19 +24,17 @@ from phalanx.cli.output import (
     output_option,
     progress_bar,
 )
-from phalanx.cli.scheduler_configuration import load_configuration
-from phalanx.scheduler.plugins.reservation import ReservationArgs, ReservationMode
-from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
+from phalanx.cli.simulation_file import SimulationOptions, load_simulation
+from phalanx.scheduler.plugins.reservation import ReservationMode
 from phalanx.sim.core_engine import CoreEngine
 from phalanx.sim.reports.figures import build_report
+from phalanx.sim.reports.html_page import build_page
 from phalanx.sim.reports.text import format_seconds, summary_rows
 from phalanx.sim.simulation_setup import SimulationResult, SimulationSetup
-from phalanx.sim.workloads.trace_formats import TRACE_FORMATS, read_trace
-from phalanx.sim.workloads.workload import InvalidTrace, TraceFile
+from phalanx.sim.workloads.trace_formats import TRACE_FORMATS
 
-#: Seconds between two drawings of the progress, and a larger trace is refused.
-_DRAW_SECONDS, _MAX_TRACE_BYTES = 0.5, 1 << 30
-_GZIP_MAGIC = b"\x1f\x8b"
+#: Seconds between two drawings of the progress.
+_DRAW_SECONDS = 0.5
 
 
 @click.command()
@@ -51,9 +43,9 @@ _GZIP_MAGIC = b"\x1f\x8b"
     "--file",
     "path",
     required=True,
-    metavar="TRACE",
+    metavar="TRACE|FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Trace of jobs; may be compressed with gzip.",
+    help="Trace of jobs, which may be compressed with gzip, or simulation file (YAML).",
 )
 @click.option(
     "--format",
@@ -66,7 +58,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
     "--nodes",
     default="",
     metavar="FILE|N",
-    help="Cluster file or number of nodes, instead of the machine that the trace states.",
+    help="Cluster file or number of nodes, instead of the machine that the file states.",
 )
 @click.option(
     "--shape", default="", metavar="cpu=8,memory=32Gi", help="Resources of each node of --nodes."
@@ -83,12 +75,11 @@ _GZIP_MAGIC = b"\x1f\x8b"
 @click.option(
     "--reservation",
     type=click.Choice(list(ReservationMode), case_sensitive=False),
-    default=ReservationMode.EASY,
-    show_default=True,
+    default=None,
     help="Which waiting jobs get a reservation: the first (Easy), several (Conservative), the"
-    " first with nothing started behind it (Strict), none (Off).",
+    " first with nothing started behind it (Strict), none (Off); Easy by default.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed.")
+@click.option("--seed", type=click.IntRange(0), default=None, help="Random seed, by default 0.")
 @click.option(
     "--horizon",
     default=None,
@@ -97,6 +88,14 @@ _GZIP_MAGIC = b"\x1f\x8b"
     help="Simulated time after which the simulation ends, for example 720h.",
 )
 @click.option("--lenient", is_flag=True, help="Count and skip lines that cannot be read.")
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    metavar="FILE",
+    help="Also write the report as one HTML page.",
+)
 @output_option(TEXT, JSON)
 def simulate_command(
     *,
@@ -105,71 +104,45 @@ def simulate_command(
     nodes: str,
     shape: str,
     policy: Path | None,
-    reservation: str,
-    seed: int,
+    reservation: str | None,
+    seed: int | None,
     horizon: float | None,
     lenient: bool,
+    page: Path | None,
     output: str,
 ) -> None:
-    """Run the jobs of a trace through the scheduler in virtual time, and report what happened.
+    """Run a workload through the scheduler in virtual time, and report what happened.
 
-    A trace alone runs on the machine that it states. Press ^C for a report of the time so far.
+    A trace alone runs on the machine that it states. A simulation file names a workload, a cluster,
+    a policy and faults. Press ^C for a report of the time so far.
 
     \b
     Example:
       phalanx simulate -f KTH-SP2-1996-2.1-cln.swf.gz
       phalanx simulate -f KTH-SP2-1996-2.1-cln.swf.gz --nodes 120 --shape cpu=1 -o json
+      phalanx simulate -f simulation.yaml --html report.html
     """
-    content = path.read_bytes()
-    trace = TraceFile(str(path), _decode_trace(path, content).splitlines(), lenient)
-    try:
-        workload = read_trace(trace, format_name or "")
-    except InvalidTrace as error:
-        raise click.ClickException(str(error)) from None
-    inputs = {path.name: _hash(content)}
-    if policy is not None:
-        profiles = load_configuration(policy).profiles
-        inputs[policy.name] = _hash(policy.read_bytes())
-    else:
-        args = ReservationArgs(after_seconds=0, mode=reservation)
-        default = replace(DEFAULT_POLICY, reservation=args)
-        profiles = Profiles({DEFAULT_SCHEDULER: default}, keeps_arrival_order=True)
-    cluster = _load_nodes(nodes, shape) if nodes else workload.nodes
-    if not cluster:
-        raise click.UsageError(f"{path} states no machine; name one with --nodes")
-    if nodes and Path(nodes).is_file():
-        inputs[Path(nodes).name] = _hash(Path(nodes).read_bytes())
-    setup = SimulationSetup(workload, cluster, profiles, seed=seed, horizon=horizon or float("inf"))
-    result = _run(setup)
-    report = build_report(result, inputs)
+    options = SimulationOptions(
+        format_name or "",
+        nodes,
+        shape,
+        policy,
+        reservation or "",
+        seed=seed,
+        horizon=horizon,
+        is_lenient=lenient,
+    )
+    loaded = load_simulation(path, options)
+    report = build_report(run_simulation(loaded.setup), loaded.inputs)
+    if page is not None:
+        page.write_text(build_page(report, f"Simulation of {path.name}"))
     if output == JSON:
         echo(format_structured(report, JSON))
     else:
         echo("\n".join(align_columns(list(summary_rows(report)))))
 
 
-def _decode_trace(path: Path, content: bytes) -> str:
-    if content.startswith(_GZIP_MAGIC):
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise click.ClickException(f"{path}: cannot be decompressed: {error}") from None
-    if len(content) > _MAX_TRACE_BYTES:
-        raise click.ClickException(f"{path}: larger than {_MAX_TRACE_BYTES} bytes")
-    # Comments of old logs name people and places in other encodings.
-    return content.decode("utf-8", errors="replace")
-
-
-def _hash(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
-
-
-def _load_nodes(text: str, shape: str) -> tuple[Node, ...]:
-    found = parse_nodes(text, parse_shape(shape), [])
-    return tuple(msgspec.convert(node.manifest(""), Node) for node in found)
-
-
-def _run(setup: SimulationSetup) -> SimulationResult:
+def run_simulation(setup: SimulationSetup) -> SimulationResult:
     """Run the simulation with a progress bar on a terminal; ^C ends it early."""
     display, drawn_at, total = LiveDisplay(sys.stderr), [0.0], len(setup.workload.jobs)
     begin = time.monotonic()

@@ -108,6 +108,9 @@ class ReservationPlanner:
         self._reserved_ends: tuple[EndTimeline, ...] = ()
         self._timelines: tuple[EndTimeline, ...] = ()
         self._growths: dict[Hashable, CapacityGrowth] = {}
+        #: The reservation that was planned last. It counts for others from the next one on, and
+        #: mostly there is none.
+        self._last: tuple[Entity, _Plan] | None = None
 
     def _timeline(self, slots: IntArray) -> EndTimeline:
         """Order pods by node and end; an unknown end is `inf`."""
@@ -122,6 +125,9 @@ class ReservationPlanner:
 
     def plan(self, request: ReservationRequest) -> Steps[Reservation | None]:
         """Plan a reservation; None if the entity cannot run even if all pods that end are gone."""
+        if self._last is not None:
+            self._add(*self._last)
+            self._last = None
         running, ending = [pod.metadata.key for pod in request.entity.other_members], self._ending
         if running:
             # Members that run already do not end before the others start.
@@ -138,9 +144,8 @@ class ReservationPlanner:
             plan = yield from self._drain(request, base)
         if plan is None:
             return None
-        reservation = self._build(request, plan)
-        self._add(request.entity, plan)
-        return reservation
+        self._last = (entity, plan)
+        return self._build(request, plan)
 
     def _add(self, entity: Entity, plan: _Plan) -> None:
         """Let the entity count as running, from now on, for the reservations that follow."""

@@ -177,8 +177,11 @@ class ReservationTracker:
     def plan(self, snapshot: Snapshot, lookup: EntityLookup, now: float) -> Steps[FreedRoom]:
         """Plan all reservations again; returns the room that others may now use."""
         yield from self.run_times.update()
+        is_changed = self._is_changed or self.run_times.is_changed or now >= self._next_time
         before, self._is_changed, self.run_times.is_changed = self.current, False, False
-        self._promote(now)
+        promoted = self._promote(now)
+        if not is_changed and all(map(self._is_behind_reservation, promoted)):
+            return FreedRoom(is_any=False, concerns_each=False, nodes=())
         self._end_turns(now)
         reserved = frozenset(pod for one in before for pod, _, _ in one.bindings)
         planner = ReservationPlanner(snapshot, self.run_times, now, reserved=reserved)
@@ -201,12 +204,22 @@ class ReservationTracker:
         self._dropped = _without_successor(before, found)
         return _freed_room(before, found)
 
-    def _promote(self, now: float) -> None:
-        """Entities that have waited long enough become eligible."""
+    def _promote(self, now: float) -> list[_WaitingEntity]:
+        """Make entities eligible that have waited long enough; returns them."""
+        promoted = []
         while self._patience and self._patience[0][0] <= now:
             _, waiting = heappop(self._patience)
             if self._waiting.get(waiting.order.ref) is waiting:
                 insort(self._eligible, waiting)
+                promoted.append(waiting)
+        return promoted
+
+    def _is_behind_reservation(self, waiting: _WaitingEntity) -> bool:
+        """Whether an entity gets no reservation because one of its level is before it."""
+        level, order = waiting.order.negated_priority, waiting.order
+        return waiting.args.mode == ReservationMode.EASY and any(
+            one.order.negated_priority == level and one.order < order for one in self.current
+        )
 
     def _end_turns(self, now: float) -> None:
         """Order entities behind the others that wait if their reservation comes no nearer."""

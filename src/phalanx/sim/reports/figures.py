@@ -30,7 +30,7 @@ def build_report(result: SimulationResult, inputs: Mapping[str, str]) -> Report:
     arrived = [one for one in records if one.job.submit <= result.ended_at]
     started = [one for one in arrived if one.first_start is not None]
     finished = [one for one in arrived if one.end is not None]
-    waits = [_wait(one) for one in started]
+    waits = [wait_of(one) for one in started]
     return {
         "version": __version__,
         "engine": result.engine.value,
@@ -51,7 +51,7 @@ def build_report(result: SimulationResult, inputs: Mapping[str, str]) -> Report:
             "bySize": _group_waits(started, _size_class, key=_largest_size),
             "byOwner": _largest(_group_waits(started, lambda one: one.job.owner)),
         },
-        "slowdown": {"boundedMean": _mean([_bounded_slowdown(one) for one in finished])},
+        "slowdown": {"boundedMean": _mean([bounded_slowdown_of(one) for one in finished])},
         "utilisation": _utilisation(result),
         "fragmentation": {
             "blockedShare": _mean_over_time(result, lambda one: float(one.is_fragmented))
@@ -97,12 +97,14 @@ def _mean(values: Sequence[float]) -> float | None:
     return _round(sum(values) / len(values)) if values else None
 
 
-def _wait(record: JobRecord) -> float:
+def wait_of(record: JobRecord) -> float:
+    """Return the seconds from the submission of a job to its first start."""
     assert record.first_start is not None
     return record.first_start - record.job.submit
 
 
-def _bounded_slowdown(record: JobRecord) -> float:
+def bounded_slowdown_of(record: JobRecord) -> float:
+    """Return how many times longer a job took than its run time, which counts at least 10 s."""
     assert record.end is not None
     turnaround = record.end - record.job.submit
     return max(turnaround / max(record.job.run_time, SLOWDOWN_BOUND), 1.0)
@@ -129,7 +131,7 @@ def _group_waits(
 ) -> list[dict[str, Any]]:
     groups: dict[str, list[float]] = {}
     for one in records:
-        groups.setdefault(name_of(one), []).append(_wait(one))
+        groups.setdefault(name_of(one), []).append(wait_of(one))
     return [
         {"name": name, "jobs": len(groups[name]), "meanSeconds": _mean(groups[name])}
         for name in sorted(groups, key=key)
@@ -176,7 +178,7 @@ def _mean_over_time(
 def _owner_slowdowns(finished: Iterable[JobRecord]) -> list[float]:
     by_owner: dict[str, list[float]] = {}
     for one in finished:
-        by_owner.setdefault(one.job.owner, []).append(_bounded_slowdown(one))
+        by_owner.setdefault(one.job.owner, []).append(bounded_slowdown_of(one))
     return [sum(values) / len(values) for _, values in sorted(by_owner.items())]
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
+from phalanx.sim.workloads.csv_traces import KALOS, OPENB, PHILLY, is_csv_of, read_csv
 from phalanx.sim.workloads.swf import read_swf
 from phalanx.sim.workloads.workload import InvalidTrace, TraceFile, TraceWorkload
 
@@ -26,7 +28,12 @@ def _is_swf(lines: list[str]) -> bool:
     return first.startswith(";") or len(first.split()) >= 18
 
 
-TRACE_FORMATS = (TraceFormat("swf", _is_swf, read_swf),)
+TRACE_FORMATS = (
+    TraceFormat("philly", partial(is_csv_of, PHILLY), partial(read_csv, PHILLY)),
+    TraceFormat("openb", partial(is_csv_of, OPENB), partial(read_csv, OPENB)),
+    TraceFormat("kalos", partial(is_csv_of, KALOS), partial(read_csv, KALOS)),
+    TraceFormat("swf", _is_swf, read_swf),
+)
 
 
 def read_trace(trace: TraceFile, format_name: str = "") -> TraceWorkload:

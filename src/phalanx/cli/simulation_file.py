@@ -1,0 +1,335 @@
+"""Loads what `phalanx simulate` and `phalanx compare` run: a trace, or a simulation file.
+
+A simulation file is YAML; only `workload` is required. Paths are relative to the file:
+
+    workload: philly.csv.gz             # a trace, or a list of jobs:
+    - {submit: 0, runTime: 2h, pods: 4, requests: {cpu: 8}, estimate: 3h, count: 10, every: 5m}
+    cluster: cluster.yaml               # as for `phalanx up --nodes`; a list of pools, or a number
+    policy: scheduler.yaml              # KubeSchedulerConfiguration
+    reservation: Easy                   # without a policy: as `phalanx simulate --reservation`
+    faults:
+      rate: {meanTimeBetweenFailures: 720h, repair: 2h}
+      script: [{at: 24h, node: gpu-0, repair: 30m}]
+    horizon: 720h
+    seed: 7
+
+An invalid file raises click.ClickException with the file and the field.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import yaml
+
+from phalanx.api.core import DEFAULT_SCHEDULER, Node
+from phalanx.api.resources import BadQuantity, exact_value
+from phalanx.cli.options import (
+    InvalidClusterFile,
+    load_node_pools,
+    numbered_pool,
+    parse_duration,
+    parse_shape,
+)
+from phalanx.cli.scheduler_configuration import load_configuration
+from phalanx.scheduler.plugins.reservation import ReservationArgs, ReservationMode
+from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
+from phalanx.sim.simulation_setup import FaultRate, NodeFault, SimulationSetup
+from phalanx.sim.workloads.trace_formats import read_trace
+from phalanx.sim.workloads.workload import (
+    InvalidTrace,
+    TraceFile,
+    TraceJob,
+    TraceWorkload,
+    build_workload,
+)
+
+_GZIP_MAGIC = b"\x1f\x8b"
+#: A larger trace is refused, and so is a larger number of jobs or pods of a row.
+_MAX_TRACE_BYTES, _MAX_COUNT = 1 << 30, 1_000_000
+_FIELDS = (
+    "workload",
+    "format",
+    "cluster",
+    "shape",
+    "policy",
+    "reservation",
+    "faults",
+    "horizon",
+    "seed",
+)
+_JOB_FIELDS = (
+    "submit",
+    "runTime",
+    "pods",
+    "requests",
+    "estimate",
+    "priority",
+    "owner",
+    "count",
+    "every",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationOptions:
+    """The options of the commands; what they set replaces what a file says."""
+
+    format_name: str = ""
+    nodes: str = ""
+    shape: str = ""
+    policy: Path | None = None
+    reservation: str = ""
+    seed: int | None = None
+    horizon: float | None = None
+    is_lenient: bool = False
+
+
+@dataclass(slots=True)
+class LoadedSimulation:
+    """A setup, and the hashes of the files that it was loaded from."""
+
+    path: Path
+    setup: SimulationSetup
+    inputs: dict[str, str] = field(default_factory=dict)
+
+
+def load_simulation(path: Path, options: SimulationOptions) -> LoadedSimulation:
+    """Load a trace or a simulation file."""
+    loader = _Loader(path, options)
+    try:
+        setup = loader.load()
+    except (InvalidTrace, InvalidClusterFile, _InvalidField) as error:
+        raise click.ClickException(str(error)) from None
+    return LoadedSimulation(path, setup, loader.inputs)
+
+
+class _InvalidField(ValueError):
+    """A field of a simulation file is invalid; the message names file and field."""
+
+
+class _Loader:
+    """Loads one file, and the files that it names."""
+
+    def __init__(self, path: Path, options: SimulationOptions) -> None:
+        self._path, self._options = path, options
+        self.inputs: dict[str, str] = {}
+
+    def load(self) -> SimulationSetup:
+        """Return the setup."""
+        if self._path.suffix in (".yaml", ".yml"):
+            fields = self._load_yaml(self._path)
+            self._check_fields(fields, _FIELDS, "")
+        else:
+            fields = {"workload": str(self._path.resolve())}
+        options = self._options
+        workload = self._load_workload(fields)
+        nodes = self._load_nodes(fields) or workload.nodes
+        if not nodes:
+            raise _InvalidField(
+                f"{self._path}: the trace states no machine; name one with `cluster` or --nodes"
+            )
+        seed = options.seed if options.seed is not None else self._read_seed(fields)
+        horizon = options.horizon
+        if horizon is None:
+            horizon = self._read_seconds(fields.get("horizon"), "horizon", float("inf"))
+        setup = SimulationSetup(
+            workload, nodes, self._load_profiles(fields), seed=seed, horizon=horizon
+        )
+        return replace(setup, faults=self._load_faults(fields.get("faults"), setup))
+
+    def _load_workload(self, fields: Mapping[str, Any]) -> TraceWorkload:
+        found, lenient = fields.get("workload"), self._options.is_lenient
+        if isinstance(found, str) and found:
+            path = self._path.parent / found
+            text = _decode(path, self._read(path))
+            format_name = self._options.format_name or str(fields.get("format") or "")
+            shown = self._path if str(path.resolve()) == found else path
+            return read_trace(TraceFile(str(shown), text.splitlines(), lenient), format_name)
+        if not isinstance(found, list):
+            raise self._invalid("workload", "must be the path of a trace or a list of jobs")
+        jobs: list[TraceJob] = []
+        for number, row in enumerate(found):
+            jobs += self._read_jobs(row, f"workload[{number}]")
+        return build_workload(TraceFile(str(self._path), ()), jobs)
+
+    def _read_jobs(self, row: Any, where: str) -> Iterator[TraceJob]:
+        """Yield the jobs of a row: `count` equal ones, each submitted `every` seconds."""
+        if not isinstance(row, dict):
+            raise self._invalid(where, "must be a map with runTime and requests")
+        self._check_fields(row, _JOB_FIELDS, where)
+        run_time = self._read_seconds(row.get("runTime"), f"{where}.runTime", 0.0)
+        if run_time <= 0:
+            raise self._invalid(f"{where}.runTime", "must be more than 0")
+        estimate = self._read_seconds(row.get("estimate"), f"{where}.estimate", 0.0)
+        submit = self._read_seconds(row.get("submit"), f"{where}.submit", 0.0)
+        every = self._read_seconds(row.get("every"), f"{where}.every", 0.0)
+        job = TraceJob(
+            submit,
+            run_time,
+            self._read_requests(row.get("requests"), f"{where}.requests"),
+            self._read_count(row.get("pods", 1), f"{where}.pods"),
+            estimate=estimate or None,
+            priority=self._read_integer(row.get("priority", 0), f"{where}.priority"),
+            owner=str(row.get("owner") or ""),
+        )
+        for i in range(self._read_count(row.get("count", 1), f"{where}.count")):
+            yield msgspec.structs.replace(job, submit=submit + i * every)
+
+    def _read_requests(self, found: Any, where: str) -> dict[str, str]:
+        if not isinstance(found, dict) or not found:
+            raise self._invalid(where, "must be a map of resources, such as {cpu: 1}")
+        for name, quantity in found.items():
+            try:
+                is_valid = exact_value(str(quantity)) >= 0
+            except BadQuantity:
+                is_valid = False
+            if not is_valid:
+                raise self._invalid(f"{where}.{name}", f'invalid quantity "{quantity}"')
+        return {str(name): str(quantity) for name, quantity in found.items()}
+
+    def _load_nodes(self, fields: Mapping[str, Any]) -> tuple[Node, ...]:
+        """Load the nodes of `--nodes` or `cluster`; none if neither is given."""
+        options = self._options
+        found = options.nodes or fields.get("cluster")
+        if not found:
+            return ()
+        capacity = parse_shape(options.shape or str(fields.get("shape") or ""))
+        if str(found).isdecimal():
+            count = self._read_count(found, "cluster")
+            pool = numbered_pool(count, capacity, ())
+            return tuple(_to_node(node.manifest("")) for node in pool.nodes())
+        base = Path() if options.nodes else self._path.parent
+        path = base / str(found)
+        self._read(path)
+        try:
+            loaded = load_node_pools(path, capacity, ())
+        except InvalidClusterFile as error:
+            raise InvalidClusterFile(f"{path}: {error}") from None
+        return tuple(_to_node(node.manifest("")) for node in loaded)
+
+    def _load_profiles(self, fields: Mapping[str, Any]) -> Profiles:
+        path = self._options.policy
+        if path is None and fields.get("policy") and not self._options.reservation:
+            path = self._path.parent / str(fields["policy"])
+        if path is not None:
+            self._read(path)
+            return load_configuration(path).profiles
+        mode = self._options.reservation or fields.get("reservation") or ReservationMode.EASY
+        if mode not in tuple(ReservationMode):
+            known = ", ".join(ReservationMode)
+            raise self._invalid("reservation", f'unknown mode "{mode}"; available: {known}')
+        policy = replace(DEFAULT_POLICY, reservation=ReservationArgs(after_seconds=0, mode=mode))
+        return Profiles({DEFAULT_SCHEDULER: policy}, keeps_arrival_order=True)
+
+    def _load_faults(self, found: Any, setup: SimulationSetup) -> tuple[NodeFault, ...]:
+        if found is None:
+            return ()
+        if not isinstance(found, dict):
+            raise self._invalid("faults", "must be a map with rate or script")
+        self._check_fields(found, ("rate", "script"), "faults")
+        faults: list[NodeFault] = []
+        if (rate := found.get("rate")) is not None:
+            self._check_fields(rate, ("meanTimeBetweenFailures", "repair"), "faults.rate")
+            between = self._read_seconds(
+                rate.get("meanTimeBetweenFailures"), "faults.rate.meanTimeBetweenFailures", 0.0
+            )
+            repair = self._read_seconds(rate.get("repair"), "faults.rate.repair", 0.0)
+            if between <= 0 or repair <= 0:
+                raise self._invalid("faults.rate", "both times must be more than 0")
+            end = min(setup.horizon, 2 * max(job.submit for job in setup.workload.jobs) + 86400.0)
+            faults += FaultRate(between, repair).draw(setup.nodes, setup.seed, end)
+        known = {node.metadata.name for node in setup.nodes}
+        for number, row in enumerate(found.get("script") or ()):
+            where = f"faults.script[{number}]"
+            self._check_fields(row, ("at", "node", "repair"), where)
+            if row.get("node") not in known:
+                raise self._invalid(f"{where}.node", f'there is no node "{row.get("node")}"')
+            at = self._read_seconds(row.get("at"), f"{where}.at", 0.0)
+            repair = self._read_seconds(row.get("repair"), f"{where}.repair", 3600.0)
+            faults.append(NodeFault(at, row["node"], repair))
+        return tuple(sorted(faults))
+
+    # ---- fields --------------------------------------------------------------------------------
+
+    def _invalid(self, where: str, reason: str) -> _InvalidField:
+        return _InvalidField(f"{self._path}: {where}: {reason}")
+
+    def _check_fields(self, found: Any, known: tuple[str, ...], where: str) -> None:
+        if not isinstance(found, dict):
+            raise self._invalid(where or "the file", f"must be a map of {', '.join(known)}")
+        for name in found:
+            if name not in known:
+                path = f"{where}.{name}" if where else str(name)
+                raise self._invalid(path, f"unknown field; available: {', '.join(known)}")
+
+    def _read_seconds(self, found: Any, where: str, default: float) -> float:
+        """Read a duration (`1h30m`) or a number of seconds that is not negative."""
+        if found is None:
+            return default
+        try:
+            is_number = isinstance(found, int | float) and not isinstance(found, bool)
+            seconds = float(found) if is_number else parse_duration(str(found))
+        except click.BadParameter as error:
+            raise self._invalid(where, error.message) from None
+        if not 0 <= seconds < float("inf"):
+            raise self._invalid(where, f"must not be negative: {found}")
+        return seconds
+
+    def _read_integer(self, found: Any, where: str) -> int:
+        if not isinstance(found, int) or isinstance(found, bool) or abs(found) > 1_000_000_000:
+            raise self._invalid(where, f"must be a whole number, not {found}")
+        return found
+
+    def _read_count(self, found: Any, where: str) -> int:
+        if not str(found).isdecimal() or not 0 < int(found) <= _MAX_COUNT:
+            raise self._invalid(where, f"must be a whole number from 1 to {_MAX_COUNT}")
+        return int(found)
+
+    def _read_seed(self, fields: Mapping[str, Any]) -> int:
+        return self._read_integer(fields.get("seed", 0), "seed")
+
+    # ---- files ---------------------------------------------------------------------------------
+
+    def _read(self, path: Path) -> bytes:
+        """Read a file and keep its hash."""
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise _InvalidField(f"cannot read {path}: {error.strerror}") from None
+        self.inputs[path.name] = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        return content
+
+    def _load_yaml(self, path: Path) -> Any:
+        try:
+            return yaml.safe_load(self._read(path))
+        except yaml.MarkedYAMLError as error:
+            line = error.problem_mark.line + 1 if error.problem_mark else 1
+            raise _InvalidField(f"{path}, line {line}: {error.problem}") from None
+        except (yaml.YAMLError, UnicodeDecodeError):
+            raise _InvalidField(f"{path} is not a YAML file") from None
+
+
+def _decode(path: Path, content: bytes) -> str:
+    """Decode a trace, which may be compressed."""
+    if content.startswith(_GZIP_MAGIC):
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise _InvalidField(f"{path}: cannot be decompressed: {error}") from None
+    if len(content) > _MAX_TRACE_BYTES:
+        raise _InvalidField(f"{path}: larger than {_MAX_TRACE_BYTES} bytes")
+    # Comments of old logs name people and places in other encodings.
+    return content.decode("utf-8", errors="replace")
+
+
+def _to_node(manifest: Mapping[str, Any]) -> Node:
+    return msgspec.convert(manifest, Node)

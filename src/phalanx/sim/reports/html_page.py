@@ -1,0 +1,163 @@
+"""One self-contained HTML page of a simulation: summary, plots as inline SVG, tables.
+
+No script, no font and no address of another host: the page can be mailed and printed. Colours
+follow the reader's light or dark mode; in print they are dark on white.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+
+from phalanx.sim.reports.figures import Report
+from phalanx.sim.reports.text import format_seconds, format_share, summary_rows
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1c2733; --paper: #fff; --faint: #8895a3;
+  --line: #d5dce3; --a: #1f6feb; --b: #c2410c; --c: #15803d; --d: #7c3aed; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #10161d; --faint: #8b98a5;
+  --line: #2b3642; --a: #58a6ff; --b: #fb923c; --c: #4ade80; --d: #c4b5fd; } }
+@media print { :root { --ink: #000; --paper: #fff; --faint: #555; --line: #bbb; --a: #0b4fc4;
+  --b: #9a3412; --c: #166534; --d: #5b21b6; } figure { break-inside: avoid; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+table { border-collapse: collapse; } td, th { padding: .2rem .8rem .2rem 0; text-align: left;
+  vertical-align: top; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
+tr + tr td { border-top: 1px solid var(--line); } figure { margin: 1rem 0; }
+figcaption, footer { color: var(--faint); font-size: .85rem; } svg { width: 100%; height: auto; }
+svg text { fill: var(--faint); font: 11px system-ui, sans-serif; }
+.axis { stroke: var(--line); } .plot { fill: none; stroke-width: 1.5; }
+.bar { fill: var(--a); }
+""".strip()
+#: The size of a plot, and the room for its axes.
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 720, 200, 56, 24, 8
+_COLOURS = ("--a", "--b", "--c", "--d")
+
+
+def build_page(report: Report, title: str) -> str:
+    """Return the page of one simulation."""
+    name = escape(title)
+    return "\n".join(
+        [
+            '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{name}</title><style>{_STYLE}</style></head><body>",
+            f"<h1>{name}</h1>",
+            *_build_table(("", ""), summary_rows(report)),
+            *_build_plots(report),
+            *_build_tables(report),
+            *_build_footer(report),
+            "</body></html>\n",
+        ]
+    )
+
+
+def _build_plots(report: Report) -> Iterator[str]:
+    series = report["series"]
+    seconds, allocation = series["stepSeconds"], series["allocation"]
+    yield "<h2>Allocation over time</h2>"
+    lines = [(name, values) for name, values in allocation.items()]
+    yield from _draw_lines(lines, seconds, top=1.0, is_share=True)
+    yield "<h2>Waiting jobs over time</h2>"
+    queue = series["queueJobs"]
+    yield from _draw_lines([("jobs", queue)], seconds, top=max([*queue, 1.0]))
+    yield "<h2>Mean wait by size</h2>"
+    bars = [(one["name"], one["meanSeconds"] or 0.0) for one in report["wait"]["bySize"]]
+    yield from _draw_bars(bars)
+
+
+def _draw_lines(
+    lines: Sequence[tuple[str, Sequence[float | None]]],
+    step: float,
+    *,
+    top: float,
+    is_share: bool = False,
+) -> Iterator[str]:
+    """Draw values over time, each line in its colour with its name below."""
+    yield "<figure>"
+    yield from _open_plot(top, is_share=is_share)
+    for i, (_, values) in enumerate(lines):
+        width = (_WIDTH - _LEFT) / max(len(values) - 1, 1)
+        points = " ".join(
+            f"{_LEFT + j * width:.1f},{_to_y((value or 0.0) / top):.1f}"
+            for j, value in enumerate(values)
+        )
+        colour = _COLOURS[i % len(_COLOURS)]
+        yield f'<polyline class="plot" style="stroke: var({colour})" points="{points}"/>'
+    count = max((len(values) for _, values in lines), default=0)
+    for share in (0.0, 0.25, 0.5, 0.75):
+        x = _LEFT + share * (_WIDTH - _LEFT)
+        yield f'<text x="{x:.0f}" y="{_HEIGHT - 6}">{format_seconds(share * step * count)}</text>'
+    names = (
+        f'<span style="color: var({_COLOURS[i % len(_COLOURS)]})">{escape(name)}</span>'
+        for i, (name, _) in enumerate(lines)
+    )
+    yield f"</svg><figcaption>{', '.join(names)}</figcaption></figure>"
+
+
+def _draw_bars(bars: Sequence[tuple[str, float]]) -> Iterator[str]:
+    """Draw one bar a class of sizes."""
+    top = max([value for _, value in bars] + [1.0])
+    yield "<figure>"
+    yield from _open_plot(top, is_time=True)
+    width = (_WIDTH - _LEFT) / max(len(bars), 1)
+    for i, (name, value) in enumerate(bars):
+        x, y = _LEFT + i * width, _to_y(value / top)
+        height = _HEIGHT - _BOTTOM - y
+        yield (
+            f'<rect class="bar" x="{x + 3:.1f}" y="{y:.1f}" width="{max(width - 6, 1):.1f}" '
+            f'height="{height:.1f}"><title>{escape(name)}: {format_seconds(value)}</title></rect>'
+            f'<text x="{x + 3:.1f}" y="{_HEIGHT - 6}">{escape(name.split(" ")[-1])}</text>'
+        )
+    yield "</svg><figcaption>pods of a job, up to</figcaption></figure>"
+
+
+def _open_plot(top: float, *, is_share: bool = False, is_time: bool = False) -> Iterator[str]:
+    yield f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">'
+    for share in (0.0, 0.5, 1.0):
+        y, value = _to_y(share), share * top
+        text = format_share(value) if is_share else f"{value:.3g}"
+        text = format_seconds(value) if is_time else text
+        yield f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<text x="0" y="{y + 4:.1f}">{text}</text>'
+
+
+def _to_y(share: float) -> float:
+    return _TOP + (1.0 - min(max(share, 0.0), 1.0)) * (_HEIGHT - _BOTTOM - _TOP)
+
+
+def _build_tables(report: Report) -> Iterator[str]:
+    yield "<h2>Waits by owner</h2>"
+    rows = [
+        (one["name"] or "-", str(one["jobs"]), format_seconds(one["meanSeconds"]))
+        for one in report["wait"]["byOwner"]
+    ]
+    yield from _build_table(("owner", "jobs", "mean wait"), rows)
+    yield "<h2>Longest waits</h2>"
+    waits = [
+        (
+            str(one["job"]),
+            one["owner"] or "-",
+            str(one["pods"]),
+            format_seconds(one["waitSeconds"]) + ("" if one["started"] else " (not started)"),
+        )
+        for one in report["starvation"]
+    ]
+    yield from _build_table(("job", "owner", "pods", "wait"), waits)
+
+
+def _build_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield "<table>"
+    if any(columns):
+        yield "<tr>" + "".join(f"<th>{escape(name)}</th>" for name in columns) + "</tr>"
+    for row in rows:
+        yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+    yield "</table>"
+
+
+def _build_footer(report: Report) -> Iterator[str]:
+    yield f"<footer><p>phalanx {escape(report['version'])}, seed {report['seed']}"
+    for name, digest in report["inputs"].items():
+        yield f"<br>{escape(name)} {escape(digest)}"
+    yield "</p></footer>"

@@ -1,0 +1,151 @@
+"""Simulation files, and `phalanx compare` of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from phalanx.cli.main import main
+from phalanx.cli.simulation_file import SimulationOptions, load_simulation
+from phalanx.scheduler.plugins.reservation import ReservationMode
+from phalanx.sim.simulation_setup import NodeFault, SimulationSetup
+
+JOBS = """\
+workload:
+- {submit: 10, runTime: 100, pods: 4, requests: {cpu: 1}, owner: a}
+- {submit: 20, runTime: 1m, requests: {cpu: 1}, estimate: 2m, priority: 5, count: 3, every: 30}
+"""
+
+
+def write(folder: Path, text: str, name: str = "simulation.yaml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def load(folder: Path, text: str, **options: Any) -> SimulationSetup:
+    return load_simulation(write(folder, text), SimulationOptions(**options)).setup
+
+
+def test_jobs_of_a_list_are_repeated_and_begin_at_zero(tmp_path: Path) -> None:
+    setup = load(tmp_path, JOBS + "cluster: 4\nshape: cpu=1\nseed: 7\nhorizon: 2h\n")
+    assert [job.submit for job in setup.workload.jobs] == [0, 10, 40, 70]
+    assert setup.workload.jobs[1].estimate == 120
+    assert (len(setup.nodes), setup.seed, setup.horizon) == (4, 7, 7200)
+    assert setup.profiles.keeps_arrival_order
+
+
+def test_options_replace_fields(tmp_path: Path) -> None:
+    text = JOBS + "cluster: 4\nreservation: Strict\nseed: 7\nhorizon: 2h\n"
+    setup = load(tmp_path, text, nodes="2", reservation="Off", seed=9, horizon=5.0)
+    (policy,) = setup.profiles.policies.values()
+    assert policy.reservation.mode == ReservationMode.OFF
+    assert (len(setup.nodes), setup.seed, setup.horizon) == (2, 9, 5.0)
+
+
+def test_files_are_relative_to_the_simulation_file(tmp_path: Path) -> None:
+    write(tmp_path, "; MaxProcs: 2\n1 0 -1 9 1" + " -1" * 13, "log.swf")
+    write(tmp_path, "pools:\n- {name: gpu, count: 3, shape: {cpu: 4}}\n", "cluster.yaml")
+    config = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+    write(tmp_path, config, "policy.yaml")
+    text = "workload: log.swf\ncluster: cluster.yaml\npolicy: policy.yaml\n"
+    loaded = load_simulation(write(tmp_path, text), SimulationOptions())
+    assert [node.metadata.name for node in loaded.setup.nodes] == ["gpu-0", "gpu-1", "gpu-2"]
+    assert list(loaded.inputs) == ["simulation.yaml", "log.swf", "cluster.yaml", "policy.yaml"]
+    assert not loaded.setup.profiles.keeps_arrival_order
+
+
+def test_faults_come_from_a_script_and_from_a_rate(tmp_path: Path) -> None:
+    script = "faults: {script: [{at: 1h, node: node-1, repair: 5m}]}\n"
+    assert load(tmp_path, JOBS + "cluster: 4\n" + script).faults == (
+        NodeFault(3600, "node-1", 300),
+    )
+    rate = "faults: {rate: {meanTimeBetweenFailures: 1h, repair: 10m}}\n"
+    faults = load(tmp_path, JOBS + "cluster: 4\n" + rate).faults
+    assert faults == load(tmp_path, JOBS + "cluster: 4\n" + rate).faults
+    assert len(faults) > 20
+    assert faults != load(tmp_path, JOBS + "cluster: 4\n" + rate, seed=1).faults
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("colour: red\n", "colour: unknown field; available: workload, format, cluster"),
+        ("- 1\n", "the file: must be a map of workload"),
+        ("workload: 3\n", "workload: must be the path of a trace or a list of jobs"),
+        ("workload: [3]\n", "workload[0]: must be a map"),
+        ("workload: missing.swf\n", "cannot read"),
+        ("workload: [{runTime: 1, requests: {cpu: x}}]\n", 'requests.cpu: invalid quantity "x"'),
+        ("workload: [{runTime: 1}]\n", "workload[0].requests: must be a map of resources"),
+        ("workload: [{requests: {cpu: 1}}]\n", "workload[0].runTime: must be more than 0"),
+        (
+            "workload: [{submit: -1, runTime: 1, requests: {cpu: 1}}]\n",
+            "workload[0].submit: must not be negative: -1",
+        ),
+        (
+            "workload: [{runTime: soon, requests: {cpu: 1}}]\n",
+            'workload[0].runTime: invalid duration "soon"',
+        ),
+        ("workload: [{runTime: 1, requests: {cpu: 1}, pods: 0}]\n", "pods: must be a whole number"),
+        (
+            "workload: [{runTime: 1, requests: {cpu: 1}, priority: x}]\n",
+            "priority: must be a whole number",
+        ),
+        (JOBS, "the trace states no machine"),
+        (JOBS + "cluster: missing.yaml\n", "cannot read"),
+        (JOBS + "cluster: 4\nreservation: Perhaps\n", 'unknown mode "Perhaps"; available: Easy'),
+        (JOBS + "cluster: 4\nfaults: 3\n", "faults: must be a map with rate or script"),
+        (
+            JOBS + "cluster: 4\nfaults: {rate: {repair: 1}}\n",
+            "faults.rate: both times must be more than 0",
+        ),
+        (
+            JOBS + "cluster: 4\nfaults: {script: [{node: x}]}\n",
+            'faults.script[0].node: there is no node "x"',
+        ),
+        ("workload: [\n", "line 2"),
+        ("workload: \x00\n", "is not a YAML file"),
+    ],
+)
+def test_invalid_file_is_named_with_its_field(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(click.ClickException) as error:
+        load(tmp_path, text)
+    assert reason in error.value.message
+    assert str(tmp_path) in error.value.message
+
+
+def test_invalid_cluster_file_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "pools: 3\n", "cluster.yaml")
+    with pytest.raises(click.ClickException, match=r"cluster\.yaml: pools: must be a list"):
+        load(tmp_path, JOBS + "cluster: cluster.yaml\n")
+
+
+def compare(*args: object) -> Any:
+    return CliRunner().invoke(main, ["compare", *map(str, args)])
+
+
+def test_compare_shows_each_file_and_its_difference_to_the_first(tmp_path: Path) -> None:
+    jobs = JOBS.replace("priority: 5, ", "")
+    small = write(tmp_path, jobs + "cluster: 4\nshape: cpu=1\n", "small.yaml")
+    large = write(tmp_path, jobs + "cluster: 8\nshape: cpu=1\n", "large.yaml")
+    result = compare(small, large, "-o", "json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [one["report"]["nodes"] for one in found["simulations"]] == [4, 8]
+    assert found["differences"][0]["waitSeconds"]["mean"] < 0
+    table = compare(small, large)
+    assert table.exit_code == 0
+    assert "AGAINST THE FIRST" in table.output
+    assert str(large) in table.output
+
+
+def test_compare_refuses_other_jobs_and_a_single_file(tmp_path: Path) -> None:
+    small = write(tmp_path, JOBS + "cluster: 4\n", "small.yaml")
+    other = write(tmp_path, JOBS.replace("runTime: 100", "runTime: 101") + "cluster: 4\n", "b.yaml")
+    assert "has other jobs than" in compare(small, other).output
+    assert compare(small).exit_code == 2

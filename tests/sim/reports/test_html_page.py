@@ -1,0 +1,60 @@
+"""The HTML page of a simulation."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+from phalanx.sim.core_engine import CoreEngine
+from phalanx.sim.reports.figures import build_report
+from phalanx.sim.reports.html_page import build_page
+from tests.sim.reports.test_figures import owned
+from tests.sim.test_core_engine import job, setup
+
+VOID = {"meta", "br"}
+
+
+class Structure(HTMLParser):
+    """Checks that elements are closed in order, and collects tags and attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_page_is_self_contained_and_escapes_names() -> None:
+    jobs = (owned("<b>", job(0, 100, 4)), owned("b", job(10, 50, 2)))
+    report = build_report(CoreEngine(setup(*jobs)).run(), {"<log>": "sha256:1"})
+    page = build_page(report, "A & B")
+    structure = Structure()
+    structure.feed(page)
+    assert structure.open == []
+    assert structure.tags.count("svg") == 3
+    assert not {"script", "link", "img"} & set(structure.tags)
+    assert not {"src", "href"} & {name for name, _ in structure.attributes}
+    assert "A &amp; B" in page
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+    assert "prefers-color-scheme: dark" in page
+    assert "@media print" in page
+    assert "90 s" in page
+
+
+def test_page_of_an_empty_result_is_complete() -> None:
+    report = build_report(CoreEngine(setup(job(0, 10, 9))).run(), {})
+    structure = Structure()
+    structure.feed(build_page(report, "nothing"))
+    assert structure.open == []

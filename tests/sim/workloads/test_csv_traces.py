@@ -1,0 +1,89 @@
+"""The readers of CSV traces."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.sim.workloads.trace_formats import read_trace
+from phalanx.sim.workloads.workload import InvalidTrace, TraceFile, TraceWorkload
+
+PHILLY = """\
+timestamp,duration,num_gpus,gpu_time,cluster
+
+2017-09-04 10:30:41,100.0,8,800.0,a
+2017-09-04 10:31:41,50.5,16,808.0,b
+2017-09-04 10:30:51,70,12,840,b
+2017-09-04 10:30:51,0,1,0,b
+"""
+OPENB = """\
+name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time
+p0,12000,16384,1,1000,,LS,Running,0,100,0
+p1,6000,12288,1,460,V100|A10,BE,Running,10,60,10
+p2,6000,12288,4,1000,,Burstable,Running,20,60,20
+p3,500,0,0,0,,BE,Running,20,60,
+"""
+KALOS = """\
+job_id,arrival_time,num_iteration,iteration_computing_time,iteration_networking_time,gpu_workers,ps,\
+gpu_per_worker,cpu_per_gpu_worker,cpu_per_ps_worker,tensorsizes,profiled_network
+0,5.0,208,0.5,0.25,8,0,8.0,12.5,15.0,10.0,500
+"""
+
+
+def read(text: str, *, lenient: bool = False) -> TraceWorkload:
+    return read_trace(TraceFile("trace.csv", text.splitlines(), lenient))
+
+
+def test_philly_job_is_a_pod_or_a_gang_of_whole_nodes() -> None:
+    workload = read(PHILLY)
+    gpus = [(job.submit, job.pods, job.requests["nvidia.com/gpu"]) for job in workload.jobs]
+    assert gpus == [(0, 1, "8"), (10, 3, "4"), (60, 2, "8")]
+    assert [job.owner for job in workload.jobs] == ["a", "b", "b"]
+    assert workload.jobs[2].run_time == workload.jobs[2].estimate == 50.5
+    assert workload.skipped == {"run time not positive": 1}
+    assert "true run times" in workload.notes[0]
+
+
+def test_openb_pod_requests_a_share_of_a_gpu_or_whole_ones() -> None:
+    jobs = read(OPENB).jobs
+    shares = [job.requests.get("nvidia.com/milli-gpu") for job in jobs]
+    assert shares == ["1000", "460", "4000", None]
+    assert jobs[1].node_labels == {"gpu.model": ("A10", "V100")}
+    assert [job.priority for job in jobs] == [100, 0, 50, 0]
+    assert (jobs[1].requests["cpu"], jobs[1].requests["memory"]) == ("6000m", "12288Mi")
+
+
+def test_kalos_job_is_a_gang_of_workers() -> None:
+    (job,) = read(KALOS).jobs
+    assert (job.pods, job.run_time) == (8, 104)
+    assert job.requests == {"cpu": "100000m", "nvidia.com/gpu": "8"}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (PHILLY.replace("100.0,8", "100.0,0"), "line 3: num_gpus must be from 1 to 1000000"),
+        (PHILLY.replace("2017-09-04 10:30:41", "today"), 'line 3: timestamp "today" is not a time'),
+        (PHILLY.replace(",800.0,a", ",a"), "line 3: has 4 values for 5 columns"),
+        (PHILLY.replace("100.0,8", "x,8"), 'line 3: "x" is not a number'),
+        (OPENB.replace(",LS,", ",XX,"), 'line 2: unknown qos "XX"; known: LS, Guaranteed'),
+        (OPENB.replace("Running,0,", "Running,-1,"), "line 2: creation_time is negative: -1"),
+        (OPENB.replace("p0,12000", "p0,-1"), "line 2: cpu_milli is negative: -1"),
+    ],
+)
+def test_bad_row_is_named_and_skipped_if_lenient(text: str, reason: str) -> None:
+    with pytest.raises(InvalidTrace) as error:
+        read(text)
+    assert f"trace.csv, {reason}" in str(error.value)
+    assert read(text, lenient=True).skipped["line cannot be read"] == 1
+
+
+def test_negative_arrival_is_rejected() -> None:
+    with pytest.raises(InvalidTrace, match=r"line 2: arrival_time is negative: -5\.0"):
+        read(KALOS.replace("0,5.0", "0,-5.0"))
+
+
+def test_unknown_and_missing_columns_are_named_even_if_lenient() -> None:
+    with pytest.raises(InvalidTrace, match='line 1: unknown column "colour"'):
+        read(PHILLY.replace("cluster", "cluster,colour"), lenient=True)
+    with pytest.raises(InvalidTrace, match='line 1: column "cluster" is missing'):
+        read(PHILLY.replace(",cluster", ""), lenient=True)
