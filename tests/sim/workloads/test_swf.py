@@ -117,7 +117,7 @@ def test_unknown_and_empty_traces_are_rejected() -> None:
         read_trace(TraceFile("x", ["hello"]))
     with pytest.raises(InvalidTrace, match="not a trace in a known format"):
         read_trace(TraceFile("x", []))
-    with pytest.raises(InvalidTrace, match='unknown trace format "abc"; available: .*swf'):
+    with pytest.raises(InvalidTrace, match=r'unknown trace format "abc"; available: .*swf'):
         read_trace(TraceFile("x", ["hello"]), "abc")
     with pytest.raises(InvalidTrace, match="contains no job that can be simulated"):
         read_swf(TraceFile("x", HEADER.splitlines()))
