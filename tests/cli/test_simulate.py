@@ -116,6 +116,19 @@ def test_same_input_gives_the_same_bytes_under_any_hash_seed(tmp_path: Path) -> 
     assert outputs[0] == outputs[1]
 
 
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("simulate-*/*.txt"))
+
+
+def test_every_example_has_an_expected_report() -> None:
+    assert len(EXAMPLES) == 4
+
+
+@pytest.mark.parametrize("expected", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_example_gives_its_expected_report(expected: Path) -> None:
+    result = simulate("-f", expected.with_suffix(".yaml"))
+    assert result.output == expected.read_text()
+
+
 def test_page_is_written_beside_the_summary(small: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     assert simulate("-f", small, "--html", page).exit_code == 0
