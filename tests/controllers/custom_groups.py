@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from copy import deepcopy
 
 from phalanx.api.custom_resources.workload_definitions import workload_definitions
-from phalanx.api.feature_gates import resolve_gates
+from phalanx.api.feature_gates import FeatureGates, resolve_gates
 from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, Kind
 from phalanx.api.meta import Key
 from phalanx.api.wire import Object
@@ -102,11 +102,11 @@ VOLCANO_DEFINITION = _compat_definition(
 @asynccontextmanager
 async def custom_cluster(
     *definitions: Object, nodes: int = 3, without: Sequence[str] = ("scheduler", "controllers"),
-    **capacity: str,
+    gates: FeatureGates = FOREIGN_GATES, **capacity: str,
 ) -> AsyncIterator[Cluster]:  # fmt: skip
     """A cluster on a foreign server with these definitions, by default that of our PodGroups."""
     hosted = simulated_nodes(nodes, **{"cpu": "4", **capacity})
-    async with cluster(nodes=hosted, without=without, gates=FOREIGN_GATES) as c:
+    async with cluster(nodes=hosted, without=without, gates=gates) as c:
         for definition in definitions or workload_definitions()[-1:]:
             await c.client.create(CUSTOM_RESOURCE_DEFINITION, deepcopy(definition))
         yield c

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from phalanx.api.custom_resources.workload_definitions import workload_definitions
-from phalanx.api.kinds import POD, PRIORITY_CLASS
+from phalanx.api.feature_gates import resolve_gates
+from phalanx.api.kinds import JOB, POD, PRIORITY_CLASS
 from phalanx.api.wire import Object
 from phalanx.api.workload_sources import (
     COSCHEDULING_POD_GROUP,
@@ -20,7 +21,8 @@ from phalanx.api.workload_sources import (
     TOPOLOGY_KEY_ANNOTATION,
     VOLCANO_POD_GROUP,
 )
-from phalanx.cli.cluster_queries import read_cluster
+from phalanx.cli.cluster_queries import find_dropped_fields, read_cluster
+from phalanx.cli.manifests import Manifest
 from phalanx.client.client import Client
 from phalanx.client.transports import InProcessTransport
 from phalanx.controllers.controller_manager import ControllerManager, ControllerManagerConfig
@@ -28,8 +30,8 @@ from phalanx.controllers.registry import ControllerSelection
 from phalanx.controllers.scheduler_runner import FOREIGN_SCHEDULER
 from phalanx.randomness import SeededRandom
 from phalanx.server.security.authorization import ADMIN
-from tests.builders import in_virtual_time, pod
-from tests.controllers.cluster import Cluster
+from tests.builders import in_virtual_time, pod, pod_group
+from tests.controllers.cluster import Cluster, cluster
 from tests.controllers.custom_groups import (
     COSCHEDULING_DEFINITION,
     VOLCANO_DEFINITION,
@@ -110,6 +112,9 @@ async def test_gang_of_volcano_is_bound_and_its_phase_and_condition_are_written(
     ):
         group = compat_group(VOLCANO_POD_GROUP, "a", minMember=2, queue="research")
         await c.client.create(VOLCANO_POD_GROUP, group)
+        # Volcano's controllers wait for this phase before they create pods.
+        await asyncio.sleep(3)
+        assert (await get_group(c, "a", VOLCANO_POD_GROUP))["status"]["phase"] == "Inqueue"
         pods = [
             pod(
                 f"a-{number}",
@@ -137,6 +142,25 @@ async def test_groups_of_other_projects_are_left_alone_unless_they_are_asked_for
         await c.client.create(VOLCANO_POD_GROUP, compat_group(VOLCANO_POD_GROUP, "a", minMember=2))
         await asyncio.sleep(5)
         assert "status" not in await get_group(c, "a", VOLCANO_POD_GROUP)
+
+
+@in_virtual_time
+async def test_after_an_upgrade_groups_of_both_kinds_are_read_and_the_new_kind_wins() -> None:
+    gates = resolve_gates({"GroupBinding": False})
+    async with custom_cluster(gates=gates) as c, running_scheduler(c):
+        for name, size in (("old", 2), ("both", 9)):
+            await c.client.create(CUSTOM_POD_GROUP, custom_group(name, size))
+        await c.create(pod_group("new", 2), pod_group("both", 1), *labelled_pods("old", 2, cpu="1"))
+        for name in ("new-0", "new-1", "both-0"):
+            group = name.partition("-")[0]
+            await c.create(pod(name, group, spec={"schedulerName": FOREIGN_SCHEDULER}, cpu="1"))
+        await c.until_placed("old-0", "old-1", "new-0", "new-1", "both-0")
+        await asyncio.sleep(5)
+        assert (await get_group(c, "old"))["status"]["scheduledPods"] == 2
+        assert "status" not in await get_group(c, "both")
+        condition = await c.group_condition("both", "PodGroupScheduled")
+        assert condition is not None
+        assert condition.status == "True"
 
 
 # ---- priorities ----------------------------------------------------------------------------------
@@ -285,6 +309,18 @@ async def test_commands_read_groups_of_every_kind() -> None:
         assert sizes == {"a": (2, 1000), "b": (3, 0)}
         names = {one.metadata.name: one.group and one.group.name for one in found.pods}
         assert names == {"a-0": "a", "a-1": "a", "b-0": "b"}
+
+
+@in_virtual_time
+async def test_what_if_warns_about_job_fields_that_the_server_drops() -> None:
+    job = annotated_job("train", on_template=False)
+    job["spec"]["gangPolicy"] = {"policy": "JobAsGang"}
+    async with custom_cluster() as c:
+        (warning,) = await find_dropped_fields(c.client, [Manifest(JOB, job)])
+        assert warning.startswith("Job train: the API server drops spec.gangPolicy")
+        assert await find_dropped_fields(c.client, [Manifest(POD, pod("a"))]) == []
+    async with cluster(without=("scheduler", "controllers")) as c:
+        assert await find_dropped_fields(c.client, [Manifest(JOB, job)]) == []
 
 
 # ---- faults --------------------------------------------------------------------------------------

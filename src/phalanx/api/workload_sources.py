@@ -116,12 +116,18 @@ class VolcanoSpec(Struct, frozen=True, rename="camel"):
     queue: str = ""
 
 
+class VolcanoStatus(CoschedulingStatus, frozen=True):
+    """The status of a PodGroup of Volcano: its phase, and the counts of scheduler-plugins."""
+
+    phase: str = ""
+
+
 class VolcanoPodGroup(Struct, frozen=True):
-    """A PodGroup of Volcano; its status has the counts that scheduler-plugins has."""
+    """A PodGroup of Volcano."""
 
     metadata: ObjectMeta
     spec: VolcanoSpec = VolcanoSpec()
-    status: CoschedulingStatus = CoschedulingStatus()
+    status: VolcanoStatus = VolcanoStatus()
 
 
 def _no_warning(obj: Any) -> str:
@@ -198,10 +204,20 @@ def _read_coscheduling(obj: CoschedulingPodGroup) -> PodGroup:
     return _gang(obj.metadata, obj.spec.min_member, obj.status)
 
 
+#: The phases of a group that no scheduler has seen.
+_WAITING_VOLCANO_PHASES = ("", "Pending")
+_UNKNOWN_COUNT = -1
+
+
 def _read_volcano(obj: VolcanoPodGroup) -> PodGroup:
     # The minimum of each task cannot be said of one group; their sum can.
     tasks = sum(obj.spec.min_task_member.values())
-    return _gang(obj.metadata, max(obj.spec.min_member, tasks), obj.status)
+    group = _gang(obj.metadata, max(obj.spec.min_member, tasks), obj.status)
+    if obj.status.phase not in _WAITING_VOLCANO_PHASES:
+        return group
+    # Volcano's controllers create pods only after a scheduler has changed this phase. The unknown
+    # count makes the status writer write the status, although the group has no members yet.
+    return replace(group, status=replace(group.status, pending_pods=_UNKNOWN_COUNT))
 
 
 def _warn_about_volcano(obj: VolcanoPodGroup) -> str:
@@ -244,7 +260,6 @@ def _encode_volcano_status(group: PodGroup) -> Object:
     elif status.scheduled_pods:
         phase = "Unknown"
     else:
-        # Volcano's controllers create pods for groups of this phase, and the scheduler needs them.
         phase = "Inqueue"
     encoded: Object = {"phase": phase, **_counts(status)}
     if condition := find_condition(status.conditions, POD_GROUP_SCHEDULED):

@@ -36,7 +36,13 @@ from phalanx.api.meta import Key, PartialObjectMetadata, Ref
 from phalanx.api.other_kinds import PodDisruptionBudget
 from phalanx.api.scheduling import PodGroup, Workload
 from phalanx.api.scheme import DEVICE_KINDS, VOLUME_KINDS, struct_of
-from phalanx.api.workload_sources import COMPAT_NAMES, take_member_priority
+from phalanx.api.workload_sources import (
+    COMPAT_NAMES,
+    GANG,
+    POLICY_ANNOTATION,
+    take_member_priority,
+)
+from phalanx.cli.manifests import Manifest
 from phalanx.client.client import Client
 from phalanx.client.workload_sources import discover_sources, list_groups
 from phalanx.controllers.scheduling.exact_solver import HighsSolver
@@ -164,6 +170,24 @@ async def read_library_cluster(
         solver=HighsSolver(),
         now=now,
     )
+
+
+async def find_dropped_fields(client: Client, manifests: Sequence[Manifest]) -> list[str]:
+    """Return warnings about Jobs whose scheduling fields the API server drops without an error."""
+    jobs = [one for one in manifests if one.kind is JOB]
+    fields = [
+        (one.key.name, field)
+        for one in jobs
+        for field in ("scheduling", "gangPolicy")
+        if (one.content.get("spec") or {}).get(field)
+    ]
+    if not fields or not (await discover_sources(client)).drops_scheduling_group:
+        return []
+    return [
+        f"Job {name}: the API server drops spec.{field}, so that its pods are no gang there; "
+        f"add the annotation {POLICY_ANNOTATION}: {GANG}"
+        for name, field in fields
+    ]
 
 
 async def _list_if_served(

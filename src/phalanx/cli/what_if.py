@@ -15,7 +15,11 @@ from typing import Any
 import click
 
 from phalanx.api.meta import Ref
-from phalanx.cli.cluster_queries import read_library_cluster, report_scheduler_bugs
+from phalanx.cli.cluster_queries import (
+    find_dropped_fields,
+    read_library_cluster,
+    report_scheduler_bugs,
+)
 from phalanx.cli.connection import cluster_options, query_cluster
 from phalanx.cli.manifests import files_option, load_manifests
 from phalanx.cli.options import MAX_NODES, parse_shape
@@ -209,7 +213,10 @@ async def hypothetical_cluster(
     """
     if not files:
         return [], changes.apply(cluster, namespace)
-    new, old = await expand_manifests(client, load_manifests(files, namespace)), cluster.objects
+    manifests = load_manifests(files, namespace)
+    for warning in await find_dropped_fields(client, manifests):
+        echo(f"warning: {warning}", err=True)
+    new, old = await expand_manifests(client, manifests), cluster.objects
     both = replace(
         old,
         groups=[*old.groups, *new.groups],

@@ -168,8 +168,14 @@ class SourcedObjects:
         }
         self._informers |= parts
         merged = MergedInformer(self._client, kind, struct, self._random, list(parts.values()))
+        merged.cache.subscribe(self._on_group_changed)
         self._merged[kind] = merged
         return merged
+
+    def _on_group_changed(self, old: HasMetadata | None, new: HasMetadata | None) -> None:
+        if new is None and old is not None:
+            self._written_status.pop(old.metadata.uid, None)
+            self._warned.discard(old.metadata.uid)
 
     def _converter(self, row: WorkloadSource) -> Callable[[Any], Any]:
         def convert(obj: Any) -> Any:
