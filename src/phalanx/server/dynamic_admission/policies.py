@@ -4,12 +4,13 @@
                                                     │  warned or recorded in the audit log
                                                     └─▶ mutations: merged or patched into the object
 
-Policies are compiled when they are stored. Nothing here waits: an expression runs under a cost
-limit. Messages, reasons and codes are those of Kubernetes.
+Policies are compiled when they are stored. An expression runs under a cost limit, and other
+requests run between two evaluations. Messages, reasons and codes are those of Kubernetes.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,7 +108,9 @@ class _Violation:
     reason: str = ""
 
 
-def validate_policies(policies: Sequence[AdmissionPolicy], attributes: AdmissionAttributes) -> None:
+async def validate_policies(
+    policies: Sequence[AdmissionPolicy], attributes: AdmissionAttributes
+) -> None:
     """Refuse a request that a policy denies. Raises the error of the first violation."""
     first: AdmissionDenied | None = None
     for policy in policies:
@@ -119,7 +122,7 @@ def validate_policies(policies: Sequence[AdmissionPolicy], attributes: Admission
             if binding.resources.match(attributes) is None:
                 continue
             values = values or _policy_values(attributes, kind)
-            for violation in _find_violations(policy, binding, attributes, values):
+            for violation in await _find_violations(policy, binding, attributes, values):
                 denied = _act_on(violation, policy, binding, attributes)
                 first = first or denied
     if first is not None:
@@ -132,21 +135,24 @@ def _policy_values(attributes: AdmissionAttributes, kind: Kind) -> Object:
     return {**values, "namespaceObject": attributes.namespace_object()}
 
 
-def _find_violations(
+async def _find_violations(
     policy: AdmissionPolicy,
     binding: PolicyBinding,
     attributes: AdmissionAttributes,
     values: Mapping[str, Any],
-) -> Iterator[_Violation]:
-    """Yield the violations of a request for each parameter of a binding."""
+) -> list[_Violation]:
+    """Return the violations of a request for each parameter of a binding."""
     try:
         parameters = list(find_parameters(policy, binding, attributes))
     except BadConfiguration as error:
-        if not policy.ignores_failures:
-            yield _Violation(f"failed to configure binding: {error}")
-        return
+        reason = f"failed to configure binding: {error}"
+        return [] if policy.ignores_failures else [_Violation(reason)]
+    found: list[_Violation] = []
     for params in parameters:
-        yield from _evaluate(policy, attributes, {**values, "params": params})
+        found += _evaluate(policy, attributes, {**values, "params": params})
+        # Each may take its whole cost limit: other requests run in between.
+        await asyncio.sleep(0)
+    return found
 
 
 def _evaluate(
@@ -232,7 +238,9 @@ def denied_error(attributes: AdmissionAttributes, message: str, reason: str) -> 
 # ---- mutations -----------------------------------------------------------------------------------
 
 
-def mutate_policies(policies: Sequence[AdmissionPolicy], attributes: AdmissionAttributes) -> bool:
+async def mutate_policies(
+    policies: Sequence[AdmissionPolicy], attributes: AdmissionAttributes
+) -> bool:
     """Let policies change the object; return whether one has. Raises the error of a failure."""
     before = orjson.dumps(attributes.object)
     for policy in policies:
@@ -241,8 +249,9 @@ def mutate_policies(policies: Sequence[AdmissionPolicy], attributes: AdmissionAt
             if binding.resources.match(attributes) is None:
                 continue
             try:
-                for params in find_parameters(policy, binding, attributes):
+                for params in list(find_parameters(policy, binding, attributes)):
                     _apply_mutations(policy, attributes, kind or attributes.kind, params)
+                    await asyncio.sleep(0)
             except BadConfiguration as error:
                 if not policy.ignores_failures:
                     raise denied_error(

@@ -69,17 +69,17 @@ class AdmissionHooks:
 
         Policies that ask for it run again if a webhook changes the object.
         """
-        mutate_policies(self.mutating_policies, attributes)
+        await mutate_policies(self.mutating_policies, attributes)
         if self.mutating_webhooks:
             with self._leave_level(attributes.request_info):
                 has_changed = await self.dispatcher.mutate(self.mutating_webhooks, attributes)
             if has_changed:
                 again = [policy for policy in self.mutating_policies if policy.is_reinvocable]
-                mutate_policies(again, attributes)
+                await mutate_policies(again, attributes)
 
     async def validate(self, attributes: AdmissionAttributes) -> None:
         """Let hooks refuse the object. Raises the error of a refusal."""
-        validate_policies(self.validating_policies, attributes)
+        await validate_policies(self.validating_policies, attributes)
         if self.validating_webhooks:
             with self._leave_level(attributes.request_info):
                 await self.dispatcher.validate(self.validating_webhooks, attributes)
