@@ -9,6 +9,7 @@ its package data, reads no clock and uses no randomness.
     leader_worker_sets.py, dynamic_resources.py, other_kinds.py
                                   frozen structs with the fields that our components read
     scheme.py                     which struct decodes which kind
+    workload_sources.py           kinds that are read as PodGroups where a server has none
     meta.py, errors.py, wire.py   Key, Ref and ObjectMeta; API errors; requests and replies
     definitions.py, schema.py, normalization.py   schema data, access to it, pruning and type checks
     openapi.py                    OpenAPI documents

@@ -9,6 +9,7 @@
                                and remembers options, user_kubeconfig edits ~/.kube/config
     scheduler, controllers,    one component against any API server; component_runner is what they
       nodes                    share
+    install                    manifests that run scheduler and controllers on a cluster
     run                        manifests on a temporary control plane (sandbox)
     why, what_if, queue, top,  read-only questions to a cluster; cluster_queries reads its objects,
       check, debug, decisions  scheduler_status whether a scheduler runs

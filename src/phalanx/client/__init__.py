@@ -5,6 +5,7 @@
     client.py             the verbs: get, list, watch, create, update, patch, delete
     discovery.py          every resource that a server serves
     informer.py, cache.py, work_queue.py          list and watch into a cache; work for controllers
+    workload_sources.py   groups of pods that a server keeps as other kinds
     error_containment.py  unexpected exceptions: raised, or logged and contained
     leader_election.py    holding a Lease
     kubeconfig.py, credentials.py                 which server, as which user

@@ -15,6 +15,7 @@ is counted exactly once: its uid is in the status before its finalizer is remove
     scheduling_intent    what the Job asks of scheduling; lookup of its Workload and PodGroup
     workload_objects     ensures the Workload and PodGroup of one Job before its pods
     workload_manager     the caches of Workloads and PodGroups, and the Jobs that they concern
+    job_groups           PodGroups of gang Jobs that another controller runs
     metrics              what is measured
 
 `docs/jobs.md` describes what users see.
