@@ -14,6 +14,8 @@ from phalanx.api.wire import Object
 from phalanx.cli.what_if import what_if_command
 from tests.builders import gang, pod
 from tests.cli.cli_user import CliUser, gang_job
+from tests.controllers.job_sets.job_set_harness import job_set, role
+from tests.controllers.leader_worker_sets.lws_cluster import leader_worker_set
 from tools.control_plane import ControlPlane
 
 
@@ -121,8 +123,8 @@ def test_forecast_is_printed_as_json(user: Forecaster) -> None:
         ({"metadata": {"name": "a"}}, "not a Kubernetes object: apiVersion and kind are missing"),
         ({"kind": "Pod"}, "objects.yaml: not a Kubernetes object: apiVersion is missing"),
         (
-            {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "a"}},
-            "/a yet; try it with `phalanx run`, or ask about its Jobs or PodGroups",
+            {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "a"}},
+            "has no pods until it is due; ask about a Job of it",
         ),
         ({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}, "nothing to place"),
     ],
@@ -135,6 +137,22 @@ def test_manifest_that_cannot_be_tried_is_rejected_in_one_line(
     done = user.invoke("-f", str(file))
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
     assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("obj", "code", "title"),
+    [
+        (job_set(role("driver"), role("workers", 1, 2)), 0, "CompositePodGroup"),
+        (job_set(role("driver"), role("workers", 1, 9)), 3, "CompositePodGroup"),
+        (leader_worker_set(size=2, replicas=1), 0, "PodGroup"),
+    ],
+)
+def test_sets_are_expanded_into_the_trees_of_their_pods(
+    user: Forecaster, obj: Object, code: int, title: str
+) -> None:
+    done, output, error = user.what_if(obj, output="json")
+    assert done == code, error
+    assert {one["kind"] for one in json.loads(output)["items"]} == {title}
 
 
 @pytest.mark.parametrize(

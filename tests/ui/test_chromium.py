@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.controllers.job_sets.job_set_harness import job_set, role
+from tests.controllers.leader_worker_sets.lws_cluster import leader_worker_set
 from tests.ui.browser import browsing, chromium
 from tests.ui.devtools import DevTools
 from tools.control_plane import Access, ControlPlane
@@ -95,6 +97,13 @@ def hides(page: DevTools, part: str, text: str) -> None:
     page.until(f"!document.getElementById('{part}').textContent.includes({json.dumps(text)})")
 
 
+def click_button(page: DevTools, part: str, text: str) -> None:
+    page.evaluate(
+        f"[...document.querySelectorAll('#{part} button')]"
+        f".find((one) => one.textContent.includes({json.dumps(text)})).click()"
+    )
+
+
 def take_screenshot(page: DevTools, name: str) -> None:
     """Write a screenshot if PHALANX_PICTURES is set."""
     if folder := os.environ.get("PHALANX_PICTURES"):
@@ -127,6 +136,39 @@ def test_page_shows_gangs_while_they_run_wait_and_end(plane: ControlPlane) -> No
         delete_job(access, "fits")
         shows(page, "counts", "0 pods")
         assert has_no_errors(page), page.errors
+
+
+def test_page_follows_sets_down_to_their_pods(plane: ControlPlane) -> None:
+    access = plane.access
+    job_sets, lws = (
+        f"/apis/{group}/namespaces/default/{plural}"
+        for group, plural in (
+            ("jobset.x-k8s.io/v1alpha2", "jobsets"),
+            ("leaderworkerset.x-k8s.io/v1", "leaderworkersets"),
+        )
+    )
+    with browsing() as page:
+        sign_in(page, access)
+        request(access, "POST", job_sets, job_set(role("driver"), role("workers", 1, 3)))
+        request(access, "POST", lws, leader_worker_set(2, 2))
+        for gang, owner, sibling in (
+            ("default/train 1", "driver: 1 Jobs, 1 ready", "3 of 3 pods placed"),
+            ("default/llm 2", "2 replicas wanted, 2 exist, 2 ready", "2 of 2 pods placed"),
+        ):
+            shows(page, "legend", gang)
+            click_button(page, "legend", gang)
+            shows(page, "chain", owner)
+            shows(page, "chain", sibling)
+            take_screenshot(page, f"followed-{gang[8:11]}")
+            before = page.evaluate("document.getElementById('chosen-title').textContent")
+            click_button(page, "chain", sibling)
+            hides(page, "chosen-title", before)
+            shows(page, "chain", owner)
+            page.evaluate("document.getElementById('close').click()")
+        assert has_no_errors(page), page.errors
+        request(access, "DELETE", f"{job_sets}/train?propagationPolicy=Background")
+        request(access, "DELETE", f"{lws}/llm?propagationPolicy=Background")
+        shows(page, "counts", "0 pods")
 
 
 def test_page_says_that_no_scheduler_is_running() -> None:

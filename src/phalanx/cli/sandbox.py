@@ -1,20 +1,22 @@
 """A control plane in this process, in memory, for manifests that must not reach a cluster.
 
-`phalanx what-if` expands manifests into groups and pods with the API server and the Job controller
-alone; `phalanx run` runs manifests on a complete control plane. Nothing outside the process can
-reach a sandbox, and its objects end with it.
+`phalanx what-if` expands manifests into groups and pods with the API server and the controllers,
+without a scheduler and nodes; `phalanx run` runs manifests on a complete control plane. Nothing
+outside the process can reach a sandbox, and its objects end with it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing, suppress
 from typing import TypeVar
 
 from phalanx.api.batch import Job
 from phalanx.api.core import Pod
 from phalanx.api.errors import AlreadyExists, ApiError, Forbidden, NotFound
+from phalanx.api.job_sets import JobSet
 from phalanx.api.kinds import (
     COMPOSITE_POD_GROUP,
     CRON_JOB,
@@ -29,14 +31,19 @@ from phalanx.api.kinds import (
     WORKLOAD,
     Kind,
 )
-from phalanx.api.meta import PartialObjectMetadata
+from phalanx.api.leader_worker_sets import LEADER_READY, NAME_LABEL, LeaderWorkerSet
+from phalanx.api.meta import Key, PartialObjectMetadata
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
 from phalanx.api.wire import Object
 from phalanx.cli.manifests import Manifest
 from phalanx.client.client import Client
+from phalanx.client.protocol import HasMetadata
 from phalanx.clock import WallClock
 from phalanx.components import ComponentConfig
 from phalanx.control_plane import ControlPlane
+from phalanx.controllers.job_sets.controller import MANAGED_BY_NAMES as JOB_SET_MANAGERS
+from phalanx.controllers.job_sets.job_objects import job_name
+from phalanx.controllers.job_sets.policies import startable_roles
 from phalanx.controllers.nodes.container_process import ProcessHost
 from phalanx.controllers.nodes.node_pool import SimulatedNode
 from phalanx.controllers.nodes.simulated_kubelet import StageRule
@@ -47,16 +54,17 @@ from phalanx.sim.simulation import first_error
 from phalanx.store.memory import MemoryStore
 
 T = TypeVar("T")
+M = TypeVar("M", bound=HasMetadata)
 
 CLIENT_NAME = "phalanx"
-#: Seconds without a change of any Job after which its controller creates no more pods.
+#: Seconds without a change of any object after which the controllers create no more pods.
 POD_CREATION_TIMEOUT = 20.0
 #: Kinds that shape pods and groups when they are created: copied into the sandbox.
 _COPIED_KINDS = (NAMESPACE, PRIORITY_CLASS, LIMIT_RANGE, WORKLOAD)
 #: Kinds whose objects must not exist yet: `phalanx why` is for existing ones.
-_UNIQUE_KINDS = (JOB, POD, POD_GROUP, COMPOSITE_POD_GROUP, WORKLOAD)
-#: Kinds whose pods a forecast cannot expand: their controllers create objects in several steps.
-_NOT_EXPANDED_KINDS = (CRON_JOB, JOB_SET, LEADER_WORKER_SET)
+_UNIQUE_KINDS = (
+    JOB, JOB_SET, LEADER_WORKER_SET, POD, POD_GROUP, COMPOSITE_POD_GROUP, WORKLOAD,
+)  # fmt: skip
 
 
 class ManifestRejected(Exception):
@@ -86,7 +94,9 @@ async def expand_manifests(cluster: Client, manifests: Sequence[Manifest]) -> Cl
             client = plane.client(CLIENT_NAME)
             await _copy_dependencies(cluster, client)
             await create_objects(client, manifests)
+            await _wait_for_jobs_of_job_sets(client)
             await _wait_for_job_pods(client)
+            await _wait_for_leader_worker_set_pods(client)
             return await _read_workloads(client)
     except ExceptionGroup as group:
         error = first_error(group)
@@ -111,11 +121,8 @@ async def create_objects(client: Client, manifests: Sequence[Manifest]) -> list[
 
 def _check_expandable(manifests: Sequence[Manifest]) -> None:
     for manifest in manifests:
-        if manifest.kind in _NOT_EXPANDED_KINDS:
-            raise ManifestRejected(
-                f"what-if does not expand {manifest} yet; try it with `phalanx run`, or ask about "
-                "its Jobs or PodGroups"
-            )
+        if manifest.kind is CRON_JOB:
+            raise ManifestRejected(f"{manifest} has no pods until it is due; ask about a Job of it")
 
 
 async def _check_not_existing(cluster: Client, manifests: Sequence[Manifest]) -> None:
@@ -150,21 +157,70 @@ async def _list_objects(client: Client, kind: Kind, struct: type[T]) -> Sequence
         return ()
 
 
-async def _wait_for_job_pods(client: Client) -> None:
-    """Wait until every Job has as many pods as it runs in parallel."""
-    listing = await client.list(JOB, Job)
-    jobs = {job.metadata.key: job for job in listing.items}
+async def _wait_until(
+    client: Client,
+    kind: Kind,
+    struct: type[M],
+    find_missing: Callable[[Collection[M]], str],
+) -> None:
+    """Wait until nothing is missing among the objects of a kind; say what is, at a timeout."""
+    listing = await client.list(kind, struct)
+    found = {one.metadata.key: one for one in listing.items}
     try:
-        async with aclosing(client.watch(JOB, Job, since=listing.revision)) as events:
-            while any(map(lacks_pods, jobs.values())):
+        async with aclosing(client.watch(kind, struct, since=listing.revision)) as events:
+            while find_missing(found.values()):
                 async with asyncio.timeout(POD_CREATION_TIMEOUT):
                     event = await anext(events)
-                jobs[event.object.metadata.key] = event.object
+                found[event.object.metadata.key] = event.object
     except TimeoutError:
-        waiting = next(job for job in jobs.values() if lacks_pods(job))
-        raise ManifestRejected(
-            f"Job {waiting.metadata.key} gets no pods; phalanx run tells why"
-        ) from None
+        missing = find_missing(found.values())
+        raise ManifestRejected(f"{missing}; phalanx run tells why") from None
+
+
+async def _wait_for_jobs_of_job_sets(client: Client) -> None:
+    """Wait until JobSets have the Jobs that start first; later ones wait for these to run."""
+    wanted = {
+        Key(one.metadata.namespace, job_name(one, role, index)): one.metadata.key
+        for one in (await client.list(JOB_SET, JobSet)).items
+        if not one.spec.suspend and one.spec.managed_by in JOB_SET_MANAGERS
+        for role in startable_roles(one, ())[0]
+        for index in range(role.replicas)
+    }
+
+    def find_missing(jobs: Collection[Job]) -> str:
+        present = {job.metadata.key for job in jobs}
+        missing = next((owner for key, owner in wanted.items() if key not in present), None)
+        return f"JobSet {missing} gets no Jobs" if missing else ""
+
+    await _wait_until(client, JOB, Job, find_missing)
+
+
+async def _wait_for_job_pods(client: Client) -> None:
+    """Wait until every Job has as many pods as it runs in parallel."""
+
+    def find_missing(jobs: Collection[Job]) -> str:
+        waiting = next((job for job in jobs if lacks_pods(job)), None)
+        return f"Job {waiting.metadata.key} gets no pods" if waiting else ""
+
+    await _wait_until(client, JOB, Job, find_missing)
+
+
+async def _wait_for_leader_worker_set_pods(client: Client) -> None:
+    """Wait until LeaderWorkerSets have their pods; workers may wait for a leader that runs."""
+    wanted: dict[Key, int] = {}
+    for one in (await client.list(LEADER_WORKER_SET, LeaderWorkerSet)).items:
+        is_leader_first = one.spec.startup_policy == LEADER_READY
+        size = 1 if is_leader_first else one.spec.leader_worker_template.get("size", 1)
+        wanted[one.metadata.key] = one.spec.replicas * size
+
+    def find_missing(pods: Collection[Pod]) -> str:
+        counts = Counter(
+            Key(pod.metadata.namespace, pod.metadata.labels.get(NAME_LABEL, "")) for pod in pods
+        )
+        missing = next((key for key, count in wanted.items() if counts[key] < count), None)
+        return f"LeaderWorkerSet {missing} gets no pods" if missing else ""
+
+    await _wait_until(client, POD, Pod, find_missing)
 
 
 def lacks_pods(job: Job) -> bool:

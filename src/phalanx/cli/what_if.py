@@ -159,9 +159,9 @@ def what_if_command(
 ) -> None:
     """Tell whether a workload would fit now, must wait, or never fits. Writes nothing.
 
-    Jobs, PodGroups, CompositePodGroups and Pods of the files are added to a copy of the cluster in
-    memory, in the queue behind the workloads that wait already. Without files the forecast is about
-    all workloads that wait.
+    Jobs, JobSets, LeaderWorkerSets, groups and Pods of the files are added to a copy of the cluster
+    in memory, in the queue behind the workloads that wait already. Without files the forecast is
+    about all workloads that wait.
 
     Exit code: 0 if all fit, 3 if some must wait, 4 if some never fit.
 

@@ -1,4 +1,4 @@
-/* The selected gang as a chain (Job, Workload, PodGroup, pods, nodes), or the selected node with its pods. */
+/* The selected gang as a chain (its owner, Workload, PodGroups, pods, nodes), or the selected node with its pods. */
 
 import { compare } from "./cluster.js";
 import { formatTime, make, setText } from "./element.js";
@@ -9,7 +9,12 @@ import { whyCommand } from "./waiting.js";
 const SCHEDULING = "/apis/scheduling.k8s.io/v1beta1";
 const MAX_TAGS = 120;
 /** Owners that the page can request; of others it shows only the name. */
-const OWNERS = { "batch/v1 Job": (namespace, name) => `/apis/batch/v1/namespaces/${namespace}/jobs/${name}` };
+const OWNERS = {
+  "batch/v1 Job": (namespace, name) => `/apis/batch/v1/namespaces/${namespace}/jobs/${name}`,
+  "jobset.x-k8s.io/v1alpha2 JobSet": (namespace, name) => `/apis/jobset.x-k8s.io/v1alpha2/namespaces/${namespace}/jobsets/${name}`,
+  "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet":
+    (namespace, name) => `/apis/leaderworkerset.x-k8s.io/v1/namespaces/${namespace}/leaderworkersets/${name}`,
+};
 
 export class Chain {
   constructor({ section, title, body }, cluster, { theme, choose }) {
@@ -77,10 +82,24 @@ export class Chain {
     const { owner, workload, parent } = group;
     const { job, workload: plan } = this.about;
     const steps = [];
-    if (owner) steps.push({ name: owner.kind, texts: [owner.name, ...jobTexts(job)] });
+    if (owner) steps.push({ name: owner.kind, texts: [owner.name, ...ownerTexts(owner.kind, job)], tags: parent ? [] : this.#siblings(group) });
     if (workload) steps.push({ name: "Workload", texts: [workload, ...workloadTexts(plan)] });
-    if (parent) steps.push({ name: "CompositePodGroup", texts: [parent] });
+    if (parent) steps.push({ name: "CompositePodGroup", texts: [parent], tags: this.#siblings(group) });
     return steps;
+  }
+
+  /** The other groups of a tree: below the same composite, or of the same JobSet or LeaderWorkerSet. */
+  #siblings({ namespace, owner, parent, name: own }) {
+    const isSibling = parent
+      ? (one) => one.parent === parent
+      : (one) => owner.kind !== "Job" && one.owner?.kind === owner.kind && one.owner.name === owner.name;
+    return [...this.cluster.groups.entries()]
+      .filter(([, one]) => one.namespace === namespace && one.name !== own && isSibling(one))
+      .sort(([a], [b]) => compare(a, b))
+      .map(([key, one]) => {
+        const members = this.cluster.members(key);
+        return [`${one.name}: ${members.filter((pod) => pod.node).length} of ${members.length} pods placed`, "gang", key];
+      });
   }
 
   #self(group, key) {
@@ -128,8 +147,26 @@ export class Chain {
   }
 }
 
+function ownerTexts(kind, owner) {
+  if (!owner) return [];
+  if (kind === "JobSet") return jobSetTexts(owner);
+  if (kind === "LeaderWorkerSet") {
+    const { replicas = 0, readyReplicas = 0, updatedReplicas = 0 } = owner.status ?? {};
+    return [`${owner.spec.replicas ?? 1} replicas wanted, ${replicas} exist, ${readyReplicas} ready, ${updatedReplicas} updated`];
+  }
+  return jobTexts(owner);
+}
+
+function jobSetTexts({ spec, status = {} }) {
+  const counts = new Map((status.replicatedJobsStatus ?? []).map((one) => [one.name, one]));
+  const roles = spec.replicatedJobs.map(({ name, replicas = 1 }) => {
+    const { ready = 0, succeeded = 0, failed = 0 } = counts.get(name) ?? {};
+    return `${name}: ${replicas} Jobs, ${ready} ready, ${succeeded} succeeded, ${failed} failed`;
+  });
+  return [...roles, `${status.terminalState || "running"}, ${status.restarts ?? 0} restarts`];
+}
+
 function jobTexts(job) {
-  if (!job) return [];
   const { active = 0, succeeded = 0, failed = 0 } = job.status ?? {};
   return [`${job.spec.parallelism ?? 1} at once, ${active} active, ${succeeded} succeeded, ${failed} failed`];
 }
