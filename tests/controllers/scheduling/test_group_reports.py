@@ -10,7 +10,7 @@ import pytest
 
 from phalanx.api.kinds import POD_GROUP
 from phalanx.api.meta import Key, pod_group_ref
-from phalanx.api.scheduling import PodGroup
+from phalanx.api.scheduling import MEMBERS_TO_RUN_ANNOTATION, PodGroup
 from phalanx.api.wire import Object
 from phalanx.controllers.scheduling.group_reports import (
     SHORTFALL_INTERVAL,
@@ -71,6 +71,18 @@ def test_loss_is_a_count_below_the_status() -> None:
     assert lost == GroupCondition("True", "MembersLost", MESSAGE)
     grown: Object = {"scheduledPods": 2, "desiredPods": 3}
     assert GroupReports().change_degraded(group(SCHEDULED, **grown), placed(2)) is None
+
+
+def test_losses_among_the_last_members_count_although_others_have_succeeded() -> None:
+    was: Object = {"scheduledPods": 1, "succeededPods": 2, "desiredPods": 3}
+    one = group(SCHEDULED, annotations={MEMBERS_TO_RUN_ANNOTATION: "1"}, **was)
+    lost = GroupReports().change_degraded(one, placed(0, succeeded=2))
+    assert lost == GroupCondition("True", "MembersLost", MESSAGE)
+    degraded = condition("Degraded", reason="MembersLost")
+    back = group(SCHEDULED, degraded, annotations={MEMBERS_TO_RUN_ANNOTATION: "1"}, **was)
+    message = "3 of 3 required members have a node or have succeeded"
+    found = GroupReports().change_degraded(back, placed(1, succeeded=2))
+    assert found == GroupCondition("False", "MembersBack", message)
 
 
 def test_member_that_succeeded_or_whose_pod_was_removed_is_not_lost() -> None:

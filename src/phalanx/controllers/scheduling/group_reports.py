@@ -99,9 +99,10 @@ class GroupReports:
         if group.is_finished:
             ended = GroupCondition("False", "Finished", "the Job of the group has ended")
             return ended if is_degraded else None
-        required = f"{members.total} of {group.quorum} required members"
+        required = f"{members.total} of {group.min_count} required members"
         message = f"{required} have a node or have succeeded"
-        if members.total >= group.quorum:
+        # The quorum no longer counts members that have succeeded.
+        if members.total >= group.min_count or members.placed >= group.quorum:
             return GroupCondition("False", "MembersBack", message) if is_degraded else None
         if not is_degraded and not self._has_lost_members(group, members):
             return None
