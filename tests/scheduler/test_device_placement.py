@@ -100,6 +100,28 @@ def test_devices_are_packed_on_the_nodes_that_are_used_most() -> None:
     assert sorted(nodes_of(decide(state)).values()) == ["n1", "n2", "n2", "n2"]
 
 
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 2)])
+def test_gang_takes_the_rack_in_which_its_devices_fit_most_tightly(sizes: tuple[int, int]) -> None:
+    """Equal members, and members that differ in CPUs; CPUs alone would choose the other rack."""
+    racks = {"n1": "wide", "n2": "wide", "n3": "tight", "n4": "tight"}
+    state = state_of(
+        [node(name, 64, rack=rack) for name, rack in racks.items()],
+        [
+            GPU,
+            *(resource_slice(name, gpus(4)) for name in racks),
+            *(allocated(f"held-{n}", f"n3/gpu-{n}", "other") for n in range(3)),
+            *(claim(f"c{n}") for n in range(2)),
+        ],
+        [
+            pod("busy", on="n1", cpu="40"),
+            *(pod(f"m{n}", f"c{n}", group="g", cpu=str(cpu)) for n, cpu in enumerate(sizes)),
+        ],
+        [gang("g", 2, schedulingConstraints={"topology": [{"key": "rack"}]})],
+    )
+    chosen = nodes_of(decide(state)).values()
+    assert {racks[name] for name in chosen} == {"tight"}
+
+
 def test_assumed_devices_are_not_given_twice_and_are_free_after_a_rollback() -> None:
     objects = [GPU, resource_slice("n1", gpus(1)), claim("one"), claim("two")]
     state = state_of([node("n1")], objects, [pod("a", "one"), pod("b", "two")])

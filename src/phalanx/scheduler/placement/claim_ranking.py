@@ -25,6 +25,7 @@ from phalanx.scheduler.devices.state import ClaimDemand
 from phalanx.scheduler.placement.node_scores import NO_NODE, NodeScores, ShapeScores
 from phalanx.scheduler.plugins.claim_assignments import (
     ClaimAssignments,
+    first_counted_request,
     free_device_counts,
     nodes_of_reach,
 )
@@ -158,14 +159,11 @@ def try_assign(
 
 def _scarcest_counts(scores: NodeScores, snapshot: Snapshot) -> IntArray | None:
     """The free devices of each node for the first request that counts devices; None for none."""
-    requests = snapshot.devices.requests
-    for claim in scores.shape.claims.unallocated:
-        for alternatives in requests.get(claim.spec).requests:
-            for one in alternatives[:1]:
-                if not one.is_admin:
-                    counts = free_device_counts(snapshot, one.requirement)
-                    return np.where(counts >= max(one.number, 1), counts, 0)
-    return None
+    request = first_counted_request(snapshot, scores.shape.claims)
+    if request is None:
+        return None
+    counts = free_device_counts(snapshot, request.requirement)
+    return np.where(counts >= max(request.number, 1), counts, 0)
 
 
 def _pack_order(keys: IntArray, counts: IntArray, nodes: IntArray | None) -> list[int]:

@@ -254,8 +254,9 @@ def rank_for_group(
     return _sort_placements(placements, possible, np.where(possible, scores, members))
 
 
-def _resource_names(shape: PodShape) -> tuple[str, ...]:
-    return tuple(name for name, _ in shape.requests)
+def _resource_names(shape: PodShape) -> tuple[object, ...]:
+    """Return by what a utilization may be measured."""
+    return (shape.claims, *(name for name, _ in shape.requests))
 
 
 def rank_for_tree(

@@ -5,7 +5,8 @@
             - the share of its new members that would be on avoided nodes, in per cent, twice
 
 So a rack is filled before the next one is begun. For pods that request GPUs the utilization is that
-of GPUs, for other pods that of CPU and memory. Avoided nodes are those with an extended resource
+of GPUs, for pods with claims the share that they take of the free devices, for other pods that of
+CPU and memory. Avoided nodes are those with an extended resource
 that the pods do not request (`plugins/extended_resource_avoidance.py`): a group that needs no GPUs
 leaves racks of GPU nodes to others.
 
@@ -25,7 +26,9 @@ import numpy as np
 
 from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray, Placement, Snapshot
+from phalanx.scheduler.plugins.claim_assignments import first_counted_request, free_device_counts
 from phalanx.scheduler.plugins.load_scoring import (
+    CPU_AND_MEMORY,
     NodeColumns,
     PerNode,
     ScoredResource,
@@ -71,6 +74,32 @@ def domain_scoring(
     return DomainScoring(resources, is_packed=False)
 
 
+class PackedDevices(NamedTuple):
+    """The devices by which domains are compared for pods with claims."""
+
+    #: The free devices of each node, and how many of them a pod takes.
+    free: IntArray
+    number: int
+
+
+def packed_devices(
+    policy: SchedulerPolicy, shape: PodShape, snapshot: Snapshot
+) -> PackedDevices | None:
+    """Choose the devices by which domains are compared; None without devices of its own."""
+    if not shape.claims or shape.claims.has_shared or policy.packing_resources != CPU_AND_MEMORY:
+        return None
+    request = first_counted_request(snapshot, shape.claims)
+    if request is None or not request.number:
+        return None
+    return PackedDevices(free_device_counts(snapshot, request.requirement), request.number)
+
+
+def share_of_free(taken: IntArray, free: IntArray) -> IntArray:
+    """Return which share of the free devices is taken; a tight domain comes before a wide one."""
+    share: IntArray = np.minimum(taken, free) * WHOLE // np.maximum(free, 1)
+    return share
+
+
 def score_members(members: PerNode, most: int) -> PerNode:
     """Score the members that a domain would hold, where the best one holds `most`."""
     return members * 100 // most * _PERCENT
@@ -96,7 +125,14 @@ def measure_utilization(
         sums: IntArray = np.add.reduceat(table[inside], starts, axis=0)
         return sums.T
 
-    scoring = domain_scoring(policy, _combine_shapes(shapes), snapshot.columns)
+    counts = Counter(shapes)
+    found = ((packed_devices(policy, shape, snapshot), counts[shape]) for shape in counts)
+    devices = [(one, count) for one, count in found if one is not None]
+    if devices:
+        free = devices[0][0].free
+        taken = sum(one.number * count for one, count in devices if one.free is free)
+        return share_of_free(np.full(len(placements), taken), total(free))
+    scoring = domain_scoring(policy, _combine_shapes(counts), snapshot.columns)
     tables = (snapshot.allocatable, snapshot.requested, snapshot.nonzero_requested)
     columns = NodeColumns(*map(total, tables))
     return scoring.utilization(
@@ -116,11 +152,11 @@ def avoided_nodes(snapshot: Snapshot, policy: SchedulerPolicy, shape: PodShape) 
     return reduce(or_, masks) if masks else None
 
 
-def _combine_shapes(shapes: Iterable[PodShape]) -> PodShape:
+def _combine_shapes(shapes: Counter[PodShape]) -> PodShape:
     """Build the shape of one pod that requests as much as all of these."""
     requests: Counter[str] = Counter()
     cpu = memory = 0
-    for shape, count in Counter(shapes).items():
+    for shape, count in shapes.items():
         for name, amount in shape.requests:
             requests[name] += amount * count
         cpu += shape.nonzero_requests[0] * count

@@ -46,8 +46,10 @@ from phalanx.scheduler.placement.domain_scores import (
     avoided_nodes,
     domain_scoring,
     measure_utilization,
+    packed_devices,
     penalize_avoided,
     score_members,
+    share_of_free,
 )
 from phalanx.scheduler.placement.node_scores import NO_NODE, NodeScores, node_scores_of
 from phalanx.scheduler.plugins.claim_assignments import claim_capacities
@@ -200,7 +202,9 @@ class DomainCapacities:
         "_avoided_capacity",
         "_avoided_nodes",
         "_capacity_per_node",
+        "_devices",
         "_domain_ids",
+        "_free_devices",
         "_position",
         "_requested_per_node",
         "_scoring",
@@ -244,17 +248,23 @@ class DomainCapacities:
         #: The allocatable amount of each scored resource, and the amount that scores count as used.
         self.allocatable = [total(snapshot.allocatable[:, one.column]) for one in resources]
         self.requested = [total(one.current(columns)) for one in resources]
+        self._devices = packed_devices(policy, shape, snapshot)
+        if self._devices is not None:
+            self._free_devices = total(self._devices.free)
 
     def score(self, members: IntArray, most: int, scheduled: int) -> IntArray:
         """Score the placements by the members that they would hold, `scheduled` of them already."""
         added = members - scheduled
         # Members are placed on avoided nodes only when the others are full.
         avoided = np.maximum(added - (self.pod_capacity - self._avoided_capacity), 0)
-        requested = [
-            amount + resource.requested * added
-            for resource, amount in zip(self._scoring.resources, self.requested, strict=True)
-        ]
-        utilization = self._scoring.utilization(self.allocatable, requested, len(members))
+        if self._devices is not None:
+            utilization = share_of_free(self._devices.number * added, self._free_devices)
+        else:
+            requested = [
+                amount + resource.requested * added
+                for resource, amount in zip(self._scoring.resources, self.requested, strict=True)
+            ]
+            utilization = self._scoring.utilization(self.allocatable, requested, len(members))
         scores: IntArray = (
             score_members(members, most) + utilization - penalize_avoided(avoided, added)
         )

@@ -30,6 +30,7 @@ from phalanx.scheduler.devices.allocator import (
     build_allocation,
 )
 from phalanx.scheduler.devices.inventory import DeviceRequirement, NodeReach, PublishedDevice
+from phalanx.scheduler.devices.requests import RequestAlternative
 from phalanx.scheduler.devices.state import (
     AssignedClaim,
     ClaimDemand,
@@ -320,6 +321,15 @@ def claim_capacities(snapshot: Snapshot, demand: ClaimDemand) -> IntArray:
                 served = np.where(served > 0, UNLIMITED, 0)
             most = np.minimum(most, served)
     return most
+
+
+def first_counted_request(snapshot: Snapshot, demand: ClaimDemand) -> RequestAlternative | None:
+    """Return the first request of a demand that takes devices; None if none does."""
+    for claim in demand.unallocated:
+        for alternatives in snapshot.devices.requests.get(claim.spec).requests:
+            if alternatives and not alternatives[0].is_admin:
+                return alternatives[0]
+    return None
 
 
 def is_demand_countable(snapshot: Snapshot, demand: ClaimDemand) -> bool:

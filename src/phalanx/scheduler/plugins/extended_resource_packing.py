@@ -8,8 +8,8 @@ and topology domains are compared by the resource too (`placement/domain_scores.
     8 GPUs each, in use      6    2    0
     score for a pod of 1     87   37   12
 
-Pods that request no extended resource are not scored. `packed_resources` is the one place that
-says what a shape is packed by; devices of resource claims belong there too.
+Pods that request no extended resource are not scored. Devices of resource claims are packed where
+they are assigned (`placement/claim_ranking.py`).
 """
 
 from __future__ import annotations
