@@ -72,6 +72,17 @@ def test_a_decision_is_stale_if_the_group_meanwhile(change: Change) -> None:
     assert state.cache.assumed_pods() == []
 
 
+def test_a_decision_is_stale_if_a_node_was_deleted_meanwhile() -> None:
+    state = build_state()
+    entity, placed = begin_cycle(state)
+    state.observe(NodeObserved(1.0, "n", None))
+    state.observe(NodeObserved(1.0, "other", node("other", cpu="8")))
+    assert not state.commit(entity, placed, 2.0)
+    again, placed = begin_cycle(state)
+    assert {node for _, _, node in placed.bindings} == {"other"}
+    assert state.commit(again, placed, 2.0)
+
+
 def test_an_entity_with_a_stale_decision_is_tried_again_at_once_in_its_old_order() -> None:
     state = build_state()
     state.observe(PodObserved(0.5, key("later"), pod("later", cpu="1")))

@@ -230,6 +230,11 @@ class SchedulerCache:
         info = self._nodes.get(name)
         return info is not None and info.node is not None
 
+    def has_nodes(self, bindings: Iterable[Binding]) -> bool:
+        """Whether the nodes of bindings, which the last snapshot had, still exist."""
+        is_moved = self._needs_rebuild or self._moved_nodes
+        return not is_moved or all(self.has_node(node) for _, _, node in bindings)
+
     def count_placed_members(self, group: Key) -> int:
         """Count the live members of a PodGroup that have a node, bound or assumed."""
         return self._member_counts.get(group, 0)

@@ -234,10 +234,11 @@ class SchedulerState:
         if self._recorder:
             self._recorder(DecisionMade(now, entity.key, encode_decision(decision)))
         if isinstance(decision, Placed):
-            if not self.queue.is_current(entity, decision.bindings):
+            bindings = decision.bindings
+            if not (self.cache.has_nodes(bindings) and self.queue.is_current(entity, bindings)):
                 self.queue.requeue(entity, now)
                 return False
-            self._wake(self.cache.assume(decision.bindings), now)
+            self._wake(self.cache.assume(bindings), now)
             if decision.claims:
                 self.cache.devices.assume(decision.claims)
             if decision.volumes:
@@ -272,7 +273,7 @@ class SchedulerState:
 
     def _may_preempt(self, entity: Entity, decision: Preempting) -> bool:
         """Whether the cluster is still as the decision assumes, so that no eviction is needless."""
-        nodes_exist = all(self.cache.has_node(node) for _, _, node in decision.waiting.nominated)
+        nodes_exist = self.cache.has_nodes(decision.waiting.nominated)
         return nodes_exist and self.queue.may_preempt(entity, decision)
 
     def _drop_nominations(self, now: float) -> None:
