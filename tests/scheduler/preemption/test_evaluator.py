@@ -30,7 +30,12 @@ from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.group_tree_placement import PlacementResult, place_entity
 from phalanx.scheduler.placement.group_placement import PlacementContext
 from phalanx.scheduler.policy import DEFAULT_POLICY, SchedulerPolicy
-from phalanx.scheduler.preemption import plan_search, victim_program, victim_search
+from phalanx.scheduler.preemption import (
+    eviction_units,
+    plan_search,
+    victim_program,
+    victim_search,
+)
 from phalanx.scheduler.preemption.evaluator import NOT_ALLOWED, NOT_HELPFUL, VICTIMS_TERMINATING
 from phalanx.scheduler.preemption.victim_search import assignments_hold
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects, load_state
@@ -519,7 +524,8 @@ def test_search_for_victims_lets_other_tasks_run_in_between(
     def count_steps(units_per_step: int) -> int:
         for module in (victim_search, victim_program):
             monkeypatch.setattr(module, "UNITS_PER_STEP", units_per_step)
+        monkeypatch.setattr(eviction_units, "PODS_PER_STEP", units_per_step)
         return sum(1 for _ in run_cycle(high_priority_gang(30), cache.snapshot(), DEFAULT_POLICY))
 
-    # At least the victims are proposed, reprieved, and added to the program.
-    assert count_steps(4) >= count_steps(1000) + 3 * 30 // 4
+    # Candidates are found, and at least the victims proposed, reprieved, added to the program.
+    assert count_steps(4) >= count_steps(1000) + 48 // 4 + 3 * 30 // 4

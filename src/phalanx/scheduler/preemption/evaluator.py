@@ -89,7 +89,8 @@ def preempt(
     if ClusterEvent.SEARCH_ENDED in waiting.wakes_on:
         # An exact search is running that may find a placement without any eviction.
         return waiting
-    if not (candidates := find_eviction_units(snapshot, entity.priority)):
+    candidates = yield from find_eviction_units(snapshot, entity.priority)
+    if not candidates:
         return waiting
     if waiting.relaxation_delay is not None:
         return replace(waiting, preemption=LEVEL_PREFERRED)

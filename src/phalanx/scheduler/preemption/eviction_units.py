@@ -13,7 +13,7 @@ pods, a later start of its oldest pod. A set never costs less than one of its su
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from operator import attrgetter
 from typing import NamedTuple
@@ -30,6 +30,8 @@ from phalanx.scheduler.decision import Victim
 _NOT_STARTED = "~"
 #: How many units a loop over all of them handles between two yields.
 UNITS_PER_STEP = 500
+#: After how many pods the search for units yields.
+PODS_PER_STEP = 5_000
 #: The number of units of one pod that are kept.
 _MAX_SINGLE_UNITS = 200_000
 
@@ -253,14 +255,18 @@ def has_eviction_units(snapshot: Snapshot, below_priority: int) -> bool:
     return any(eviction.priority < below_priority for eviction in found if eviction)
 
 
-def find_eviction_units(snapshot: Snapshot, below_priority: int) -> list[EvictionUnit]:
-    """Return the units of lower priority that are not terminating."""
+def find_eviction_units(
+    snapshot: Snapshot, below_priority: int
+) -> Generator[int, None, list[EvictionUnit]]:
+    """Return the units of lower priority that are not terminating; yields after many pods."""
     if not has_eviction_units(snapshot, below_priority):
         return []
     evictions, single_units = _GroupEvictions(snapshot.group_trees), _SingleUnits(snapshot)
     pods_by_group: dict[Ref, list[AssignedPod]] = {}
     units: list[EvictionUnit] = []
-    for pod in snapshot.pod_index.without_nominated.assigned_pods():
+    for number, pod in enumerate(snapshot.pod_index.without_nominated.assigned_pods(), 1):
+        if number % PODS_PER_STEP == 0:
+            yield number
         if pod.terminating:
             continue
         eviction = evictions.lookup(pod.group) if pod.group else None
