@@ -11,6 +11,7 @@ import pytest
 from phalanx.api.custom_resources.workload_definitions import workload_definitions
 from phalanx.api.feature_gates import resolve_gates
 from phalanx.api.kinds import JOB, POD, PRIORITY_CLASS
+from phalanx.api.meta import Key
 from phalanx.api.wire import Object
 from phalanx.api.workload_sources import (
     COSCHEDULING_POD_GROUP,
@@ -274,6 +275,28 @@ async def test_annotated_job_of_another_controller_gets_its_group() -> None:
             group = await get_group(c, "train")
             assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
             assert [one["kind"] for one in group["metadata"]["ownerReferences"]] == ["Job"]
+
+
+@in_virtual_time
+async def test_group_of_a_job_follows_it_and_a_group_of_another_owner_is_left_alone() -> None:
+    async with custom_cluster() as c, running_controllers(c):
+        await c.client.create(CUSTOM_POD_GROUP, custom_group("taken", 1))
+        for name in ("train", "taken"):
+            await c.create(annotated_job(name, on_template=True))
+        await asyncio.sleep(5)
+        assert (await get_group(c, "train"))["spec"]["schedulingPolicy"]["gang"]["minCount"] == 3
+        await c.client.patch(JOB, Key("default", "train"), {"spec": {"parallelism": 2}})
+        await c.client.patch(
+            JOB, Key("default", "train"), {"status": {"succeeded": 2}}, subresource="status"
+        )
+        await asyncio.sleep(5)
+        group = await get_group(c, "train")
+        assert group["spec"]["schedulingPolicy"]["gang"]["minCount"] == 2
+        assert group["metadata"]["annotations"]["phalanx.dev/members-to-run"] == "1"
+        taken = await get_group(c, "taken")
+        assert taken["spec"]["schedulingPolicy"]["gang"]["minCount"] == 1
+        ((_, message), *_) = await c.events("FailedPodGroupCreate")
+        assert message == "PodGroup taken belongs to something else; rename the Job"
 
 
 @in_virtual_time
