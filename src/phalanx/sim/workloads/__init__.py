@@ -1,9 +1,10 @@
-"""Workloads: the jobs of a trace or generator, in one form for both engines.
+"""Workloads: the jobs of a trace or generator, in one form for the engine.
 
-    workload.py       TraceJob, Workload; the lines of a trace and what is wrong with them
-    swf.py            the Standard Workload Format of the Parallel Workloads Archive
-    csv_traces.py     CSV traces of GPU clusters: Philly, openb, Kalos
-    trace_formats.py  the table of formats; finds the format of a file
+    workload.py          TraceJob, TraceWorkload; the lines of a trace and what is wrong with them
+    swf.py               the Standard Workload Format of the Parallel Workloads Archive
+    csv_traces.py        CSV traces of GPU clusters: Philly, openb, Kalos
+    kueue_generator.py   the generator file of Kueue's performance test
+    trace_formats.py     the table of formats; finds the format of a file
 
-A reader is a pure function from lines to a Workload. Files are read by the command.
+A reader is a pure function from lines to a TraceWorkload. Files are read by the command.
 """

@@ -7,6 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from phalanx.sim.workloads.csv_traces import KALOS, OPENB, PHILLY, is_csv_of, read_csv
+from phalanx.sim.workloads.kueue_generator import read_kueue_generator
 from phalanx.sim.workloads.swf import read_swf
 from phalanx.sim.workloads.workload import InvalidTrace, TraceFile, TraceWorkload
 
@@ -28,10 +29,15 @@ def _is_swf(lines: list[str]) -> bool:
     return first.startswith(";") or len(first.split()) >= 18
 
 
+def _is_kueue_generator(lines: list[str]) -> bool:
+    return any(line.startswith("cohorts:") for line in lines)
+
+
 TRACE_FORMATS = (
     TraceFormat("philly", partial(is_csv_of, PHILLY), partial(read_csv, PHILLY)),
     TraceFormat("openb", partial(is_csv_of, OPENB), partial(read_csv, OPENB)),
     TraceFormat("kalos", partial(is_csv_of, KALOS), partial(read_csv, KALOS)),
+    TraceFormat("kueue", _is_kueue_generator, read_kueue_generator),
     TraceFormat("swf", _is_swf, read_swf),
 )
 

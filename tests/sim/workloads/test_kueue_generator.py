@@ -1,0 +1,72 @@
+"""The reader of generator files of Kueue."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.sim.core_engine import CoreEngine
+from phalanx.sim.simulation_setup import SimulationSetup
+from phalanx.sim.workloads.trace_formats import read_trace
+from phalanx.sim.workloads.workload import InvalidTrace, TraceFile
+
+GENERATOR = """\
+# a comment
+cohorts:
+- className: cohort
+  count: 2
+  queuesSets:
+  - className: cq
+    count: 3
+    nominalQuota: 20
+    borrowingLimit: 100
+    workloadsSets:
+    - count: 4
+      creationIntervalMs: 100
+      workloads:
+      - {className: small, runtimeMs: 200, priority: 50, request: 1}
+    - count: 2
+      creationIntervalMs: 500
+      workloads:
+      - {className: large, runtimeMs: 1000, priority: 200, request: 20}
+"""
+
+
+def trace(text: str = GENERATOR) -> TraceFile:
+    return TraceFile("generator.yaml", text.splitlines())
+
+
+def test_every_queue_submits_its_workloads() -> None:
+    workload = read_trace(trace())
+    assert len(workload.jobs) == 2 * 3 * (4 + 2)
+    assert [node.metadata.name for node in workload.nodes][:2] == ["cohort-0-cq-0", "cohort-0-cq-1"]
+    assert workload.nodes[0].status.allocatable["cpu"] == "20"
+    large = [job for job in workload.jobs if job.priority == 200]
+    assert {(round(job.submit, 3), job.run_time, job.requests["cpu"]) for job in large} == {
+        (0.4, 1.0, "20"),
+        (0.9, 1.0, "20"),
+    }
+    assert len({job.owner for job in workload.jobs}) == 6
+
+
+def test_all_workloads_run_to_their_end() -> None:
+    workload = read_trace(trace())
+    result = CoreEngine(SimulationSetup(workload, workload.nodes)).run()
+    assert all(record.end is not None for record in result.records)
+    # Large workloads need whole nodes: they preempt small ones.
+    assert sum(record.preemptions for record in result.records) > 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("count: 2\n  queues", "count: x\n  queues", r"Expected `int`, got `str`"),
+        ("runtimeMs: 200", "runtimeMs: 0", "workload small: runtimeMs and request must be more"),
+        ("count: 4", "count: -4", "workloadsSets of cq: invalid count"),
+        ("cohorts:", "cohorts: [", "line 3: expected"),
+    ],
+)
+def test_invalid_generator_is_rejected(old: str, new: str, reason: str) -> None:
+    with pytest.raises(InvalidTrace) as error:
+        read_trace(trace(GENERATOR.replace(old, new)), "kueue")
+    assert "generator.yaml" in str(error.value)
+    assert reason.split(" [")[0] in str(error.value)
