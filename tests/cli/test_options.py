@@ -31,6 +31,20 @@ def test_address_is_a_host_and_a_port(text: str, found: tuple[str, int]) -> None
     assert options.parse_address(text) == found
 
 
+def test_webhook_url_stands_for_a_service() -> None:
+    texts = ("a/b=https://127.0.0.1:9443", "c/d=https://[::1]:1/base")
+    found = options.parse_webhook_urls(texts)
+    assert found == {"a/b": "https://127.0.0.1:9443", "c/d": "https://[::1]:1/base"}
+
+
+@pytest.mark.parametrize(
+    "text", ["a=https://x", "a/b", "a/b=http://x", "/b=https://x", "a/b=https://"]
+)
+def test_webhook_url_needs_a_service_and_https(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="use NAMESPACE/SERVICE=URL"):
+        options.parse_webhook_urls([text])
+
+
 def test_shape_overrides_the_default_capacity() -> None:
     found = options.parse_shape("cpu=500m, example.com/gpu=8")
     assert (found["cpu"], found["example.com/gpu"], found["pods"]) == ("500m", "8", "110")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from pathlib import Path
 
+import orjson
 import pytest
 from aiohttp import web
 
@@ -14,6 +16,7 @@ from phalanx.api.kinds import (
     ENDPOINT_SLICE,
     POD,
     RBAC_GROUP,
+    SECRET,
     SERVICE,
     VALIDATING_WEBHOOK_CONFIGURATION,
 )
@@ -21,6 +24,7 @@ from phalanx.api.wire import Object, UserInfo
 from phalanx.server.objects import encoder
 from phalanx.store.kv import StoreWrite
 from tests.builders import pod
+from tests.loop_stalls import measure_stall
 from tests.server.api import Api
 from tests.server.webhook_server import (
     WebhookServer,
@@ -168,6 +172,25 @@ async def test_untrusted_certificates_and_closed_ports_are_failures(
     assert "tls: failed to verify certificate" in messages[0]
     assert "unable to load root certificates" in messages[1]
     assert "refused" in messages[2]
+
+
+@with_hooks
+async def test_large_and_broken_answers_do_not_stall_the_event_loop(
+    api: Api, hooks: WebhookServer
+) -> None:
+    large = base64.b64encode(orjson.dumps([add("/data/x", "y" * 3_000_000)])).decode()
+    config = hooks.on("/large", allow(patchType="JSONPatch", patch=large))
+    await configure(api, webhook(config, rule("configmaps")), mutating=True)
+    hooks.handlers["/huge"] = _too_large
+    await configure(api, webhook(hooks.client_config("/huge"), rule("secrets")))
+
+    async def prepare() -> None:
+        """Nothing to prepare: both requests are refused."""
+
+    for kind in (CONFIG_MAP, SECRET):
+        answer, stall = await measure_stall(lambda _: post(api, config_map(), kind), prepare)  # noqa: B023
+        assert answer.code >= 400
+        assert stall.is_accepted, stall
 
 
 @with_hooks
