@@ -53,9 +53,26 @@ async def is_suspended_and_resumed(cluster: TrialCluster) -> None:
     await cluster.finish("Succeeded")
 
 
+async def is_resized(cluster: TrialCluster) -> None:
+    for pods in (2, 3, 1):
+        roles = [role("driver"), role("workers", 1, pods)]
+        if pods == 2:
+            await cluster.create(job_set(*roles))
+        else:
+            await cluster.patch(JOB_SET, "train", {"spec": {"replicatedJobs": roles}})
+        await cluster.wait_until_idle()
+    await cluster.finish("Succeeded")
+
+
 SCENARIOS = [
     Scenario(run.__name__, run, KINDS, PARTS)
-    for run in (completes, restarts_and_fails, starts_in_order, is_suspended_and_resumed)
+    for run in (
+        completes,
+        restarts_and_fails,
+        starts_in_order,
+        is_suspended_and_resumed,
+        is_resized,
+    )
 ]
 
 
