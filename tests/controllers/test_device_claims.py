@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from phalanx.api.errors import ApiError, Forbidden
-from phalanx.api.kinds import JOB, POD, POD_GROUP, RESOURCE_CLAIM
+from phalanx.api.kinds import JOB, NODE, POD, POD_GROUP, RESOURCE_CLAIM
 from phalanx.api.meta import Key
 from phalanx.api.other_kinds import DeviceClaim
 from phalanx.api.scheduling import PodGroup
@@ -207,6 +207,43 @@ async def test_suspended_job_releases_the_claim_of_its_group() -> None:
             return not groups and not await allocations(c)
 
         await c.until(is_released)
+
+
+async def allocate(c: Cluster, name: str, node: str, **status: Any) -> None:
+    """Allocate the first device of a node to a claim."""
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    results = [{"request": "gpu", "driver": DRIVER, "pool": node, "device": "gpu-0"}]
+    allocation = {
+        "devices": {"results": results},
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
+    }
+    change = {"status": {"allocation": allocation, **status}}
+    await c.client.patch(RESOURCE_CLAIM, Key("default", name), change, subresource="status")
+
+
+@in_virtual_time
+async def test_idle_claim_that_is_allocated_for_a_cordoned_node_is_allocated_anew() -> None:
+    async with cluster(nodes=nodes(2, 1)) as c:
+        await c.create(deepcopy(CLASS), claim("idle"))
+        await c.client.patch(NODE, Key("", "n0"), {"spec": {"unschedulable": True}})
+        await allocate(c, "idle", "n0")
+        await c.create(pod("p", spec=named("idle")))
+        await c.until_placed("p")
+        assert await allocations(c) == {"n1/gpu-0": ["p"]}
+
+
+@in_virtual_time
+async def test_claim_that_another_pod_uses_stays_allocated() -> None:
+    async with cluster(nodes=nodes(2, 1)) as c:
+        await c.create(deepcopy(CLASS), claim("used"), pod("user", spec=named("used")))
+        await c.until_placed("user")
+        before = await allocations(c)
+        (node,) = (await c.node_by_pod()).values()
+        await c.client.patch(NODE, Key("", node), {"spec": {"unschedulable": True}})
+        await c.create(pod("late", spec=named("used")))
+        await asyncio.sleep(20)
+        assert await allocations(c) == before
+        assert list(await c.node_by_pod()) == ["user"]
 
 
 @in_virtual_time

@@ -126,7 +126,8 @@ def test_claims_that_no_pod_binds_are_named_with_what_they_lack(
     volumes: list[VolumeObject], text: str
 ) -> None:
     found = why(*volumes)
-    assert found.message.endswith("1 pod has unbound immediate PersistentVolumeClaims.")
+    problem = "pod has unbound immediate PersistentVolumeClaims"
+    assert found.message == f"0/2 nodes are available: {problem}."
     assert found.claims == (f"claim data is not bound: {text}",)
 
 

@@ -4,10 +4,13 @@ Used by `binder.PodBinder` on foreign API servers, as PreBind in Kubernetes: fir
 then allocation and reservation in one update of the status. Every write is conditional on the
 version of the claim, so that two schedulers never allocate it twice. If a claim cannot be written,
 those that were written for the same attempt are released again.
+
+`IdleClaimReleaser` deallocates claims that keep refused pods off nodes and that no pod uses.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from copy import deepcopy
 
@@ -33,6 +36,47 @@ LOG = logs.component("scheduler")
 
 #: Attempts to write a claim while other clients change it at the same time.
 _MAX_WRITE_ATTEMPTS = 5
+
+
+class IdleClaimReleaser:
+    """Takes allocations back that keep pods off nodes and that no pod uses.
+
+    Every write is conditional on the version of the claim: if a pod uses it meanwhile, it stays.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        #: By key: the claims to release; each once, however often pods are refused for it.
+        self._waiting: dict[Key, DeviceClaim] = {}
+        self._wakeup = asyncio.Event()
+
+    def submit(self, claim: DeviceClaim) -> None:
+        """Take the allocation of a claim back soon."""
+        self._waiting[claim.metadata.key] = claim
+        self._wakeup.set()
+
+    async def run(self) -> None:
+        """Release claims until cancelled."""
+        while True:
+            await self._wakeup.wait()
+            self._wakeup.clear()
+            waiting, self._waiting = self._waiting, {}
+            for key, claim in waiting.items():
+                try:
+                    await self._release(claim)
+                except (ApiError, Unreachable) as error:
+                    LOG.warning(
+                        "idle claim not released", kind="ResourceClaim", key=key, reason=error
+                    )
+
+    async def _release(self, claim: DeviceClaim) -> None:
+        meta = claim.metadata
+        change = {
+            "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
+            "status": {"allocation": None, "reservedFor": None},
+        }
+        await self._client.patch(RESOURCE_CLAIM, meta.key, change, subresource="status")
+        LOG.info("deallocation of ResourceClaim completed", kind="ResourceClaim", key=meta.key)
 
 
 class ClaimWriter:

@@ -33,7 +33,7 @@ from phalanx.controllers.scheduling.binder import (
     PreBindQueue,
     RequestError,
 )
-from phalanx.controllers.scheduling.claim_writer import ClaimWriter
+from phalanx.controllers.scheduling.claim_writer import ClaimWriter, IdleClaimReleaser
 from phalanx.controllers.scheduling.decision_log import DecisionLog
 from phalanx.controllers.scheduling.event_handlers import EventHandlers
 from phalanx.controllers.scheduling.evictor import Eviction, Evictor
@@ -64,6 +64,7 @@ from phalanx.scheduler.decision import (
 )
 from phalanx.scheduler.entity import Entity, reject_after_error
 from phalanx.scheduler.explain import Explanation, GroupMessage, explain
+from phalanx.scheduler.placement.claim_placement import find_idle_claim
 from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
 from phalanx.scheduler.queue.scheduler_state import SchedulerState
 from phalanx.scheduler.reservation.reservation import Reservation
@@ -152,6 +153,7 @@ class Scheduler:
     def _build_binder(
         self, client: Client, random: Random, *, is_foreign: bool
     ) -> GroupBinder | PodBinder:
+        self._idle_claims = IdleClaimReleaser(client)
         volumes = VolumePreBinder(
             client, self._handlers.volume_caches, self._clock, is_foreign=is_foreign
         )
@@ -187,6 +189,7 @@ class Scheduler:
         tasks = [
             self._binder.run,
             self._evictor.run,
+            self._idle_claims.run,
             self._status_writer.run,
             self._composite_writer.run,
             *(recorder.run for recorder in self._recorders.values()),
@@ -325,7 +328,10 @@ class Scheduler:
                 )
                 self._metrics.observe_preemption(entity, decision)
                 self._evictor.submit(Eviction(entity, decision.victims, groups, decided_at=now))
-            case Waiting() | Impossible():
+            case Waiting():
+                if idle := find_idle_claim(entity, decision, self.cache.snapshot()):
+                    self._idle_claims.submit(idle)
+            case Impossible():
                 pass
             case _:
                 assert_never(decision)

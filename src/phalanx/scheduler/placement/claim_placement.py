@@ -17,13 +17,13 @@ from msgspec.structs import replace as but
 from phalanx.api.core import Pod
 from phalanx.api.kinds import POD
 from phalanx.api.meta import Key
-from phalanx.api.other_kinds import ClaimConsumer
+from phalanx.api.other_kinds import ClaimConsumer, DeviceClaim
 from phalanx.api.scheduling import PodGroup
 from phalanx.scheduler.cluster.hypothetical import nominated_pods, with_changes
 from phalanx.scheduler.cluster.pod_index import AssignedPod
 from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import Snapshot
-from phalanx.scheduler.decision import ClaimReservation
+from phalanx.scheduler.decision import ClaimReservation, Waiting
 from phalanx.scheduler.devices.extended_resources import (
     extended_claim_spec,
     extended_requests,
@@ -42,6 +42,7 @@ from phalanx.scheduler.devices.state import (
 from phalanx.scheduler.entity import Entity, Member
 from phalanx.scheduler.placement.volume_placement import hold_nominated_volumes
 from phalanx.scheduler.plugins.claim_assignments import AssignedClaims, ClaimAssignments
+from phalanx.scheduler.plugins.dynamic_resources import NOT_AVAILABLE
 
 _HAS_CLAIMS = attrgetter("shape.has_claims")
 
@@ -156,6 +157,34 @@ def find_gone_consumers(entity: Entity, snapshot: Snapshot) -> set[str]:
     present = {pod.uid for pod in snapshot.pod_index.assigned_pods()}
     present |= {member.pod.metadata.uid for member in entity.members}
     return snapshot.devices.pod_consumers() - present
+
+
+def find_idle_claim(entity: Entity, decision: Waiting, snapshot: Snapshot) -> DeviceClaim | None:
+    """Return a claim whose allocation keeps a refused member off nodes, and that no pod uses.
+
+    A scheduler that was stopped before it bound the pods leaves such an allocation behind, and so
+    does a node that takes no pods any more. As PostFilter in Kubernetes, the scheduler takes it
+    back, one in each attempt. The claim of a PodGroup is in use once a member has a node.
+    """
+    own = {member.pod.metadata.uid for member in entity.members}
+    own |= {
+        part.group.metadata.uid
+        for part in entity.groups
+        if part.group is not None and not snapshot.member_counts.get(part.key, 0)
+    }
+    refused = {
+        one.uid
+        for one in decision.pods
+        if one.refusal and NOT_AVAILABLE in dict(one.refusal.counts)
+    }
+    for member in entity.members:
+        for key in claim_keys_of(member.pod) if member.pod.metadata.uid in refused else ():
+            info = snapshot.devices.claims.get(key)
+            if info is None or info.allocation is None or info.allocation.node_selector is None:
+                continue
+            if all(one.uid in own for one in info.claim.status.reserved_for):
+                return info.claim
+    return None
 
 
 def reserve_claims(
