@@ -206,6 +206,12 @@ class TopologySpreadConstraint(Struct, frozen=True, rename="camel"):
     match_label_keys: tuple[str, ...] = ()
 
 
+class PodReadinessGate(Struct, frozen=True, rename="camel"):
+    """A condition that must be True before the pod is ready."""
+
+    condition_type: str = ""
+
+
 class PodSpec(Struct, frozen=True, rename="camel"):
     """The spec of a pod."""
 
@@ -215,6 +221,9 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     scheduling_gates: tuple[PodSchedulingGate, ...] = ()
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
+    ephemeral_containers: tuple[Container, ...] = ()
+    readiness_gates: tuple[PodReadinessGate, ...] = ()
+    host_network: bool = False
     resources: ResourceRequirements | None = None
     overhead: dict[str, str | int | float] = {}
     node_selector: dict[str, str] = {}
@@ -277,6 +286,7 @@ class PodStatus(Struct, frozen=True, rename="camel"):
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
+    ephemeral_container_statuses: tuple[ContainerStatus, ...] = ()
     nominated_node_name: str = ""
     start_time: str | None = None
     pod_ips: tuple[PodIP, ...] = field(name="podIPs", default=())

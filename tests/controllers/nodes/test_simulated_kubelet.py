@@ -11,7 +11,7 @@ from phalanx.api.errors import NotFound
 from phalanx.api.kinds import POD
 from phalanx.api.meta import Key, find_condition, parse_timestamp
 from phalanx.api.resources import USAGE_ANNOTATION
-from phalanx.api.wire import Object
+from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.client import Client
 from phalanx.client.transports import InProcessTransport
 from phalanx.controllers.nodes.node_pool import HostedNodePool
@@ -262,3 +262,47 @@ async def test_denial_that_lasts_is_a_warning(caplog: pytest.LogCaptureFixture) 
     lines = [line for line in captured_lines(caplog, "controllers") if "forbidden" in str(line)]
     assert {line.level for line in lines} == {"WARNING"}
     assert {line.fields["key"] for line in lines} == {"default/a"}
+
+
+@in_virtual_time
+async def test_a_pod_is_ready_when_its_readiness_gates_are() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        gated = pod("a", on="n0", spec={"readinessGates": [{"conditionType": "example.com/up"}]})
+        await c.create(gated)
+        await asyncio.sleep(1)
+        assert await seen(c) == ("Running", "False")
+        ready = find_condition((await c.client.get(POD, HERE, Pod)).status.conditions, "Ready")
+        assert ready is not None
+        assert ready.reason == "ReadinessGatesNotReady"
+        for status in ("True", "False"):
+            condition = {"type": "example.com/up", "status": status}
+            change: Object = {"status": {"conditions": [condition]}}
+            await c.client.patch(POD, HERE, change, subresource="status", content=STRATEGIC_PATCH)
+            await asyncio.sleep(1)
+            assert await seen(c) == ("Running", status)
+
+
+@in_virtual_time
+async def test_debug_containers_run_in_the_order_in_which_they_are_added() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        await c.create(pod("a", on="n0"))
+        await asyncio.sleep(1)
+        containers: list[Object] = []
+        for name in ("one", "two"):
+            containers.append({"name": name, "image": "i", "terminationMessagePolicy": "File"})
+            change: Object = {"spec": {"ephemeralContainers": containers}}
+            await c.client.patch(POD, HERE, change, subresource="ephemeralcontainers")
+            await asyncio.sleep(1)
+        found = (await c.client.get(POD, HERE))["status"]["ephemeralContainerStatuses"]
+        assert [one["name"] for one in found] == ["one", "two"]
+        started = [parse_timestamp(one["state"]["running"]["startedAt"]) for one in found]
+        assert started == [EPOCH + 1, EPOCH + 2]
+
+
+@in_virtual_time
+async def test_a_pod_in_the_network_of_its_node_has_the_address_of_the_node() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        await c.create(pod("a", on="n0", spec={"hostNetwork": True}))
+        await asyncio.sleep(1)
+        status = (await c.client.get(POD, HERE))["status"]
+        assert status["podIP"] == status["hostIP"]

@@ -14,8 +14,8 @@ from ipaddress import IPv4Address
 
 from phalanx.api.core import Pod
 from phalanx.api.kinds import POD
-from phalanx.api.meta import timestamp
-from phalanx.api.wire import STRATEGIC_PATCH, Object
+from phalanx.api.meta import find_condition, timestamp
+from phalanx.api.wire import JSON_PATCH, STRATEGIC_PATCH, Object
 from phalanx.controllers.reconcile_loop import Patch
 
 DISRUPTION_TARGET = "DisruptionTarget"
@@ -71,8 +71,12 @@ def pod_address(uid: str) -> str:
 
 
 def _addresses(pod: Pod) -> Object:
-    """Return the addresses of a pod and its node, and the generation that the kubelet has seen."""
-    host, own = node_address(pod.spec.node_name), pod_address(pod.metadata.uid)
+    """Return the addresses of a pod and its node, and the generation that the kubelet has seen.
+
+    A pod in the network of its node has the address of the node.
+    """
+    host = node_address(pod.spec.node_name)
+    own = host if pod.spec.host_network else pod_address(pod.metadata.uid)
     return {
         "hostIP": host,
         "hostIPs": [{"ip": host}],
@@ -103,8 +107,58 @@ def running_status(pod: Pod, now: str, start_time: str, *, ready: bool) -> Objec
         "startTime": start_time,
         **_addresses(pod),
         "containerStatuses": containers,
-        "conditions": readiness_conditions(now, ready=ready),
+        "conditions": [
+            *readiness_conditions(now, ready=ready)[:-1],
+            ready_condition(pod, now, ready=ready),
+        ],
     }
+
+
+def ready_condition(pod: Pod, now: str, *, ready: bool) -> Object:
+    """Return the condition `Ready`: containers are ready, and so are all readiness gates."""
+    if not ready:
+        return {**_condition("Ready", "False", now), "reason": CONTAINERS_NOT_READY}
+    faults = []
+    for gate in pod.spec.readiness_gates:
+        found = find_condition(pod.status.conditions, gate.condition_type)
+        place = f'pod readiness gate "{gate.condition_type}"'
+        if found is None:
+            faults.append(f"corresponding condition of {place} does not exist.")
+        elif found.status != "True":
+            faults.append(f'the status of {place} is not "True", but {found.status}')
+    if not faults:
+        return _condition("Ready", "True", now)
+    why = {"reason": "ReadinessGatesNotReady", "message": ", ".join(faults)}
+    return {**_condition("Ready", "False", now), **why}
+
+
+def late_patches(pod: Pod, now: str) -> list[Patch]:
+    """Return patches for what may change in a pod that is ready: gates and debug containers."""
+    patches = []
+    known = find_condition(pod.status.conditions, "Ready")
+    wanted = ready_condition(pod, now, ready=True)
+    if pod.spec.readiness_gates and known is not None:
+        fields = (wanted["status"], wanted.get("reason", ""), wanted.get("message", ""))
+        if (known.status, known.reason, known.message) != fields:
+            change = {"reason": None, "message": None, **wanted}
+            patches.append(status_patch(pod, {"conditions": [change]}))
+    names = {one.name for one in pod.status.ephemeral_container_statuses}
+    added = [
+        container_status(one.name, one.image, {"running": {"startedAt": now}}, ready=False)
+        for one in pod.spec.ephemeral_containers
+        if one.name not in names
+    ]
+    if added:
+        # A JSON patch appends: the list is replaced as a whole by the other types of patches.
+        path = "/status/ephemeralContainerStatuses"
+        check: Object = {"op": "test", "path": "/metadata/uid", "value": pod.metadata.uid}
+        writes: list[Object] = [{"op": "add", "path": f"{path}/-", "value": one} for one in added]
+        if not names:
+            writes = [{"op": "add", "path": path, "value": added}]
+        patches.append(
+            Patch(POD, pod.metadata.key, [check, *writes], subresource="status", content=JSON_PATCH)
+        )
+    return patches
 
 
 def terminated_status(pod: Pod, code: int, start_time: str, now: str) -> Object:

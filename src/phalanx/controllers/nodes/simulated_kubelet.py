@@ -36,6 +36,7 @@ from phalanx.controllers.nodes.pod_status import (
     CONTAINERS_NOT_READY,
     creating_status,
     exceeded_status,
+    late_patches,
     rejected_status,
     running_status,
     status_patch,
@@ -411,7 +412,11 @@ class SimulatedKubelets:
                     [status_patch(pod, status)], requeue_after=min(left, default=None)
                 )
             left.append(until_ready)
-        return ReconcilePlan(requeue_after=min(left, default=None))
+            return ReconcilePlan(requeue_after=min(left, default=None))
+        spec = pod.spec
+        has_late_changes = spec.readiness_gates or spec.ephemeral_containers
+        patches = late_patches(pod, timestamp(now)) if has_late_changes else []
+        return ReconcilePlan(patches, requeue_after=min(left, default=None))
 
     def _terminate(self, pod: Pod, lifetime: PodLifetime) -> ReconcilePlan:
         """Terminate a deleted pod after its `stop` stage or grace period, then remove it."""
