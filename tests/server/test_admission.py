@@ -26,6 +26,7 @@ from phalanx.api.kinds import (
     RESOURCE_CLAIM,
     RESOURCE_QUOTA,
     SERVICE,
+    SERVICE_ACCOUNT,
     WORKLOAD,
     Kind,
 )
@@ -43,6 +44,7 @@ from tests.server.old_versions import (
     new_object,
     pod_group_with_reference,
 )
+from tests.server.test_service_account_admission import start_api
 
 
 class UndeclaredReadError(Exception):
@@ -199,6 +201,8 @@ async def test_every_step_reads_only_the_kinds_that_it_declares(
 
     install_steps([guard_step(step, observe) for step in ADMISSION_STEPS])
     await use_every_step()
+    accounts = await start_api(admit_service_accounts=True)
+    assert (await accounts.ask("POST", POD.url_path("default"), pod("p"))).code == 403
     assert [step.plugin for step in ADMISSION_STEPS if step not in observed] == []
     unread = [
         (step.plugin, kind.name)
@@ -224,7 +228,7 @@ async def test_a_step_that_reads_an_undeclared_kind_is_found(
 
 
 def test_the_kinds_that_admission_of_a_pod_reads_are_the_union_over_its_steps() -> None:
-    assert kinds_read("CREATE", POD) == {NAMESPACE, LIMIT_RANGE, PRIORITY_CLASS}
+    assert kinds_read("CREATE", POD) == {NAMESPACE, LIMIT_RANGE, PRIORITY_CLASS, SERVICE_ACCOUNT}
     assert kinds_read("CREATE", NODE) == {NAMESPACE}
     assert kinds_read("UPDATE", POD) == frozenset()
     assert kinds_read("CREATE", RESOURCE_QUOTA) == set(KINDS)
@@ -241,6 +245,7 @@ def test_a_step_declared_for_pods_adds_its_kinds_to_the_union(
 
 #: An object of each kind that admission of a pod reads.
 READ_OBJECTS: dict[Kind, Object] = {
+    SERVICE_ACCOUNT: {"metadata": {"name": "robot", "namespace": "default"}},
     LIMIT_RANGE: limit_range("x"),
     NAMESPACE: {"metadata": {"name": "x"}},
     PRIORITY_CLASS: priority_class("x"),

@@ -180,6 +180,12 @@ _SERVER_OPTIONS = (
         help="Cluster IPs of Services; with a second range, of the other IP family, dual-stack.",
     ),
     click.option(
+        "--service-account-tokens/--no-service-account-tokens",
+        default=False,
+        help="Give new pods their service account and mount its token, as the admission plugin "
+        "ServiceAccount does; pods whose service account does not exist are refused.",
+    ),
+    click.option(
         "--limit-critical-pods/--no-limit-critical-pods",
         default=False,
         help="Refuse pods of the system priority classes in namespaces without a ResourceQuota "
@@ -193,10 +199,16 @@ def _server_options(command: F) -> F:
 
     @functools.wraps(command)
     def with_server(
-        *args: Any, limit_critical_pods: bool, cluster_ips: str, node_ports: str, **kwargs: Any
+        *args: Any,
+        limit_critical_pods: bool,
+        service_account_tokens: bool,
+        cluster_ips: str,
+        node_ports: str,
+        **kwargs: Any,
     ) -> Any:
         server = ServerOptions(
             limit_critical_pods=limit_critical_pods,
+            admit_service_accounts=service_account_tokens,
             service_ranges=options.parse_service_ranges(cluster_ips, node_ports),
         )
         return command(*args, server=server, **kwargs)

@@ -99,6 +99,7 @@ class ServerOptions:
     """What the API server of `phalanx up` refuses and allocates."""
 
     limit_critical_pods: bool
+    admit_service_accounts: bool
     service_ranges: ServiceRanges
 
 

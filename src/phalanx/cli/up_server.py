@@ -93,6 +93,7 @@ async def _serve(settings: UpOptions, folder: Path, components: ComponentProcess
             limit_critical_pods=settings.server.limit_critical_pods,
             service_ranges=settings.server.service_ranges,
             certificate_authority=keyring.authority(),
+            admit_service_accounts=settings.server.admit_service_accounts,
             event_ttl=settings.storage.event_ttl,
             webhook_urls=settings.webhook_urls,
         )

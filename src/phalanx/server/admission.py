@@ -42,6 +42,7 @@ from phalanx.api.kinds import (
     RESOURCE_CLAIM_TEMPLATE,
     RESOURCE_QUOTA,
     SERVICE,
+    SERVICE_ACCOUNT,
     SERVICE_CIDR,
     STORAGE_CLASS,
     WORKLOAD,
@@ -55,6 +56,7 @@ from phalanx.server import (
     leader_worker_set_pods,
     limit_ranges,
     resource_quotas,
+    service_account_admission,
     service_allocator,
     storage_admission,
 )
@@ -209,6 +211,14 @@ def _complete_group_pod(request: AdmissionRequest) -> None:
             leader_worker_set_pods.complete_pod(pod)
         except leader_worker_set_pods.IncompletePod as error:
             raise forbidden_error(POD, _object_name(pod), str(error)) from None
+
+
+def _add_service_account(request: AdmissionRequest) -> None:
+    context = request.context
+    if context.admits_service_accounts:
+        service_account_admission.add_service_account(
+            context.store, context.random, request.request_info.namespace, request.object
+        )
 
 
 def _add_default_tolerations(request: AdmissionRequest) -> None:
@@ -514,6 +524,8 @@ ADMISSION_STEPS: tuple[AdmissionStep, ...] = (
                   (), certificate_signer.check_permission),
     AdmissionStep("CertificateSigning", "mutate", _UPDATE, _CERTIFICATE_REQUESTS,
                   (), certificate_signer.sign_approved_request),
+    AdmissionStep("ServiceAccount", "mutate", _CREATE, (POD,),
+                  (SERVICE_ACCOUNT,), _add_service_account),
     AdmissionStep("LimitRanger", "mutate", _CREATE, (POD,),
                   (LIMIT_RANGE,), _apply_limit_range_defaults),
     AdmissionStep("Priority", "mutate", _CREATE, _OLD_POD_GROUPS,

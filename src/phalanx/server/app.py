@@ -205,6 +205,7 @@ class Server:
         limit_critical_pods: bool = False,
         service_ranges: ServiceRanges | None = None,
         certificate_authority: CertificateAuthority | None = None,
+        admit_service_accounts: bool = False,
         event_ttl: float = EVENT_TTL,
         webhook_urls: Mapping[str, str] | None = None,
     ) -> None:
@@ -229,6 +230,7 @@ class Server:
             limits_critical_pods=limit_critical_pods,
             service_ranges=service_ranges or ServiceRanges(),
             certificate_authority=certificate_authority,
+            admits_service_accounts=admit_service_accounts,
         )
         #: Set by the process that owns the audit file; None: no audit log.
         self.audit: AuditLog | None = None

@@ -29,7 +29,8 @@ class ServerContext:
     `container_logs` and `usage_samples` keep what the kubelets of process nodes report. With
     `limits_critical_pods`, pods of system priority classes need a quota that selects the class.
     `service_ranges` are the cluster IPs and node ports that Services may have;
-    `certificate_authority` signs certificates.
+    `certificate_authority` signs certificates. With `admits_service_accounts`, new pods get the
+    token of their service account.
     """
 
     store: Store
@@ -47,6 +48,7 @@ class ServerContext:
     limits_critical_pods: bool = False
     service_ranges: ServiceRanges = field(default_factory=ServiceRanges)
     certificate_authority: CertificateAuthority | None = None
+    admits_service_accounts: bool = False
 
     def now_timestamp(self) -> str:
         """The current time in the format of the API."""
