@@ -238,3 +238,33 @@ async def test_watches_end_with_the_definition() -> None:
     await delete_definition(api)
     assert [str(event) for event in await watching] == ["ADDED w", "DELETED w"]
     assert loop.time() < 50
+
+
+@in_virtual_time
+async def test_defaults_that_a_definition_gets_later_are_shown_but_not_stored() -> None:
+    api = await api_with_widgets(served_version(schema=resource_schema(size=NUMBER)))
+    await api.create(KIND, widget("old"))
+    definition = await crd(api)
+    colour = {"type": "string", "default": "red"}
+    schema = resource_schema(size=NUMBER, colour=colour)
+    definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = schema
+    path = CUSTOM_RESOURCE_DEFINITION.url_path("", "widgets.example.com")
+    assert (await api.ask("PUT", path, definition)).code == 200
+    assert (await api.get(KIND, "old"))["spec"] == {"size": 3, "colour": "red"}
+    listed = await api.list_default(KIND)
+    assert [item["spec"]["colour"] for item in listed["items"]] == ["red"]
+    record = api.store.get(KIND.store_key("default", "old"))
+    assert record is not None
+    assert b"red" not in record.value
+    assert (await post(api, widget("new"), dryRun="All")).body["spec"]["colour"] == "red"
+
+
+@in_virtual_time
+async def test_a_new_finalizer_without_a_domain_gets_a_warning() -> None:
+    api = await api_with_widgets()
+    plain = widget()
+    plain["metadata"]["finalizers"] = ["plain", "example.com/own"]
+    (warning,) = (await post(api, plain)).header_values("warning")
+    assert "prefer a domain-qualified finalizer name" in warning
+    again = await api.patch(KIND, "w", {"metadata": {"labels": {"a": "b"}}})
+    assert again.header_values("warning") == []

@@ -80,10 +80,22 @@ def serialize_stored(kind: Kind, value: bytes) -> bytes:
 
 def convert_stored(kind: Kind, value: bytes) -> bytes:
     """Stored bytes in the version of a kind; decodes only if that differs from the stored one."""
+    if isinstance(kind, CustomKind):
+        return _add_new_defaults(kind, value) if kind.add_defaults is not None else value
     conversion = CONVERSIONS.get(kind)
     if conversion is None or conversion.is_identity:
         return value
     return orjson.dumps(conversion.from_hub(orjson.loads(value)))
+
+
+def _add_new_defaults(kind: CustomKind, value: bytes) -> bytes:
+    """Add defaults that the definition has got since the object was stored; they are not stored."""
+    obj = orjson.loads(value)
+    stored = int(obj["metadata"].get("resourceVersion") or 0)  # A dry run has none.
+    if kind.add_defaults is None or stored > kind.revision:
+        return value
+    kind.add_defaults(obj)
+    return orjson.dumps(obj)
 
 
 def serialize_object(kind: Kind, obj: Object) -> bytes:

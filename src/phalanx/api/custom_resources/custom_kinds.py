@@ -7,7 +7,7 @@ stored objects. Pure; `server/custom_resources` decides which rows are served.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from phalanx.api.custom_resources.json_path import (
     find_values,
     parse_json_path,
 )
-from phalanx.api.custom_resources.structural_schema import CustomResourceStrategy
+from phalanx.api.custom_resources.structural_schema import CustomResourceStrategy, compile_defaulter
 from phalanx.api.defaults.custom_resource_definition import ESTABLISHED, find_condition
 from phalanx.api.definitions import TYPE_META_DESCRIPTIONS, full_definition_name
 from phalanx.api.kinds import METADATA_SELECTORS, Kind, ScalePaths
@@ -38,7 +38,8 @@ class CustomKind(Kind):
     """One version of a kind that a CustomResourceDefinition defines.
 
     `created_revision` is the revision of the creation of the definition, `revision` that of its
-    current state. `components` are the OpenAPI schemas.
+    current state. `components` are the OpenAPI schemas. `add_defaults` adds the defaults of the
+    schema, if it has some, to an object.
     """
 
     list_kind: str = ""
@@ -47,6 +48,7 @@ class CustomKind(Kind):
     revision: int = 0
     is_terminating: bool = False
     components: Mapping[str, Object] = field(default_factory=dict)
+    add_defaults: Callable[[Object], None] | None = None
 
     @property
     def is_custom(self) -> bool:
@@ -119,6 +121,7 @@ def _served_kind(
         is_terminating="deletionTimestamp" in definition["metadata"],
         deprecation=deprecation if version.get("deprecated") else "",
         components=_openapi_components(names, spec["group"], version["name"], schema=schema),
+        add_defaults=compile_defaulter(schema),
     )
     return ServedCustomKind(
         kind, CustomResourceStrategy(kind, schema, has_status="status" in parts)

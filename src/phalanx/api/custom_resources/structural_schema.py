@@ -271,6 +271,8 @@ _RULES_NOT_CHECKED = (
     "errors to complete validation"
 )
 
+_STANDARD_FINALIZERS = ("foregroundDeletion", "orphan")
+
 
 class CustomResourceStrategy:
     """The strategy of one version of a custom kind."""
@@ -331,8 +333,14 @@ class CustomResourceStrategy:
         return list(dict.fromkeys((*meta_causes, *causes))) if meta_causes or causes else ()
 
     def warnings(self, new: Object, old: Object | None) -> Sequence[str]:
-        """Return no warnings."""
-        return ()
+        """Warn of new finalizers without a domain, which other writers may use too."""
+        known = (old or {"metadata": {}})["metadata"].get("finalizers") or ()
+        return [
+            f'metadata.finalizers: "{name}": prefer a domain-qualified finalizer name including a '
+            "path (/) to avoid accidental conflicts with other finalizer writers"
+            for name in new["metadata"].get("finalizers") or ()
+            if "/" not in name and name not in known and name not in _STANDARD_FINALIZERS
+        ]
 
     def _validate_rules(self, new: Object, old: Any, causes: Sequence[Cause]) -> Sequence[Cause]:
         """Evaluate the CEL rules, unless errors in the object prevent it."""
