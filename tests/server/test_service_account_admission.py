@@ -1,4 +1,4 @@
-"""Pods get their service account and its token, where the server is told to give them."""
+"""Pods get their service account and its token on a server with this option."""
 
 from __future__ import annotations
 
