@@ -88,6 +88,14 @@ def convert_stored(kind: Kind, value: bytes) -> bytes:
     return orjson.dumps(conversion.from_hub(orjson.loads(value)))
 
 
+def convert_all_stored(kind: Kind, values: Sequence[bytes]) -> Iterable[bytes]:
+    """Stored values in the version of a kind; of most kinds all are stored in it."""
+    conversion = CONVERSIONS.get(kind)
+    if not kind.is_custom and (conversion is None or conversion.is_identity):
+        return values
+    return (convert_stored(kind, value) for value in values)
+
+
 def _add_new_defaults(kind: CustomKind, value: bytes) -> bytes:
     """Add defaults that the definition has got since the object was stored; they are not stored."""
     obj = orjson.loads(value)

@@ -36,7 +36,7 @@ from phalanx.server.context import ServerContext
 from phalanx.server.objects import (
     EventRenderer,
     check_include_object,
-    convert_stored,
+    convert_all_stored,
     decode_record,
     metadata_list,
     metadata_only,
@@ -244,7 +244,7 @@ async def list_objects(context: ServerContext, request_info: RequestInfo) -> Rep
         body = metadata_list(values, page.meta(), accepted.form_version)
     else:
         body = serialize_list(
-            request_info.kind, page.meta(), (convert_stored(request_info.kind, v) for v in values)
+            request_info.kind, page.meta(), convert_all_stored(request_info.kind, values)
         )
     return encode_reply(Reply(200, body), accepted)
 
