@@ -40,7 +40,7 @@ COMMANDS = {
     "what-if": ("what_if", "Tell whether a workload would fit now, must wait, or never fits."),
     "check": ("check", "Verify cluster invariants."),
     "simulate": ("simulate", "Run a workload in virtual time and report waits and usage."),
-    "compare": ("compare", "Simulate the same jobs by several policies or on several clusters."),
+    "compare": ("compare", "Simulate one workload by several policies or clusters."),
     "debug": ("debug", "Collect a support bundle (secrets removed)."),
     "completion": ("main", "Print a shell completion script."),
 }
