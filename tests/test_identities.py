@@ -118,7 +118,9 @@ async def test_the_registering_client_may_not_write_pods_or_other_leases() -> No
 def accounts() -> list[UserInfo]:
     """The service accounts of the controllers."""
     names = [
-        components._SERVICE_ACCOUNTS.get(row.name, f"{row.name}-controller") for row in CONTROLLERS
+        components._SERVICE_ACCOUNTS.get(row.name, f"{row.name}-controller")
+        for row in CONTROLLERS
+        if row.runs_on_phalanx
     ]
     return [service_account_user("kube-system", name) for name in names]
 

@@ -232,7 +232,7 @@ async def test_on_a_server_without_pod_groups_pods_are_placed_alone() -> None:
         await c.until_placed("a")
         assert one.messages == [
             BOUND_ONE_BY_ONE,
-            "the API server has no PodGroups: gang scheduling is off",
+            "the API server has no PodGroups: gang scheduling is off; see phalanx install",
             "scheduling",
         ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -10,12 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from kubernetes import client
 
 # Imported here: an inner run discards what it imports, and some modules cannot be imported twice.
 from phalanx.testing import Served, Virtual
 from tests.builders import pod, pod_group
-from tests.conformance.official_client import connected
+from tests.cli.commands import phalanx
 
 pytest_plugins = ("pytester",)
 
@@ -189,21 +189,13 @@ def test_failed_tests_control_plane_is_kept_on_request(pytester: pytest.Pytester
             assert process.stdout is not None
             line = next(line for line in process.stdout if "export KUBECONFIG=" in line)
             config = Path(line.strip().removeprefix("export KUBECONFIG="))
-            nodes = _list_nodes(config)
+            shown = phalanx("top", "-o", "json", "--kubeconfig", str(config)).stdout
             process.send_signal(signal.SIGINT)
             rest = process.stdout.read()
         finally:
             process.kill()
-    assert nodes == ["node-0"]
+    assert [node["name"] for node in json.loads(shown)["nodes"]] == ["node-0"]
     assert "1 failed" in rest
-
-
-def _list_nodes(config: Path) -> list[str]:
-    """The names of the nodes, read by a client of another process."""
-    with connected(config) as api:
-        return [
-            node.to_dict()["metadata"]["name"] for node in client.CoreV1Api(api).list_node().items
-        ]
 
 
 def test_keeping_and_parallel_runs_exclude_each_other(pytester: pytest.Pytester) -> None:

@@ -29,7 +29,7 @@ SEEDS = range(40)
 SHORT_SEEDS, SHORT_STEPS = range(100, 106), 150
 #: Runs with volumes and devices, on our server and on a foreign one.
 WITH_CLAIMS, FOREIGN = RunOptions(claims=True), RunOptions(claims=True, is_foreign=True)
-CLAIM_SEEDS, CLAIM_STEPS = range(24), 700
+CLAIM_SEEDS, CLAIM_STEPS = range(6), 400
 #: The soak: number of portions, and seeds per portion.
 SOAK_PORTIONS, SEEDS_PER_PORTION = 100, 20
 REGRESSIONS = [

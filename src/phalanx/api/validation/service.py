@@ -314,7 +314,7 @@ _SERVICE_SPEC = all_of(
         ("type", mandatory(one_of(*_SERVICE_TYPES))),
         ("externalTrafficPolicy", optional(_TRAFFIC_POLICY)),
         ("internalTrafficPolicy", if_present(_TRAFFIC_POLICY)),
-        ("healthCheckNodePort", optional(_PORT_NUMBER)),
+        ("healthCheckNodePort", lambda new, old: _PORT_NUMBER(new, old) if new else ()),
         (
             "trafficDistribution",
             if_present(one_of("PreferClose", "PreferSameNode", "PreferSameZone")),
