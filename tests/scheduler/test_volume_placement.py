@@ -16,7 +16,12 @@ from phalanx.scheduler.plugins.volume_assignments import NO_VOLUME_FOUND, NOT_EN
 from phalanx.scheduler.plugins.volume_binding import AFFINITY_CONFLICT, VOLUME_MISSING
 from phalanx.scheduler.plugins.volume_restrictions import IN_USE
 from phalanx.scheduler.plugins.volume_zone import ZONE_CONFLICT
-from phalanx.scheduler.queue.decision_log import PersistentVolumeObserved
+from phalanx.scheduler.queue.decision_log import (
+    PersistentVolumeClaimObserved,
+    PersistentVolumeObserved,
+    PodObserved,
+    PodsAssumed,
+)
 from phalanx.scheduler.volumes.demand import UNBOUND_IMMEDIATE
 from phalanx.scheduler.volumes.state import VolumeObject
 from tests.scheduler.builders import composite, gang, key
@@ -352,6 +357,38 @@ def test_an_assumed_volume_is_taken_until_the_binding_fails() -> None:
     cluster.state.rollback(decision.bindings, 0.0)
     assert cluster.state.cache.check() == []
     assert not cluster.state.cache.volumes.state.assumed
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_an_assumed_volume_is_free_if_the_binding_fails_after_another_client_bound_the_pod(
+    node: str,
+) -> None:
+    volumes: list[VolumeObject] = [volume("v"), volume_claim("a"), volume_claim("b")]
+    cluster = VolumeCluster(NODES, volumes, [claiming_pod("p", "a")])
+    decision = cluster.decide()
+    assert isinstance(decision, Placed)
+    cluster.state.observe(PodObserved(1.0, key("p"), claiming_pod("p", "a", on=node)))
+    assert cluster.state.cache.check() == []
+    assert cluster.state.cache.volumes.has_assumed
+    cluster.state.rollback(decision.bindings, 2.0)
+    assert not cluster.state.cache.volumes.has_assumed
+    cluster.state.observe(PodObserved(3.0, key("q"), claiming_pod("q", "b")))
+    assert cluster.place()[1] == {"b": "v"}
+
+
+def test_a_volume_stays_assumed_until_its_claim_is_observed_even_after_the_pod() -> None:
+    volumes: list[VolumeObject] = [volume("v"), volume_claim("a"), volume_claim("b")]
+    pods = [claiming_pod("p", "a"), claiming_pod("q", "b")]
+    cluster = VolumeCluster(NODES, volumes, pods)
+    (node,) = cluster.place()[0].values()
+    cluster.state.observe(PodObserved(1.0, key("p"), claiming_pod("p", "a", on=node)))
+    checkpoint = [one for one in cluster.state.checkpoint(1.0) if isinstance(one, PodsAssumed)]
+    assert [[volume.volume for volume in one.volumes] for one in checkpoint] == [["v"]]
+    assert cluster.refuse() == {NO_VOLUME_FOUND: 3}
+    bound = volume_claim("a", bound_to="v")
+    cluster.state.observe(PersistentVolumeClaimObserved(2.0, key("a"), bound))
+    assert not cluster.state.cache.volumes.has_assumed
+    assert cluster.state.cache.check() == []
 
 
 # ---- trees, topology, nominations, configuration -------------------------------------------------

@@ -32,10 +32,12 @@ WITH_CLAIMS, FOREIGN = RunOptions(claims=True), RunOptions(claims=True, is_forei
 CLAIM_SEEDS, CLAIM_STEPS = range(6), 400
 #: The soak: number of portions, and seeds per portion.
 SOAK_PORTIONS, SEEDS_PER_PORTION = 100, 20
+MODES = {"--claims": WITH_CLAIMS, "--foreign": FOREIGN}
 REGRESSIONS = [
-    tuple(map(int, line.split()[:2]))
+    (int(seed), int(events), MODES.get(mode, DEFAULT_OPTIONS))
     for line in (Path(__file__).parent / "regressions.txt").read_text().splitlines()
     if not line.startswith("#")
+    for seed, events, mode in [line.split()[:3]]
 ]
 #: The largest share of user steps that may be rejected: the others must take effect.
 MAX_REJECTED_SHARE = 0.3
@@ -79,9 +81,9 @@ def test_fault_run_with_claims_leaks_nothing(seed: int, options: RunOptions) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "events"), REGRESSIONS)
-def test_regression_seed_violates_no_invariant(seed: int, events: int) -> None:
-    run_seed(seed, events, share=2)
+@pytest.mark.parametrize(("seed", "events", "options"), REGRESSIONS)
+def test_regression_seed_violates_no_invariant(seed: int, events: int, options: RunOptions) -> None:
+    run_seed(seed, events, share=2, options=options)
 
 
 @pytest.mark.soak

@@ -147,10 +147,9 @@ class SchedulerCache:
         """Add, replace or (None) remove a pod. Returns the changes for pending entities."""
         old = self._pod_states.get(key)
         new = None if pod is None or pod.is_terminal else build_pod_state(pod, old)
-        if old is not None and self.devices.has_assumed and (new is None or not new.assumed):
-            self.devices.drop_pod(old.uid, is_gone=new is None)
-        if old is not None and self.volumes.has_assumed and (new is None or not new.assumed):
-            self.volumes.drop_pod(old.uid, is_gone=new is None)
+        if old is not None and (new is None or new.uid != old.uid):
+            self.devices.drop_pod(old.uid)
+            self.volumes.drop_pod(old.uid)
         return self._replace_pod(key, old, new)
 
     def nominate(self, bindings: Iterable[Binding]) -> list[ClusterDelta]:

@@ -21,6 +21,7 @@ from phalanx.api.dynamic_resources import (
 )
 from phalanx.api.meta import POD_GROUP_KIND, Key
 from phalanx.api.other_kinds import DeviceClaim
+from phalanx.scheduler.cluster.assumed_claims import AssumedClaims
 from phalanx.scheduler.cluster.cluster_delta import ClusterDelta
 from phalanx.scheduler.decision import Binding, ClaimReservation, ClusterEvent
 from phalanx.scheduler.devices.state import DeviceState, build_claim_info, claims_of_pod
@@ -39,8 +40,7 @@ class DeviceCache:
         self._claims: dict[Key, DeviceClaim] = {}
         self._objects: dict[tuple[type[Any], str], DeviceObject] = {}
         self._slices_by_node: dict[str, dict[str, ResourceSlice]] = {}
-        #: The assumed allocations of each pod, by its uid.
-        self._assumed: dict[str, dict[Key, ClaimReservation]] = {}
+        self._assumed: AssumedClaims[ClaimReservation] = AssumedClaims()
         #: Changes that are not in the state yet.
         self._changed_objects: dict[tuple[type[Any], str], None] = {}
         self._changed_claims: dict[Key, None] = {}
@@ -72,16 +72,14 @@ class DeviceCache:
         old = self._claims.get(key)
         is_replaced = bool(old and new and old.metadata.uid != new.metadata.uid)
         if new is None or new.status.allocation is not None or is_replaced:
-            self._changed_assumptions[key] = None
+            self._end_assumption(key)
         if new is None:
             self._claims.pop(key, None)
         else:
             self._claims[key] = new
             if EXTENDED_RESOURCE_CLAIM in new.metadata.annotations and new.owner is not None:
                 # It replaces what was assumed before it had a name.
-                assumed = Key(key.namespace, extended_claim_prefix(new.owner.name))
-                self._changed_assumptions[assumed] = None
-                self._assumed.get(new.owner.uid, {}).pop(assumed, None)
+                self._end_assumption(Key(key.namespace, extended_claim_prefix(new.owner.name)))
         self._changed_claims[key] = None
         was_allocated = old is not None and old.status.allocation is not None
         is_allocated = new is not None and new.status.allocation is not None and not is_replaced
@@ -97,27 +95,22 @@ class DeviceCache:
             if one.spec is not None or (
                 claim is not None and is_current and claim.status.allocation is None
             ):
-                self._assumed.setdefault(one.pod_uid, {})[one.claim] = one
+                self._assumed.add(one.pod_uid, one.claim, one)
                 self._changed_assumptions[one.claim] = one
 
     def forget(self, bindings: Iterable[Binding]) -> tuple[ClusterDelta, ...]:
         """Take back the allocations of bindings that failed."""
-        keys = [key for one in bindings for key in self._assumed.pop(one.uid, ())]
+        keys = [key for one in bindings for key in self._assumed.end_pod(one.uid)]
         self._changed_assumptions.update(dict.fromkeys(keys))
         return (DEVICES_CHANGED,) if keys else ()
 
-    def drop_pod(self, uid: str, *, is_gone: bool) -> None:
-        """The binding of a pod was observed, or the pod is gone: its claims are known.
+    def drop_pod(self, uid: str) -> None:
+        """A pod is gone: nothing is assumed for it any more."""
+        self._changed_assumptions.update(dict.fromkeys(self._assumed.end_pod(uid)))
 
-        A claim that is created with the binding may be observed later than the pod.
-        """
-        assumed = self._assumed.pop(uid, {})
-        if is_gone:
-            self._changed_assumptions.update(dict.fromkeys(assumed))
-            return
-        new = {key: one for key, one in assumed.items() if one.spec is not None}
-        if new:
-            self._assumed[uid] = new
+    def _end_assumption(self, key: Key) -> None:
+        self._assumed.end_claim(key)
+        self._changed_assumptions[key] = None
 
     @property
     def has_assumed(self) -> bool:
@@ -126,13 +119,7 @@ class DeviceCache:
 
     def assumed_claims(self) -> list[ClaimReservation]:
         """Return the assumed allocations that the API does not show yet, sorted by claim."""
-        found = {key: one for claims in self._assumed.values() for key, one in claims.items()}
-        return [
-            one
-            for key, one in sorted(found.items())
-            if one.spec is not None
-            or ((claim := self._claims.get(key)) and claim.status.allocation is None)
-        ]
+        return [one for _, one in self._assumed.items()]
 
     def apply_changes(self) -> None:
         """Bring the state up to date."""
@@ -168,11 +155,10 @@ class DeviceCache:
                 fresh.add(uses_of(info.allocation))
         for key, allocation in self.state.assumed.items():
             fresh.add(uses_of(allocation))
-            reserved = [claims for claims in self._assumed.values() if key in claims]
             claim = self._claims.get(key)
             if claim is not None and claim.status.allocation is not None:
                 yield f"claim {key} is assumed, although its allocation was observed"
-            elif not reserved and claim is None:
+            elif key not in self._assumed:
                 yield f"claim {key} is assumed for no pod"
         if fresh.as_dict() != self.state.usage.as_dict():
             yield "the devices in use differ from the allocations of claims"

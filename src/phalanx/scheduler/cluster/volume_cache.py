@@ -19,6 +19,7 @@ from phalanx.api.storage import (
     PersistentVolumeClaim,
     VolumeAttachment,
 )
+from phalanx.scheduler.cluster.assumed_claims import AssumedClaims
 from phalanx.scheduler.cluster.cluster_delta import ClusterDelta
 from phalanx.scheduler.decision import Binding, ClusterEvent, VolumeAssignment
 from phalanx.scheduler.volumes.demand import AssignedVolume
@@ -36,8 +37,7 @@ class VolumeCache:
         self._objects: dict[tuple[type[Any], Key], VolumeObject] = {}
         #: The pods on nodes that use claims, as the state knows them.
         self._users: dict[Key, VolumeUser] = {}
-        #: What is assumed for each pod, by its uid.
-        self._assumed: dict[str, dict[Key, VolumeAssignment]] = {}
+        self._assumed: AssumedClaims[VolumeAssignment] = AssumedClaims()
         #: Changes that are not in the state yet.
         self._changed_objects: dict[tuple[type[Any], Key], None] = {}
         self._changed_users: dict[Key, VolumeUser | None] = {}
@@ -66,6 +66,7 @@ class VolumeCache:
         self.update_object(PersistentVolumeClaim, key, new)
         is_replaced = bool(old and new and old.metadata.uid != new.metadata.uid)
         if new is None or new.is_bound or is_replaced:
+            self._assumed.end_claim(key)
             self._changed_assumptions[key] = None
         return old is None or new is None or _scheduling_fields(old) != _scheduling_fields(new)
 
@@ -83,20 +84,18 @@ class VolumeCache:
         for one in volumes:
             claim = self.find_claim(one.claim)
             if claim is not None and claim.metadata.uid == one.uid and not claim.is_bound:
-                self._assumed.setdefault(one.pod_uid, {})[one.claim] = one
+                self._assumed.add(one.pod_uid, one.claim, one)
                 self._changed_assumptions[one.claim] = one
 
     def forget(self, bindings: Iterable[Binding]) -> tuple[ClusterDelta, ...]:
         """Take back what was assumed for bindings that failed."""
-        keys = [key for one in bindings for key in self._assumed.pop(one.uid, ())]
+        keys = [key for one in bindings for key in self._assumed.end_pod(one.uid)]
         self._changed_assumptions.update(dict.fromkeys(keys))
         return (VOLUMES_CHANGED,) if keys else ()
 
-    def drop_pod(self, uid: str, *, is_gone: bool) -> None:
-        """The binding of a pod was observed, or the pod is gone: its claims are known."""
-        assumed = self._assumed.pop(uid, {})
-        if is_gone:
-            self._changed_assumptions.update(dict.fromkeys(assumed))
+    def drop_pod(self, uid: str) -> None:
+        """A pod is gone: nothing is assumed for it any more."""
+        self._changed_assumptions.update(dict.fromkeys(self._assumed.end_pod(uid)))
 
     @property
     def has_assumed(self) -> bool:
@@ -105,12 +104,7 @@ class VolumeCache:
 
     def assumed_volumes(self) -> list[VolumeAssignment]:
         """Return the assumptions that the API does not show yet, sorted by claim."""
-        found = {key: one for volumes in self._assumed.values() for key, one in volumes.items()}
-        return [
-            one
-            for key, one in sorted(found.items())
-            if (claim := self.find_claim(key)) and not claim.is_bound
-        ]
+        return [one for _, one in self._assumed.items()]
 
     def apply_changes(self) -> None:
         """Bring the state up to date."""
@@ -139,6 +133,8 @@ class VolumeCache:
             claim = self.find_claim(key)
             if claim is None or claim.is_bound:
                 yield f"claim {key} is assumed to get {one}, although it is gone or bound"
+            elif key not in self._assumed:
+                yield f"claim {key} is assumed to get {one} for no pod"
         fresh = VolumeState()
         for user in self._users.values():
             fresh.add_user(user)

@@ -322,10 +322,10 @@ class SchedulerState:
 
     def checkpoint(self, now: float) -> Iterator[DecisionLogRecord]:
         """Yield the records that bring another state, with the same objects, to this one."""
-        if assumptions := self.cache.assumed_bindings():
-            claims = self.cache.devices.assumed_claims()
-            volumes = self.cache.volumes.assumed_volumes()
-            yield PodsAssumed(now, tuple(assumptions), tuple(claims), tuple(volumes))
+        bindings, claims = self.cache.assumed_bindings(), self.cache.devices.assumed_claims()
+        volumes = self.cache.volumes.assumed_volumes()
+        if bindings or claims or volumes:
+            yield PodsAssumed(now, tuple(bindings), tuple(claims), tuple(volumes))
         nominations, evicting = self.cache.unreported_nominations(), self.cache.evicting_pods()
         if nominations or evicting:
             yield PodsNominated(now, tuple(nominations), tuple(evicting))
