@@ -32,6 +32,7 @@ from phalanx.api.scheme import DEVICE_KINDS, VOLUME_KINDS
 from phalanx.scheduler.cluster.cache import SchedulerCache
 from phalanx.scheduler.cluster.snapshot import Snapshot
 from phalanx.scheduler.decision import Decision, Placed, nominations_of
+from phalanx.scheduler.devices.state import claims_of_pod
 from phalanx.scheduler.explain import describe_unready, explain
 from phalanx.scheduler.queue.queued_entity import QueuedEntityInfo, QueueState
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects, load_state
@@ -50,11 +51,6 @@ class GroupMembers:
         self.succeeded = sum(pod.status.phase == "Succeeded" for pod in pods)
         self.failed = sum(pod.status.phase == "Failed" for pod in pods)
 
-    @property
-    def has_gated(self) -> bool:
-        """Whether a member that a scheduler of ours would place is gated."""
-        return any(is_waiting(pod) and pod.spec.scheduling_gates for pod in self.pending)
-
 
 NO_MEMBERS = GroupMembers([])
 
@@ -62,9 +58,9 @@ NO_MEMBERS = GroupMembers([])
 class MembersByGroup:
     """The members of every group, and the trees of groups."""
 
-    def __init__(self, pods: Mapping[Key, Pod], trees: GroupTreeOracle) -> None:
-        self.trees = trees
-        self._members = group_members(pods)
+    def __init__(self, log: StoreLogReader) -> None:
+        self.trees = GroupTreeOracle(log.groups, log.composites)
+        self._members, self._claims = group_members(log.pods), log.device_claims
 
     def members_of(self, key: Key) -> GroupMembers:
         """Return the members of a PodGroup."""
@@ -72,8 +68,21 @@ class MembersByGroup:
 
     def has_gated(self, group: AnyPodGroup) -> bool:
         """Whether a member of a group, or of a group below it, is gated."""
-        root, members = self.trees.root, self._members.items()
-        return any(mine.has_gated for key, mine in members if root(key) is group)
+        return any(
+            is_waiting(pod) and self.is_gated(pod)
+            for key, members in self._members.items()
+            if self.trees.root(key) is group
+            for pod in members.pending
+        )
+
+    def is_gated(self, pod: Pod) -> bool:
+        """Whether a pod has scheduling gates, or waits for its ResourceClaims to be created."""
+        return bool(pod.spec.scheduling_gates) or any(
+            key is None
+            or (claim := self._claims.get(key)) is None
+            or bool(claim.metadata.deletion_timestamp)
+            for _, key in claims_of_pod(pod)
+        )
 
     def has_required_members(self, group: AnyPodGroup) -> bool:
         """Whether the minimum of members, or of complete child groups, exists."""
@@ -187,7 +196,7 @@ def _check_queue(queue: SchedulingQueue, tail: StoreLogReader) -> Iterator[str]:
     """Check that exactly the pending pods are queued, in their right states."""
     held = {key: place.state for place in queue.list_entities() for key in place.pods}
     waiting = {key: pod for key, pod in tail.pods.items() if is_waiting(pod)}
-    families = MembersByGroup(tail.pods, GroupTreeOracle(tail.groups, tail.composites))
+    families = MembersByGroup(tail)
     yield from (f"pod {key} is in the queue for nothing" for key in held if key not in waiting)
     for key, pod in waiting.items():
         expected = _expected_state(families, pod)
@@ -199,7 +208,7 @@ def _check_queue(queue: SchedulingQueue, tail: StoreLogReader) -> Iterator[str]:
 def _expected_state(families: MembersByGroup, pod: Pod) -> QueueState:
     """Return the queue state of a pending pod, from its group's tree."""
     if pod.group is None:
-        return QueueState.GATED if pod.spec.scheduling_gates else QueueState.BACKING_OFF
+        return QueueState.GATED if families.is_gated(pod) else QueueState.BACKING_OFF
     root = families.trees.root(pod.group)
     if root is None:
         return QueueState.INCOMPLETE
@@ -224,9 +233,7 @@ def check_statuses(
     With `has_counts` the scheduler writes the member counts of groups, and what follows from them.
     """
     places = queue.list_entities()
-    families = MembersByGroup(
-        store_log.pods, GroupTreeOracle(store_log.groups, store_log.composites)
-    )
+    families = MembersByGroup(store_log)
     waiting = {place.ref: place for place in places if place.is_group}
     for key, group in store_log.groups.items():
         mine, id_ = families.members_of(key), pod_group_ref(key)

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from phalanx.api.kinds import (
     NODE,
     PERSISTENT_VOLUME,
@@ -14,12 +16,14 @@ from phalanx.api.kinds import (
     RESOURCE_CLAIM,
     Kind,
 )
-from phalanx.api.meta import Key
+from phalanx.api.meta import Condition, Key
+from phalanx.api.scheduling import POD_GROUP_INITIALLY_SCHEDULED, PodGroup, PodGroupStatus
 from phalanx.api.storage import BIND_COMPLETED, SELECTED_NODE
 from phalanx.api.wire import Object, Request, UserInfo
 from phalanx.client.client import Client
 from phalanx.client.transports import InProcessTransport
 from phalanx.clock import LoopClock
+from phalanx.controllers.scheduling.bind_intents import BINDING_INCOMPLETE
 from phalanx.randomness import SeededRandom
 from phalanx.server.app import Server
 from phalanx.server.security.authorization import MASTERS
@@ -27,8 +31,11 @@ from phalanx.sim import virtual_time as loop
 from phalanx.sim.simulation import EPOCH
 from phalanx.store.memory import MemoryStore
 from tests.builders import node, pod
+from tests.scheduler.builders import gang
+from tests.scheduler.builders import pod as group_pod
 from tools.faults.claim_checks import ClaimAuditor, check_request
 from tools.faults.claim_plan import DEVICE_DRIVER, LOCAL, device_requests, volume, volume_claim
+from tools.faults.fault_run import check_whole_gangs
 from tools.faults.model import StoreLogReader
 
 CLAIM = Key("default", "c")
@@ -114,3 +121,20 @@ def test_scheduler_may_not_delete_claims_for_volumes() -> None:
     path = PERSISTENT_VOLUME_CLAIM.url_path("default", "c")
     assert check_request(Request("DELETE", path)) == f"a scheduler sent DELETE {path}"
     assert check_request(Request("PATCH", path)) == ""
+
+
+HALF_BOUND = "gang default/g was never placed, yet 1 of the 2 members that it needs are bound"
+
+
+def test_partly_bound_gang_is_accepted_only_if_it_lost_members_and_says_so() -> None:
+    def incomplete_gang(reason: str) -> PodGroup:
+        condition = Condition(POD_GROUP_INITIALLY_SCHEDULED, "False", reason)
+        return replace(gang("g", 2), status=PodGroupStatus(conditions=(condition,)))
+
+    bound, waiting = group_pod("a", "g", on="n"), group_pod("b", "g")
+    leaving = group_pod("b", "g", deleting=True)
+    says_so, silent = incomplete_gang(BINDING_INCOMPLETE), incomplete_gang("SchedulerError")
+    assert check_whole_gangs([bound], [says_so]) == []
+    assert check_whole_gangs([bound, leaving], [says_so]) == []
+    assert check_whole_gangs([bound], [silent]) == [HALF_BOUND]
+    assert check_whole_gangs([bound, waiting], [says_so]) == [HALF_BOUND]

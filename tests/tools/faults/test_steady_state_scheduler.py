@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from phalanx.api.core import Node, Pod, Taint
-from phalanx.api.meta import pod_group_ref
+from phalanx.api.core import Node, Pod, PodResourceClaim, Taint
+from phalanx.api.meta import ObjectMeta, pod_group_ref
+from phalanx.api.other_kinds import DeviceClaim
 from phalanx.api.scheduling import PodGroup
 from phalanx.client.protocol import Listing
 from phalanx.scheduler.cluster.cache import SchedulerCache
@@ -90,12 +91,17 @@ def test_victim_that_is_never_deleted_is_found() -> None:
 
 
 def queue_problems(
-    queued: list[Pod], *pods: Pod, groups: tuple[PodGroup, ...] = (), known: bool = True
+    queued: list[Pod],
+    *pods: Pod,
+    groups: tuple[PodGroup, ...] = (),
+    claims: tuple[DeviceClaim, ...] = (),
+    known: bool = True,
 ) -> list[str]:
     """Return the problems of a scheduler with these pods in its queue and those in the API."""
     store_log, queue, cache = StoreLogReader(MemoryStore()), SchedulingQueue(), cluster([], pods)
     store_log.pods.replace(Listing(pods, 1))
     store_log.groups.replace(Listing(groups, 1))
+    store_log.device_claims.replace(Listing(claims, 1))
     for group in groups:
         cache.update_group(group_ref(group), group)
         if known:
@@ -124,6 +130,17 @@ def test_pod_missing_in_the_queue_is_found() -> None:
 
 def test_queued_pod_without_an_object_is_found() -> None:
     assert queue_problems([pod("a")]) == ["pod default/a is in the queue for nothing"]
+
+
+def test_pod_whose_resource_claim_is_missing_or_leaves_must_be_gated() -> None:
+    entry = PodResourceClaim("gpu", resource_claim_name="c")
+    waiting = replace(pod("a"), spec=replace(pod("a").spec, resource_claims=(entry,)))
+    gated = "pod default/a is BACKING_OFF in the queue, but should be GATED"
+    assert queue_problems([waiting], waiting) == [gated]
+    claim = DeviceClaim(ObjectMeta(name="c", namespace="default"))
+    assert queue_problems([waiting], waiting, claims=(claim,)) == []
+    leaving = replace(claim, metadata=replace(claim.metadata, deletion_timestamp="now"))
+    assert queue_problems([waiting], waiting, claims=(leaving,)) == [gated]
 
 
 def test_pod_in_the_wrong_queue_state_is_found() -> None:
