@@ -143,21 +143,6 @@ def test_assumed_devices_are_free_when_the_pod_goes_before_its_binding() -> None
     assert devices_of(decide(state)) == {"two": ["n1/gpu-0"]}
 
 
-def test_assumed_devices_are_free_if_another_client_bound_the_pod_and_the_binding_fails() -> None:
-    objects = [GPU, resource_slice("n1", gpus(1)), claim("one"), claim("two")]
-    state = state_of([node("n1"), node("n2")], objects, [pod("a", "one")])
-    first = decide(state)
-    assert isinstance(first, Placed)
-    by_hand = pod("a", "one", nodeName="n2")
-    state.observe(PodObserved(1.0, by_hand.metadata.key, by_hand))
-    assert state.cache.devices.has_assumed
-    state.rollback(first.bindings, 2.0)
-    assert not state.cache.devices.has_assumed
-    assert state.cache.check() == []
-    state.observe(PodObserved(3.0, pod("b").metadata.key, pod("b", "two")))
-    assert devices_of(decide(state)) == {"two": ["n1/gpu-0"]}
-
-
 def test_allocated_claim_pins_its_pods_to_its_node() -> None:
     objects = [GPU, resource_slice("n1", gpus(1)), allocated("one", "n1/gpu-0", "first")]
     decision = decide(state_of([node("n1"), node("n2", 64)], objects, [pod("second", "one")]))

@@ -77,8 +77,10 @@ class DeviceCache:
             self._claims.pop(key, None)
         else:
             self._claims[key] = new
-            if EXTENDED_RESOURCE_CLAIM in new.metadata.annotations and new.owner is not None:
-                # It replaces what was assumed before it had a name.
+            is_extended = EXTENDED_RESOURCE_CLAIM in new.metadata.annotations
+            if is_extended and new.owner is not None and new.status.allocation is not None:
+                # It replaces what was assumed before it had a name. A foreign server shows the
+                # claim without its devices first.
                 self._end_assumption(Key(key.namespace, extended_claim_prefix(new.owner.name)))
         self._changed_claims[key] = None
         was_allocated = old is not None and old.status.allocation is not None
