@@ -98,6 +98,13 @@ def test_the_minimum_of_a_group_comes_before_the_surplus_of_another() -> None:
     assert names == ["a-0", "b-0", "b-1"]
 
 
+def test_surplus_members_of_a_refused_tree_are_reported_as_waiting() -> None:
+    one = tree(composite("t", 2), leaf("a", "1", "1", minimum=1), leaf("b", "9"))
+    decision = decide_on([node("n", cpu="4")], one)
+    assert isinstance(decision, Waiting)
+    assert sorted(one.pod.name for one in explain(decision).pods) == ["a-0", "a-1", "b-0"]
+
+
 def test_surplus_members_are_placed_after_all_minimums() -> None:
     eager = leaf("a", "1", "1", "1", minimum=1)
     decision = decide_on([node("n", cpu="4")], tree(composite("t", 2), eager, leaf("b", "1", "1")))

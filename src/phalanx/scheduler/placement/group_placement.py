@@ -289,7 +289,10 @@ class GroupPlacement:
             *self.unplaced_pods,
             *(_unplaced_pod(m, self._simulation.refusal_of(m)) for m in untried),
         ]
-        fitted = [UnplacedPod(pod, uid, None) for pod, uid, _ in self.bindings]
+        fitted = [
+            *(UnplacedPod(pod, uid, None) for pod, uid, _ in self.bindings),
+            *(_unplaced_pod(member, None) for member in self._deferred),
+        ]
         undecided = self.undecided or (DEVICE_LIMIT if self._simulation.is_undecided else "")
         return Waiting(
             self.entity.group_key,
