@@ -16,7 +16,7 @@ import uvloop
 
 from benchmarks import api_calls as calls
 from benchmarks.environment import READY_LIMIT, BenchmarkEnvironment, BenchmarkFailed
-from benchmarks.gangs import Workload, wait_until_bound
+from benchmarks.gangs import BoundPods, Workload, wait_until_bound
 from benchmarks.http_client import JSON, Call, send_all
 from benchmarks.process_usage import measure_cpu, resident_megabytes
 from benchmarks.request_stages import read_metrics
@@ -69,7 +69,7 @@ def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
 
 def _wait_until_bound(plane: ControlPlane, pods: int) -> float:
     moments: list[float] = []
-    uvloop.run(wait_until_bound(plane.access, pods, moments.append))
+    uvloop.run(wait_until_bound(plane.access, BoundPods(pods), moments.append))
     if not moments or not moments[-1]:
         raise BenchmarkFailed("the pods were not bound")
     return moments[-1]

@@ -147,11 +147,11 @@ class PodEvent(msgspec.Struct, frozen=True):
 
 
 class BoundPods:
-    """The names of bound pods, from a list and a watch, until all are bound."""
+    """The names of bound pods with a prefix, from a list and a watch, until all are bound."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, prefix: str = "pod-") -> None:
         self._names: set[str] = set()
-        self._count, self._rest = count, b""
+        self._count, self._prefix, self._rest = count, prefix, b""
         self._decoder = msgspec.json.Decoder(PodEvent)
 
     @property
@@ -177,13 +177,12 @@ class BoundPods:
         return self.complete
 
     def _record(self, name: str, node: str) -> None:
-        if node and name.startswith("pod-"):
+        if node and name.startswith(self._prefix):
             self._names.add(name)
 
 
-async def wait_until_bound(access: Access, count: int, tell: Callable[[float], None]) -> None:
+async def wait_until_bound(access: Access, bound: BoundPods, tell: Callable[[float], None]) -> None:
     """Send 0 when the watch is about to open, then the time at which all pods were bound."""
-    bound = BoundPods(count)
     while not bound.complete:
         wire = await HttpConnection.open(access)
         revision = await bound.catch_up(wire)
@@ -194,7 +193,7 @@ async def wait_until_bound(access: Access, count: int, tell: Callable[[float], N
 
 def watch_bound(kubeconfig: Path, count: int, pipe: Connection) -> None:
     """Run `wait_until_bound` in its own process."""
-    uvloop.run(wait_until_bound(Access.read(kubeconfig), count, pipe.send))
+    uvloop.run(wait_until_bound(Access.read(kubeconfig), BoundPods(count), pipe.send))
 
 
 # ---- the run -------------------------------------------------------------------------------------

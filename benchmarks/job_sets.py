@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import uvloop
 
-from benchmarks import api_calls as calls
 from benchmarks.environment import BenchmarkEnvironment, BenchmarkFailed
+from benchmarks.gangs import BoundPods, wait_until_bound
 from benchmarks.http_client import Call, open_connections
 from benchmarks.result import Result
 from phalanx.api.kinds import JOB_SET
@@ -84,24 +84,21 @@ async def _measure_bound(access: Access, sets: int) -> float:
             if code >= 300:
                 raise BenchmarkFailed(f"{code} {answer[:300]!r}")
 
-    begin = time.perf_counter()
-    await asyncio.gather(*map(send, wires))
-    expected = sets * ROLES * PODS
-    while True:
-        _, answer = await wires[0].call(*calls.get(f"{calls.PODS}?limit=1"))
-        listed = json.loads(answer)
-        pods = len(listed["items"]) + listed["metadata"].get("remainingItemCount", 0)
-        pending = f"{calls.PODS}?fieldSelector=spec.nodeName%3D&limit=1"
-        _, answer = await wires[0].call(*calls.get(pending))
-        if pods >= expected and not json.loads(answer)["items"]:
-            break
-        if time.perf_counter() - begin > LIMIT:
-            raise BenchmarkFailed(f"{pods} of {expected} pods exist, some are not bound")
-        await asyncio.sleep(0.02)
-    seconds = time.perf_counter() - begin
-    for wire in wires:
-        wire.close()
-    return seconds
+    expected, times = sets * ROLES * PODS, list[float]()
+    watching = asyncio.create_task(
+        wait_until_bound(access, BoundPods(expected, "set-"), times.append)
+    )
+    begin = time.monotonic()
+    try:
+        async with asyncio.timeout(LIMIT):
+            await asyncio.gather(*map(send, wires))
+            await watching
+    except TimeoutError:
+        raise BenchmarkFailed(f"not all of {expected} pods are bound after {LIMIT:.0f} s") from None
+    finally:
+        for wire in wires:
+            wire.close()
+    return times[-1] - begin
 
 
 async def _measure_sync(syncs: int) -> float:
