@@ -39,12 +39,22 @@ class Verifier:
 
     def __init__(self, share: int = 1) -> None:
         self._share, self._number = share, 0
+        self._reserved: frozenset[str] = frozenset()
         self.verified_counts: Counter[str] = Counter()
         self._amounts: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
 
-    def violations(self, seen: ClusterObjects, entity: Entity, decision: Decision) -> list[str]:
-        """Return what is wrong about a decision; empty if it is right."""
-        self._number += 1
+    def violations(
+        self,
+        seen: ClusterObjects,
+        entity: Entity,
+        decision: Decision,
+        reserved: Collection[str] = (),
+    ) -> list[str]:
+        """Return what is wrong about a decision; empty if it is right.
+
+        `reserved` are nodes with room that is kept for other entities.
+        """
+        self._number, self._reserved = self._number + 1, frozenset(reserved)
         self.verified_counts[type(decision).__name__] += 1
         membership = GroupMembership(seen)
         wrong = [
@@ -118,7 +128,8 @@ class Verifier:
         for inside, answer in answers:
             if found and not inside.keys() & set(found.values()):
                 continue
-            if found != answer.bindings:
+            # The oracle does not know what reservations keep from the entity.
+            if found != answer.bindings and not self._reserved & {*answer.bindings.values()}:
                 yield f"it is placed on {found}, but pod by pod it would be on {answer.bindings}"
             if not entity.topology_key:
                 yield from _refusal_violations(decision, answer)
@@ -134,17 +145,21 @@ class Verifier:
     ) -> bool | None:
         """Whether placing pod by pod, or group by group, places the entity without some pods.
 
-        None: its groups have topology constraints, which are not decided here.
+        None is for what is not decided here: its groups have topology constraints, or their
+        minimums already, or only some of them are needed.
         """
         if not entity.is_composite:
             answers = self._answers(seen, membership, entity, gone)
             return any(answer.bindings for _, answer in answers)
         if any(one.topology_key for part in entity.children for one in part.groups):
             return None
-        return any(
+        found = [
             place_minimums(membership, entity, world, inside)
             for world, inside in self._places(seen, membership, entity, gone)
-        )
+        ]
+        if True in found:
+            return True
+        return None if None in found or not _needs_all_children(entity) else False
 
     def _answers(
         self,
@@ -220,6 +235,13 @@ class Verifier:
         services = [(s.metadata.namespace, dict(s.spec.selector)) for s in seen.services]
         namespaces = {name: dict(labels) for name, labels in seen.namespaces.items()}
         return OracleCluster(dict(sorted(machines.items())), namespaces, services)
+
+
+def _needs_all_children(entity: Entity) -> bool:
+    """Whether no group of a tree may be missing."""
+    return not entity.is_composite or (
+        entity.quorum >= len(entity.children) and all(map(_needs_all_children, entity.children))
+    )
 
 
 def _terminating(pod: Pod) -> Pod:

@@ -147,7 +147,7 @@ def test_our_commands_find_it(phalanx):
     phalanx.apply("job.yaml")
     phalanx.wait_for_all("pods", "Running", count=2)
     command = [sys.executable, "-m", "phalanx", "queue", "--kubeconfig", phalanx.kubeconfig]
-    assert "Job/pair" in subprocess.run(command, capture_output=True, text=True).stdout
+    assert "job/pair" in subprocess.run(command, capture_output=True, text=True).stdout
 """
 PAIR = """\
 apiVersion: batch/v1

@@ -10,7 +10,7 @@ could be placed is asked of a scheduler with empty caches that observes the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from phalanx.api.core import Pod
 from phalanx.api.kinds import PERSISTENT_VOLUME_CLAIM
@@ -147,10 +147,16 @@ def check_request(request: Request) -> str:
 class ClaimVerifier(Verifier):
     """Verifies decisions as far as they do not depend on claims."""
 
-    def violations(self, seen: ClusterObjects, entity: Entity, decision: Decision) -> list[str]:
+    def violations(
+        self,
+        seen: ClusterObjects,
+        entity: Entity,
+        decision: Decision,
+        reserved: Collection[str] = (),
+    ) -> list[str]:
         """Return what is wrong about a decision; empty if nothing is known to be."""
         if not any(has_claims(member.pod) for member in entity.members):
-            return super().violations(seen, entity, decision)
+            return super().violations(seen, entity, decision, reserved)
         self.verified_counts["with claims"] += 1
         if not isinstance(decision, Placed):
             return []

@@ -11,7 +11,7 @@ one leaves its sent requests behind; the next one starts from what the API shows
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Protocol
 
 from phalanx.api.core import Pod
@@ -110,8 +110,14 @@ class DecisionRegister:
 class DecisionVerifier(Protocol):
     """Checks decisions independently of the scheduler."""
 
-    def violations(self, seen: ClusterObjects, entity: Entity, decision: Decision) -> list[str]:
-        """Return the faults of a decision, given what the scheduler had seen."""
+    def violations(
+        self,
+        seen: ClusterObjects,
+        entity: Entity,
+        decision: Decision,
+        reserved: Collection[str] = (),
+    ) -> list[str]:
+        """Return the faults of a decision, given what the scheduler had seen and reserved."""
         ...
 
     def fits(self, seen: ClusterObjects, entity: Entity) -> bool:
@@ -241,7 +247,13 @@ class SchedulerInstance:
         self._cluster_at_pop = self.expected_cluster()
 
     def _on_decided(self, entity: Entity, decision: Decision) -> None:
-        for sentence in self._verifier.violations(self._cluster_at_pop, entity, decision):
+        reserved = {
+            node
+            for one in self.scheduling.reservations.current
+            if one.ref != entity.ref
+            for node in one.nodes
+        }
+        for sentence in self._verifier.violations(self._cluster_at_pop, entity, decision, reserved):
             self._report(sentence)
         self._last_attempts[entity.ref] = entity, decision
         self._nominated.update({(uid, node): None for _, uid, node in nominations_of(decision)})

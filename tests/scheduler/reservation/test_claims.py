@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from phalanx.api.core import Pod
-from phalanx.scheduler.decision import Waiting
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects, load_state
 from tests.scheduler.device_builders import (
     allocated,
@@ -133,16 +132,12 @@ def test_devices_of_pods_that_never_end_are_not_waited_for() -> None:
     assert used_devices(restartPolicy="Always", activeDeadlineSeconds=None).reservations == {}
 
 
-def test_gang_is_nominated_for_devices_whose_consumer_is_gone() -> None:
-    # They are about to be deallocated: a nomination holds the node, as for pods that are leaving.
+def test_devices_whose_consumer_is_gone_count_as_free() -> None:
     scheduler = run(
         [member("g-0", "c", group="g"), member("full", on="n1", cpu="8")],
         [*slices(), CLASS, allocated("used-a", "n0/gpu-0", "gone"), claim("c")],
     )
-    decision = scheduler.decisions["g"]
-    assert isinstance(decision, Waiting)
-    assert [binding.node for binding in decision.nominated] == ["n0"]
-    assert scheduler.reservations == {}
+    assert scheduler.reservations["g"].nodes == ("n0",)
 
 
 def test_volume_of_one_pod_is_expected_to_be_free_when_the_pod_ends() -> None:

@@ -11,7 +11,7 @@ from tests.scheduler.reservation.test_reservation import (
     reserve_large,
     two_busy_nodes,
 )
-from tests.scheduler.reservation.virtual_scheduler import VirtualScheduler, ending_pod, profiles
+from tests.scheduler.reservation.virtual_scheduler import VirtualScheduler, ending_pod
 
 
 def attempts_of(scheduler: VirtualScheduler) -> list[str]:
@@ -74,17 +74,3 @@ def test_strict_starts_nothing_behind_a_head_that_is_about_to_start() -> None:
     assert scheduler.run_pass(980) == []
     assert len(scheduler.state.cache.snapshot().nominations) == 2
     assert scheduler.run_pass(981) == []
-
-
-@pytest.mark.parametrize("size", [1, 2])
-def test_preemptor_whose_victims_terminate_gets_no_reservation(size: int) -> None:
-    scheduler = VirtualScheduler(nodes(size), profiles(after_seconds=0))
-    victims = [ending_pod(f"v{n}", on=f"n{n}", seconds=1000) for n in range(size)]
-    scheduler.run_pods(*victims)
-    scheduler.grace_seconds = 3600
-    scheduler.submit("large", members("large", size, priority=9))
-    scheduler.run_pass(0)
-    for now in (10, 20, 70, 130):
-        scheduler.run_pass(now)
-        assert scheduler.reservations == {}
-    assert len(scheduler.state.cache.snapshot().nominations) == size

@@ -106,6 +106,7 @@ class Scheduler:
         self._solver.on_finished = self._on_search_finished
         self._state = SchedulerState(profiles, decision_log.record if decision_log else None)
         self.cache, self.queue = self._state.cache, self._state.queue
+        self.reservations = self._state.reservations
         self._metrics = SchedulingMetrics(client.metrics, self.queue, self.cache, profiles=profiles)
         self._log, self._failure_events = SchedulingLog(), FailureEvents(clock)
         self._errors = client.errors

@@ -349,13 +349,12 @@ class ReservationTracker:
 
 
 def _lacks_room(decision: Decision) -> bool:
-    """Whether an entity waits for room, and not for an edit or for its victims to terminate.
+    """Whether an entity waits for room, and not for an edit.
 
-    Nominations for the room of its victims keep that room already.
+    A preemptor whose victims terminate waits for room too: its nominations end with the first
+    attempt that finds other obstacles, its reservation does not.
     """
-    if not isinstance(decision, Waiting) or not decision.lacks_quorum:
-        return False
-    return decision.starts_soon or not decision.nominated
+    return isinstance(decision, Waiting) and decision.lacks_quorum
 
 
 def _is_nominated(reservation: Reservation, snapshot: Snapshot) -> bool:
