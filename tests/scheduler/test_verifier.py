@@ -130,6 +130,12 @@ def test_verifier_finds_a_placement_on_a_worse_node() -> None:
     ]
 
 
+def test_placement_on_a_worse_node_is_right_if_the_better_one_is_reserved() -> None:
+    one = pod("p", cpu="1")
+    seen = cluster([node("a", cpu="2"), node("b")], [one])
+    assert Verifier().violations(seen, alone(one), placed(p="a"), reserved={"b"}) == []
+
+
 def waiting(name: str, refusal: Refusal) -> Waiting:
     pods = (UnplacedPod(key(name), f"uid-{name}", refusal),)
     return Waiting(None, pods, 1, 0, 0, 0, frozenset())

@@ -128,10 +128,11 @@ class Verifier:
         for inside, answer in answers:
             if found and not inside.keys() & set(found.values()):
                 continue
-            # The oracle does not know what reservations keep from the entity.
+            # The oracle knows neither what reservations keep from the entity nor which nominations
+            # it ignores because its reservation comes first.
             if found != answer.bindings and not self._reserved & {*answer.bindings.values()}:
                 yield f"it is placed on {found}, but pod by pod it would be on {answer.bindings}"
-            if not entity.topology_key:
+            if not entity.topology_key and not self._reserved:
                 yield from _refusal_violations(decision, answer)
         if entity.group is None and isinstance(decision, Waiting):
             yield from self._cures(seen, entity, decision)
