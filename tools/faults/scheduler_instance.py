@@ -249,7 +249,7 @@ class SchedulerInstance:
     def _on_decided(self, entity: Entity, decision: Decision) -> None:
         reserved = {
             node
-            for one in self.scheduling.reservations.current
+            for one in self.scheduling.reservations
             if one.ref != entity.ref
             for node in one.nodes
         }

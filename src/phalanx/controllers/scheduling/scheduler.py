@@ -106,7 +106,6 @@ class Scheduler:
         self._solver.on_finished = self._on_search_finished
         self._state = SchedulerState(profiles, decision_log.record if decision_log else None)
         self.cache, self.queue = self._state.cache, self._state.queue
-        self.reservations = self._state.reservations
         self._metrics = SchedulingMetrics(client.metrics, self.queue, self.cache, profiles=profiles)
         self._log, self._failure_events = SchedulingLog(), FailureEvents(clock)
         self._errors = client.errors
@@ -183,6 +182,11 @@ class Scheduler:
     def is_busy(self) -> bool:
         """Whether a decision, bind or eviction is in progress."""
         return self._is_deciding or self._binder.is_busy or self._evictor.is_busy
+
+    @property
+    def reservations(self) -> tuple[Reservation, ...]:
+        """The reservations of the last plan."""
+        return self._state.reservations.current
 
     async def run(self) -> None:
         """Schedule until cancelled."""
