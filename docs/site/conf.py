@@ -44,7 +44,7 @@ def mark_literal_blocks(
 ) -> None:
     """Show indented paragraphs as they are: they are tables of names or code."""
     if lines and lines[0].startswith("Alias for field number"):
-        lines.clear()  # NamedTuple writes this where nobody wrote anything
+        lines.clear()  # the docstring that NamedTuple gives to fields without one
     marked: list[str] = []
     for before, line in zip(["", *lines], lines, strict=False):
         if line.startswith("    ") and not before:
