@@ -11,7 +11,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := test
-.PHONY: install demo test test-all check coverage bench soak mutants reference docs
+.PHONY: install demo test test-all check coverage bench soak mutants reference docs pictures
 
 install: $(STAMP) ## .venv with the package and everything needed to develop and test it
 
@@ -57,6 +57,10 @@ docs: install ## the documents as a site, in build/site; a broken link is an err
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --jobs 2 \
 	  --conf-dir docs/site --doctree-dir build/doctrees . build/site $(ARGS)
 	@echo build/site/docs/site/index.html
+
+pictures: install ## the pictures of the page in docs/images; needs Chromium, and pngquant for small files
+	@PHALANX_PICTURES=docs/images $(BIN)/python -m pytest --quiet -m slow tests/ui/test_pictures.py $(ARGS)
+	@if command -v pngquant > /dev/null; then pngquant --force --ext .png --skip-if-larger docs/images/page-*.png; fi
 
 reference: install ## the recorded answers of Kubernetes against ours; nothing that passed may fail
 	@$(BIN)/python -m tools.reference $(ARGS)

@@ -63,7 +63,7 @@ def _start_with_objects(setting: BenchmarkEnvironment) -> Result:
     made += [calls.pod(f"pod-{n}", on=f"node-{n % nodes}") for n in range(pods)]
     options = ("--nodes", "0")
     with setting.folder() as folder:
-        uvloop.run(_store(folder, made))
+        uvloop.run(fill_store(folder, made))
         with ControlPlane("--data", str(folder), *options, limit=READY_LIMIT) as plane:
             ready = plane.seconds_to_ready
             begin = time.perf_counter()
@@ -78,7 +78,7 @@ def _start_with_objects(setting: BenchmarkEnvironment) -> Result:
     return Result(f"start to ready, {nodes + pods:,} objects", ready, "s", beside=beside)
 
 
-async def _store(folder: Path, made: Sequence[Call]) -> None:
+async def fill_store(folder: Path, made: Sequence[Call]) -> None:
     """Fill a store through a server in this process."""
     store = SqliteStore(folder)
     server, turn = Server(store, WallClock(), SystemRandom()), iter(made)

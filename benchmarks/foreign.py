@@ -9,34 +9,115 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import uvloop
 
 from benchmarks import api_calls as calls
 from benchmarks.environment import READY_LIMIT, BenchmarkEnvironment, BenchmarkFailed
+from benchmarks.footprint import fill_store
 from benchmarks.gangs import BoundPods, Workload, wait_until_bound
 from benchmarks.http_client import JSON, Call, send_all
-from benchmarks.process_usage import measure_cpu, resident_megabytes
+from benchmarks.process_usage import (
+    cpu_seconds,
+    measure_cpu,
+    peak_megabytes,
+    resident_megabytes,
+)
 from benchmarks.request_stages import read_metrics
 from benchmarks.result import Result
+from phalanx.api.core import Pod
 from phalanx.api.custom_resources.workload_definitions import workload_definitions
+from phalanx.api.protobuf import decode
+from phalanx.api.protobuf_encoder import encode
 from phalanx.api.workload_sources import CUSTOM_POD_GROUP, POD_GROUP_LABEL
+from phalanx.client.client import LIST_PAGE_SIZE
 from phalanx.controllers.scheduler_runner import FOREIGN_SCHEDULER
 from tools.control_plane import Command, ControlPlane
 
 WORKLOAD = Workload(5000, 1000, 3)
+#: Nodes and running pods of other schedulers, for the memory of our components.
+CLUSTERS = ((1_000, 20_000), (5_000, 100_000))
+#: Components and the least options with which they run there.
+COMPONENTS = (("scheduler",), ("controllers", "--controllers", "job,job-groups"))
 #: Requests of the scheduler per pod: the bind, its event, and a third of those about its group.
 MAX_REQUESTS_PER_POD = 3.0
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _FOREIGN = ("--without", "scheduler,controllers,nodes", "--nodes", "0")
 _GATES = ("--feature-gates", "GenericWorkload=false,GroupBinding=false")
 _REQUESTS = re.compile(r"^apiserver_request_total\{(.*)\} (\S+)", re.MULTILINE)
+#: Pages of a list that are decoded for a figure.
+_DECODED_PAGES = 10
 _WRITES = ("POST", "PATCH", "PUT", "DELETE")
 
 
 def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
+    """Measure gangs on a foreign server, and the memory of our components beside a large one."""
+    yield _measure_decoding()
+    yield from _measure_gangs(setting)
+    for nodes, pods in CLUSTERS:
+        yield from _measure_memory(setting, setting.size(nodes), setting.size(pods))
+
+
+class _PodPage(msgspec.Struct):
+    items: list[Pod]
+
+
+def _measure_decoding() -> Result:
+    """Compare JSON, which our clients ask for, with protobuf: CPU time per pod of a full page."""
+    pod: dict[str, Any] = json.loads(calls.pod("pod-0", on="node-0", cpu="1")[2])
+    container = pod["spec"]["containers"][0]
+    container["env"] = [{"name": f"VARIABLE_{n}", "value": "x" * 20} for n in range(10)]
+    types = ("Initialized", "Ready", "ContainersReady", "PodScheduled")
+    pod["status"] = {
+        "phase": "Running",
+        "conditions": [{"type": t, "status": "True"} for t in types],
+    }
+    page = {"apiVersion": "v1", "kind": "PodList", "items": [pod] * LIST_PAGE_SIZE}
+    as_json, as_protobuf = json.dumps(page, separators=(",", ":")).encode(), encode(page)
+    assert as_protobuf is not None
+    decoder = msgspec.json.Decoder(_PodPage)
+
+    def measure(decode_page: Callable[[], object]) -> float:
+        begin = time.process_time()
+        for _ in range(_DECODED_PAGES):
+            decode_page()
+        return (time.process_time() - begin) / _DECODED_PAGES / LIST_PAGE_SIZE * 1e6
+
+    beside = {
+        "us from protobuf": measure(lambda: msgspec.convert(decode(as_protobuf), _PodPage)),
+        "bytes": len(as_json) / LIST_PAGE_SIZE,
+        "bytes in protobuf": len(as_protobuf) / LIST_PAGE_SIZE,
+    }
+    seconds = measure(lambda: decoder.decode(as_json))
+    return Result("a listed pod, decoded from JSON", seconds, "us", beside=beside)
+
+
+def _measure_memory(setting: BenchmarkEnvironment, nodes: int, pods: int) -> Iterator[Result]:
+    """Measure the memory of each component once its caches are filled, and CPU time until then."""
+    made = [calls.node(f"node-{n}") for n in range(nodes)]
+    made += [calls.pod(f"pod-{n}", on=f"node-{n % nodes}") for n in range(pods)]
+    with setting.folder() as folder:
+        uvloop.run(fill_store(folder, made))
+        data = ("--data", str(folder))
+        with ControlPlane(*data, *_FOREIGN, *_GATES, limit=READY_LIMIT) as plane:
+            definition = json.dumps(workload_definitions()[-1]).encode()
+            uvloop.run(send_all(plane.access, [("POST", DEFINITIONS, definition, JSON)]))
+            for name, *options in COMPONENTS:
+                options += ["--kubeconfig", str(plane.kubeconfig), "--no-leader-elect"]
+                with Command(name, *options, limit=READY_LIMIT) as component:
+                    beside = {
+                        "peak MB": peak_megabytes(component.pid),
+                        "CPU s to ready": cpu_seconds(component.pid),
+                    }
+                    size = resident_megabytes(component.pid)
+                title = f"{name}, {nodes:,} nodes and {pods:,} pods"
+                yield Result(title, size, "MB", beside=beside)
+
+
+def _measure_gangs(setting: BenchmarkEnvironment) -> Iterator[Result]:
     """Measure time, CPU time and requests from the first created pod to the last binding."""
     full = WORKLOAD
     work = Workload(setting.size(full.nodes), setting.size(full.gangs), full.size)

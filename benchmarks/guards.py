@@ -30,7 +30,7 @@ from benchmarks.instruction_counts import (
     count_instructions,
 )
 from benchmarks.result import Result
-from phalanx.api.kinds import GROUP_BINDING
+from phalanx.api.kinds import GROUP_BINDING, SERVICE_ACCOUNT
 from phalanx.api.wire import Reply, Request, StreamReply
 from phalanx.clock import LoopClock
 from phalanx.control_plane import ControlPlane
@@ -125,6 +125,16 @@ async def create_another(api: Api) -> int:
     return await api.count(lambda n: calls.pod(f"pod-{n}"))
 
 
+async def create_pod_with_token(_: Api) -> int:
+    """Create a pod as `create_pod` does, on a server that mounts the tokens of service accounts."""
+    server = Server(MemoryStore(), _clock(), SeededRandom(1), admit_service_accounts=True)
+    await server.start()
+    account = json.dumps({"metadata": {"name": "default"}}).encode()
+    api = Api(server)
+    await api.send(("POST", SERVICE_ACCOUNT.url_path("default"), account, "application/json"))
+    return await create_pod(api)
+
+
 async def patch_pod(api: Api) -> int:
     """Patch a label of a pod."""
     await api.send(calls.pod("pod"))
@@ -211,6 +221,7 @@ async def keep_pods(api: Api) -> int:
 #: Operations by name; counts are instructions unless the name says otherwise.
 GUARDS: Mapping[str, Callable[[Api], Awaitable[int]]] = {
     "create a pod": create_pod,
+    "create a pod with a token": create_pod_with_token,
     "create another like it": create_another,
     "patch a pod": patch_pod,
     "get a pod": get_pod,

@@ -56,6 +56,15 @@ def resident_megabytes(pid: int) -> float:
     return sum(int(each[1]) for each in found if each) / 1000 if all(found) else math.nan
 
 
+def peak_megabytes(pid: int) -> float:
+    """Return the largest memory that the processes have had, in MB; shared memory counts twice."""
+    found = [
+        re.search(r"^VmHWM:\s+(\d+) kB", Path(f"/proc/{one}/status").read_text(), re.MULTILINE)
+        for one in _process_tree(pid)
+    ]
+    return sum(int(each[1]) for each in found if each) / 1000 if all(found) else math.nan
+
+
 def _process_tree(pid: int) -> list[int]:
     """Return a process and its direct children."""
     children = Path(f"/proc/{pid}/task/{pid}/children")

@@ -34,6 +34,7 @@ from benchmarks import (
     node_changes,
     packing,
     requests,
+    simulator,
     trees,
 )
 from benchmarks import exact_placement as exact
@@ -72,6 +73,7 @@ SECTIONS: Mapping[str, Callable[[BenchmarkEnvironment], Iterator[Result]]] = {
     "foreign": foreign.section,
     "jobs": jobs.section,
     "jobsets": job_sets.section,
+    "simulator": simulator.section,
     "growth": growth.section,
     "memory": footprint.memory,
 }

@@ -226,6 +226,18 @@ def test_purity_check_accepts_pure_code(line: str) -> None:
     assert [*impure_calls(module), *foreign_imports(module), *iterated_sets(module)] == []
 
 
+def test_package_maps_name_every_module() -> None:
+    """The docstring of a package is its map: a reader finds a module there by what it does."""
+    missing = []
+    for package in (path for path in MODULES if path.name == "__init__.py"):
+        words = set(re.findall(r"\w+", ast.get_docstring(tree(package)) or ""))
+        modules = [path for path in MODULES if path.parent == package.parent]
+        parts = [path.parent for path in MODULES if path.parent.parent == package.parent]
+        names = {path.stem for path in (*modules, *parts)} - {"__init__", "__main__"}
+        missing += [f"{package.relative_to(ROOT)}: {name}" for name in sorted(names - words)]
+    assert missing == []
+
+
 # ---- documents for contributors ------------------------------------------------------------------
 
 
@@ -233,6 +245,19 @@ def test_contributing_lists_every_make_target() -> None:
     targets = re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     contributing = (ROOT / "CONTRIBUTING.md").read_text()
     assert [target for target in targets if f"`make {target}`" not in contributing] == []
+
+
+def test_texts_name_modules_that_exist() -> None:
+    """A module in backticks (`store/sqlite.py`) is one of ours."""
+    modules = {f"/{path.relative_to(ROOT)}" for path in (*MODULES, *SCRIPTS, *TESTS)}
+    missing = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in TEXTS
+        if path.suffix in {".md", ".py"} and "seeds" not in path.parts
+        for name in set(re.findall(r"`([\w/]+\.py)`", path.read_text()))
+        if not any(module.endswith(f"/{name}") for module in modules)
+    }
+    assert sorted(missing) == []
 
 
 def test_decision_records_are_numbered_without_gaps_and_listed() -> None:

@@ -11,7 +11,7 @@ import pytest
 from phalanx.api.core import Pod
 from phalanx.api.errors import NotFound
 from phalanx.api.feature_gates import DEFAULT_GATES, FeatureGates, resolve_gates
-from phalanx.api.kinds import JOB, POD, POD_GROUP, STATEFUL_SET, STORAGE_CLASS, WORKLOAD
+from phalanx.api.kinds import EVENT, JOB, POD, POD_GROUP, STATEFUL_SET, STORAGE_CLASS, WORKLOAD
 from phalanx.api.meta import Key
 from phalanx.client.client import Client
 from phalanx.clock import LoopClock
@@ -163,3 +163,24 @@ async def test_stateful_set_runs_on_simulated_nodes_with_the_class_for_its_claim
         await wait_until(are_ready)
         (storage_class,) = (await client.list(STORAGE_CLASS)).items
         assert storage_class["metadata"]["name"] == "simulated"
+
+
+@in_virtual_time
+@pytest.mark.parametrize("is_full", [True, False])
+async def test_events_and_managed_fields_can_be_left_out(is_full: bool) -> None:
+    clock = LoopClock(asyncio.get_running_loop(), EPOCH)
+    plane = ControlPlane(
+        MemoryStore(),
+        clock,
+        SeededRandom(1),
+        config=ComponentConfig([NODE]),
+        keep_history=is_full,
+    )
+    async with plane.running():
+        client = plane.client("user")
+        await client.create(JOB, job("a"))
+        await asyncio.sleep(10)
+        (pod,) = (await client.list(POD)).items
+        assert pod["status"]["phase"] == "Running"
+        assert ("managedFields" in pod["metadata"]) is is_full
+        assert bool((await client.list(EVENT)).items) is is_full

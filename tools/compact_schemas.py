@@ -156,6 +156,7 @@ MEANINGFUL_EMPTY = {
     "batch.v1.CronJobSpec": ("timeZone",),
     "batch.v1.JobSpec": ("completionMode", "managedBy", "podReplacementPolicy"),
     "batch.v1.PodFailurePolicyOnExitCodesRequirement": ("containerName",),
+    "batch.v1.SuccessPolicyRule": ("succeededIndexes",),
     "coordination.v1.LeaseSpec": ("holderIdentity", "preferredHolder"),
     "core.v1.Container": ("restartPolicy",),
     "core.v1.EndpointAddress": ("nodeName",),
@@ -171,6 +172,7 @@ MEANINGFUL_EMPTY = {
         "supplementalGroupsPolicy",
     ),
     "core.v1.PodSpec": ("hostnameOverride", "preemptionPolicy", "runtimeClassName"),
+    "core.v1.SeccompProfile": ("localhostProfile",),
     "core.v1.SecurityContext": ("procMount",),
     "core.v1.ServicePort": ("appProtocol",),
     "core.v1.ServiceSpec": (
@@ -190,6 +192,7 @@ MEANINGFUL_EMPTY = {
     "policy.v1.PodDisruptionBudgetSpec": ("unhealthyPodEvictionPolicy",),
     "resource.v1.DeviceAttribute": ("string", "version"),
     "resource.v1.DeviceClassSpec": ("extendedResourceName",),
+    "resource.v1.DeviceConstraint": ("distinctAttribute", "matchAttribute"),
     "resource.v1.ResourceSliceSpec": ("nodeName",),
     "scheduling.v1.PriorityClass": ("preemptionPolicy",),
     "scheduling.v1alpha3.CompositePodGroupSpec": ("parentCompositePodGroupName",),

@@ -14,6 +14,7 @@ from typing import Any
 from phalanx.cli.event_loop_watchdog import EVENT_LOOP_STALLS
 from phalanx.client.error_containment import RECONCILE_ERRORS
 from phalanx.client.informer import INFORMER_METRICS
+from phalanx.client.leader_election import LEADS
 from phalanx.client.work_queue import QUEUE_METRICS
 from phalanx.controllers.job_sets.controller import JOB_SET_METRICS
 from phalanx.controllers.jobs import metrics as jobs
@@ -85,7 +86,7 @@ SECTIONS: Sequence[tuple[str, str, Sequence[MetricSpec[Any]]]] = (
         "Controllers and informers",
         "`name` is the function that processes the queue, or the content of the queue; `controller`"
         " is that name too, or the component.",
-        (*QUEUE_METRICS, *INFORMER_METRICS, RECONCILE_ERRORS),
+        (*QUEUE_METRICS, *INFORMER_METRICS, RECONCILE_ERRORS, LEADS),
     ),
     (
         "Processes",

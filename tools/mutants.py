@@ -108,14 +108,14 @@ MUTANTS = (
     Mutant(
         "a wake-up is missed: of the members that a gang lacks the last one to fit is not counted",
         "scheduler/queue/waiting_entities.py",
-        "if question.lacking <= 0:",
-        "if question.lacking < 0:",
+        "if equal.lacking <= 0:",
+        "if equal.lacking < 0:",
         ("tests/scheduler/queue/test_quiet_queue.py",),
     ),
     Mutant(
-        "a wake-up is missed: a question is not passed on when its first gang is placed",
+        "a wake-up is missed: the next equal gang is not attempted when the first one is placed",
         "scheduler/queue/waiting_entities.py",
-        "        return question.first()\n",
+        "        return equal.first()\n",
         "        return None\n",
         ("tests/scheduler/queue/test_quiet_queue.py",),
     ),
@@ -333,9 +333,9 @@ MUTANTS = (
         ("tests/controllers/pod_groups/test_replica_groups.py",),
     ),
     Mutant(
-        "a controller that starts while all nodes are silent evicts all pods",
+        "a controller that starts while all nodes are unresponsive evicts all pods",
         "controllers/nodes/node_lifecycle.py",
-        "self._heartbeats.mark_silent(node.metadata.name)",
+        "self._heartbeats.mark_unresponsive(node.metadata.name)",
         "pass",
         ("tests/controllers/nodes/test_node_lifecycle.py",),
     ),
@@ -359,15 +359,15 @@ MUTANTS = (
     Mutant(
         "nomination kept: a gang that became incomplete keeps its nominated nodes",
         "scheduler/queue/scheduler_state.py",
-        "if pods := self.queue.take_held_back():",
-        "if (pods := self.queue.take_held_back()) and False:",
+        "lost = [one for one in held_back if one.was_ready]",
+        "lost = [one for one in held_back if one.was_ready][:0]",
         ("tests/scheduler/preemption/test_needless_evictions.py",),
     ),
     Mutant(
         "a backfilled entity delays the reserved one",
-        "scheduler/reservation/tracker.py",
-        "one.expected_start is None or one.expected_start < end",
-        "one.expected_start is None or one.expected_start + 600 < end",
+        "scheduler/reservation/reservation.py",
+        "end is not None and start is not None and end <= start",
+        "end is not None and start is not None and end <= start + 600",
         ("tests/scheduler/reservation/test_reservation.py",),
     ),
     Mutant(
@@ -394,8 +394,8 @@ MUTANTS = (
     Mutant(
         "Jobs of an earlier attempt count as present ones",
         "controllers/job_sets/child_jobs.py",
-        "if attempt < expected_attempt(job_set, role_name(job), job_index(job)):",
-        "if attempt < 0:",
+        "if attempt < job_set.status.restarts or own < expected:",
+        "if attempt < 0 or own < expected:",
         ("tests/controllers/job_sets/test_policies.py",),
     ),
     Mutant(
@@ -403,6 +403,13 @@ MUTANTS = (
         "controllers/job_sets/policies.py",
         "_restart_all(job_set.status, counts=action not in _UNLIMITED)",
         "_restart_all(job_set.status, counts=True)",
+        ("tests/controllers/job_sets/test_policies.py",),
+    ),
+    Mutant(
+        "restarts of single Jobs are not limited by maxRestarts",
+        "controllers/job_sets/policies.py",
+        "    return status.restarts_count_towards_max + sum(alone)",
+        "    return status.restarts_count_towards_max",
         ("tests/controllers/job_sets/test_policies.py",),
     ),
     Mutant(
@@ -434,10 +441,17 @@ MUTANTS = (
         ("tests/controllers/leader_worker_sets/test_rollout.py",),
     ),
     Mutant(
+        "a replica of a LeaderWorkerSet is ready although its workers are not",
+        "controllers/leader_worker_sets/sync.py",
+        "is_ready and is_own and workers.status.ready_replicas == workers.spec.replicas",
+        "is_ready and is_own",
+        ("tests/controllers/leader_worker_sets/test_scenarios.py",),
+    ),
+    Mutant(
         "the groups of a removed replica of a LeaderWorkerSet stay",
         "controllers/leader_worker_sets/workload_objects.py",
-        "if index >= step.replicas or revision not in self._revisions.sets:",
-        "if revision not in self._revisions.sets:",
+        "if index >= step.replicas or revision not in revisions.sets:",
+        "if revision not in revisions.sets:",
         ("tests/controllers/leader_worker_sets/test_group_scheduling.py",),
     ),
 )

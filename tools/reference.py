@@ -30,7 +30,8 @@ PASSING = ROOT / "tests" / "reference_passing.txt"
 DEVIATIONS = ROOT / "docs" / "deviations.md"
 #: Components that can run as processes of their own.
 PARTS = ("scheduler", "controllers")
-BARE = ("--data", ":memory:", "--nodes", "0", "--without")
+#: The recorded servers ran without the admission plugin ServiceAccount.
+BARE = ("--data", ":memory:", "--nodes", "0", "--no-service-account-tokens", "--without")
 #: Components that do not run while the recordings of a directory are replayed.
 WITHOUT = {"api": ("scheduler", "controllers", "nodes"), "scenarios": ("nodes",)}
 FOLDERS = ("api", "generated", "scenarios", "wanted")

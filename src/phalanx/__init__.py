@@ -14,6 +14,10 @@
     sim          the control plane in virtual time
     cli          the commands
     testing      the pytest plugin
+
+    control_plane, components    a server with its components on one event loop; the components
+    clock, randomness            passed in, so that tests and simulations choose them
+    logs, telemetry, version     log lines, metrics, the version
 """
 
 from importlib import import_module

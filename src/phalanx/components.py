@@ -63,6 +63,8 @@ _SERVICE_ACCOUNTS = {
     "simulated-provisioner": "simulated-provisioner",
     "ttl": "ttl-after-finished-controller",
 }
+#: The controllers that are on by default.
+DEFAULT_CONTROLLERS = ControllerSelection()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,13 @@ class ComponentConfig:
 
     `without` names components to leave out ("nodes", "scheduler", "controllers"). `kinds` are the
     kinds that the server serves. `stage_rules` say how long simulated pods start, run and stop.
-    With a `host` the nodes run the pods' commands as processes instead of simulating them. The
-    scheduler writes its decisions to the `decision_log`. An unexpected exception of a component is
-    raised (`raise_errors`), as tests and simulations need it, or contained. `load_root_ca` returns
-    the certificate authority of the server, which is then published in every namespace.
+    With a `host` the nodes run the pods' commands as processes instead of simulating them. Without
+    `heartbeats` the nodes neither renew leases nor report status, and the controller "node" must
+    not be selected by `controllers`. The scheduler writes its decisions to the `decision_log`. An
+    unexpected exception of a component is raised (`raise_errors`), as tests and simulations need
+    it, or contained. `load_root_ca` returns the certificate authority of the server, which is then
+    published in every namespace.
+    `on_built` is called with the informers and the scheduler before they run.
     """
 
     nodes: Sequence[SimulatedNode] = ()
@@ -88,8 +93,11 @@ class ComponentConfig:
     workload_parents: frozenset[tuple[str, str]] = SCHEDULING_PARENTS
     stage_rules: Sequence[StageRule] = ()
     host: ProcessHost | None = None
+    heartbeats: bool = True
+    controllers: ControllerSelection = DEFAULT_CONTROLLERS
     raise_errors: bool = True
     load_root_ca: Callable[[], Awaitable[str]] | None = None
+    on_built: Callable[[Informers, Scheduler | None], None] | None = None
 
 
 class Components:
@@ -132,7 +140,7 @@ class Components:
     async def _build_runnables(self, informers: Informers) -> list[tuple[str, Runnable]]:
         """Build the components; returns what to run, with the name of its component."""
         runnables: list[tuple[str, Runnable]] = []
-        config = self._config
+        config, scheduler = self._config, None
         if "nodes" not in config.without:
             nodes = HostedNodePool(
                 self._client_for(
@@ -144,6 +152,7 @@ class Components:
                 rules=config.stage_rules,
                 host=config.host,
                 node_client=lambda name: self._client_for(node_user(name)),
+                heartbeats=config.heartbeats,
             )
             for name in await nodes.register():
                 LOG.warning("existing Node is not ours: not touched", kind="Node", key=name)
@@ -163,13 +172,19 @@ class Components:
         if "controllers" not in config.without:
             configured = set(config.kinds)
             kinds = config.gates.filter_served(kind for kind in STORED_KINDS if kind in configured)
-            for row in ControllerSelection().select(is_foreign=False):
-                context = self._controller_context(row.name, informers, kinds)
+            for row in config.controllers.select(is_foreign=False):
+                context = self._controller_context(row.name, informers, kinds, scheduler)
                 runnables += [(row.name, run) for run in build_controllers(context, [row])]
+        if config.on_built is not None:
+            config.on_built(informers, scheduler)
         return runnables
 
     def _controller_context(
-        self, name: str, informers: Informers, kinds: Sequence[Kind]
+        self,
+        name: str,
+        informers: Informers,
+        kinds: Sequence[Kind],
+        scheduler: Scheduler | None,
     ) -> ControllerContext:
         """Return the context of one controller: contexts differ only in the service account."""
         account, config = _SERVICE_ACCOUNTS.get(name, f"{name}-controller"), self._config
@@ -183,4 +198,5 @@ class Components:
             basic_workloads=config.basic_workloads,
             workload_parents=config.workload_parents,
             load_root_ca=config.load_root_ca,
+            is_busy=lambda: scheduler is not None and scheduler.is_busy,
         )

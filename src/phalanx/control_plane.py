@@ -15,10 +15,12 @@ from phalanx.client.transports import InProcessTransport
 from phalanx.clock import Clock
 from phalanx.components import ComponentConfig, Components
 from phalanx.randomness import Random
+from phalanx.scheduler.policy import DEFAULT_PROFILES
 from phalanx.server.app import Server
 from phalanx.server.event_expiry import EVENT_TTL
 from phalanx.server.health import NO_SCHEDULER
 from phalanx.server.security.authorization import MASTERS, Tokens
+from phalanx.server.watches import WatchIntervals
 from phalanx.store.kv import Store
 
 _DEFAULT_CONFIG = ComponentConfig()
@@ -36,6 +38,8 @@ class ControlPlane:
         tokens: Tokens | None = None,
         *,
         event_ttl: float = EVENT_TTL,
+        watch_intervals: WatchIntervals | None = None,
+        keep_history: bool = True,
     ) -> None:
         self.server = Server(
             store,
@@ -45,10 +49,14 @@ class ControlPlane:
             tokens=tokens,
             gates=config.gates,
             event_ttl=event_ttl,
+            watch_intervals=watch_intervals,
+            keep_history=keep_history,
         )
+        self._keep_history = keep_history
         self._raise_errors, self._is_running = config.raise_errors, False
         if "scheduler" not in config.without:
-            self.server.health.add_readiness_check("scheduler", self._check_scheduler)
+            names = config.profiles.policies if config.profiles is not DEFAULT_PROFILES else ()
+            self.server.health.add_scheduler_checks(self._check_scheduler, names)
         self._components, self._store = (
             Components(self._client_for, clock, random, config=config),
             store,
@@ -60,7 +68,12 @@ class ControlPlane:
 
     def _client_for(self, user: UserInfo) -> Client:
         transport = InProcessTransport(self.server.handle, user)
-        return Client(transport, self.server.metrics, raise_errors=self._raise_errors)
+        return Client(
+            transport,
+            self.server.metrics,
+            raise_errors=self._raise_errors,
+            records_events=self._keep_history,
+        )
 
     def _check_scheduler(self) -> str:
         return "" if self._is_running else NO_SCHEDULER

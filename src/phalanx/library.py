@@ -71,7 +71,9 @@ from phalanx.scheduler.diagnosis.diagnosis import (
     diagnose,
     prepare_attempt,
 )
+from phalanx.scheduler.diagnosis.expected_starts import ExpectedStart, expected_starts
 from phalanx.scheduler.diagnosis.queue_order import WorkloadRow, list_workloads
+from phalanx.scheduler.diagnosis.start_forecast import add_ranges
 from phalanx.scheduler.diagnosis.what_if import (
     Forecast,
     ForecastVerdict,
@@ -95,6 +97,7 @@ __all__ = [
     "ClusterObjects",
     "Decision",
     "Diagnosis",
+    "ExpectedStart",
     "Explanation",
     "Forecast",
     "ForecastVerdict",
@@ -204,7 +207,8 @@ class Cluster:
         """Return the groups and pods behind a subject, each of which is scheduled as a unit.
 
         A pod of a group stands for its group. A Workload, Job, JobSet or LeaderWorkerSet stands for
-        the groups that were created for it. Raises ObjectNotFound.
+        the groups that were created for it. A group may also be named by the object that owns it
+        alone. Raises ObjectNotFound.
         """
         if isinstance(subject, Ref):
             kind, key = _KINDS_BY_WORD.get(subject.kind.lower()), subject.key
@@ -223,6 +227,9 @@ class Cluster:
         elif kind in _SCHEDULED_KINDS:
             if ref in map(group_ref, self.objects.groups):
                 return [ref]
+            # Users call a gang by the name of its Job; of several groups the owner must be named.
+            if len(owned := self._find_groups_of_owner(kind, key)) == 1:
+                return owned
         else:
             exists = ref in self.others or (
                 kind is WORKLOAD and key in (one.metadata.key for one in self.workloads)
@@ -231,6 +238,17 @@ class Cluster:
                 return found
         noun = {POD_GROUP: "pod group", POD: "pod"}.get(kind, kind.name)
         raise ObjectNotFound(f'there is no {noun} "{key.name}" in namespace "{key.namespace}"')
+
+    def _find_groups_of_owner(self, kind: Kind, key: Key) -> list[Ref]:
+        """The groups of a kind whose controller has this name, whatever kind that is of."""
+        owned = [
+            group_ref(group)
+            for group in self.objects.groups
+            if group.metadata.namespace == key.namespace
+            and group.metadata.controller
+            and group.metadata.controller.name == key.name
+        ]
+        return [ref for ref in owned if ref.kind == kind.name]
 
     def _find_owned(self, kind: Kind, key: Key) -> list[Ref]:
         """The groups of an object: of its Workloads (a tree as its root), and of its pods."""
@@ -313,6 +331,15 @@ class Cluster:
     def queue(self) -> list[WorkloadRow]:
         """List the workloads that run and those that wait, in queue order: `phalanx queue`."""
         return list_workloads(self.objects)
+
+    def expected_starts(self) -> dict[Ref, ExpectedStart]:
+        """Foresee when the first workloads that wait start, each with a range.
+
+        The expected start is planned by declared and observed run times; the range comes from
+        simulations of the queue ahead. Nothing is foreseen for what can never run.
+        """
+        starts = expected_starts(self.objects, self.profiles, self.now)
+        return add_ranges(starts, self.objects, self.profiles, now=self.now)
 
     def with_nodes(
         self,

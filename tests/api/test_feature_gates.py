@@ -95,7 +95,8 @@ def test_gate_cannot_be_enabled_without_the_gates_that_it_requires(
 
 
 def test_gate_that_is_not_set_follows_the_gates_that_it_requires() -> None:
-    assert resolve_gates({"GenericWorkload": False}).enabled == {"GroupBinding"}
+    independent = {"GroupBinding", "StorageCapacityScoring"}
+    assert resolve_gates({"GenericWorkload": False}).enabled == independent
     without = resolve_gates({"TopologyAwareWorkloadScheduling": False})
     assert DEFAULT_GATES.enabled - without.enabled == {
         "TopologyAwareWorkloadScheduling",

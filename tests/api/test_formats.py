@@ -1,4 +1,4 @@
-"""Validators of names, labels and keys."""
+"""Validators of names, labels and keys; formats; percentages."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from phalanx.api.formats import (
     FORMATS,
     StringValidator,
+    resolve_int_or_percent,
     validate_annotation_key,
     validate_condition_reason,
     validate_config_key,
@@ -93,3 +94,11 @@ def test_label_key_without_name_has_two_errors() -> None:
 def test_schema_format_accepts_valid_strings_only(name: str, yes: list[str], no: list[str]) -> None:
     assert [text for text in yes if not FORMATS[name](text)] == []
     assert [text for text in no if FORMATS[name](text)] == []
+
+
+@pytest.mark.parametrize(
+    ("value", "up", "down"), [(2, 2, 2), ("50%", 3, 2), ("0%", 0, 0), ("007%", 1, 0)]
+)
+def test_a_percentage_is_resolved_by_the_total(value: int | str, up: int, down: int) -> None:
+    assert resolve_int_or_percent(value, 5, round_up=True) == up
+    assert resolve_int_or_percent(value, 5, round_up=False) == down

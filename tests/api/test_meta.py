@@ -9,6 +9,7 @@ from phalanx.api.core import Pod
 from phalanx.api.meta import (
     LAST_APPLIED_ANNOTATION,
     Key,
+    ObjectMeta,
     Ref,
     composite_pod_group_ref,
     pod_group_ref,
@@ -45,3 +46,9 @@ def test_applied_manifest_of_an_object_is_not_decoded() -> None:
     pod = msgspec.convert({"metadata": {"name": "p", "annotations": annotations}}, Pod)
     assert pod.metadata.annotations == {"phalanx.dev/stages": "{run: 5}"}
     assert b"secret" not in msgspec.json.encode(pod)
+
+
+def test_objects_without_labels_and_annotations_share_the_empty_dict() -> None:
+    metas = [msgspec.json.decode(b'{"name":"p"}', type=ObjectMeta) for _ in range(2)]
+    assert metas[0].labels == metas[0].annotations == {}
+    assert all(meta.labels is meta.annotations is metas[0].labels for meta in metas)

@@ -126,10 +126,28 @@ def test_operation_sees_the_result_of_earlier_operations() -> None:
     }
 
 
+def test_null_is_an_empty_json_patch() -> None:
+    assert apply_patch_to_copy(JSON_PATCH, BASE, None) == BASE
+
+
+@pytest.mark.parametrize(
+    ("step", "items"),
+    [
+        ({"op": "add", "path": "/a/b/-1", "value": 3}, [1, 2, 3]),
+        ({"op": "add", "path": "/a/b/-3", "value": 3}, [3, 1, 2]),
+        ({"op": "replace", "path": "/a/b/-1", "value": 3}, [1, 3]),
+        ({"op": "remove", "path": "/a/b/-2"}, [2]),
+        ({"op": "copy", "from": "/a/b/-2", "path": "/a/b/-"}, [1, 2, 1]),
+    ],
+)
+def test_negative_index_counts_from_the_end_of_a_list(step: Object, items: list[int]) -> None:
+    assert apply_patch_to_copy(JSON_PATCH, BASE, [step])["a"]["b"] == items
+
+
 @pytest.mark.parametrize(
     "steps",
     [
-        {}, "text", None, [1], [[]],
+        {}, "text", [1], [[]], [None],
         [{"op": "dance", "path": "/a"}], [{"path": "/a"}], [{"op": "add", "value": 1}],
         [{"op": "test", "path": "/c", "value": "e"}],
         [{"op": "test", "path": "/c", "value": None}],
@@ -142,6 +160,7 @@ def test_operation_sees_the_result_of_earlier_operations() -> None:
         [{"op": "copy", "from": 5, "path": "/e"}], [{"op": ["add"], "path": "/e", "value": 1}],
         [{"op": "replace", "path": "", "value": []}], [{"op": "add", "path": "/~2", "value": 1}],
         [{"op": "add", "path": "/c/d", "value": 1}], [{"op": "remove", "path": ""}],
+        [{"op": "remove", "path": "/a/b/-3"}], [{"op": "add", "path": "/a/b/-4", "value": 1}],
         [{"op": None, "path": "/c"}], [{"op": "test", "path": "/a/b/-", "value": 1}],
     ],
     ids=str,

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import orjson
 import pytest
+import yaml
 
-from phalanx.api.kinds import POD
+from phalanx.api.kinds import POD, SELF_SUBJECT_ACCESS_REVIEW
 from phalanx.api.protobuf import decode, message_name
 from phalanx.api.protobuf_encoder import encode, encode_event
 from phalanx.api.wire import Object, Reply, Request, StreamReply
@@ -123,3 +124,23 @@ def test_a_definition_survives_protobuf() -> None:
     encoded = encode(obj)
     assert encoded is not None
     assert decode(encoded) == obj
+
+
+@in_virtual_time
+async def test_errors_and_reviews_have_the_media_type_that_the_client_prefers() -> None:
+    api = await Api.start()
+    review = {"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}}
+    for method, path, body, code in (
+        ("GET", POD.url_path("default", "none"), b"", 404),
+        ("POST", SELF_SUBJECT_ACCESS_REVIEW.url_path(), orjson.dumps(review), 201),
+    ):
+        plain = await api.ask(method, path, body)
+        encoded = await api.ask(method, path, body, headers={"accept": PROTOBUF})
+        assert (encoded.code, encoded.kind, decode(encoded.text)) == (code, PROTOBUF, plain.body)
+        shown = await api.ask(method, path, body, headers={"accept": "application/yaml"})
+        assert (shown.code, shown.kind) == (code, "application/yaml")
+        assert yaml.safe_load(shown.text) == plain.body
+    # A Table has no message, and the error that says so is JSON.
+    table = f"{PROTOBUF};as=Table;g=meta.k8s.io;v=v1"
+    refused = await api.ask("GET", POD.url_path("default"), headers={"accept": table})
+    assert (refused.code, refused.body["reason"]) == (406, "NotAcceptable")

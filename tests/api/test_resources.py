@@ -122,3 +122,19 @@ def test_init_containers_request_their_maximum(main: Amounts, parts: list[Amount
 @given(st.lists(needs), st.lists(needs))
 def test_totals_add_up(one: list[Amounts], other: list[Amounts]) -> None:
     assert sum_amounts([*one, *other]) == sum_amounts([sum_amounts(one), sum_amounts(other)])
+
+
+def test_equal_containers_of_many_pods_occupy_memory_once() -> None:
+    one, other = (pod([container({"cpu": 100, "memory": 5})]) for _ in range(2))
+    larger = pod([container({"cpu": 200, "memory": 5})])
+    limited = pod([{**container({"cpu": 100}), "resources": {"limits": {"cpu": "1"}}}])
+    assert one.spec.containers is other.spec.containers
+    assert pod_requests(larger)["cpu"] == 200
+    assert limited.spec.containers[0].resources.limits == {"cpu": "1"}
+
+
+def test_containers_with_requests_in_another_order_are_equal() -> None:
+    requests = {"cpu": "1", "memory": "5"}
+    one = {"name": "c", "resources": {"requests": requests}}
+    other = {"name": "c", "resources": {"requests": dict(reversed(requests.items()))}}
+    assert pod([one]).spec.containers is pod([other]).spec.containers

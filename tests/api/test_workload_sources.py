@@ -11,6 +11,7 @@ from phalanx.api.batch import Job
 from phalanx.api.core import Pod
 from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD_GROUP, WORKLOAD, Kind
 from phalanx.api.meta import Condition, ObjectMeta
+from phalanx.api.other_kinds import PriorityClass
 from phalanx.api.scheduling import (
     POD_GROUP_SCHEDULED,
     GangPolicy,
@@ -33,8 +34,8 @@ from phalanx.api.workload_sources import (
     WORKLOAD_SOURCES,
     WorkloadSource,
     read_job,
+    resolve_priority,
     select_sources,
-    take_member_priority,
 )
 from tests.builders import pod
 
@@ -55,12 +56,34 @@ def decode_pod(**meta: Any) -> Pod:
 def test_a_group_without_a_priority_takes_that_of_its_members() -> None:
     gang = {"schedulingPolicy": {"gang": {"minCount": 2}}}
     members = [msgspec.convert(pod("x", spec={"priority": priority}), Pod) for priority in (7, 5)]
-    assert take_member_priority(read(CUSTOM_POD_GROUP, gang), members).spec.priority == 5
-    assert take_member_priority(read(CUSTOM_POD_GROUP, gang), ()).spec.priority == 0
+    assert resolve_priority(read(CUSTOM_POD_GROUP, gang), members, {}).spec.priority == 5
+    assert resolve_priority(read(CUSTOM_POD_GROUP, gang), (), {}).spec.priority == 0
     own = read(CUSTOM_POD_GROUP, {**gang, "priority": 9})
-    assert take_member_priority(own, members).spec.priority == 9
+    assert resolve_priority(own, members, {}).spec.priority == 9
     composite = {"schedulingPolicy": {"gang": {"minGroupCount": 3}}}
     assert read(CUSTOM_COMPOSITE_POD_GROUP, composite).quorum == 3
+
+
+def test_a_group_has_the_priority_of_its_class_unless_groups_may_not_have_that() -> None:
+    members = [msgspec.convert(pod("x", spec={"priority": 7}), Pod)]
+    classes = {
+        name: PriorityClass(ObjectMeta(name=name), value, preemption_policy=policy)
+        for name, value, policy in (
+            ("high", 1000, "Never"), ("system-node-critical", 2_000_001_000, "Never"),
+        )
+    }  # fmt: skip
+    found = {
+        (kind, name): resolve_priority(
+            read(kind, {"priorityClassName": name}), members, classes
+        ).spec
+        for kind in (CUSTOM_POD_GROUP, CUSTOM_COMPOSITE_POD_GROUP, VOLCANO_POD_GROUP)
+        for name in ("high", "system-node-critical", "absent")
+    }
+    assert {spec.priority for (_, name), spec in found.items() if name == "high"} == {1000}
+    assert {spec.priority for (_, name), spec in found.items() if name != "high"} == {7}
+    assert {name for (_, name), spec in found.items() if spec.preemption_policy == "Never"} == {
+        "high"
+    }
 
 
 @pytest.mark.parametrize(
@@ -72,6 +95,18 @@ def test_a_group_without_a_priority_takes_that_of_its_members() -> None:
         (VOLCANO_POD_GROUP, {"minMember": 2, "queue": "a"}, 2, 'queue "a" is ignored'),
         (VOLCANO_POD_GROUP, {"minMember": 1, "minTaskMember": {"a": 1, "b": 2}}, 3, "as a sum"),
         (VOLCANO_POD_GROUP, {"minMember": 0}, 1, ""),
+        (
+            VOLCANO_POD_GROUP,
+            {"minMember": 2, "networkTopology": {"mode": "hard", "highestTierAllowed": 1}},
+            2,
+            "networkTopology is ignored",
+        ),
+        (
+            VOLCANO_POD_GROUP,
+            {"queue": "a", "subGroupPolicy": [{"name": "x"}]},
+            1,
+            'queue "a" is ignored: Phalanx has no queues; subGroupPolicy is ignored',
+        ),
     ],
 )
 def test_groups_of_other_projects_are_gangs(
@@ -133,13 +168,17 @@ def test_pods_name_their_group_in_several_ways() -> None:
             decode_pod(labels={POD_GROUP_LABEL: "a"}),
             decode_pod(annotations={POD_GROUP_LABEL: "b"}),
             decode_pod(annotations={"scheduling.k8s.io/group-name": "c"}),
+            decode_pod(annotations={"scheduling.volcano.sh/group-name": "e"}),
+            decode_pod(labels={"scheduling.volcano.sh/group-name": "f"}),
             decode_pod(annotations=gang, ownerReferences=[owner]),
             decode_pod(annotations=gang),
             decode_pod(),
             msgspec.convert(pod("a-0", "d", meta={"labels": {POD_GROUP_LABEL: "a"}}), Pod),
         )
     ]
-    assert [key.name if key else "" for key in found] == ["a", "b", "c", "job", "", "", "d"]
+    assert [key.name if key else "" for key in found] == [
+        "a", "b", "c", "e", "f", "job", "", "", "d",
+    ]  # fmt: skip
 
 
 def test_sources_depend_on_what_a_server_serves() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from phalanx.api.errors import Invalid
+from phalanx.api.kinds import POD_GROUP
 from phalanx.api.scheduling import MEMBERS_TO_RUN_ANNOTATION
 from phalanx.api.wire import Object
 from phalanx.builder import (
@@ -19,6 +21,8 @@ from phalanx.builder import (
     Link,
     ObservedObjects,
     PatchObject,
+    SchedulingConfig,
+    Template,
     WorkloadBuilder,
     WorkloadItem,
     controller_reference,
@@ -26,6 +30,7 @@ from phalanx.builder import (
     new_groups,
     plan_deletion,
 )
+from phalanx.builder.template_changes import gang_size
 from tests.builder.item_trees import EVERYTHING, OWNER, composite, config, leaf
 
 CHILD: Object = {
@@ -130,6 +135,68 @@ def test_new_size_is_written_to_the_workload_and_then_to_the_group() -> None:
     assert [one["name"] for one in root["podGroupTemplates"]] == ["driver", "workers"]
     assert root["podGroupTemplates"][1]["schedulingPolicy"] == size["schedulingPolicy"]
     assert group.change == {"spec": size}
+
+
+def test_new_number_of_groups_is_written_to_the_workload() -> None:
+    wider = composite("root", gang("driver", 1), gang("workers", 4), user=config(Gang(1)))
+    (operation,) = ensure(converge(), wider).operations
+    assert isinstance(operation, PatchObject)
+    (root,) = operation.change["spec"]["compositePodGroupTemplates"]
+    assert root["schedulingPolicy"] == {"gang": {"minGroupCount": 1}}
+    assert [one["name"] for one in root["podGroupTemplates"]] == ["driver", "workers"]
+
+
+def test_another_priority_replaces_the_workload_only_on_request() -> None:
+    objects = converge(gang("workers", 4))
+    urgent = replace(gang("workers", 4), default=SchedulingConfig(priority_class_name="high"))
+    assert ensure(objects, urgent).operations == ()
+    plan = ensure(objects, urgent, replaces_workload=True)
+    assert summarize(plan) == [f"delete Workload {objects[0]['metadata']['name']}"]
+    assert not plan.is_ready
+    # A group may outlive the Workload: else the garbage collector would have to release it.
+    (_, group) = converge(urgent, replaces_workload=True)
+    assert [one["kind"] for one in group["metadata"]["ownerReferences"]] == ["Training"]
+    # Sizes alone are no reason.
+    plan = ensure(objects, gang("workers", 6), replaces_workload=True)
+    assert summarize(plan) == ["patch Workload", "patch PodGroup"]
+
+
+def test_workload_with_a_constraint_that_is_wanted_no_longer_is_replaced() -> None:
+    placed = leaf("workers", SchedulingConfig(policy=Gang(4), topology=("rack",)))
+    objects = converge(placed)
+    assert ensure(objects, placed, replaces_workload=True).operations == ()
+    plan = ensure(objects, gang("workers", 4), replaces_workload=True)
+    assert summarize(plan) == [f"delete Workload {objects[0]['metadata']['name']}"]
+
+
+def test_group_with_a_source_keeps_the_fields_of_an_earlier_template() -> None:
+    """The groups of an update in progress: the old one has two members, the new one four."""
+    earlier = Template(
+        POD_GROUP, {"name": "workers", "schedulingPolicy": {"gang": {"minCount": 2}}}, ""
+    )
+    old = GroupInstance("workers", "v1", source=earlier, labels={"revision": "v1"}, name="old")
+    groups = [old, GroupInstance("workers", "v2", labels={"revision": "v2"})]
+    objects = converge(gang("workers", 4), groups=groups)
+    found = {
+        one["metadata"]["labels"]["revision"]: (one["metadata"]["name"], gang_size(one["spec"]))
+        for one in objects[1:]
+    }
+    assert found["v1"] == ("old", 2)
+    assert found["v2"][1] == 4
+    # Only the group without a source follows the tree.
+    plan = ensure(objects, gang("workers", 6), groups)
+    assert summarize(plan) == ["patch Workload", "patch PodGroup"]
+    (resized,) = plan.operations[1:]
+    assert isinstance(resized, PatchObject)
+    assert resized.meta.labels == {"revision": "v2"}
+
+
+def test_unwanted_group_stays_while_it_is_kept() -> None:
+    root, both = gang("workers", 2), [GroupInstance("workers", one) for one in ("0", "1")]
+    objects = converge(root, groups=both)
+    name = ensure(objects, root, both).group_name("workers", "1")
+    assert summarize(ensure(objects, root, both[:1])) == [f"delete PodGroup {name}"]
+    assert ensure(objects, root, both[:1], kept=[name]).operations == ()
 
 
 def test_members_that_are_still_to_run_are_published_below_the_size_only() -> None:

@@ -14,7 +14,15 @@ from typing import Any
 
 import pytest
 
-from phalanx.cli.background import NotStarted, find_running, pid_file, start, stop
+from phalanx.cli.background import (
+    NotStarted,
+    describe_stored_objects,
+    find_running,
+    pid_file,
+    start,
+    stop,
+)
+from tests.cli.cli_user import CliUser, gang_job
 from tests.cli.commands import COMMAND_TIMEOUT, first_line, phalanx, start_up
 
 
@@ -38,7 +46,9 @@ def test_detached_control_plane_runs_until_phalanx_down(env: dict[str, str]) -> 
     assert started.returncode == 0, started.stderr
     word, url, _, file = started.stdout.split()
     assert (word, Path(file)) == ("ready", home(env) / "kubeconfig")
-    assert started.stderr.startswith(f"page {url}/ui/ ")
+    assert started.stderr.startswith(f"page {url}/ui/#/sign-in/")
+    code = started.stderr.split()[1].rpartition("/")[2]
+    assert code not in (home(env) / "up.log").read_text()
     assert phalanx("queue", env=env).stderr == "No gang runs or waits.\n"
     stopped = phalanx("down", env=env)
     assert (stopped.returncode, stopped.stdout) == (0, f"stopped {home(env)}\n")
@@ -51,6 +61,29 @@ def test_detached_control_plane_starts_again_with_its_data(env: dict[str, str]) 
         assert phalanx("down", env=env).returncode == 0
 
 
+def test_second_start_says_which_workloads_are_back_and_how_to_start_over(
+    env: dict[str, str],
+) -> None:
+    [page] = phalanx("up", "--detach", env=env).stderr.splitlines()
+    assert page.startswith("page ")
+    CliUser(home(env) / "kubeconfig").create(gang_job("train", 2, cpu="1000"))
+    phalanx("down", env=env)
+    page, notice = phalanx("up", "--detach", env=env).stderr.splitlines()
+    assert notice.startswith("continues with 1 Job")
+    assert notice.endswith(" of an earlier start; phalanx delete, then phalanx up, starts over")
+
+
+def test_notice_about_stored_objects_names_what_there_is(tmp_path: Path) -> None:
+    again = f"of an earlier start; phalanx delete --data {tmp_path}, then phalanx up, starts over"
+    for counts, listed in (
+        ({"Job": 2, "Pod": 1}, "2 Jobs and 1 Pod"),
+        ({"JobSet": 1, "Job": 2, "Pod": 6}, "1 JobSet, 2 Jobs and 6 Pods"),
+        ({"JobSet": 0, "Job": 0, "Pod": 3}, "3 Pods"),
+    ):
+        assert describe_stored_objects(counts, tmp_path) == f"continues with {listed} {again}"
+    assert describe_stored_objects({"Job": 0, "Pod": 0}, tmp_path) == ""
+
+
 def test_detached_control_plane_that_cannot_start_prints_its_error(env: dict[str, str]) -> None:
     phalanx("up", "--detach", env=env)
     again = phalanx("up", "--detach", env=env)
@@ -58,6 +91,19 @@ def test_detached_control_plane_that_cannot_start_prints_its_error(env: dict[str
     assert again.stderr.startswith(f"Error: {home(env)} is in use by process ")
     assert again.stderr.count("\n") == 1
     assert phalanx("up", "--detach", "--nodes", "some", env=env).returncode == 2
+
+
+def test_second_control_plane_in_memory_may_have_its_own_kubeconfig(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    phalanx("up", "--detach", env=env)
+    again = phalanx("up", "--data", ":memory:", env=env)
+    assert again.returncode == 1
+    assert again.stderr.startswith(f"Error: {home(env)} is in use by process ")
+    assert "another --name or its own --kubeconfig FILE" in again.stderr
+    file = str(tmp_path / "second.kubeconfig")
+    with start_up("--data", ":memory:", "--kubeconfig", file, env=env) as process:
+        assert first_line(process).startswith("ready ")
 
 
 def test_down_without_a_control_plane_succeeds(env: dict[str, str]) -> None:
@@ -135,3 +181,19 @@ def test_start_that_ends_without_an_error_names_its_exit_code_and_log(
         start([], tmp_path)
     expected = f"the control plane ended with exit code 1; see {tmp_path / 'up.log'}"
     assert str(failed.value) == expected
+
+
+def test_modules_of_the_working_directory_are_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "orjson.py").write_text("raise SystemExit('imported from the working directory')")
+    data = ("--data", str(tmp_path / "data"))
+
+    def run_in_directory(*words: str) -> subprocess.CompletedProcess[str]:
+        command = (sys.executable, "-P", "-m", "phalanx", *words, *data)
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=COMMAND_TIMEOUT
+        )
+
+    started = run_in_directory("up", "--detach", "--listen", "127.0.0.1:0")
+    stopped = run_in_directory("down")
+    assert started.stdout.startswith("ready https://127.0.0.1:"), started.stderr
+    assert stopped.returncode == 0

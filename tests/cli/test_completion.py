@@ -2,10 +2,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from tests.cli.cli_user import CliUser
 from tests.cli.commands import phalanx
+from tools.control_plane import ControlPlane
+
+POD_SPEC = {"containers": [{"name": "main", "image": "none"}]}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -36,3 +41,32 @@ def test_commands_options_and_values_are_completed(words: str, found: list[str])
 
 def test_unknown_shell_is_wrong_usage() -> None:
     assert phalanx("completion", "tcsh").returncode == 2
+
+
+def test_names_of_the_cluster_are_completed() -> None:
+    with ControlPlane("--data", ":memory:", "--nodes", "2", "--without", "scheduler") as plane:
+        user = CliUser(plane.kubeconfig)
+        user.create({"kind": "Pod", "metadata": {"name": "web"}, "spec": POD_SPEC})
+
+        def complete(words: str) -> list[str]:
+            env = {
+                "_PHALANX_COMPLETE": "bash_complete", "COMP_WORDS": words,
+                "COMP_CWORD": str(words.count(" ")), "KUBECONFIG": str(plane.kubeconfig),
+            }  # fmt: skip
+            done = phalanx(env=env)
+            assert done.stderr == ""
+            return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+        assert complete("phalanx why p") == ["podgroup/", "pod/"]
+        assert complete(f"phalanx describe -n {user.namespace} po/w") == ["po/web"]
+        assert complete("phalanx what-if --drain node-") == ["node-0", "node-1"]
+        assert complete("phalanx queue -n kube-s") == ["kube-system"]
+
+
+def test_completion_is_silent_without_a_cluster(tmp_path: Path) -> None:
+    env = {
+        "_PHALANX_COMPLETE": "bash_complete", "COMP_WORDS": "phalanx why job/x", "COMP_CWORD": "2",
+        "KUBECONFIG": str(tmp_path / "none"),
+    }  # fmt: skip
+    done = phalanx(env=env)
+    assert (done.stdout.strip(), done.stderr) == ("", "")

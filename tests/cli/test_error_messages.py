@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from errno import EACCES
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from tests.builders import pod
 from tests.cli.cli_user import CliUser
 from tools.control_plane import ControlPlane
 
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n"
+
 
 @pytest.mark.parametrize(
     ("text", "message"),
@@ -30,6 +33,10 @@ from tools.control_plane import ControlPlane
         ("apiVersion: [v1]\nkind: {a: 1}", "apiVersion and kind must be strings"),
         ("apiVersion: v1\nkind: Pdo", 'unknown kind "Pdo" in v1; did you mean Pod in v1?'),
         ("apiVersion: v1\nkind: Job", "did you mean Job in batch/v1?"),
+        ("a: [", "job.yaml: invalid YAML: line 2, column 1: "),
+        (f"{POD}  containers: 5\n", 'Pod "a": spec.containers must be a list, not a number'),
+        (f"{POD}  hostNetwork: [1]\n", "spec.hostNetwork must be true or false, not a list"),
+        (f"{POD}  affinity: many\n", "spec.affinity must be an object, not a string"),
     ],
 )
 def test_manifest_that_is_no_object_is_reported_with_its_place(
@@ -90,6 +97,16 @@ def test_unknown_context_is_reported_with_the_contexts_of_the_file(plane: Contro
     assert (done.exit_code, done.stderr) == (
         1, f'Error: {plane.kubeconfig} has no context "prod"; available: phalanx\n',
     )  # fmt: skip
+
+
+def test_rejected_credential_is_reported_with_the_fix(plane: ControlPlane, tmp_path: Path) -> None:
+    config = tmp_path / "kubeconfig"
+    config.write_text(re.sub(r"token: \S+", "token: wrong", plane.kubeconfig.read_text()))
+    done = CliRunner().invoke(main, ["queue", "--kubeconfig", str(config)])
+    assert done.exit_code == 1
+    assert done.stderr.startswith("Error: https://127.0.0.1:")
+    assert " rejects the credential of the kubeconfig; " in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

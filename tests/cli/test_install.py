@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import yaml
 from phalanx.api.wire import Object
 from tests.cli.commands import (
     COMMAND_TIMEOUT,
+    ROOT,
     WAIT_LIMIT,
     Kubectl,
     first_line,
@@ -21,13 +25,15 @@ from tests.cli.commands import (
     start_component,
     start_up,
 )
+from tools.control_plane import ControlPlane
 
 NAMESPACE = "phalanx-system"
 #: A server that has neither the workload APIs nor GroupBindings.
 FOREIGN = (
     "--without", "scheduler,controllers", "--nodes", "3", "--shape", "cpu=4", "--data", ":memory:",
-    "--feature-gates", "GenericWorkload=false,GroupBinding=false",
 )  # fmt: skip
+#: Its gates, and those of a server that got the workload APIs by an upgrade.
+GATES = {"old": "GenericWorkload=false,GroupBinding=false", "upgraded": "GroupBinding=false"}
 
 
 def install(*args: str) -> list[Object]:
@@ -78,18 +84,83 @@ def test_uninstall_keeps_the_definitions_unless_they_are_asked_for() -> None:
     assert "CustomResourceDefinition" in [one["kind"] for one in install("--uninstall", "--crds")]
 
 
+def test_definitions_are_left_out_where_the_server_has_the_workload_apis(
+    plane: ControlPlane,
+) -> None:
+    config = ("--kubeconfig", str(plane.kubeconfig))
+    assert "CustomResourceDefinition" not in [one["kind"] for one in install(*config)]
+    kinds = [one["kind"] for one in install(*config, "--crds")]
+    assert "CustomResourceDefinition" in kinds
+
+
+def test_uninstall_deletes_no_namespace_that_may_have_other_content() -> None:
+    assert "Namespace" not in [one["kind"] for one in install("--uninstall", "-n", "kube-system")]
+
+
+def test_new_configuration_restarts_the_scheduler_and_nothing_else() -> None:
+    def templates(*args: str) -> list[Object]:
+        names = ("phalanx-scheduler", "phalanx-controllers")
+        found = install(*args)
+        return [find(found, "Deployment", name)["spec"]["template"] for name in names]
+
+    before, after = templates(), templates("--scheduler-name", "a", "--scheduler-name", "a")
+    assert before[0] != after[0]
+    assert before[1] == after[1]
+    assert templates("--scheduler-name", "a") == after
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
         (["--namespace", "Not_One"], '"Not_One" is not a namespace'),
         (["--uninstall", "--diff"], "--uninstall and --diff exclude each other"),
         (["--compat", "kueue"], "'kueue' is not one of"),
+        (["--scheduler-name", "Not_One"], '"Not_One" is not a scheduler name'),
+        (["--scheduler-name", ""], '"" is not a scheduler name'),
+        (["--image", ""], '"" is not an image'),
     ],
 )
 def test_invalid_options_are_usage_errors(args: list[str], message: str) -> None:
     done = phalanx("install", *args)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4 * COMMAND_TIMEOUT)
+def test_documented_commands_remove_everything_though_groups_are_in_use(tmp_path: Path) -> None:
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not on the PATH")
+    text = (ROOT / "docs" / "running-on-a-cluster.md").read_text()
+    commands = text.partition("### Removing it\n\n```\n")[2].partition("```")[0]
+    config = tmp_path / "kubeconfig"
+    with start_up(
+        "--without", "scheduler", "--nodes", "3", "--shape", "cpu=4", "--data", ":memory:",
+        "--feature-gates", GATES["old"], "--kubeconfig", str(config),
+    ) as server:  # fmt: skip
+        assert first_line(server).startswith("ready")
+        kubectl = Kubectl(config, "default", tmp_path)
+        printed = phalanx("install").stdout
+        Kubectl(config, "", tmp_path)("apply", "--server-side", "-f", "-", text=printed)
+        kubectl.apply(*gang("used", 3, "3"))
+        with start_component("controllers", config) as controllers:
+            assert first_line(controllers).startswith("ready")
+            group = "podgroups.scheduling.phalanx.dev/used"
+            kubectl("wait", "--for=jsonpath={.metadata.finalizers}", group, WAIT_LIMIT)
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", commands],
+            env={
+                **kubectl.env,
+                "KUBECONFIG": str(config),
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            },
+            capture_output=True, text=True, timeout=COMMAND_TIMEOUT,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        ours = ("-o", "name", "-l", "app.kubernetes.io/part-of=phalanx")
+        assert kubectl("get", "clusterroles,clusterrolebindings,namespaces", *ours) == ""
+        assert "scheduling.phalanx.dev" not in kubectl("get", "crd")
+        assert len(kubectl.get("pods")["items"]) == 3
 
 
 def gang(name: str, count: int, cpu: str) -> list[Object]:
@@ -116,11 +187,13 @@ def gang(name: str, count: int, cpu: str) -> list[Object]:
 
 
 @pytest.mark.slow
-def test_installed_rights_and_configuration_place_gangs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", GATES)
+def test_installed_rights_and_configuration_place_gangs(version: str, tmp_path: Path) -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not on the PATH")
     config = tmp_path / "kubeconfig"
-    with start_up(*FOREIGN, "--kubeconfig", str(config)) as server:
+    gates = ("--feature-gates", GATES[version])
+    with start_up(*FOREIGN, *gates, "--kubeconfig", str(config)) as server:
         assert first_line(server).startswith("ready")
         kubectl = Kubectl(config, "default", tmp_path)
         printed = phalanx("install").stdout

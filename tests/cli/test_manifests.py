@@ -8,6 +8,9 @@ import click
 import pytest
 import yaml
 
+from phalanx.api.kinds import POD
+from phalanx.api.wire import Object
+from phalanx.api.workload_sources import convert_to_native
 from phalanx.cli.manifests import load_manifests
 from tests.cli.cli_user import gang_job
 from tests.cli.commands import ROOT, phalanx
@@ -82,3 +85,45 @@ CONFIGURATIONS = {
 )
 def test_every_example_passes_strict_validation(path: Path) -> None:
     assert load_manifests([str(path)], "default")
+
+
+def test_custom_resources_are_read_as_the_kinds_of_kubernetes(tmp_path: Path) -> None:
+    label = {"scheduling.phalanx.dev/pod-group": "train"}
+    pod_spec = {"containers": [{"name": "main", "image": "a"}]}
+    objects: list[Object] = [
+        {
+            "apiVersion": "scheduling.phalanx.dev/v1",
+            "kind": "PodGroup",
+            "metadata": {"name": "train"},
+            "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}},
+        },
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "labels": label},
+         "spec": pod_spec},
+        {
+            "apiVersion": "apps/v1",
+            "kind": "StatefulSet",
+            "metadata": {"name": "b"},
+            "spec": {
+                "selector": {"matchLabels": label},
+                "template": {"metadata": {"labels": label}, "spec": pod_spec},
+            },
+        },
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "c", "annotations": {"scheduling.phalanx.dev/policy": "gang"}},
+            "spec": {"template": {"spec": pod_spec}},
+        },
+    ]  # fmt: skip
+    (file := tmp_path / "all.yaml").write_text(yaml.safe_dump_all(objects))
+    found = [convert_to_native(*one) for one in load_manifests([str(file)], "default")]
+    group, pod, replicas, job = (content for _, content in found)
+    assert [kind.group for kind, _ in found] == ["scheduling.k8s.io", "", "apps", "batch"]
+    assert group["apiVersion"] == "scheduling.k8s.io/v1beta1"
+    named = {"podGroupName": "train"}
+    assert pod["spec"]["schedulingGroup"] == named
+    assert replicas["spec"]["template"]["spec"]["schedulingGroup"] == named
+    assert job["spec"]["scheduling"] == {"schedulingPolicy": {"gang": {}}}
+    # A field of the user counts, and what the file says stays as it is.
+    own = {**objects[1], "spec": {**pod_spec, "schedulingGroup": {"podGroupName": "own"}}}
+    assert convert_to_native(POD, own) == (POD, own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import socket
@@ -39,7 +40,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
     home = tmp_path_factory.mktemp("processes")
     config = home / "kubeconfig"
     options = ("--run-processes", "--programs", str(EXAMPLES), "--kubeconfig", str(config))
-    with start_up("--data", ":memory:", *options, env={"SECRET": "ours"}) as process:
+    devices = ("--devices", "gpu.example.com=4")
+    with start_up("--data", ":memory:", *options, *devices, env={"SECRET": "ours"}) as process:
         assert first_line(process).startswith("ready ")
         kubectl = Kubectl(config, "default", home)
         role, binding, _ = yaml.safe_load_all(BARRIER.read_text())
@@ -119,6 +121,31 @@ def test_process_gets_its_arguments_variables_and_directory_only(running: Kubect
         "A": "one", "B": "one and $(UNKNOWN) for $(A)", "ME": "words", "APP": "words", "MOST": "2",
         "LANG": "C.UTF-8", "HOSTNAME": "words",
     }  # fmt: skip
+
+
+def test_process_gets_the_devices_of_its_claims_and_extended_resources(running: Kubectl) -> None:
+    selected = {"cel": {"expression": 'device.driver == "gpu.example.com"'}}
+    requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]
+    api_version = "resource.k8s.io/v1"
+    running.apply(
+        {"apiVersion": api_version, "kind": "DeviceClass", "metadata": {"name": "gpu"},
+         "spec": {"selectors": [selected], "extendedResourceName": "example.com/gpu"}},
+        {"apiVersion": api_version, "kind": "ResourceClaimTemplate", "metadata": {"name": "one"},
+         "spec": {"spec": {"devices": {"requests": requests}}}},
+    )  # fmt: skip
+    shown = python(
+        "import os; print(*sorted(f'{k} {v}' for k, v in os.environ.items() if 'CDI' in k))"
+    )
+    resources = {"claims": [{"name": "my-gpu"}], "limits": {"example.com/gpu": 1}}
+    spec = {"resourceClaims": [{"name": "my-gpu", "resourceClaimTemplateName": "one"}]}
+    run_to_end(running, pod("devices", *shown, spec=spec, resources=resources))
+    found = re.fullmatch(
+        "CDI_DEVICES_EXAMPLE_COM_GPU gpu.example.com/container-0-request-0=(gpu-[0-3]) "
+        "CDI_DEVICES_MY_GPU gpu.example.com/gpu=(gpu-[0-3])",
+        running("logs", "devices").strip(),
+    )
+    assert found is not None
+    assert found[1] != found[2]
 
 
 def test_process_has_limits_and_a_session_and_no_open_files(running: Kubectl) -> None:

@@ -7,17 +7,33 @@ from typing import Any
 import pytest
 import yaml
 
+from phalanx.api.kinds import LEADER_WORKER_SET
+from phalanx.cli.cluster_queries import parse_subject_argument
+from phalanx.cli.queue import format_start_range, start_data
+from phalanx.scheduler.diagnosis.expected_starts import ExpectedStart
 from phalanx.scheduler.diagnosis.queue_order import NOT_TRIED_YET
 from tests.builders import gang, pod, pod_group
 from tests.cli.cli_user import CliUser
 from tests.cli.commands import phalanx
 from tools.control_plane import ControlPlane
 
+#: Without reservations: on a slow machine a gang waits long enough to get one.
+WITHOUT_RESERVATIONS = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: default-scheduler
+  pluginConfig: [{name: Reservation, args: {mode: "Off"}}]
+"""
+
 
 @pytest.fixture(scope="module")
-def user() -> Iterator[CliUser]:
+def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CliUser]:
     """A user of two nodes of 8 CPU, whose gang `small` runs while others wait."""
-    with ControlPlane("--data", ":memory:", "--nodes", "2", "--shape", "cpu=8") as plane:
+    config = tmp_path_factory.mktemp("config") / "scheduler.yaml"
+    config.write_text(WITHOUT_RESERVATIONS)
+    options = ("--nodes", "2", "--shape", "cpu=8", "--config", str(config))
+    with ControlPlane("--data", ":memory:", *options) as plane:
         found = CliUser(plane.kubeconfig)
         found.create(
             # The class must not preempt `small`.
@@ -110,7 +126,9 @@ def test_queue_lists_one_namespace_or_all(user: CliUser) -> None:
     other = CliUser(user.config)
     empty = other.run("queue")
     assert (empty.returncode, empty.stdout) == (0, "")
-    assert "No gang runs or waits." in empty.stderr
+    assert empty.stderr == f"No gang runs or waits in namespace {other.namespace}.\n"
+    unknown = other.run("queue", "--user", "ada")
+    assert unknown.stderr == "No gang matches the options; phalanx queue -A --ended lists all.\n"
     head, first, *_ = other.run("queue", "-A").stdout.splitlines()
     assert (head.split()[0], first.split()[0]) == ("NAMESPACE", user.namespace)
 
@@ -125,3 +143,24 @@ def test_queue_rejects_wrong_usage_and_a_missing_server() -> None:
     assert phalanx("queue", "-o", "xml").returncode == 2
     nowhere = phalanx("queue", "--kubeconfig", "/nonexistent")
     assert (nowhere.returncode, len(nowhere.stderr.splitlines())) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("start", "text"),
+    [
+        (ExpectedStart(700.0, earliest=400.0, latest=1300.0), "in 10m (5m-20m)"),
+        (ExpectedStart(700.0, earliest=400.0), "in 10m (5m-?)"),
+        (ExpectedStart(700.0, earliest=700.0, latest=700.0), "in 10m"),
+        (ExpectedStart(None, earliest=400.0), "unknown (5m-?)"),
+        (ExpectedStart(None, earliest=100.0), "unknown"),
+        (ExpectedStart(700.0), "in 10m"),
+    ],
+)
+def test_expected_start_is_shown_with_its_range(start: ExpectedStart, text: str) -> None:
+    assert format_start_range(start, now=100.0) == text
+    data = start_data(start)
+    assert (data["latestStart"] is None) == (start.latest is None)
+
+
+def test_names_of_parts_select_their_owner() -> None:
+    assert parse_subject_argument("lws/llm[0]") == (LEADER_WORKER_SET, "llm")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,15 +52,22 @@ def test_one_gang_runs_after_the_other_has_ended(file: Path) -> None:
         file, gang_job("first", 2, seconds=2, cpu="8"), gang_job("second", 2, seconds=1, cpu="8")
     )
     assert code == 0
-    assert any(": waiting 0/2: minCount (2)" in line for line in progress.splitlines())
+    assert ": waiting 0/2: 0 of 2 members fit: " in progress
 
 
 def test_run_fails_with_the_reason_of_a_gang_that_cannot_run(file: Path) -> None:
-    code, output, _ = run(file, gang_job("fits", 1, cpu="1"), gang_job("big", 3, cpu="8"))
+    code, output, progress = run(file, gang_job("fits", 1, cpu="1"), gang_job("big", 3, cpu="8"))
     assert code == 1
-    summary, why, _ = output.splitlines()
+    summary, why, *_ = output.splitlines()
     assert summary.startswith("1 gang ran, 1 did not")
-    assert why.startswith("  Job/big   waiting 0/3: minCount (3) cannot be satisfied: ")
+    # Progress and summary have the sentence of `phalanx why`.
+    sentence = why.partition("  Job/big   waiting 0/3: ")[2]
+    assert sentence.startswith(("0 of 3 members fit: ", "1 of 3 members fit: "))
+    assert f"Job/big: waiting 0/3: {sentence}" in progress
+    assert f"\nJob default/big is waiting: {sentence}\n" in output
+    # The end is what `phalanx why` says.
+    assert "\n\nJob default/big is waiting: " in output
+    assert "\nPossible fixes (verified):\n  - " in output
 
 
 def test_files_may_be_submitted_in_turn(tmp_path: Path) -> None:
@@ -69,7 +77,7 @@ def test_files_may_be_submitted_in_turn(tmp_path: Path) -> None:
     }  # fmt: skip
     urgent = gang_job("urgent", 1, seconds=1, cpu="8")
     urgent["spec"]["template"]["spec"]["priorityClassName"] = "important"
-    batch = gang_job("batch", 2, seconds=2, cpu="8")
+    batch = gang_job("batch", 2, seconds=5, cpu="8")
     for number, objects in enumerate(([important, batch], [urgent])):
         (tmp_path / f"{number}.yaml").write_text(yaml.safe_dump_all(objects))
     options = ("--in-turn", "--nodes", "2", "--shape", "cpu=8")
@@ -115,9 +123,13 @@ def test_run_ends_after_the_timeout(file: Path) -> None:
     code, output, _ = run(
         file, gang_job("long", 1, seconds=600, cpu="1"), options="--timeout 500ms"
     )
-    assert (code, output.splitlines()[-1]) == (
-        1, "  timed out; allow more time with --timeout",
-    )  # fmt: skip
+    assert code == 1
+    head, gang, last = output.splitlines()
+    assert head.startswith("1 gang ran, 0 did not, in ")
+    assert gang.startswith("  Job/long  running 1/1 on node-")
+    assert re.fullmatch(
+        r"  Job/long ran but did not finish within [\d.]+ s; allow more time with --timeout", last
+    )
 
 
 @pytest.mark.parametrize(

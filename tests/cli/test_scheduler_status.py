@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.api.kinds import LEASE
+from phalanx.api.kinds import GROUP_BINDING, KINDS, LEASE
 from phalanx.api.meta import micro_timestamp
 from phalanx.api.wire import UserInfo
-from phalanx.cli.scheduler_status import find_scheduler_outage
+from phalanx.cli.scheduler_status import find_other_schedulers, find_scheduler_outage
 from phalanx.client.client import Client
 from phalanx.client.transports import InProcessTransport
+from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
 from tests.builders import in_virtual_time
 from tests.controllers.cluster import Cluster, cluster
 
@@ -91,3 +92,52 @@ async def test_every_user_learns_that_the_scheduler_of_the_server_does_not_run()
         client = Client(InProcessTransport(c.plane.server.handle, user))
         outage = await find_scheduler_outage(client, DEFAULT, c.clock.now())
         assert outage == "no scheduler is running"
+
+
+@in_virtual_time
+async def test_names_that_the_scheduler_of_the_server_does_not_serve_are_found() -> None:
+    async with cluster(without=("controllers", "nodes")) as c:
+        found = await find_other_schedulers(c.client, [*DEFAULT, "volcano"], c.clock.now())
+    assert list(found) == ["volcano"]
+    assert found["volcano"].message == (
+        'schedulerName is "volcano", and Phalanx serves "default-scheduler" here'
+    )
+    first, second = found["volcano"].cures
+    assert first.startswith("set schedulerName: default-scheduler in the pod template")
+    assert second.startswith("run phalanx scheduler --scheduler-name volcano")
+
+
+@in_virtual_time
+async def test_profiles_of_the_server_are_served() -> None:
+    profiles = Profiles(dict.fromkeys(("a", "b"), DEFAULT_POLICY))
+    async with cluster(without=("controllers", "nodes"), profiles=profiles) as c:
+        found = await find_other_schedulers(c.client, ["a", "b", *DEFAULT], c.clock.now())
+        assert await find_scheduler_outage(c.client, ["a"], c.clock.now()) == ""
+    assert list(found) == DEFAULT
+    assert found["default-scheduler"].message.endswith('Phalanx serves "a" and "b" here')
+
+
+@in_virtual_time
+async def test_scheduler_that_holds_the_lease_of_its_name_serves_it() -> None:
+    async with cluster(without=("controllers", "nodes")) as c:
+        await create_lease(c, "mine", age=3)
+        await create_lease(c, "gone", age=100)
+        found = await find_other_schedulers(c.client, ["mine", "gone"], c.clock.now())
+    assert list(found) == ["gone"]
+
+
+@in_virtual_time
+async def test_default_scheduler_of_a_foreign_server_is_another_scheduler() -> None:
+    kinds = [kind for kind in KINDS if kind is not GROUP_BINDING]
+    async with cluster(without=WITHOUT, kinds=kinds) as c:
+        await create_lease(c, "kube-scheduler", age=3)
+        names = [*DEFAULT, "phalanx-scheduler"]
+        found = await find_other_schedulers(c.client, names, c.clock.now())
+        assert [(one.name, one.served) for one in found.values()] == [
+            ("default-scheduler", ("phalanx-scheduler",))
+        ]
+        # A second scheduler of that name would place pods that kube-scheduler places, too.
+        assert len(found["default-scheduler"].cures) == 1
+        user = UserInfo("someone", ("system:authenticated",))
+        client = Client(InProcessTransport(c.plane.server.handle, user))
+        assert await find_other_schedulers(client, names, c.clock.now()) == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,18 @@ def test_log_alone_is_simulated_with_easy_on_its_own_machine(small: Path) -> Non
     assert (report["engine"], report["seed"], report["preemptions"]) == ("core", 0, 0)
     assert set(report["utilisation"]) == {"cpu"}  # type: ignore[call-overload]
     assert list(report["inputs"]) == ["small.swf"]  # type: ignore[call-overload]
+
+
+def test_both_engines_give_the_same_report(small: Path) -> None:
+    core, full = report_of("-f", small, "--place-pods"), report_of("-f", small, "--engine", "full")
+    assert full == {**core, "engine": "full", "decisions": full["decisions"]}
+
+
+def test_report_says_whether_free_nodes_were_counted(small: Path) -> None:
+    counted, placed = report_of("-f", small), report_of("-f", small, "--place-pods")
+    assert counted == {**placed, "isCounted": True, "decisions": counted["decisions"]}
+    assert placed["isCounted"] is False
+    assert "core (free nodes counted), seed 0" in simulate("-f", small).output
 
 
 def test_summary_is_readable(small: Path) -> None:
@@ -100,6 +113,41 @@ def test_bad_line_names_file_line_and_reason(small: Path) -> None:
     assert report["skipped"] == {"line cannot be read": 1}
 
 
+def test_case_of_scheduler_perf_is_simulated_from_its_file_and_templates() -> None:
+    path = SAMPLE.parent / "scheduler-perf" / "gangscheduling" / "performance-config.yaml"
+    report = report_of("-f", path, "--case", "10Nodes_3Gangs")
+    assert (report["jobs"], report["unfinished"], report["nodes"]) == (3, 0, 10)
+    assert set(report["inputs"]) == {  # type: ignore[call-overload]
+        "performance-config.yaml",
+        "podgroup.yaml",
+        "gang-pod.yaml",
+    }
+    result = simulate("-f", path)
+    assert result.exit_code == 1
+    assert "has 8 cases; select one with --case: GangScheduling/10Nodes_3Gangs" in result.output
+
+
+def test_generator_of_kueue_may_be_given_alone(tmp_path: Path) -> None:
+    path = tmp_path / "generator.yaml"
+    path.write_text(
+        """\
+cohorts:
+- className: cohort
+  count: 1
+  queuesSets:
+  - className: cq
+    count: 2
+    nominalQuota: 20
+    workloadsSets:
+    - count: 3
+      creationIntervalMs: 100
+      workloads: [{className: small, runtimeMs: 200, priority: 50, request: 1}]
+"""
+    )
+    report = report_of("-f", path)
+    assert (report["jobs"], report["unfinished"], report["nodes"]) == (6, 0, 2)
+
+
 def test_same_input_gives_the_same_bytes_under_any_hash_seed(tmp_path: Path) -> None:
     path = tmp_path / "sample.swf"
     path.write_text("".join(SAMPLE.read_text().splitlines(keepends=True)[:90]))
@@ -129,7 +177,35 @@ def test_example_gives_its_expected_report(expected: Path) -> None:
     assert result.output == expected.read_text()
 
 
+CAPACITY = (Path(__file__).parents[2] / "docs" / "capacity.md").read_text()
+
+
+@pytest.mark.parametrize("block", re.findall(r"```text\n\$ phalanx (.*?)```", CAPACITY, re.DOTALL))
+def test_tutorial_shows_what_the_commands_print(
+    block: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    command, _, shown = block.partition("\n")
+    result = CliRunner().invoke(main, command.split())
+    assert result.output.rstrip() == shown.rstrip()
+
+
+def test_tutorial_ends_with_jobs_of_the_reader(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", CAPACITY, re.DOTALL)
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    report = report_of("-f", path)
+    assert (report["jobs"], report["unfinished"]) == (101, 0)
+    assert report["wait"]["maxSeconds"] == 3600  # type: ignore[index]
+
+
 def test_page_is_written_beside_the_summary(small: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     assert simulate("-f", small, "--html", page).exit_code == 0
     assert page.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_page_that_cannot_be_written_is_named(small: Path, tmp_path: Path) -> None:
+    result = simulate("-f", small, "--html", tmp_path / "absent" / "report.html")
+    assert (result.exit_code, "Traceback" in result.output) == (1, False)
+    assert "report.html: No such file or directory" in result.output

@@ -75,7 +75,7 @@ def test_faults_come_from_a_script_and_from_a_rate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("colour: red\n", "colour: unknown field; available: workload, format, cluster"),
+        ("colour: red\n", "colour: unknown field; available: workload, format, case, cluster"),
         ("- 1\n", "the file: must be a map of workload"),
         ("workload: 3\n", "workload: must be the path of a trace or a list of jobs"),
         ("workload: [3]\n", "workload[0]: must be a map"),
@@ -119,6 +119,18 @@ def test_invalid_file_is_named_with_its_field(tmp_path: Path, text: str, reason:
     assert str(tmp_path) in error.value.message
 
 
+def test_invalid_field_is_named_with_its_line(tmp_path: Path) -> None:
+    text = JOBS + "cluster: 4\nfaults:\n  script:\n  - {at: 1h, node: x}\n"
+    with pytest.raises(click.ClickException) as error:
+        load(tmp_path, text)
+    message = f"{tmp_path / 'simulation.yaml'}, line 7: faults.script[0].node: there is no node"
+    assert error.value.message.startswith(message)
+    with pytest.raises(
+        click.ClickException, match=r"simulation.yaml, line 3: workload\[1\].pods: "
+    ):
+        load(tmp_path, JOBS.replace("runTime: 1m", "runTime: 1m, pods: -4"))
+
+
 def test_invalid_cluster_file_is_named(tmp_path: Path) -> None:
     write(tmp_path, "pools: 3\n", "cluster.yaml")
     with pytest.raises(click.ClickException, match=r"cluster\.yaml: pools: must be a list"):
@@ -149,3 +161,34 @@ def test_compare_refuses_other_jobs_and_a_single_file(tmp_path: Path) -> None:
     other = write(tmp_path, JOBS.replace("runTime: 100", "runTime: 101") + "cluster: 4\n", "b.yaml")
     assert "has other jobs than" in compare(small, other).output
     assert compare(small).exit_code == 2
+
+
+FAULTY = """
+workload:
+- {submit: 0, runTime: 2h, pods: 2, requests: {cpu: 1}, estimate: 3h, count: 6, every: 10m}
+cluster: CLUSTER
+shape: cpu=2
+faults: {rate: {meanTimeBetweenFailures: 4h, repair: 10m}}
+"""
+
+
+def test_compare_over_seeds_has_intervals_and_a_page_with_plots(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("two.yaml", "four.yaml")]
+    for path, count in zip(files, ("2", "4"), strict=True):
+        path.write_text(FAULTY.replace("CLUSTER", count))
+    page = tmp_path / "page.html"
+    result = compare(*files, "--seeds", 3, "--html", page, "-o", "json")
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.output)
+    assert [len(one["reports"]) for one in data["simulations"]] == [3, 3]
+    assert [one["seed"] for one in data["simulations"][0]["reports"]] == [0, 1, 2]
+    wait = data["differences"][0]["waitSeconds"]
+    assert wait["low"] < wait["mean"] < 0
+    text = page.read_text()
+    assert text.startswith("<!DOCTYPE html>")
+    assert all(part in text for part in ('class="interval"', "<polyline", "four.yaml"))
+    assert "<script" not in text
+    assert "http" not in text
+    again = tmp_path / "again.html"
+    assert compare(*files, "--seeds", 3, "--html", again, "-o", "json").output == result.output
+    assert again.read_bytes() == page.read_bytes()

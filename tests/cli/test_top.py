@@ -43,8 +43,8 @@ def test_top_prints_once_without_a_terminal(user: CliUser) -> None:
     assert [one for one in tables if one in ("GANG", "RACK", "NODE")] == ["GANG", "RACK", "NODE"]
     gangs = [line.split() for line in text.splitlines() if line.startswith(("small", "big"))]
     assert [row[:2] + row[3:] for row in gangs] == [
-        ["small", "running", "2/2"],
-        ["big", "waiting", "0/3", "Unschedulable"],
+        ["small", "Running", "2/2"],
+        ["big", "Never", "0/3", "Unschedulable"],
     ]
 
 
@@ -65,7 +65,7 @@ def test_top_refreshes_on_a_terminal_until_interrupted(user: CliUser) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "phalanx", "top", "--kubeconfig", str(user.config),
          "--interval", "0.1"],
-        stdout=slave, stderr=subprocess.PIPE, text=True,
+        stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     os.close(slave)
     try:
@@ -80,6 +80,33 @@ def test_top_refreshes_on_a_terminal_until_interrupted(user: CliUser) -> None:
         _, errors = process.communicate(timeout=COMMAND_TIMEOUT)
         assert (process.returncode, errors) == (0, "")
         assert "\x1b[32m" in output
+    finally:
+        process.kill()
+        os.close(master)
+
+
+def test_keys_change_the_table_and_quit(user: CliUser) -> None:
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "phalanx", "top", "--kubeconfig", str(user.config)],
+        stdin=slave, stdout=slave, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    os.close(slave)
+    try:
+        output = ""
+        for key, shown in (
+            ("\t", "Gangs: 1 of 2"),
+            ("\r", "By rack: 1 of 2"),
+            ("q", "Nodes of rack"),
+        ):
+            while shown not in output:
+                output += os.read(master, 4096).decode(errors="replace")
+            os.write(master, key.encode())
+        with contextlib.suppress(OSError):
+            while os.read(master, 4096):
+                pass
+        _, errors = process.communicate(timeout=COMMAND_TIMEOUT)
+        assert (process.returncode, errors) == (0, "")
     finally:
         process.kill()
         os.close(master)

@@ -54,21 +54,26 @@ def test_job_that_fits_is_reported_with_its_nodes(user: Forecaster) -> None:
     code, output, errors = user.what_if(gang_job("new", 2, cpu="3"))
     assert (code, errors) == (0, "")
     head, where = output.splitlines()
-    assert head.endswith("of Job/new fits: 2 of 2 members get a node now")
+    assert head == f"Job {user.namespace}/new fits: 2 of 2 members get a node now"
     assert where == "  on node-0 (1), node-1 (1)"
 
 
 def test_job_that_must_wait_is_reported_with_the_workloads_it_waits_for(user: Forecaster) -> None:
     code, output, _ = user.what_if(gang_job("new", 2, cpu="6"))
     assert code == 3
-    assert output.splitlines()[-1] == "  it can start when these have ended: Job/held (2 pods)"
+    head, *_, last = output.splitlines()
+    assert head == f"Job {user.namespace}/new must wait: 0 of 2 members fit: every node lacks cpu."
+    assert last == "  it can start when these have ended: Job/held (2 pods)"
 
 
 def test_gang_that_never_fits_is_reported_with_the_reason(user: Forecaster) -> None:
     code, output, _ = user.what_if(*gang("new", 2, namespace=user.namespace, cpu="9"))
     assert code == 4
     head, detail = output.splitlines()
-    assert head.startswith(f"PodGroup {user.namespace}/new never fits: even if nothing else ran: ")
+    assert head == (
+        f"PodGroup {user.namespace}/new never fits: "
+        "0 of 2 members fit even if nothing else ran: every node lacks cpu."
+    )
     assert detail == "  0/2 nodes are available: 2 Insufficient cpu."
 
 
@@ -87,7 +92,7 @@ def test_changes_to_nodes_and_min_count_are_applied(user: Forecaster) -> None:
     assert user.what_if(gang_job("new", 2, cpu="9"), add_nodes="2:cpu=9")[0] == 0
     assert user.what_if(gang_job("new", 4, cpu="3"), min_count="new=2")[0] == 0
     code, output, _ = user.what_if(drain="node-0")
-    assert (code, "of Job/held never fits" in output) == (4, True)
+    assert (code, f"Job {user.namespace}/held never fits" in output) == (4, True)
 
 
 def test_forecast_without_files_is_about_everything_that_waits(user: Forecaster) -> None:
@@ -98,7 +103,10 @@ def test_forecast_without_files_is_about_everything_that_waits(user: Forecaster)
     user.eventually(lambda: [line.placed for line in user.gangs()] == [2, 0])
     try:
         done = user.invoke()
-        assert (done.exit_code, " of Job/late must wait: " in done.stdout) == (3, True)
+        assert (done.exit_code, f"Job {user.namespace}/late must wait: " in done.stdout) == (
+            3,
+            True,
+        )
     finally:
         user.query(lambda client: client.delete(JOB, key, propagation="Background"))
         user.eventually(lambda: [line.placed for line in user.gangs()] == [2])
@@ -108,6 +116,8 @@ def test_forecast_is_printed_as_json(user: Forecaster) -> None:
     code, output, _ = user.what_if(gang_job("new", 2, cpu="6"), output="json")
     [answer] = json.loads(output)["items"]
     assert (code, answer["verdict"], answer["kind"]) == (3, "waits", "PodGroup")
+    assert answer["summary"] == "0 of 2 members fit: every node lacks cpu."
+    assert answer["message"].startswith("minCount (2) cannot be satisfied")
     assert [(one["kind"], one["pods"]) for one in answer["waitsFor"]] == [("PodGroup", 2)]
 
 
@@ -160,3 +170,25 @@ def test_sets_are_expanded_into_the_trees_of_their_pods(
 )
 def test_wrong_usage(user: Forecaster, words: tuple[str, ...]) -> None:
     assert user.invoke(*words).exit_code == 2
+
+
+def test_job_whose_devices_come_from_a_claim_template_of_the_files(user: Forecaster) -> None:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu"}}
+    devices = [{"name": "gpu-0"}, {"name": "gpu-1"}]
+    objects = [
+        {"kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {}},
+        {"kind": "ResourceSlice", "metadata": {"name": "node-0-gpus"}, "spec": {
+            "driver": "gpu.example.com", "nodeName": "node-0", "devices": devices,
+            "pool": {"name": "node-0", "generation": 1, "resourceSliceCount": 1}}},
+        {"kind": "ResourceClaimTemplate", "metadata": {"name": "gpu"},
+         "spec": {"spec": {"devices": {"requests": [request]}}}},
+    ]  # fmt: skip
+    versioned = [{"apiVersion": "resource.k8s.io/v1", **one} for one in objects]
+    job = gang_job("new", 2, cpu="1")
+    entry = {"name": "gpu", "resourceClaimTemplateName": "gpu"}
+    job["spec"]["template"]["spec"]["resourceClaims"] = [entry]
+    code, output, _ = user.what_if(*versioned, job)
+    assert (code, output.splitlines()[-1]) == (0, "  on node-0 (2)")
+    del devices[1]
+    code, output, _ = user.what_if(*versioned, job)
+    assert (code, "cannot allocate all claims" in output) == (4, True)

@@ -177,18 +177,18 @@ def test_pod_without_a_gang_is_explained(user: User) -> None:
 def test_job_is_explained_by_its_pod_groups(user: User) -> None:
     user.create(job("train", 3, cpu="7"))
     output = user.eventually("job/train", "is waiting")
-    assert output.startswith(f"PodGroup {user.namespace}/train-")
+    assert output.startswith(f"Job {user.namespace}/train is waiting: 2 of 3 members fit")
     assert "  - lower minCount from 3 to 2\n" in output
-    workload, _ = output.removeprefix(f"PodGroup {user.namespace}/").split(" ", 1)
-    items = json.loads(user.why("job/train", "-o", "json")[1])["items"]
-    assert [item["name"] for item in items] == [workload]
+    (item,) = json.loads(user.why("job/train", "-o", "json")[1])["items"]
+    assert f"\n  group:   PodGroup {item['name']}\n" in output
 
 
 def test_workload_is_explained_by_its_composite_pod_group(user: User) -> None:
     user.create(*tree("w", cpu="7"))
     code, output, errors = user.why("workload/w")
     assert (code, errors) == (0, "")
-    assert output.startswith(f"CompositePodGroup {user.namespace}/w-tree is waiting: ")
+    assert output.startswith(f"Workload {user.namespace}/w is waiting: ")
+    assert "\n  group:   CompositePodGroup w-tree\n" in output
     assert "  - lower minGroupCount from 2 to 1\n" in output
     part = user.why("pg/w-a")[1].splitlines()
     assert part[0].startswith(f"PodGroup {user.namespace}/w-a is waiting: ")
@@ -207,10 +207,28 @@ def test_workload_without_groups_says_so(user: User) -> None:
 
 def test_configuration_of_the_scheduler_is_used(user: User, tmp_path: Path) -> None:
     user.create(pod("a", spec={"nodeSelector": {"color": "red"}, "schedulerName": "loose"}))
-    assert "is waiting" in user.why("pod/a")[1]
+    assert "waits for another scheduler" in user.why("pod/a")[1]
     config = tmp_path / "config.yaml"
     config.write_text(LOOSE)
     assert "fits and is about to be placed" in user.why("pod/a", "--config", str(config))[1]
+
+
+def test_first_sentence_says_that_pods_name_another_scheduler(user: User) -> None:
+    made = job("train", 2, cpu="1")
+    made["spec"]["template"]["spec"]["schedulerName"] = "volcano"
+    user.create(made)
+    answer = user.eventually("job/train", "0 placed, 2 pending")
+    assert answer.splitlines()[0] == (
+        f"Job {user.namespace}/train waits for another scheduler: "
+        'schedulerName is "volcano", and Phalanx serves "default-scheduler" here'
+    )
+    assert "about to be placed" not in answer
+    assert "\nPossible fixes (not verified):\n  - set schedulerName: default-scheduler" in answer
+    done = phalanx("queue", "-n", user.namespace, "--kubeconfig", str(user.config))
+    assert done.stdout.splitlines()[1].split() == [
+        "job/train", "Waiting", "-", "0", done.stdout.splitlines()[1].split()[4], "0/2",
+        "OtherScheduler",
+    ]  # fmt: skip
 
 
 def test_unknown_kind_is_wrong_usage(user: User) -> None:

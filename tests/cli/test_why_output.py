@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from phalanx.api.meta import Key, Ref, pod_group_ref
 from phalanx.cli.why import WhyAnswer, answer_data, format_answer
-from phalanx.scheduler.diagnosis.diagnosis import (
-    FITS,
-    NOT_READY,
-    CapacityEvidence,
-    CapacityRow,
-    Diagnosis,
-)
+from phalanx.scheduler.diagnosis.capacity_evidence import CapacityEvidence, CapacityRow
+from phalanx.scheduler.diagnosis.diagnosis import FITS, NOT_READY, Diagnosis
 from phalanx.scheduler.explain import Cure, CureKind, PodMessage
 
 GANG = pod_group_ref(Key("default", "train"))
@@ -35,7 +30,7 @@ def test_columns_are_as_wide_as_their_cells() -> None:
         CapacityRow("gpu 8", 128, "r2", 16, 0, 64, ""),
     )
     found = Diagnosis("Unschedulable", "no", 0, 128, evidence=CapacityEvidence(RACK, 128, rows, 40))
-    assert text(found)[4:] == [
+    assert text(found)[3:] == [
         "Capacity for members that request gpu 8 (128 pending, 128 needed in one rack):",
         "  RACK                      NODES   FIT NOW   IF EMPTY   LIMITED BY",
         "  a-rack-with-a-long-name       4       100       1000   nvidia.com/gpu",
@@ -100,35 +95,15 @@ def test_data_contains_all_details() -> None:
     assert (data["kind"], data["tree"], data["pods"]) == ("PodGroup", "t", [])
 
 
-def summary(*rows: CapacityRow, key: str = "", bound: int = 0) -> str:
-    """The first line about a gang of three members, without the subject."""
-    evidence = CapacityEvidence(key, 3, rows)
-    found = Diagnosis("Unschedulable", "minCount (3) …", bound, 3, evidence=evidence)
-    return text(found)[0].removeprefix("PodGroup default/train is waiting: ")
-
-
-def test_answer_begins_with_what_the_nodes_lack() -> None:
-    lacking = CapacityRow("cpu 1, gpu 3", 3, "like a", 5, 0, 0, "gpu")
-    assert summary(lacking) == "0 of 3 members fit: every node lacks gpu."
-    assert summary(lacking, bound=1) == "0 of 3 more members fit: every node lacks gpu."
-    partly = lacking._replace(fit=2)
-    assert summary(partly) == "2 of 3 members fit: all nodes run out of gpu."
-    tainted = lacking._replace(place="b", nodes=1, limit="untolerated taint(s)")
-    assert summary(lacking, tainted) == (
-        "0 of 3 members fit: 5 nodes without enough gpu, 1 node rejected (untolerated taint(s))."
-    )
-    best = lacking._replace(place="r1", fit=1)
-    other = lacking._replace(place="r2")
-    assert summary(other, best, key=RACK) == (
-        "at most 1 of 3 members fit in one rack: the nodes of r1 run out of gpu."
-    )
-    assert summary(other, key=RACK) == "0 of 3 members fit in any rack: every node lacks gpu."
-
-
-def test_answer_begins_with_the_message_if_resources_are_not_the_reason() -> None:
-    enough = CapacityRow("cpu 1", 3, "a", 1, 3, 3, "")
-    assert summary(enough) == "minCount (3) …"
-    assert summary(enough._replace(fit=0), enough._replace(requests="cpu 2")) == "minCount (3) …"
+def test_answer_begins_with_the_summary_and_keeps_the_message_of_the_condition() -> None:
+    summary = "0 of 3 members fit: every node lacks gpu."
+    found = Diagnosis("Unschedulable", "minCount (3) …", 0, 3, summary=summary)
+    assert text(found)[:3] == [
+        f"PodGroup default/train is waiting: {summary}",
+        "  reason:  Unschedulable",
+        "  message: minCount (3) …",
+    ]
+    assert answer_data(WhyAnswer(GANG, found))["summary"] == summary
 
 
 def test_answer_says_that_no_scheduler_is_running_instead_of_promising_a_placement() -> None:

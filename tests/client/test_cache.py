@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from phalanx.api.core import Pod
@@ -42,6 +43,20 @@ def _parse_event(text: str) -> WatchEvent[Pod]:
     symbol, (found,) = text[0], pods(text[1:])
     kind = {"+": "ADDED", "~": "MODIFIED", "-": "DELETED"}[symbol]
     return WatchEvent(kind, found, int(found.metadata.resource_version))
+
+
+def test_versions_of_an_object_share_namespace_and_name() -> None:
+    cache: ObjectCache[Pod] = ObjectCache()
+    for revision in (1, 2):
+        for name in ("first", "other"):
+            meta = {"name": name, "namespace": "training", "uid": name}
+            encoded = msgspec.json.encode({"metadata": meta | {"resourceVersion": str(revision)}})
+            found = msgspec.json.decode(encoded, type=Pod)
+            assert cache.apply(WatchEvent("MODIFIED", found, revision))
+    first, other = cache.items()
+    assert first[1].metadata.resource_version == "2"
+    assert first[1].metadata.name is first[0].name
+    assert first[1].metadata.namespace is first[0].namespace is other[0].namespace
 
 
 def test_handlers_receive_the_old_and_the_new_object_of_every_change() -> None:

@@ -51,6 +51,17 @@ def client_of(api: FakeApi) -> Client:
     return Client(InProcessTransport(api.handle, ANONYMOUS))
 
 
+def test_brief_writes_return_only_what_identifies_the_version() -> None:
+    server = ScriptedServer(reply(pod("a", 5, node="n")))
+    created = run(server.client.create(POD, pod("a", 5), brief=True))
+    patched = run(server.client.patch(POD, A, {}, brief=True))
+    meta = {"namespace": "default", "name": "a", "resourceVersion": "5"}
+    for written in (created, patched):
+        assert meta.items() <= written["metadata"].items()
+        assert written.keys() <= {"apiVersion", "kind", "metadata"}
+    assert run(server.client.create(POD, pod("a", 5))) == pod("a", 5, node="n")
+
+
 def test_get_returns_a_struct_or_a_dict() -> None:
     server = ScriptedServer(reply(pod("a", 5, node="n")))
     found: Pod = run(server.client.get(POD, A, Pod))

@@ -58,8 +58,9 @@ class Candidate:
 
     def __init__(self, fixture: ElectionFixture, name: str) -> None:
         self.name, self.transport = name, FaultyTransport(fixture.server)
+        self.client = Client(self.transport)
         self.election = LeaderElector(
-            Client(self.transport), KEY, name, fixture.clock, SeededRandom(sum(name.encode()))
+            self.client, KEY, name, fixture.clock, SeededRandom(sum(name.encode()))
         )
         self.terms: list[tuple[float, float]] = []
         self.leading = False
@@ -148,6 +149,9 @@ async def test_leader_renews_while_another_candidate_waits_and_knows_the_holder(
         second = fixture.candidate("second")
         await asyncio.sleep(600)
         assert (first.leading, second.leading) == (True, False)
+        for one, value in ((first, 1), (second, 0)):
+            metric = f'leader_election_master_status{{name="the-lease"}} {value}'
+            assert metric in one.client.metrics.render()
         assert second.election.holder == "first"
         lease = await fixture.lease()
         assert fixture.clock.now() - parse_timestamp(lease["renewTime"]) <= RETRY_PERIOD + 0.1

@@ -49,18 +49,23 @@ def test_request_without_a_body_has_no_content_type() -> None:
 
 def test_options_are_encoded_and_empty_options_omitted() -> None:
     request = collection_request(
-        "list", POD, {"label_selector": "a=b,c", "field_selector": ""}, {"limit": 5, "continue": ""}
+        "list",
+        POD,
+        {"label_selector": "a=b,c", "field_selector": ""},
+        query={"limit": 5, "continue": ""},
     )
     assert request.path == "/api/v1/pods"
     assert request.query == "labelSelector=a%3Db%2Cc&limit=5"
 
 
 def test_watch_request_allows_bookmarks_and_is_recognised_as_a_watch() -> None:
-    request = collection_request("watch", POD, {"namespace": "default"}, {"resourceVersion": 7})
+    request = collection_request(
+        "watch", POD, {"namespace": "default"}, query={"resourceVersion": 7}
+    )
     assert request.path == "/api/v1/namespaces/default/pods"
     assert request.query == "watch=true&allowWatchBookmarks=true&resourceVersion=7"
     assert is_watch(request)
-    assert not is_watch(collection_request("list", POD, {}, {}))
+    assert not is_watch(collection_request("list", POD, {}, query={}))
 
 
 @pytest.mark.parametrize("verb", ["get", "update", "patch", "delete"])

@@ -1,11 +1,13 @@
 """Manifests that other projects publish: kubectl applies them unchanged and finds them again.
 
-`tests/manifests/` has them; `SOURCES.md` there names their sources.
+`tests/manifests/` has them; `SOURCES.md` there names their sources. A larger collection, in the
+folder that the environment variable MANIFESTS names, is created object by object.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,10 +15,13 @@ from typing import Any
 
 import pytest
 import yaml
+from kubernetes import client
+from kubernetes.dynamic.exceptions import ConflictError, DynamicApiError, ResourceNotFoundError
 
 from phalanx.api.wire import Object
 from tests.cli.commands import WAIT_LIMIT, Kubectl, rows
 from tests.conformance.manifests import config_map
+from tests.conformance.official_client import discovered
 
 FOLDER = Path(__file__).parent.parent / "manifests"
 PODS: Object = {"spec": {"containers": [{"name": "main", "image": "registry.example/main:1"}]}}
@@ -145,3 +150,54 @@ def test_the_dependents_of_a_job_set_are_deleted_with_it(kubectl: Kubectl) -> No
     kubectl("delete", "jobset/a")
     kubectl("wait", "--for=delete", "configmap/owned", WAIT_LIMIT)
     assert kubectl("get", "configmap/free", "-o", "name") == "configmap/free\n"
+
+
+#: Not manifests: every field filled with a name of its type, for tests of serialization.
+FIXTURES = "k8s-api-testdata"
+#: Times that a tool puts into its own test data.
+PLACEHOLDER = "<Now>"
+
+
+def published_objects() -> Iterator[tuple[Path, Object]]:
+    """The objects of the collection, with their files."""
+    beside = Path(__file__).resolve().parents[2].parent / "shared" / "manifests"
+    folder = Path(os.environ.get("MANIFESTS", beside))
+    if not folder.is_dir():
+        pytest.skip(f"no manifests in {folder}: name their folder with MANIFESTS")
+    for path in sorted(folder.rglob("*.yaml")):
+        text = path.read_text()
+        if FIXTURES in path.parts or PLACEHOLDER in text:
+            continue
+        for document in yaml.safe_load_all(text):
+            items = document.get("items", [document]) if isinstance(document, dict) else ()
+            yield from ((path, one) for one in items if one and "apiVersion" in one)
+
+
+@pytest.mark.slow
+def test_every_published_manifest_of_a_served_kind_is_taken(
+    api: client.ApiClient, tmp_path: Path
+) -> None:
+    dynamic = discovered(api, tmp_path / "discovery.json")
+    core, refused, taken, spaces = client.CoreV1Api(api), [], 0, dict[Path, str]()
+    for path, obj in published_objects():
+        try:
+            kind = dynamic.resources.get(api_version=obj["apiVersion"], kind=obj["kind"])
+        except ResourceNotFoundError:
+            continue  # A kind of the project's own definitions, or one that Kubernetes has removed.
+        if path not in spaces:
+            spaces[path] = f"manifests-{os.getpid()}-{len(spaces)}"
+            meta = client.V1ObjectMeta(name=spaces[path])
+            core.create_namespace(client.V1Namespace(metadata=meta))
+        obj["metadata"].pop("namespace", None)
+        space = {"namespace": spaces[path]} if kind.namespaced else {}
+        try:
+            dynamic.create(kind, body=obj, **space)
+            taken += 1
+        except ConflictError:
+            taken += 1  # Cluster-scoped, and in two files.
+        except DynamicApiError as error:
+            refused.append((str(path), obj["kind"], str(error)))
+    for name in spaces.values():
+        core.delete_namespace(name)
+    assert refused == []
+    assert taken > 50

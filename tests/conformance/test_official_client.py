@@ -202,6 +202,33 @@ def test_a_pod_is_evicted(core: client.CoreV1Api, namespace: str) -> None:
     assert is_deleted_soon(core.list_namespaced_pod, namespace, version(made))
 
 
+def test_a_pod_mounts_the_token_of_its_service_account(
+    core: client.CoreV1Api, namespace: str
+) -> None:
+    account = client.V1ServiceAccount(
+        metadata=client.V1ObjectMeta(name="robot"),
+        image_pull_secrets=[client.V1LocalObjectReference(name="registry")],
+    )
+    core.create_namespaced_service_account(namespace, account)
+    spec: Any = template().spec
+    spec.service_account_name = "robot"
+    pod = client.V1Pod(metadata=client.V1ObjectMeta(name="a"), spec=spec)
+    made: Any = core.create_namespaced_pod(namespace, pod).spec
+    (mount,) = made.containers[0].volume_mounts
+    assert mount.mount_path == "/var/run/secrets/kubernetes.io/serviceaccount"
+    (volume,) = made.volumes
+    assert volume.name == mount.name
+    assert volume.name.startswith("kube-api-access-")
+    assert volume.projected.sources[0].service_account_token.path == "token"
+    assert [secret.name for secret in made.image_pull_secrets] == ["registry"]
+    spec.service_account_name = "absent"
+    with pytest.raises(client.ApiException) as refused:
+        core.create_namespaced_pod(
+            namespace, client.V1Pod(metadata=client.V1ObjectMeta(name="b"), spec=spec)
+        )
+    assert refused.value.status == 403
+
+
 # ---- watches -------------------------------------------------------------------------------------
 
 

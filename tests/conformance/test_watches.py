@@ -144,7 +144,9 @@ class WatchReader:
                 await self._watch(course)
 
     async def _list(self) -> None:
-        reply = await self._http.send(collection_request("list", CONFIG_MAP, self.view.scope, {}))
+        reply = await self._http.send(
+            collection_request("list", CONFIG_MAP, self.view.scope, query={})
+        )
         assert isinstance(reply, Reply)
         assert reply.code == 200
         found = orjson.loads(reply.body)
@@ -158,7 +160,7 @@ class WatchReader:
     async def _watch(self, course: RunState) -> None:
         since = {"resourceVersion": self.stretches[-1].end}
         answer = await self._http.send(
-            collection_request("watch", CONFIG_MAP, self.view.scope, since)
+            collection_request("watch", CONFIG_MAP, self.view.scope, query=since)
         )
         if isinstance(answer, Reply):
             # The revision was not committed in time: no event is missing.
@@ -350,7 +352,7 @@ async def _search(folder: Path, pages: int) -> int:
             for name in names
         ])  # fmt: skip
         request = collection_request(
-            "watch", CONFIG_MAP, {"label_selector": "last=True"}, {"resourceVersion": since}
+            "watch", CONFIG_MAP, {"label_selector": "last=True"}, query={"resourceVersion": since}
         )
         answer = await found.server.handle(replace(request, user=ADMIN))
         assert isinstance(answer, StreamReply)

@@ -64,20 +64,40 @@ def _compat_definition(kind: Kind, spec: Object, status: Object, **version: obje
     }
 
 
+_RESOURCES: Object = {
+    "type": "object",
+    "additionalProperties": {
+        "anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True,
+    },
+}  # fmt: skip
+_TIME: Object = {"type": "string", "format": "date-time"}
 _COUNTS = dict.fromkeys(("running", "succeeded", "failed"), _COUNT)
-#: The fields of the PodGroups of scheduler-plugins.
+#: All fields of the PodGroups of scheduler-plugins, with their types.
 COSCHEDULING_DEFINITION = _compat_definition(
     COSCHEDULING_POD_GROUP,
-    {"minMember": _COUNT, "scheduleTimeoutSeconds": _COUNT},
-    {"phase": {"type": "string"}, "occupiedBy": {"type": "string"}, **_COUNTS},
+    {"minMember": _COUNT, "minResources": _RESOURCES, "scheduleTimeoutSeconds": _COUNT},
+    {
+        "phase": {"type": "string"},
+        "occupiedBy": {"type": "string"},
+        "scheduleStartTime": _TIME,
+        **_COUNTS,
+    },
     subresources={"status": {}},
 )
-#: The fields of the PodGroups of Volcano, which have no status subresource.
+#: The fields of the PodGroups of Volcano, which have no status subresource, with their types.
 VOLCANO_DEFINITION = _compat_definition(
     VOLCANO_POD_GROUP,
     {
         "minMember": _COUNT,
+        "minResources": _RESOURCES,
         "minTaskMember": {"type": "object", "additionalProperties": _COUNT},
+        "networkTopology": {
+            "type": "object",
+            "properties": {
+                "mode": {"type": "string", "enum": ["hard", "soft"], "default": "hard"},
+                "highestTierAllowed": {"type": "integer", "default": 1},
+            },
+        },
         "priorityClassName": {"type": "string"},
         "queue": {"type": "string"},
     },
@@ -91,7 +111,7 @@ VOLCANO_DEFINITION = _compat_definition(
                     name: {"type": "string"}
                     for name in ("type", "status", "reason", "message", "transitionID")
                 }
-                | {"lastTransitionTime": {"type": "string", "format": "date-time"}},
+                | {"lastTransitionTime": _TIME},
             },
         },
         **_COUNTS,
@@ -118,6 +138,8 @@ async def running_scheduler(
     transport: Transport | None = None,
     names: Sequence[str] = (FOREIGN_SCHEDULER,),
     compat: Sequence[str] = (),
+    *,
+    preempts_others: bool = False,
 ) -> AsyncIterator[RecordingLog]:
     """Run a scheduler beside the server; yields its log once it schedules."""
     ready, log = asyncio.Event(), RecordingLog()
@@ -128,6 +150,7 @@ async def running_scheduler(
         on_ready=lambda names: ready.set(),
         profiles=Profiles(dict.fromkeys(names, DEFAULT_POLICY)),
         compat=compat,
+        preempts_others=preempts_others,
         log=log,
     )
     task = asyncio.create_task(runner.run())

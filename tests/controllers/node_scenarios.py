@@ -24,7 +24,7 @@ async def _renew_lease(stage: TrialCluster, name: str) -> None:
         await stage.client.create(LEASE, {"metadata": meta, "spec": spec})
 
 
-async def marks_silent_node(stage: TrialCluster) -> None:
+async def marks_unresponsive_node(stage: TrialCluster) -> None:
     await stage.create(node("a"), node("b"), pod("p", on="a"))
     for name in ("a", "b"):
         await _renew_lease(stage, name)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from msgspec.structs import replace
 
+from phalanx.api.batch import Job
+from phalanx.api.core import Pod
 from phalanx.api.custom_resources.workload_definitions import workload_definitions
+from phalanx.api.errors import NotFound
 from phalanx.api.feature_gates import resolve_gates
-from phalanx.api.kinds import JOB, POD, PRIORITY_CLASS
+from phalanx.api.kinds import JOB, POD, POD_GROUP, PRIORITY_CLASS
 from phalanx.api.meta import Key
-from phalanx.api.wire import Object
+from phalanx.api.scheduling import PodGroup
+from phalanx.api.wire import Object, Reply, Request, StreamReply
 from phalanx.api.workload_sources import (
     COSCHEDULING_POD_GROUP,
+    CUSTOM_COMPOSITE_POD_GROUP,
     CUSTOM_POD_GROUP,
     CUSTOM_WORKLOAD,
     POD_GROUP_LABEL,
@@ -25,14 +32,17 @@ from phalanx.api.workload_sources import (
 from phalanx.cli.cluster_queries import find_dropped_fields, read_cluster
 from phalanx.cli.manifests import Manifest
 from phalanx.client.client import Client
-from phalanx.client.transports import InProcessTransport
+from phalanx.client.transports import InProcessTransport, Transport
+from phalanx.client.workload_sources import discover_sources
 from phalanx.controllers.controller_manager import ControllerManager, ControllerManagerConfig
+from phalanx.controllers.reconcile_loop import Informers
 from phalanx.controllers.registry import ControllerSelection
 from phalanx.controllers.scheduler_runner import FOREIGN_SCHEDULER
 from phalanx.randomness import SeededRandom
+from phalanx.server.app import error_reply
 from phalanx.server.security.authorization import ADMIN
 from tests.builders import in_virtual_time, pod, pod_group
-from tests.controllers.cluster import Cluster, cluster
+from tests.controllers.cluster import Cluster, LaggingTransport, cluster
 from tests.controllers.custom_groups import (
     COSCHEDULING_DEFINITION,
     VOLCANO_DEFINITION,
@@ -63,6 +73,65 @@ async def test_gang_of_labelled_pods_waits_for_its_last_member_and_is_bound() ->
         assert reasons["PodGroupScheduled"] == "MinCountSatisfied"
         assert "phalanx.dev/binding-intent" not in group["metadata"].get("annotations", {})
         assert "PodGroups are custom resources" in log.messages()
+
+
+def test_gang_is_bound_without_a_warning_though_watches_are_late(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @in_virtual_time
+    async def bind_gang() -> None:
+        async with custom_cluster() as c, running_scheduler(c, LaggingTransport(c.plane, lag=0.3)):
+            await c.client.create(CUSTOM_POD_GROUP, custom_group("a", 3))
+            await c.create(*labelled_pods("a", 3, cpu="3"))
+            await c.until_placed("a-0", "a-1", "a-2")
+            await asyncio.sleep(10)
+            group = await get_group(c, "a")
+            assert "phalanx.dev/binding-intent" not in group["metadata"].get("annotations", {})
+
+    bind_gang()
+    assert "reconcile failed, retrying" not in [one.getMessage() for one in caplog.records]
+
+
+class Kubernetes130Transport:
+    """Shows a server as Kubernetes 1.30 does: devices in another version, Jobs without managedBy.
+
+    Pods have no `schedulingGroup`, and the workload APIs do not exist.
+    """
+
+    def __init__(self, c: Cluster) -> None:
+        self._inner = InProcessTransport(c.plane.server.handle, ADMIN)
+
+    async def send(self, request: Request) -> Reply | StreamReply:
+        if request.path.startswith(("/apis/resource.k8s.io/", f"/apis/{POD_GROUP.api_version}")):
+            return error_reply(NotFound("the server could not find the requested resource"))
+        body = request.body
+        if request.method == "POST" and isinstance(body, dict) and request.path.endswith("/jobs"):
+            spec = {name: value for name, value in body["spec"].items() if name != "managedBy"}
+            request = replace(request, body={**body, "spec": spec})
+        return await self._inner.send(request)
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+@in_virtual_time
+async def test_gangs_of_pods_and_jobs_run_on_a_server_like_kubernetes_1_30() -> None:
+    async with custom_cluster(*workload_definitions(), without=("scheduler",), nodes=6) as c:
+        old = Kubernetes130Transport(c)
+        async with running_scheduler(c, old) as log, running_controllers(c, old):
+            await c.client.create(CUSTOM_POD_GROUP, custom_group("a", 3))
+            await c.create(*labelled_pods("a", 3, cpu="3"))
+            await c.until_placed("a-0", "a-1", "a-2")
+            job = annotated_job("train", on_template=True, managedBy="phalanx.dev/job-controller")
+            await Client(old).create(JOB, job)
+            await c.until(lambda: _has_nodes(c, 6))
+            await asyncio.sleep(5)
+            assert (await get_group(c, "train"))["status"]["scheduledPods"] == 3
+            assert log.messages(logging.ERROR) == []
+
+
+async def _has_nodes(c: Cluster, count: int) -> bool:
+    return len(await c.node_by_pod()) == count
 
 
 @in_virtual_time
@@ -185,6 +254,64 @@ async def test_gang_has_the_priority_of_its_members_and_spares_pods_of_other_sch
         assert sorted(await c.node_by_pod()) == ["one-0", "other"]
 
 
+@in_virtual_time
+async def test_gang_of_volcano_has_the_priority_of_its_class_once_that_exists() -> None:
+    async with (
+        custom_cluster(VOLCANO_DEFINITION, nodes=1) as c,
+        running_scheduler(c, names=["volcano"], compat=["volcano"]),
+    ):
+        names = {"schedulerName": "volcano"}
+        await c.create(pod("running", on="n0", spec=names, cpu="3"))
+        group = compat_group(VOLCANO_POD_GROUP, "a", minMember=1, priorityClassName="high")
+        await c.client.create(VOLCANO_POD_GROUP, group)
+        link = {"annotations": {"scheduling.k8s.io/group-name": "a"}}
+        # The pods have no class of their own, as those of an MPIJob with a schedulingPolicy.
+        await c.create(pod("a-0", meta=link, spec=names, cpu="3"))
+        await asyncio.sleep(30)
+        assert sorted(await c.node_by_pod()) == ["running"]
+        await c.client.create(PRIORITY_CLASS, {"metadata": {"name": "high"}, "value": 1000})
+        await c.until_placed("a-0")
+        (found,) = (await read_cluster(c.client)).groups
+        assert found.spec.priority == 1000
+
+
+@in_virtual_time
+async def test_tree_of_custom_resources_has_the_priority_of_its_class() -> None:
+    policy = {"gang": {"minCount": 1}}
+    async with custom_cluster(*workload_definitions(), nodes=2) as c, running_scheduler(c):
+        await c.client.create(PRIORITY_CLASS, {"metadata": {"name": "high"}, "value": 1000})
+        templates = [{"name": name, "schedulingPolicy": policy} for name in ("a", "b")]
+        root = {
+            "schedulingPolicy": {"gang": {"minGroupCount": 2}},
+            "workloadRef": {"workloadName": "tree", "templateName": "root"},
+            "priorityClassName": "high",
+        }
+        template = {
+            "name": "root",
+            "schedulingPolicy": root["schedulingPolicy"],
+            "podGroupTemplates": templates,
+        }
+        for kind, name, spec in (
+            (CUSTOM_WORKLOAD, "tree", {"compositePodGroupTemplates": [template]}),
+            (CUSTOM_COMPOSITE_POD_GROUP, "tree-root", root),
+        ):
+            meta = {"name": name, "namespace": "default"}
+            await c.client.create(kind, {"metadata": meta, "spec": spec})
+        for name in ("a", "b"):
+            group = custom_group(
+                f"tree-{name}",
+                1,
+                workloadRef={"workloadName": "tree", "templateName": name},
+                parentCompositePodGroupName="tree-root",
+                priorityClassName="high",
+            )
+            await c.client.create(CUSTOM_POD_GROUP, group)
+            (member,) = labelled_pods(f"tree-{name}", 1, cpu="3")
+            member["spec"]["priorityClassName"] = "high"
+            await c.create(member)
+        await c.until_placed("tree-a-0", "tree-b-0")
+
+
 # ---- Jobs ----------------------------------------------------------------------------------------
 
 
@@ -213,10 +340,12 @@ def annotated_job(name: str, *, on_template: bool, **spec: object) -> Object:
 
 
 @asynccontextmanager
-async def running_controllers(c: Cluster) -> AsyncIterator[None]:
+async def running_controllers(
+    c: Cluster, transport: Transport | None = None
+) -> AsyncIterator[None]:
     """Run the default controllers beside the server."""
     manager = ControllerManager(
-        Client(InProcessTransport(c.plane.server.handle, ADMIN)),
+        Client(transport or InProcessTransport(c.plane.server.handle, ADMIN)),
         c.clock,
         SeededRandom(2),
         on_ready=lambda names: None,
@@ -344,6 +473,20 @@ async def test_what_if_warns_about_job_fields_that_the_server_drops() -> None:
         assert await find_dropped_fields(c.client, [Manifest(POD, pod("a"))]) == []
     async with cluster(without=("scheduler", "controllers")) as c:
         assert await find_dropped_fields(c.client, [Manifest(JOB, job)]) == []
+
+
+@in_virtual_time
+async def test_lists_of_the_api_link_pods_by_label_and_have_groups_of_every_kind() -> None:
+    gates = resolve_gates({"GroupBinding": False})
+    async with custom_cluster(gates=gates) as c:
+        await c.client.create(CUSTOM_POD_GROUP, custom_group("old", 1))
+        await c.create(pod_group("new", 1), *labelled_pods("old", 1, cpu="1"))
+        informers = Informers(c.client, SeededRandom(1), await discover_sources(c.client))
+        pods = await informers.list_from_api(Pod, "default")
+        assert [one.group for one in pods] == [Key("default", "old")]
+        groups = await informers.list_from_api(PodGroup, "default")
+        assert sorted(one.metadata.name for one in groups) == ["new", "old"]
+        assert await informers.list_from_api(Job, "default") == []
 
 
 # ---- faults --------------------------------------------------------------------------------------

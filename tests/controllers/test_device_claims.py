@@ -265,6 +265,55 @@ async def test_extended_resource_is_served_by_a_device_of_a_simulated_node() -> 
         await c.until(is_free)
 
 
+@in_virtual_time
+async def test_gang_of_higher_priority_gets_the_devices_of_extended_resources() -> None:
+    async with cluster(nodes=nodes(1, 3)) as c:
+        served = deepcopy(CLASS)
+        served["spec"]["extendedResourceName"] = "example.com/gpu"
+        await c.create(served, priority_class("high", 100))
+        wanted = {"example.com/gpu": "1"}
+        await c.create(*(pod(f"low{n}", asks=wanted) for n in range(3)))
+        await c.until_placed("low0", "low1", "low2")
+        group = pod_group("g", 2)
+        group["spec"]["priorityClassName"] = "high"
+        await c.create(group)
+        spec = {"priorityClassName": "high"}
+        await c.create(*(pod(f"m{n}", "g", spec=spec, asks=wanted) for n in range(2)))
+        await c.until_placed("m0", "m1")
+        left = [name for name in await c.pods() if name.startswith("low")]
+        held = [name for names in (await allocations(c)).values() for name in names]
+        assert sorted(held) == sorted([*left, "m0", "m1"])
+        assert len(left) == 1
+
+
+@in_virtual_time
+async def test_claim_of_a_group_stays_allocated_until_its_group_is_deleted() -> None:
+    async with cluster(nodes=nodes(1, 1)) as c:
+        group = pod_group("g", 2)
+        group["spec"].update(deepcopy(FROM_TEMPLATE))
+        await c.create(deepcopy(CLASS), deepcopy(TEMPLATE), group)
+        ending = {"phalanx.dev/run-seconds": "5"}
+        for name in ("m0", "m1"):
+            member = pod(name, "g", spec=deepcopy(FROM_TEMPLATE))
+            member["metadata"]["annotations"] = ending
+            await c.create(member)
+        await c.until_placed("m0", "m1")
+        assert await allocations(c) == {"n0/gpu-0": ["g"]}
+
+        async def all_ended() -> bool:
+            return all(one.status.phase == "Succeeded" for one in (await c.pods()).values())
+
+        await c.until(all_ended, 60)
+        await asyncio.sleep(60)
+        assert await allocations(c) == {"n0/gpu-0": ["g"]}
+        await c.delete(POD_GROUP, "g")
+
+        async def is_free() -> bool:
+            return not (await c.client.list(RESOURCE_CLAIM)).items
+
+        await c.until(is_free)
+
+
 def foreign(count: int, devices: int) -> Any:
     without = ("scheduler", "controllers")
     return cluster(nodes=nodes(count, devices), without=without, kinds=FOREIGN_KINDS)

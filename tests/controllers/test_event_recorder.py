@@ -7,11 +7,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from phalanx.api.feature_gates import DEFAULT_GATES
 from phalanx.api.kinds import EVENT, NODE, POD
 from phalanx.api.meta import Key, ObjectMeta
 from phalanx.api.wire import Object
 from phalanx.controllers import event_recorder as module
 from phalanx.controllers.event_recorder import EventRecorder, ObjectEvent
+from phalanx.controllers.reconcile_loop import Informers
+from phalanx.controllers.registry import ControllerContext
 from phalanx.randomness import SeededRandom
 from tests.builders import in_virtual_time
 from tests.controllers.cluster import Cluster, cluster
@@ -117,6 +120,20 @@ async def test_events_wait_while_more_are_recorded_up_to_a_limit() -> None:
 
 
 @in_virtual_time
+async def test_a_busy_component_writes_overdue_events_at_a_limited_rate() -> None:
+    is_busy = True
+    async with running_recorder(lambda: is_busy) as (c, recorder):
+        for number in range(1000):
+            recorder.record(event_of(str(number)))
+        await asyncio.sleep(3)
+        # The first are overdue after two seconds; then there are four batches in a second.
+        assert len(await events(c)) in range(128, 170)
+        is_busy = False
+        await asyncio.sleep(1)
+        assert len(await events(c)) == 1000
+
+
+@in_virtual_time
 async def test_events_of_another_uid_are_not_aggregated() -> None:
     async with running_recorder() as (c, recorder):
         recorder.record(event_of())
@@ -216,3 +233,29 @@ async def test_events_wait_while_the_component_is_busy_up_to_a_limit() -> None:
         recorder.record(event_of("impatient"))
         await asyncio.sleep(3)
         assert len(await events(c)) == 2
+
+
+@in_virtual_time
+async def test_events_of_controllers_wait_while_the_scheduler_is_busy() -> None:
+    is_busy = True
+    async with cluster(without=["scheduler", "controllers", "nodes"]) as c:
+        client = c.plane.client("recorder")
+        context = ControllerContext(
+            client,
+            Informers(client, SeededRandom(1)),
+            c.clock,
+            random=SeededRandom(1),
+            gates=DEFAULT_GATES,
+            kinds=(),
+            is_busy=lambda: is_busy,
+        )
+        recorder = context.new_recorder("job-controller")
+        running = asyncio.create_task(recorder.run())
+        recorder.record(event_of())
+        await asyncio.sleep(1)
+        assert await events(c) == []
+        is_busy = False
+        await asyncio.sleep(0.1)
+        assert len(await events(c)) == 1
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

@@ -39,7 +39,7 @@ from phalanx.api.kinds import (
 )
 from phalanx.client.client import Client
 from phalanx.clock import Clock
-from phalanx.controllers.cronjobs.controller import CronJobController
+from phalanx.controllers.cron_jobs.controller import CronJobController
 from phalanx.controllers.daemon_sets.controller import DaemonSetController
 from phalanx.controllers.deployments.controller import DeploymentController
 from phalanx.controllers.disruption import DisruptionController
@@ -84,7 +84,13 @@ from tests.controllers.fault_trials import (
     run_trial,
 )
 from tests.controllers.jobs.job_controller_harness import garbage_collectors, job_controller
-from tests.controllers.trial_cluster import PartBuilder, Runnable, TrialCluster, kubelets
+from tests.controllers.trial_cluster import (
+    PartBuilder,
+    Runnable,
+    TrialCluster,
+    count_unobserved,
+    kubelets,
+)
 
 
 def controller_part(make: Callable[[Client, Informers, Clock], Any]) -> PartBuilder:
@@ -303,7 +309,7 @@ TRIALS: list[
         (NODE, POD),
         (kubelets,),
         (
-            node_scenarios.marks_silent_node,
+            node_scenarios.marks_unresponsive_node,
             node_scenarios.unmarks_node_with_heartbeats,
             node_scenarios.taints_by_conditions,
         ),
@@ -488,3 +494,11 @@ def test_duplicate_and_reordered_events_lead_to_the_same_result(one: TrialCase) 
     assert (
         compare_trials(one.scenario, one.subject, [Fault(repeats_events=True)], run_calm(one)) == []
     )
+
+
+@pytest.mark.parametrize(("generation", "missed"), [(4, 0), (5, 1)])
+def test_a_trial_compares_the_observed_generation_with_that_of_the_object(
+    generation: int, missed: int
+) -> None:
+    obj = {"metadata": {"generation": generation}, "status": {"observedGeneration": 4}}
+    assert count_unobserved(obj)["status"] == {"observedGeneration": missed}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from phalanx.api.errors import AlreadyExists
 from phalanx.api.kinds import COMPOSITE_POD_GROUP, NAMESPACE, POD_GROUP, WORKLOAD
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import MANAGED_BY_ANNOTATION, MEMBERS_TO_RUN_ANNOTATION
-from phalanx.api.wire import Object
+from phalanx.api.wire import Object, Reply, Request
 from phalanx.builder import (
     EnsurePlan,
     Gang,
@@ -19,8 +21,9 @@ from phalanx.builder import (
     WorkloadItem,
     plan_deletion,
 )
+from phalanx.builder.ensure_plan import CreateObject
 from phalanx.client.client import Client
-from phalanx.controllers.workload_operations import ensure_objects, perform_operation
+from phalanx.controllers.workload_operations import ensure_objects, perform_operations
 from tests.builder.item_trees import EVERYTHING, OWNER
 from tests.builders import in_virtual_time
 from tests.controllers.cluster import cluster
@@ -82,7 +85,7 @@ async def test_tree_is_created_in_order_resized_and_deleted() -> None:
         sizes = [one["schedulingPolicy"]["gang"]["minCount"] for one in root["podGroupTemplates"]]
         assert sizes == [1, 8]
         for operation in plan_deletion(OWNER, await observe(client)):
-            await perform_operation(client, operation, "uid-123")
+            await perform_operations(client, [operation], "uid-123")
         for kind in (WORKLOAD, COMPOSITE_POD_GROUP):
             assert not (await client.list(kind)).items
 
@@ -97,3 +100,35 @@ async def test_object_of_another_owner_under_the_same_name_is_an_error() -> None
         await client.create(WORKLOAD, taken)
         with pytest.raises(AlreadyExists):
             await ensure(client)
+
+
+class CountingTransport:
+    """Counts the requests that wait for an answer at the same time."""
+
+    def __init__(self) -> None:
+        self.waiting = self.highest = self.total = 0
+
+    async def send(self, request: Request) -> Reply:
+        self.waiting += 1
+        self.highest, self.total = max(self.highest, self.waiting), self.total + 1
+        await asyncio.sleep(1)
+        self.waiting -= 1
+        return Reply(201, b"{}")
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+@in_virtual_time
+async def test_many_groups_are_created_together_but_not_all_at_once() -> None:
+    transport = CountingTransport()
+    meta = {"namespace": "default"}
+    operations = [
+        CreateObject(
+            POD_GROUP,
+            {"metadata": {**meta, "name": f"g{n}"}, "spec": {"preemptionPolicy": "Never"}},
+        )
+        for n in range(120)
+    ]
+    await perform_operations(Client(transport), operations, "uid")
+    assert (transport.total, transport.highest) == (120, 50)

@@ -1,7 +1,8 @@
 """The cluster of fault trials: a server, a user, kubelets, and normalized objects to compare.
 
 Normalized objects are everything that the API shows except times, revisions and generated parts of
-names.
+names. A generation counts the writes of a spec, of which a restarted controller may need fewer; the
+generation that a status is for is therefore compared with that of its object.
 """
 
 from __future__ import annotations
@@ -125,7 +126,9 @@ class TrialCluster:
                 if plain := _stable_name(meta):
                     known[meta["name"]] = plain
         return {
-            kind.name: sorted((_normalize(obj, known) for obj in found[kind]), key=orjson.dumps)
+            kind.name: sorted(
+                (_normalize(count_unobserved(obj), known) for obj in found[kind]), key=orjson.dumps
+            )
             for kind in kinds
         }
 
@@ -221,6 +224,15 @@ def _stable_name(meta: Object) -> str:
         return f"{meta['generateName']}*"
     plain = _HASH.sub("-#", _UID.sub("<uid>", meta["name"]))
     return plain if plain != meta["name"] else ""
+
+
+def count_unobserved(obj: Object) -> Object:
+    """Replace the observed generation by the generations since then: 0 if the status is current."""
+    status = obj.get("status") or {}
+    if "observedGeneration" not in status:
+        return obj
+    missed = obj["metadata"]["generation"] - status["observedGeneration"]
+    return {**obj, "status": {**status, "observedGeneration": missed}}
 
 
 def _normalize(value: Any, known: dict[str, str]) -> Any:

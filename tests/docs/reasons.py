@@ -35,6 +35,7 @@ CALLS = {
 #: Reasons that are constants of a module: module and names.
 CONSTANTS = {
     "api/batch.py": ("QUOTA_EXCEEDED",),
+    "cli/scheduler_status.py": ("OTHER_SCHEDULER",),
     "api/scheduling.py": ("REPLACEMENT_UNSCHEDULABLE",),
     "server/eviction.py": ("_EVICTION_REASON",),
     "scheduler/decision.py": ("UNSCHEDULABLE", "SCHEDULER_ERROR", "UNDECIDED"),

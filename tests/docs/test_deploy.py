@@ -1,42 +1,64 @@
-"""The alert rules and the dashboard in deploy/ query metrics that exist."""
+"""The alert rules and the dashboard in deploy/ query metrics and labels that exist."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import yaml
 
-ROOT = Path(__file__).parents[2]
-#: Metrics of Prometheus itself.
-OTHER_METRICS = {"up"}
-#: Names of metrics in a query; histograms are queried by their buckets.
-METRIC = re.compile(r"\b((?:scheduler|phalanx|workqueue|job_controller)_\w+|up)(?=[{\[)\s]|$)")
+from phalanx.telemetry import Histogram
+from tools.metrics import SECTIONS
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+#: Labels that Prometheus adds to every series, and a metric of its own.
+TARGET_LABELS = {"job", "instance"}
+OTHER_METRICS = {"up": TARGET_LABELS}
+SPECS = {spec.name: spec for _, _, specs in SECTIONS for spec in specs}
+#: Words of queries that are no metric: functions, aggregations and their modifiers.
+WORDS = {
+    "absent", "by", "histogram_quantile", "increase", "max", "min_over_time", "rate", "sum",
+}  # fmt: skip
+WORD = re.compile(r"\b[a-z_][\w]*\b")
+MATCHERS = re.compile(r"\{([^}]*)\}")
+MATCHER = re.compile(r'(\w+)(?:=~|!~|!=|=)"[^"]*"')
+GROUPING = re.compile(r"\bby \(([^)]*)\)")
+DURATION = re.compile(r"\[\w+\]")
 
 
-def known_metrics() -> set[str]:
-    text = (ROOT / "docs" / "metrics.md").read_text()
-    return set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) | OTHER_METRICS
-
-
-def metrics_of(query: str) -> set[str]:
-    return {name.removesuffix("_bucket") for name in METRIC.findall(query)}
-
-
-def test_every_alert_queries_metrics_that_exist_and_says_what_to_do() -> None:
-    (group,) = yaml.safe_load((ROOT / "deploy" / "alerts.yaml").read_text())["groups"]
+def queries() -> Iterator[tuple[str, str]]:
+    (group,) = yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"]
     for rule in group["rules"]:
-        used = metrics_of(rule["expr"])
-        assert used, rule["alert"]
-        assert used <= known_metrics(), rule["alert"]
-        assert {"summary", "description"} <= set(rule["annotations"])
+        yield rule["alert"], rule["expr"]
+    for panel in json.loads((DEPLOY / "dashboard.json").read_text())["panels"]:
+        for number, target in enumerate(panel["targets"]):
+            yield f"{panel['title']} {number}", target["expr"]
 
 
-def test_every_panel_queries_metrics_that_exist() -> None:
-    panels = json.loads((ROOT / "deploy" / "dashboard.json").read_text())["panels"]
-    for panel in panels:
-        for target in panel["targets"]:
-            used = metrics_of(target["expr"])
-            assert used, panel["title"]
-            assert used <= known_metrics(), panel["title"]
+@pytest.mark.parametrize(("name", "query"), list(queries()))
+def test_every_query_names_metrics_and_labels_that_exist(name: str, query: str) -> None:
+    plain = DURATION.sub("", GROUPING.sub("", MATCHERS.sub("", query)))
+    (metric,) = {word for word in WORD.findall(plain) if word not in WORDS}
+    if metric in OTHER_METRICS:
+        known = OTHER_METRICS[metric]
+    else:
+        spec = SPECS[metric.removesuffix("_bucket")]
+        is_histogram = spec.series_type is Histogram
+        assert metric.endswith("_bucket") == is_histogram, metric
+        known = TARGET_LABELS | set(spec.labels) | ({"le"} if is_histogram else set())
+    used = {label for text in MATCHERS.findall(query) for label in MATCHER.findall(text)}
+    used |= {label.strip() for text in GROUPING.findall(query) for label in text.split(",")}
+    assert used <= known, f"{metric} has no labels {sorted(used - known)}"
+
+
+def test_every_alert_says_what_to_do_and_names_labels_that_its_query_keeps() -> None:
+    (group,) = yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"]
+    for rule in group["rules"]:
+        texts = rule["annotations"]
+        assert {"summary", "description"} <= set(texts)
+        named = set(re.findall(r"\$labels\.(\w+)", " ".join(texts.values())))
+        kept = {one.strip() for text in GROUPING.findall(rule["expr"]) for one in text.split(",")}
+        assert named <= kept, rule["alert"]

@@ -13,7 +13,7 @@ FILTERS = [
 WEIGHTS = {
     "NodeResourcesFit": 1, "NodeResourcesBalancedAllocation": 1, "ImageLocality": 1,
     "TaintToleration": 3, "NodeAffinity": 2, "PodTopologySpread": 2, "InterPodAffinity": 2,
-    "DynamicResources": 2,
+    "DynamicResources": 2, "VolumeBinding": 1,
     "ExtendedResourcePacking": 2, "ExtendedResourceAvoidance": 3,
 }  # fmt: skip
 CPU_AND_MEMORY: list[dict[str, Any]] = [

@@ -129,6 +129,11 @@ def test_cures_of_a_gang_with_too_few_members_add_members() -> None:
     ]
 
 
+def test_no_cure_adds_members_to_a_gang_that_has_all_of_them() -> None:
+    cures = cures_for(entity(gang("g", 3, topology="rack"), members(3)), [node("a")])
+    assert not [cure for cure in cures if "member" in cure]
+
+
 def test_no_cure_lowers_min_count_to_an_unknown_number() -> None:
     pods = [*members(3), pod("z", "g")]
     cures = cures_for(entity(gang("g", 4), pods), [node("a", cpu="1")])

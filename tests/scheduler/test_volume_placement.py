@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from phalanx.api.meta import Key
 from phalanx.scheduler.cluster.group_tree import Group
@@ -132,6 +131,22 @@ def test_the_selector_of_a_claim_narrows_the_choice() -> None:
     chosen = volume_claim("data", selector={"matchLabels": {"tier": "fast"}})
     cluster = VolumeCluster(NODES, [*volumes, chosen], [claiming_pod("p", "data")])
     assert cluster.place()[1] == {"data": "b"}
+
+
+@pytest.mark.parametrize(
+    "reserved",
+    [
+        volume("mine", "1Gi", nodes=["n3"], claim="data", phase="Available"),
+        volume("mine", nodes=["n3"], claim="data", phase="Available", volumeMode="Block"),
+        volume("mine", nodes=["n3"], claim="data", phase="Available", storageClassName="other"),
+    ],
+)
+def test_a_reserved_volume_that_does_not_suit_the_claim_is_passed_over(
+    reserved: VolumeObject,
+) -> None:
+    objects: list[VolumeObject] = [volume("a", nodes=["n1"]), reserved, volume_claim("data")]
+    _, got = VolumeCluster(NODES, objects, [claiming_pod("p", "data")]).place()
+    assert got == {"data": "a"}
 
 
 def test_a_volume_that_is_reserved_for_the_claim_wins_over_smaller_ones() -> None:
@@ -419,7 +434,6 @@ def test_a_gang_goes_to_the_zone_that_has_enough_volumes() -> None:
 def test_the_volume_of_a_nominated_pod_is_not_taken() -> None:
     volumes: list[VolumeObject] = [volume("v", nodes=["n1"]), volume_claim("a"), volume_claim("b")]
     waiting = claiming_pod("p", "a", priority=10, schedulingGates=[{"name": "later"}])
-    waiting = replace(waiting, status=replace(waiting.status, nominated_node_name="n1"))
     cluster = VolumeCluster(NODES, volumes, [waiting, claiming_pod("q", "b")])
     cluster.state.cache.nominate([Binding(key("p"), "uid-p", "n1")])
     assert cluster.refuse() == {NO_VOLUME_FOUND: 3}

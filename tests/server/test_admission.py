@@ -24,6 +24,7 @@ from phalanx.api.kinds import (
     POD_GROUP_V1ALPHA2,
     PRIORITY_CLASS,
     RESOURCE_CLAIM,
+    RESOURCE_CLAIM_TEMPLATE,
     RESOURCE_QUOTA,
     SERVICE,
     SERVICE_ACCOUNT,
@@ -173,8 +174,11 @@ async def use_every_step() -> None:
     more = {"spec": {"resources": {"requests": {"storage": "2Gi"}}}}
     assert (await api.patch(PERSISTENT_VOLUME_CLAIM, "c", more)).code == 403
     request = {"name": "gpu", "exactly": {"deviceClassName": "gpu", "adminAccess": True}}
-    devices = new_object(RESOURCE_CLAIM, "devices", devices={"requests": [request]})
-    assert (await api.ask("POST", RESOURCE_CLAIM.url_path("default"), devices)).code == 422
+    wanted = {"devices": {"requests": [request, {**request, "name": "other"}]}}
+    for kind, asked in ((RESOURCE_CLAIM, wanted), (RESOURCE_CLAIM_TEMPLATE, {"spec": wanted})):
+        answer = await api.ask("POST", kind.url_path("default"), new_object(kind, "c", **asked))
+        causes = [cause["field"] for cause in answer.body["details"]["causes"]]
+        assert (answer.code, causes) == (422, ["spec.devices.requests[0].adminAccess"])
     spec = {"type": "NodePort", "ports": [{"port": 80}]}
     await api.create(SERVICE, {"metadata": {"name": "s", "namespace": "default"}, "spec": spec})
     for kind, name in ((PERSISTENT_VOLUME_CLAIM, "c"), (RESOURCE_QUOTA, "quota"), (POD, "p")):
@@ -258,7 +262,7 @@ async def test_changing_an_object_that_admission_reads_invalidates_the_cache(kin
     api = await Api.start()
 
     async def is_cleared_by(method: str, path: str, body: Object) -> bool:
-        pods = api.server.context.admission_cache._pods
+        pods = api.server.context.admission_cache._admitted
         name = f"pod-{api.store.revision}"
         created = {"metadata": {"name": name}, "spec": pod(name)["spec"]}
         answer = await api.ask("POST", POD.url_path("default"), orjson.dumps(created))
@@ -282,4 +286,4 @@ async def test_changing_an_object_that_admission_does_not_read_keeps_the_cache()
     assert answer.code == 201
     await api.create(NODE, node("n"))
     await api.create(RESOURCE_QUOTA, quota("q"))
-    assert len(api.server.context.admission_cache._pods) == 1
+    assert len(api.server.context.admission_cache._admitted) == 1

@@ -9,9 +9,19 @@ from typing import Any
 import orjson
 import pytest
 
-from phalanx.api.kinds import LIMIT_RANGE, NAMESPACE, POD, PRIORITY_CLASS, RESOURCE_QUOTA
+from phalanx.api.kinds import (
+    CLUSTER_ROLE,
+    CLUSTER_ROLE_BINDING,
+    LIMIT_RANGE,
+    NAMESPACE,
+    POD,
+    PRIORITY_CLASS,
+    RESOURCE_CLAIM,
+    RESOURCE_QUOTA,
+)
 from phalanx.api.wire import Object, UserInfo
-from phalanx.server.admission_cache import MAX_CACHED_PODS
+from phalanx.server.admission_cache import MAX_CACHED_OBJECTS
+from phalanx.server.security.authorization import ADMIN
 from tests.builders import in_virtual_time
 from tests.server.api import Api, ApiResponse
 
@@ -38,7 +48,7 @@ async def create_pod(api: Api, name: str, spec: Object = SPEC) -> Object:
 
 
 def cached_pods(api: Api) -> int:
-    return len(api.server.context.admission_cache._pods)
+    return len(api.server.context.admission_cache._admitted)
 
 
 def common_part(pod: Object) -> Object:
@@ -226,9 +236,9 @@ async def test_pods_whose_result_may_differ_are_not_cached(spec: Object, meta: O
 @in_virtual_time
 async def test_only_the_latest_entries_are_kept() -> None:
     api = await Api.start()
-    for number in range(MAX_CACHED_PODS + 10):
+    for number in range(MAX_CACHED_OBJECTS + 10):
         await create_pod(api, f"p{number}", {**SPEC, "hostname": f"h{number}"})
-    assert cached_pods(api) == MAX_CACHED_PODS
+    assert cached_pods(api) == MAX_CACHED_OBJECTS
 
 
 @in_virtual_time
@@ -237,3 +247,193 @@ async def test_a_dry_run_of_a_cached_pod_stores_nothing() -> None:
     await create_pod(api, "first")
     assert (await api.ask("POST", PODS, body("second"), query={"dryRun": "All"})).code == 201
     assert (await api.ask("GET", f"{PODS}/second")).code == 404
+
+
+# ---- claims of one template ----------------------------------------------------------------------
+
+CLAIMS = RESOURCE_CLAIM.url_path("default")
+UID = "0a1b2c3d-0000-4000-8000-00000000000"
+
+
+def claim_body(number: int, **owner: Any) -> bytes:
+    reference = {"apiVersion": "v1", "kind": "Pod", "name": f"p{number}", "uid": f"{UID}{number}"}
+    return orjson.dumps({
+        "metadata": {
+            "name": f"p{number}-gpu-x",
+            "generateName": f"p{number}-gpu-",
+            "annotations": {"resource.kubernetes.io/pod-claim-name": "gpu"},
+            "ownerReferences": [{**reference, "controller": True, **owner}],
+        },
+        "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu"}}]}},
+    })  # fmt: skip
+
+
+@in_virtual_time
+async def test_a_cached_claim_equals_a_claim_that_took_the_full_path() -> None:
+    api, other = await Api.start(), await Api.start()
+    await api.ask("POST", CLAIMS, claim_body(1))
+    await asyncio.sleep(7)
+    second = (await api.ask("POST", CLAIMS, claim_body(2))).body
+    alone = (await other.ask("POST", CLAIMS, claim_body(2))).body
+    assert common_part(second) == common_part(alone)
+    assert second["metadata"]["name"] == "p2-gpu-x"
+    assert second["metadata"]["creationTimestamp"] == "2027-01-15T08:00:07Z"
+    assert f'k:{{"uid":"{UID}2"}}' in str(second["metadata"]["managedFields"])
+    assert await api.get(RESOURCE_CLAIM, "p2-gpu-x") == second
+    assert cached_pods(api) == 1
+
+
+@in_virtual_time
+async def test_claims_that_the_controller_does_not_create_are_not_cached() -> None:
+    api = await Api.start()
+    bodies = [
+        claim_body(1, blockOwnerDeletion=True),
+        claim_body(2, name="Not.A.Name"),
+        claim_body(3).replace(b'"name":"p3-gpu-x"', b'"name":"p3_"'),
+        claim_body(4).replace(b'"name":"r"', b'"name":"r","name":"r"'),
+        claim_body(5)[:-1],
+    ]
+    codes = [(await api.ask("POST", CLAIMS, one)).code for one in bodies]
+    assert codes == [201, 201, 422, 201, 400]
+    assert cached_pods(api) == 0
+
+
+@in_virtual_time
+async def test_a_cached_claim_with_admin_access_follows_the_label_of_its_namespace() -> None:
+    api = await Api.start()
+    allowed = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
+    await api.patch(NAMESPACE, "default", allowed)
+    admin = (b'"deviceClassName":"gpu"', b'"deviceClassName":"gpu","adminAccess":true')
+    assert (await api.ask("POST", CLAIMS, claim_body(1).replace(*admin))).code == 201
+    assert cached_pods(api) == 1
+    refused = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": None}}}
+    await api.patch(NAMESPACE, "default", refused)
+    assert (await api.ask("POST", CLAIMS, claim_body(2).replace(*admin))).code == 422
+
+
+# ---- pods of controllers, with generated names ---------------------------------------------------
+
+
+def job_pod(job: str, index: int, spec: Object = SPEC, **labels: str) -> Object:
+    """A pod as the Job controller creates it for an Indexed Job of a JobSet."""
+    identity = {
+        "jobset.sigs.k8s.io/jobset-name": job,
+        "jobset.sigs.k8s.io/job-index": "0",
+        "batch.kubernetes.io/job-completion-index": str(index),
+    }
+    uid = f"uid-of-{job}"
+    meta = {
+        "generateName": f"{job}-{index}-",
+        "labels": {**identity, "job-name": job, "controller-uid": uid, **labels},
+        "annotations": identity,
+        "finalizers": ["batch.kubernetes.io/job-tracking"],
+        "ownerReferences": [
+            {
+                "apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": uid,
+                "controller": True, "blockOwnerDeletion": True,
+            }
+        ],
+    }  # fmt: skip
+    names = {"hostname": f"{job}-{index}", "subdomain": job}
+    group = {"schedulingGroup": {"podGroupName": f"{job}-group"}}
+    return {"metadata": meta, "spec": {**spec, **names, **group}}
+
+
+async def create_generated(api: Api, pod: Object, user: UserInfo = ADMIN) -> Object:
+    answer = await api.ask("POST", PODS, pod, user=user)
+    assert answer.code == 201, answer.body
+    return answer.body
+
+
+@in_virtual_time
+async def test_pods_of_different_jobs_share_one_cache_entry() -> None:
+    api = await Api.start()
+    names = set()
+    for job, index in (("a", 0), ("a", 1), ("train-r0-0", 12)):
+        other = await Api.start()
+        pod = await create_generated(api, job_pod(job, index))
+        assert common_part(pod) == common_part(await create_generated(other, job_pod(job, index)))
+        assert list(pod["metadata"])[:2] == ["name", "generateName"]
+        assert pod["metadata"]["name"].startswith(f"{job}-{index}-")
+        assert await api.get(POD, pod["metadata"]["name"]) == pod
+        names.add(pod["metadata"]["name"])
+    assert len(names) == 3
+    assert cached_pods(api) == 1
+
+
+@in_virtual_time
+async def test_a_label_outside_the_identity_of_a_job_has_a_cache_entry_of_its_own() -> None:
+    api = await Api.start()
+    for tier in ("a", "b"):
+        pod = await create_generated(api, job_pod("j", 0, tier=tier))
+        assert pod["metadata"]["labels"]["tier"] == tier
+    assert cached_pods(api) == 2
+
+
+@in_virtual_time
+async def test_invalid_values_of_a_generated_pod_are_refused_although_it_is_cached() -> None:
+    api = await Api.start()
+    await create_generated(api, job_pod("j", 0))
+    for field, value in (
+        ("hostname", "No_Name"),
+        ("hostname", "a\nb"),
+        ("subdomain", "a" * 64),
+        ("hostname", 5),
+    ):
+        pod = job_pod("j", 1)
+        pod["spec"][field] = value
+        assert (await api.ask("POST", PODS, pod)).code in (400, 422), value
+    pod = job_pod("j", 1)
+    pod["metadata"]["labels"]["job-name"] = "not a label"
+    assert (await api.ask("POST", PODS, pod)).code == 422
+    pod = job_pod("j", 1)
+    pod["metadata"]["ownerReferences"][0]["uid"] = ""
+    assert (await api.ask("POST", PODS, pod)).code == 422
+
+
+@in_virtual_time
+async def test_a_doubled_field_of_a_generated_pod_has_a_warning_although_it_is_cached() -> None:
+    api = await Api.start()
+    await create_generated(api, job_pod("j", 0))
+    text = orjson.dumps(job_pod("j", 1)).replace(
+        b'"subdomain":"j"', b'"subdomain":"x","subdomain":"j"'
+    )
+    answer = await api.ask("POST", PODS, text)
+    assert [one for one in answer.header_values("warning") if "subdomain" in one]
+
+
+@in_virtual_time
+async def test_labels_that_admission_reads_are_those_of_the_pod() -> None:
+    api = await Api.start()
+    constraint = {
+        "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"a": "b"}}, "matchLabelKeys": ["job-name"],
+    }  # fmt: skip
+    for job in ("j", "k"):
+        spec = {**SPEC, "topologySpreadConstraints": [constraint]}
+        pod = await create_generated(api, job_pod(job, 0, spec))
+        selector = pod["spec"]["topologySpreadConstraints"][0]["labelSelector"]
+        assert selector["matchExpressions"][0]["values"] == [job]
+    assert cached_pods(api) == 0
+
+
+@in_virtual_time
+async def test_each_pod_needs_the_right_to_block_the_deletion_of_its_owner() -> None:
+    api = await Api.start()
+    rules = [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]},
+        {"apiGroups": ["batch"], "resources": ["jobs/finalizers"], "verbs": ["update"],
+         "resourceNames": ["mine"]},
+    ]  # fmt: skip
+    await api.create(CLUSTER_ROLE, {"metadata": {"name": "r"}, "rules": rules})
+    subjects = [{"kind": "User", "name": "joe", "apiGroup": "rbac.authorization.k8s.io"}]
+    ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "r"}
+    binding = {"metadata": {"name": "b"}, "subjects": subjects, "roleRef": ref}
+    await api.create(CLUSTER_ROLE_BINDING, binding)
+    joe = UserInfo("joe")
+    await create_generated(api, job_pod("mine", 0), joe)
+    await create_generated(api, job_pod("mine", 1), joe)
+    refused = await api.ask("POST", PODS, job_pod("other", 0), user=joe)
+    assert refused.code == 403
+    assert "blockOwnerDeletion" in refused.body["message"]
+    assert cached_pods(api) == 1

@@ -48,6 +48,20 @@ async def test_unknown_fields_are_warned_of_or_refused() -> None:
     assert (strict.code, 'unknown field "extra"' in strict.body["message"]) == (400, True)
 
 
+@in_virtual_time
+async def test_object_of_another_kind_is_invalid_after_its_resource_version() -> None:
+    api = await api_with_widgets()
+    other = {**widget(), "kind": "Gadget", "apiVersion": "example.com/v1"}
+    refused = await post(api, other)
+    assert (refused.code, refused.cause_reasons) == (422, [("kind", "FieldValueInvalid")])
+    await api.create(KIND, widget())
+    blind = await api.ask("PUT", f"{WIDGETS}/w", other)
+    assert (blind.code, blind.cause_reasons) == (
+        422,
+        [("metadata.resourceVersion", "FieldValueInvalid")],
+    )
+
+
 @pytest.mark.parametrize("spec", ["text", [], {"size": {}}, {"size": 1, "tags": "x"}, 7])
 @in_virtual_time
 async def test_an_object_with_a_wrong_type_is_invalid_and_not_a_bad_request(spec: object) -> None:

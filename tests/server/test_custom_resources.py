@@ -344,3 +344,13 @@ async def test_openapi_v2_is_a_document_without_schemas() -> None:
     # Field 1, `swagger`, and field 2, `info` with `title` and `version`.
     swagger, info = b"\x0a\x032.0", b"\x0a\x07Phalanx\x12\x02v1"
     assert found.text == swagger + b"\x12" + bytes([len(info)]) + info
+
+
+@in_virtual_time
+async def test_metadata_of_a_changed_definition_has_each_cause_three_times() -> None:
+    api = await api_with_widgets()
+    path = f"{CUSTOM_RESOURCE_DEFINITION.url_path()}/widgets.example.com"
+    change = {"metadata": {"labels": {"a": "not valid!"}}}
+    headers = {"content-type": "application/merge-patch+json"}
+    answer = await api.ask("PATCH", path, change, headers=headers)
+    assert answer.cause_reasons == [("metadata.labels", "FieldValueInvalid")] * 3

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from phalanx.api.kinds import CONFIG_MAP, NAMESPACE, NODE, POD, POD_GROUP
+from phalanx.api.kinds import CONFIG_MAP, JOB, NAMESPACE, NODE, POD, POD_GROUP
 from phalanx.api.meta import parse_timestamp
 from phalanx.api.wire import Object
 from phalanx.server.admission import SYSTEM_NAMESPACES
@@ -326,3 +326,20 @@ async def test_a_namespace_that_is_not_deleted_may_lose_its_finalizer() -> None:
 async def test_system_namespaces_cannot_be_deleted(name: str) -> None:
     api = await Api.start()
     assert (await api.ask("DELETE", NAMESPACE.url_path("", name))).code == 403
+
+
+@pytest.mark.parametrize(
+    ("query", "code", "warnings"),
+    [
+        ({}, 200, 1),
+        ({"propagationPolicy": "Background"}, 200, 0),
+        ({"labelSelector": "a b"}, 400, 0),
+    ],
+)
+@in_virtual_time
+async def test_collection_of_jobs_warns_of_pods_that_stay_once_it_is_selected(
+    query: dict[str, str], code: int, warnings: int
+) -> None:
+    api = await Api.start()
+    answer = await api.ask("DELETE", JOB.url_path("default"), query=query)
+    assert (answer.code, len(answer.header_values("warning"))) == (code, warnings)

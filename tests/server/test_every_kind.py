@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
@@ -24,7 +23,7 @@ from phalanx.api.kinds import (
     SERVICE_CIDR,
 )
 from phalanx.api.meta import Key
-from phalanx.api.wire import Request, StreamReply
+from phalanx.api.wire import Reply, Request, StreamReply
 from phalanx.server.security.authorization import ADMIN
 from phalanx.sim import virtual_time
 from tests.api.validation.test_platform_kinds import autoscaler, signing_request
@@ -80,23 +79,47 @@ def run(scenario: Callable[[TrialCluster], Awaitable[None]]) -> None:
     virtual_time.run_virtual(main)
 
 
-def test_components_can_list_and_watch_what_they_read_at_start() -> None:
+#: How components ask: typed informers, and those of metadata of the garbage collector.
+_PROTOBUF = "application/vnd.kubernetes.protobuf"
+_METADATA = f"{_PROTOBUF};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+_METADATA_LIST = f"{_PROTOBUF};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+#: The first bytes of a protobuf message of Kubernetes.
+_MAGIC = b"k8s\0"
+
+
+@pytest.mark.parametrize(
+    ("list_accept", "watch_accept"),
+    [("application/json",) * 2, (_PROTOBUF,) * 2, (_METADATA_LIST, _METADATA)],
+    ids=["json", "protobuf", "metadata"],
+)
+def test_components_can_list_and_watch_what_they_read_at_start(
+    list_accept: str, watch_accept: str
+) -> None:
+    is_protobuf = _PROTOBUF in list_accept
+
+    async def read(cluster: TrialCluster, path: str) -> None:
+        """List and watch as informers do, both ways: a list first, or a watch that begins so."""
+        accept = {"accept": list_accept}
+        listed = await cluster.server.handle(Request("GET", path, "limit=500", accept, user=ADMIN))
+        assert isinstance(listed, Reply), path
+        assert (listed.code, listed.body.startswith(_MAGIC)) == (200, is_protobuf), path
+        query = (
+            "watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersion=0"
+            "&resourceVersionMatch=NotOlderThan"
+        )
+        accept = {"accept": watch_accept}
+        watch = await cluster.server.handle(Request("GET", path, query, accept, user=ADMIN))
+        assert isinstance(watch, StreamReply), path
+        assert (_PROTOBUF in watch.content_type) == is_protobuf, path
+        async with aclosing(watch.chunks) as chunks:
+            first = await anext(chunks)
+            assert b"k8s.io/initial-events-end" in first, path
+
     async def scenario(cluster: TrialCluster) -> None:
         for version, plurals in READ_AT_START.items():
             root = f"/api/{version}" if version == "v1" else f"/apis/{version}"
             for plural in plurals.split():
-                path = f"{root}/{plural}"
-                listed = await cluster.server.handle(Request("GET", path, "limit=500", user=ADMIN))
-                assert listed.code == 200, path
-                query = "watch=true&resourceVersion=0&allowWatchBookmarks=true"
-                watch = await cluster.server.handle(Request("GET", path, query, user=ADMIN))
-                assert isinstance(watch, StreamReply), path
-                async with aclosing(watch.chunks) as chunks:
-                    # Events are sent at once where there are objects.
-                    reading = asyncio.ensure_future(anext(chunks))
-                    await asyncio.sleep(0.1)
-                    reading.cancel()
-                    await asyncio.gather(reading, return_exceptions=True)
+                await read(cluster, f"{root}/{plural}")
 
     run(scenario)
 

@@ -4,7 +4,14 @@ import asyncio
 
 import pytest
 
-from phalanx.api.kinds import CONFIG_MAP, NODE, POD
+from phalanx.api.kinds import (
+    CONFIG_MAP,
+    CUSTOM_RESOURCE_DEFINITION,
+    NODE,
+    POD,
+    PRIORITY_CLASS,
+    Kind,
+)
 from phalanx.api.wire import Object
 from phalanx.server import read_handlers as reading
 from tests.builders import in_virtual_time, node, pod
@@ -188,3 +195,19 @@ async def test_a_namespace_does_not_match_by_prefix() -> None:
     await api.create(POD, pod("a"))
     assert (await api.ask("GET", "/api/v1/namespaces/def/pods")).body["items"] == []
     assert (await api.ask("GET", "/api/v1/namespaces/default%2Fa/pods")).body["items"] == []
+
+
+@pytest.mark.parametrize("kind", [PRIORITY_CLASS, CUSTOM_RESOURCE_DEFINITION], ids=str)
+@in_virtual_time
+async def test_cluster_wide_objects_have_an_empty_namespace_in_selectors(kind: Kind) -> None:
+    api = await Api.start()
+    whole = await api.ask("GET", kind.url_path(), query={"fieldSelector": "metadata.namespace="})
+    none = await api.ask("GET", kind.url_path(), query={"fieldSelector": "metadata.namespace=a"})
+    assert (whole.code, none.code, none.body["items"]) == (200, 200, [])
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/openapi/v2", "/openapi/v3", "/healthz"])
+@in_virtual_time
+async def test_paths_without_methods_answer_every_method(path: str) -> None:
+    api = await Api.start()
+    assert [(await api.ask(method, path)).code for method in ("POST", "DELETE")] == [200, 200]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from phalanx.api.kinds import POD, SERVICE_ACCOUNT
+from phalanx.api.kinds import NAMESPACE, POD, SERVICE_ACCOUNT
 from phalanx.api.wire import Object
 from phalanx.clock import LoopClock
 from phalanx.randomness import SeededRandom
@@ -110,6 +110,56 @@ async def test_mirror_pods_have_no_account() -> None:
 
 
 @in_virtual_time
-async def test_pods_are_unchanged_by_default() -> None:
+async def test_mirror_pods_may_not_name_an_account_or_a_token() -> None:
+    api = await start_api(admit_service_accounts=True)
+    meta = {"annotations": {"kubernetes.io/config.mirror": "x"}}
+    projected = {"sources": [{"serviceAccountToken": {"path": "token"}}]}
+    refused: dict[str, Object] = {
+        "a mirror pod may not reference service accounts": {"serviceAccountName": "robot"},
+        "a mirror pod may not use ServiceAccountToken volume projections": {
+            "volumes": [{"name": "v", "projected": projected}]
+        },
+    }
+    for message, spec in refused.items():
+        answer = await api.ask("POST", POD.url_path("default"), pod("p", meta=meta, spec=spec))
+        assert (answer.code, answer.body["message"]) == (403, f'pods "p" is forbidden: {message}')
+
+
+@in_virtual_time
+async def test_pods_of_an_account_share_the_name_of_the_volume() -> None:
+    api = await api_with_account()
+    await api.create(SERVICE_ACCOUNT, {"metadata": {"name": "robot", "namespace": "default"}})
+    names = []
+    for name, account in (("a", "default"), ("b", "default"), ("c", "robot")):
+        obj = pod(name, spec={"serviceAccountName": account})
+        names.append((await api.create(POD, obj))[0]["spec"]["volumes"][0]["name"])
+    assert names[0] == names[1] != names[2]
+
+
+@in_virtual_time
+async def test_a_pod_waits_for_the_default_account_of_a_new_namespace() -> None:
+    api = await start_api(admit_service_accounts=True)
+    await api.create(NAMESPACE, {"metadata": {"name": "new"}})
+    asked = asyncio.create_task(api.ask("POST", POD.url_path("new"), pod("p", namespace="new")))
+    await asyncio.sleep(0.5)
+    assert not asked.done()
+    await api.create(SERVICE_ACCOUNT, {"metadata": {"name": "default", "namespace": "new"}})
+    assert (await asked).code == 201
+
+
+@in_virtual_time
+async def test_a_pod_waits_for_no_other_account_and_for_no_missing_namespace() -> None:
+    api = await start_api(admit_service_accounts=True)
+    began = asyncio.get_running_loop().time()
+    named = pod("p", spec={"serviceAccountName": "robot"})
+    assert (await api.ask("POST", POD.url_path("default"), named)).code == 403
+    assert (await api.ask("POST", POD.url_path("no"), pod("p", namespace="no"))).code == 404
+    assert asyncio.get_running_loop().time() == began
+    assert (await api.ask("POST", POD.url_path("default"), pod("p"))).code == 403
+    assert 1 <= asyncio.get_running_loop().time() - began <= 2
+
+
+@in_virtual_time
+async def test_pods_are_unchanged_without_the_option() -> None:
     api = await Api.start()
     assert "serviceAccountName" not in await created(api)

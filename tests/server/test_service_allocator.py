@@ -1,4 +1,4 @@
-"""Cluster IPs and node ports: who gets which, who keeps them, and which requests are refused."""
+"""Cluster IPs and node ports: allocated, kept and released, and refused requests."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.api.core import DEFAULT_SCHEDULER
+from phalanx.api.meta import Ref
+from phalanx.scheduler.decision import Decision, Placed, Preempting
+from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.plugins.reservation import ReservationArgs, ReservationMode
 from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
+from phalanx.scheduler.queue.scheduler_state import SchedulerState
 from phalanx.sim.core_engine import CoreEngine
 from phalanx.sim.simulation_setup import (
     FaultRate,
@@ -50,6 +55,21 @@ def job(
 def setup(*jobs: TraceJob, nodes: int = 4, mode: str = ReservationMode.EASY) -> SimulationSetup:
     machine = build_equal_nodes(nodes, {"cpu": "1"})
     return SimulationSetup(TraceWorkload(jobs), machine, profiles(mode))
+
+
+def contended_setup(seed: int, mode: str = ReservationMode.EASY) -> SimulationSetup:
+    """Jobs of three priorities that need more than there is, and nodes that are lost."""
+    draw = random.Random(seed)
+    jobs, submit = list[TraceJob](), 0
+    for _ in range(40):
+        submit += draw.choice((0, 1, 7, 30))
+        run_time = draw.randint(10, 200)
+        estimate = run_time + draw.randint(0, 60)
+        priority = draw.choice((0, 0, 5, 9))
+        jobs.append(job(submit, run_time, draw.randint(1, 5), estimate=estimate, priority=priority))
+    one = setup(*jobs, nodes=8, mode=mode)
+    faults = FaultRate(900.0, 40.0).draw(one.nodes, seed, 2000.0)
+    return replace(one, faults=tuple(fault._replace(at=float(round(fault.at))) for fault in faults))
 
 
 def starts(result: SimulationResult) -> list[float | None]:
@@ -93,6 +113,32 @@ def test_preempted_job_starts_again_and_loses_its_work() -> None:
     assert (high.first_start, high.end) == (40, 50)
     assert (low.preemptions, low.lost_seconds, low.start, low.end) == (1, 120, 50, 150)
     assert low.first_start == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [ReservationMode.EASY, ReservationMode.CONSERVATIVE])
+@pytest.mark.parametrize("seed", range(3))
+def test_preemptor_starts_as_soon_as_its_victims_are_gone(
+    seed: int, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, preemptors, evictions = SchedulerState.commit, dict[Ref, float](), 0
+
+    def check(self: SchedulerState, entity: Entity, decision: Decision, now: float) -> bool:
+        nonlocal evictions
+        preempted_at = preemptors.pop(entity.ref, None)
+        if preempted_at is not None:
+            assert isinstance(decision, Placed), (entity.ref, decision)
+            assert preempted_at == now
+        is_current = commit(self, entity, decision, now)
+        if is_current and isinstance(decision, Preempting):
+            preemptors[entity.ref] = now
+            evictions += 1
+        return is_current
+
+    monkeypatch.setattr(SchedulerState, "commit", check)
+    CoreEngine(contended_setup(seed, mode)).run()
+    assert evictions
+    assert not preemptors
 
 
 def test_job_on_a_lost_node_starts_again_on_the_others() -> None:

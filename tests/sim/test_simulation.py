@@ -17,7 +17,7 @@ from phalanx.randomness import SeededRandom
 from phalanx.sim import virtual_time as loop
 from phalanx.sim.events import CreateGang
 from phalanx.sim.scenario import parse_scenario
-from phalanx.sim.simulation import EPOCH, SimulationReport, run_scenario
+from phalanx.sim.simulation import EPOCH, ScenarioAudit, run_scenario
 from phalanx.sim.timeline import ApiObserver
 from phalanx.store.memory import MemoryStore
 
@@ -36,7 +36,7 @@ def test_violation_ends_the_run_and_names_seed_and_revision() -> None:
             MemoryStore(), clock, random, ComponentConfig(without=("scheduler", "nodes"))
         )
         client = plane.client("vandal")
-        report = SimulationReport(ApiObserver(plane.client("observer")), seed=3)
+        report = ScenarioAudit(ApiObserver(plane.client("observer")), seed=3)
         async with plane.running(), asyncio.TaskGroup() as group:
             group.create_task(report.observer.run())
             await report.align_start()

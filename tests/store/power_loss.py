@@ -1,6 +1,6 @@
 """What a disk may hold after the power was cut: all that was flushed, and any of the rest.
 
-Of what a process asked of the disk (`tracing.py`) only the flushes are sure. A write that was not
+Only the flushes among the calls of a process (`syscall_trace.py`) are certain. A write that was not
 flushed is there, or not, or torn: some of its sectors are there and others are not; a file is as
 long as if it had been cut, or not; a name is there, or not. `Disk` follows the calls and makes
 folders of what could be left at any moment.

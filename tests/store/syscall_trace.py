@@ -1,8 +1,8 @@
-"""What a process asked of the disk, call by call, as strace saw it.
+"""The disk calls of a process, in order, as strace records them.
 
-Between a program that writes and `power.py`, which asks what would be left of it. Only calls about
-files of one folder are recorded, in the order in which they began; a flush is recorded when it
-returned, since nothing is sure before.
+`power_loss.py` computes from them what a power cut may leave. Only calls about files of one folder
+are recorded, in the order in which they began; a flush is recorded when it has returned, since
+nothing is certain before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every store promises, asked of each of them."""
+"""The contract of a store, tested with every implementation."""
 
 from __future__ import annotations
 

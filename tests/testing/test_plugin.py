@@ -27,9 +27,8 @@ USED = (Served, Virtual)
 HALF = [pod_group("train", 2), pod("train-0", "train", on="node-0")]
 
 
-def run(pytester: pytest.Pytester, source: str = "") -> pytest.RunResult:
-    if source:
-        pytester.makepyfile(f"import pytest\n{source}")
+def run(pytester: pytest.Pytester, source: str) -> pytest.RunResult:
+    pytester.makepyfile(f"import pytest\n{source}")
     # The outer run has imported the plugins that the inner run would rewrite.
     warnings = ("-W", "error", "-W", "ignore:Module already imported")
     return pytester.runpytest_inprocess("-p", "no:randomly", *warnings, "--strict-markers")
@@ -107,13 +106,31 @@ def test_plugin_imports_nothing_until_a_test_uses_it() -> None:
 
 
 @pytest.mark.slow
-def test_examples_of_the_documentation_pass(pytester: pytest.Pytester) -> None:
+def test_examples_of_the_documentation_pass(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in an activated environment: an example starts the program of kopf.
+    programs = Path(sys.executable).parent
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     files = dict(FILE.findall(DOCUMENT.read_text()))
     for name, text in files.items():
         (pytester.path / name).write_text(text)
     tests = [name for name in files if name.startswith("test_")]
-    assert len(tests) == 5
-    run(pytester).assert_outcomes(passed=len(tests))
+    assert len(tests) == 7
+    # kr8s warns of versions that it does not know, lightkube leaves connections to the collector.
+    ignored = (
+        ":Kubernetes version",
+        "::ResourceWarning",
+        "::pytest.PytestUnraisableExceptionWarning",
+    )
+    filters = [
+        part for text in ("error", *(f"ignore{one}" for one in ignored)) for part in ("-W", text)
+    ]
+    # A process of its own: the official client imports its modules when they are first used, and an
+    # inner run in this process would discard them.
+    done = pytester.runpytest_subprocess("-p", "no:randomly", *filters, "--strict-markers")
+    # The clients have three tests in one file.
+    done.assert_outcomes(passed=len(tests) + 2)
 
 
 #: Another project: its own pytest settings and directories, and the installed package.
@@ -202,3 +219,21 @@ def test_keeping_and_parallel_runs_exclude_each_other(pytester: pytest.Pytester)
     done = pytester.runpytest_subprocess("--phalanx-keep", "-n", "2")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines(["*--phalanx-keep waits for ^C: use it without -n*"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("listen", "is_started"), [("127.0.0.1:0", True), ("no.example:1", False)], ids=str
+)
+def test_recipe_for_other_languages_starts_and_ends_a_control_plane(
+    tmp_path: Path, listen: str, is_started: bool
+) -> None:
+    (recipe,) = re.findall(r"^```bash\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    command = recipe.replace("go test ./...", "phalanx top --once").replace("127.0.0.1:0", listen)
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", f"{command}wait"],
+        cwd=tmp_path, env={"PATH": programs, "HOME": str(tmp_path)},
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.stdout.startswith("3 nodes, " if is_started else "Error: cannot listen on ")

@@ -4,7 +4,7 @@ import test from "node:test";
 import { Cluster } from "../../src/phalanx/ui/cluster.js";
 import { decisions } from "../../src/phalanx/ui/decisions.js";
 import { strips } from "../../src/phalanx/ui/map.js";
-import { capacitySentences, countFits, free, gangCapacity } from "../../src/phalanx/ui/capacity.js";
+import { capacitySentences, countFits, free, FreeCapacity, gangCapacity, shortageSentence } from "../../src/phalanx/ui/capacity.js";
 import { whyCommand } from "../../src/phalanx/ui/waiting.js";
 import { clusterOf, event, group, node, pod } from "./objects.mjs";
 
@@ -49,9 +49,20 @@ test("a waiting gang shows how many members are missing and the domain with the 
   const pods = [0, 1, 2].map((at) => pod(`p${at}`, { group: "g", gpu: 4 }));
   const cluster = clusterOf({ nodes, pods: [...pods, pod("x", { node: "a", gpu: 1 })], groups: [group("g", { minCount: 3, topology: ["rack"] })] });
   const wanted = cluster.groups.get("default/g");
-  const found = gangCapacity(cluster, wanted, new Map([...cluster.nodes.values()].map((one) => [one.name, free(cluster, one)])));
+  const found = gangCapacity(cluster, wanted, new FreeCapacity(cluster));
   assert.deepEqual([found.all, found.inBest, found.needed, found.limit, found.full], [2, 1, 3, "gpu", 1]);
-  assert.match(capacitySentences(found, wanted).join(" "), /free for 1 more in r[12], which has the most; 3 needed. Free or add capacity for 2 more members. 1 node lacks gpu/);
+  assert.match(shortageSentence(found, wanted), /^1 of 3 members fit in r[12], which has the most room: 1 node without enough gpu\.$/);
+  assert.deepEqual(capacitySentences(found, wanted), ["0 placed, 3 waiting, at least 3 at once.", "Free or add capacity for 2 more members."]);
+});
+
+test("what a waiting gang lacks is said in one sentence", () => {
+  const waiting = { placed: 0, waiting: 3, needed: 3, all: 0, limit: "gpu", best: "", inBest: 0, full: 2, nodes: 2 };
+  const anywhere = { topology: [], minCount: 3 };
+  assert.equal(shortageSentence(waiting, anywhere), "0 of 3 members fit: every node lacks gpu.");
+  assert.equal(shortageSentence({ ...waiting, placed: 2, needed: 1, waiting: 1 }, anywhere), "0 of 1 more member fits: every node lacks gpu.");
+  assert.equal(shortageSentence(waiting, { topology: ["rack"] }), "0 of 3 members fit in any rack: every node lacks gpu.");
+  assert.equal(shortageSentence({ ...waiting, all: 3 }, anywhere), "");
+  assert.deepEqual(capacitySentences({ ...waiting, all: 3 }, anywhere).at(-1), "Resources are free for 3 more; 3 needed.");
 });
 
 test("equal events of many members are one decision", () => {
@@ -64,6 +75,19 @@ test("equal events of many members are one decision", () => {
   const found = decisions(cluster, 10);
   assert.deepEqual(found.map((one) => [one.reason, one.title, one.pods]),
     [["Preempted", "default/p9", 1], ["Scheduled", "default/g", 3], ["MinCountSatisfied", "default/g", 0]]);
+});
+
+test("a refusal is one decision, of the event and not of the condition that repeats it", () => {
+  const refusal = "minCount (3) cannot be satisfied: 0 scheduled, 2 remaining";
+  const refused = () => clusterOf({ pods: [pod("p0", { group: "g" })], groups: [group("g", { minCount: 3, condition: ["False", "Unschedulable", refusal] })] });
+  const reasons = (cluster) => decisions(cluster, 10).map((one) => one.reason);
+  assert.deepEqual(reasons(refused()), ["Unschedulable"]);
+  const repeated = refused();
+  repeated.sinks().events.apply("ADDED", event("p0", "FailedScheduling", `pod group is unschedulable, ${refusal}`, 5));
+  assert.deepEqual(reasons(repeated), ["FailedScheduling"]);
+  const another = refused();
+  another.sinks().events.apply("ADDED", event("p0", "FailedScheduling", "0/2 nodes are available", 5));
+  assert.deepEqual(reasons(another), ["FailedScheduling", "Unschedulable"]);
 });
 
 test("old events are dropped", () => {

@@ -21,6 +21,8 @@ class Node {
     if (name === "hidden") this.hidden = true;
     if (name.startsWith("data-")) this.dataset[name.slice(5)] = value;
   }
+  getAttribute(name) { return this.attributes[name] ?? null; }
+  removeAttribute(name) { delete this.attributes[name]; }
   addEventListener(type, listener) { (this.listeners[type] ??= []).push(listener); }
   append(...nodes) { for (const one of nodes) this.insertBefore(one, null); }
   replaceChildren(...nodes) { for (const one of [...this.childNodes]) one.remove(); this.append(...nodes); }
@@ -51,6 +53,7 @@ class Node {
   fire(type, more = {}) {
     const event = { target: this, preventDefault: () => { event.prevented = true; }, ...more };
     for (let node = this; node; node = node.parentElement) for (const listener of node.listeners[type] ?? []) listener(event);
+    if (type === "click" && !event.prevented && this.attributes.href?.startsWith("#")) location.hash = this.attributes.href;
     return event;
   }
 }
@@ -91,6 +94,20 @@ function storage() {
   return { getItem: (k) => items.get(k) ?? null, setItem: (k, v) => items.set(k, v), removeItem: (k) => items.delete(k) };
 }
 
+/** The address: setting another fragment is an event, replacing it is none. */
+function address() {
+  const listeners = [];
+  let hash = "";
+  return {
+    location: {
+      get hash() { return hash; },
+      set hash(value) { if (value !== hash) { hash = value; setTimeout(() => listeners.forEach((one) => one()), 0); } },
+    },
+    history: { replaceState: (state, title, value) => { hash = value; } },
+    addEventListener: (type, listener) => { if (type === "hashchange") listeners.push(listener); },
+  };
+}
+
 /** Defines the globals of a browser that has opened the page of a server. */
 export function open(url, folder) {
   const { root, ids } = parseHtml(readFileSync(new URL("index.html", folder), "utf8"));
@@ -98,8 +115,9 @@ export function open(url, folder) {
   Object.assign(globalThis, {
     document: Object.assign(root, {
       activeElement: null, documentElement: root.children[0], getElementById: (id) => ids.get(id),
-      createElement: (tag) => new Node(tag),
+      createElement: (tag) => new Node(tag), createElementNS: (space, tag) => new Node(tag),
     }),
+    ...address(),
     fetch: (path, options) => originalFetch(url + path, options),
     matchMedia: () => ({ matches: false, addEventListener() {} }),
     requestAnimationFrame: (work) => setTimeout(work, 1),

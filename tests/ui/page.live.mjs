@@ -80,27 +80,48 @@ test("the page, from signing in to signing out", async (t) => {
     await showing("waiting", "default/large");
     await showing("waiting", "Unschedulable");
     await showing("waiting", "minCount (6) cannot be satisfied");
-    await showing("waiting", "Resources free for 2 more on all nodes; 6 needed");
+    await showing("waiting", "2 of 6 members fit: 2 nodes without enough example.com/gpu.");
     await showing("waiting", "capacity for 4 more members");
     await showing("waiting", "phalanx why job/large");
     await showing("waiting-title", "Waiting: 1");
   });
 
-  await t.test("the chain leads from the Job of a gang to its nodes", async () => {
-    const button = $("legend").querySelectorAll("button").find((one) => one.textContent.includes("fits"));
-    button.fire("click");
-    await showing("chain", "2 at once, 2 active");
-    for (const text of ["Job", "Workload", "template fits-pgt-0: gang", "PodGroup", "at least 2 at once", "Pods (2)", "Nodes (2)"]) {
-      assert.ok(textOf("chain").includes(text), `${text}: ${textOf("chain")}`);
+  await t.test("the page of a gang leads from its Job to its nodes", async () => {
+    $("legend").querySelectorAll("a").find((one) => one.textContent.includes("fits")).fire("click");
+    await showing("chosen-title", "Gang default/fits");
+    assert.match(location.hash, /^#\/gang\/default\/fits-/);
+    await showing("detail", "2 at once, 2 active");
+    for (const text of ["Job", "Workload", "template fits-pgt-0 (gang)", "PodGroup", "at least 2 at once", "Pods (2)", "Nodes (2)"]) {
+      assert.ok(textOf("detail").includes(text), `${text}: ${textOf("detail")}`);
     }
-    const node = $("chain").querySelectorAll("button").find((one) => one.textContent.includes("×"));
+    for (const text of ["Created", "Complete", "2 members of 2 needed", "Decided", "Bound", "2 members on 2 nodes", "Running"]) await showing("detail", text);
+    await showing("chosen-state", "Running");
+    const node = $("detail").querySelectorAll("a").find((one) => one.attributes.href.startsWith("#/node/"));
     node.fire("click");
-    await showing("chain", "free cpu 7");
+    await showing("chosen-title", "Node node-");
+    await showing("detail", "example.com/gpu");
     document.fire("keydown", { key: "Escape", target: $("map") });
-    assert.equal($("chosen").hidden, true);
+    await until(() => $("chosen").hidden);
+    assert.equal($("main").dataset.view, "overview");
   });
 
-  await t.test("keys move the focus and select", async () => {
+  await t.test("the table of gangs shows what the queue lists", async () => {
+    location.hash = "#/gangs";
+    await showing("gang-table", "job/fits");
+    await showing("gang-table", "job/large");
+    await showing("gang-states", "Running 1");
+    await showing("gang-states", "Never fits 1");
+    $("gang-states").querySelectorAll("button").find((one) => one.textContent.includes("Never")).fire("click");
+    await gone("gang-table", "job/fits");
+    assert.equal(location.hash, "#/gangs?state=never");
+    await showing("gangs-title", "Gangs: 1 of 2");
+    location.hash = "#/forecast";
+    await showing("forecast-list", "never on these nodes");
+    location.hash = "#/";
+    await until(() => $("main").dataset.view === "overview");
+  });
+
+  await t.test("keys move the focus and open", async () => {
     $("map").focus();
     const first = textOf("focused");
     assert.match(first, /^node-0 · block block-0/);
@@ -117,6 +138,7 @@ test("the page, from signing in to signing out", async (t) => {
     await gone("legend", "default/fits");
     $("search").value = "";
     $("search").fire("input");
+    location.hash = "#/";
     await showing("legend", "default/fits");
   });
 

@@ -6,6 +6,7 @@ What needs a browser (layout, the content security policy, real keys) is in `tes
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -41,6 +42,14 @@ def run(name: str, env: Mapping[str, str]) -> None:
         capture_output=True, text=True, timeout=240, env={**os.environ, **env}, check=False,
     )  # fmt: skip
     assert found.returncode == 0, found.stdout[-6000:]
+
+
+def test_page_requests_all_its_modules_at_once() -> None:
+    # Otherwise each is requested when the module that imports it has arrived.
+    folder = HERE.parent.parent / "src" / "phalanx" / "ui"
+    index = (folder / "index.html").read_text()
+    named = re.findall(r'(?:modulepreload" href|type="module" src)="([^"]+)"', index)
+    assert sorted(named) == sorted(path.name for path in folder.glob("*.js"))
 
 
 @pytest.mark.parametrize("name", UNIT_TESTS)

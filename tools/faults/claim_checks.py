@@ -20,7 +20,7 @@ from phalanx.api.storage import PersistentVolume, PersistentVolumeClaim, volume_
 from phalanx.api.wire import Request
 from phalanx.controllers.volumes.binding import is_usable_from
 from phalanx.scheduler.cycle import decide
-from phalanx.scheduler.decision import Binding, Decision, Placed
+from phalanx.scheduler.decision import Decision, Placed
 from phalanx.scheduler.devices.state import claim_consumer, claims_of_pod
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects, load_state
@@ -173,12 +173,6 @@ class ClaimVerifier(Verifier):
         if not any(has_claims(member.pod) for member in entity.members):
             return super().fits(seen, entity)
         state = load_state(seen)
-        # Members are observed one by one, and those of an incomplete gang lose their nomination.
-        state.cache.nominate(
-            Binding(pod.metadata.key, pod.metadata.uid, pod.status.nominated_node_name)
-            for pod in seen.pods
-            if pod.status.nominated_node_name and not pod.spec.node_name
-        )
         policy = state.profiles.policy(entity)
         return isinstance(decide(entity, state.cache.snapshot(), policy), Placed)
 

@@ -173,9 +173,8 @@ class SchedulerInstance:
     def expected_cluster(self) -> ClusterObjects:
         """Return what the scheduler must know, including its own decisions."""
         self._model.catch_up()
-        return self._model.cluster(
-            self._assumed(), self._unreported_nominations(), self._evicting()
-        )
+        nominations = {**self._unreported_nominations(), **self._withheld_nominations()}
+        return self._model.cluster(self._assumed(), nominations, self._evicting())
 
     def _assumed(self) -> dict[Key, str]:
         """Return the pods that are bound by decision but not yet in the API."""
@@ -195,6 +194,15 @@ class SchedulerInstance:
             if node and (uid, node) not in self._nominated:
                 self._report(f"pod {key} is nominated for node {node}, without a decision")
             found[key] = node
+        return found
+
+    def _withheld_nominations(self) -> dict[Key, str]:
+        """Return the nominations that do not count because the entity cannot be attempted."""
+        found: dict[Key, str] = {}
+        for key in self.scheduling.cache.withheld_nominations():
+            if not self.scheduling.queue.is_held_back(key):
+                self._report(f"the nomination of pod {key} does not count, but its entity is ready")
+            found[key] = ""
         return found
 
     def _evicting(self) -> frozenset[str]:

@@ -12,7 +12,7 @@ its package data, reads no clock and uses no randomness.
     workload_sources.py           kinds that are read as PodGroups where a server has none
     meta.py, errors.py, wire.py   Key, Ref and ObjectMeta; API errors; requests and replies
     definitions.py, schema.py, normalization.py   schema data, access to it, pruning and type checks
-    openapi.py                    OpenAPI documents
+    openapi.py                    OpenAPI schemas of kinds (`server/discovery.py` serves them)
     protobuf.py, protobuf_encoder.py      protobuf bodies of requests and answers
     patch.py, selectors.py        patches; label and field selectors
     resources.py, formats.py, regex.py, cron_schedule.py      values and their syntax

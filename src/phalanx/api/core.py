@@ -8,7 +8,14 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
-from phalanx.api.meta import Condition, Key, ObjectMeta, find_condition, new_key
+from phalanx.api.meta import (
+    Condition,
+    Key,
+    ObjectMeta,
+    find_condition,
+    new_key,
+    parse_timestamp,
+)
 
 #: The final phases; a pod in one of them occupies no resources.
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
@@ -21,6 +28,9 @@ NODE_TYPE_ANNOTATION = "phalanx.dev/node"
 SIMULATED_NODE_TYPE = "simulated"
 #: The pods' commands run as processes of the machine.
 PROCESS_NODE_TYPE = "process"
+
+#: Where containers have the token of their service account.
+TOKEN_MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 P = TypeVar("P")
 
@@ -57,6 +67,10 @@ class Container(Struct, frozen=True, rename="camel"):
     ports: tuple[ContainerPort, ...] = ()
     restart_policy: str = ""
 
+    def __hash__(self) -> int:
+        """Hash the fields that can be hashed, for `_deduplicate`."""
+        return hash((self.name, self.image, frozenset(self.resources.requests.items())))
+
 
 class Toleration(Struct, frozen=True, rename="camel"):
     """A tolerated taint, for some seconds or without limit."""
@@ -87,12 +101,17 @@ class ImageVolume(Struct, frozen=True, rename="camel"):
 
 
 class PodVolume(Struct, frozen=True, rename="camel"):
-    """A volume; only claims and images matter here."""
+    """A volume; a pod has only those with a claim or an image here."""
 
     name: str = ""
     persistent_volume_claim: dict[str, object] | None = None
     ephemeral: dict[str, object] | None = None
     image: ImageVolume | None = None
+
+
+def _is_relevant_volume(volume: PodVolume) -> bool:
+    sources = volume.persistent_volume_claim, volume.ephemeral, volume.image
+    return any(source is not None for source in sources)
 
 
 class PodResourceClaim(Struct, frozen=True, rename="camel"):
@@ -212,7 +231,7 @@ class PodReadinessGate(Struct, frozen=True, rename="camel"):
     condition_type: str = ""
 
 
-class PodSpec(Struct, frozen=True, rename="camel"):
+class PodSpec(Struct, frozen=True, rename="camel", gc=False):
     """The spec of a pod."""
 
     node_name: str = ""
@@ -241,7 +260,11 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     subdomain: str = ""
 
     def __post_init__(self) -> None:
+        force_setattr(self, "containers", _deduplicate(self.containers))
         force_setattr(self, "tolerations", _deduplicate(self.tolerations))
+        if self.volumes:
+            # Nearly every pod has the volume of its token, which no component reads.
+            force_setattr(self, "volumes", tuple(filter(_is_relevant_volume, self.volumes)))
 
 
 class ContainerStateTerminated(Struct, frozen=True, rename="camel"):
@@ -273,13 +296,13 @@ class ContainerStatus(Struct, frozen=True, rename="camel"):
         return hash((self.name, self.restart_count, self.state))
 
 
-class PodIP(Struct, frozen=True):
+class PodIP(Struct, frozen=True, gc=False):
     """One address of a pod."""
 
     ip: str = ""
 
 
-class PodStatus(Struct, frozen=True, rename="camel"):
+class PodStatus(Struct, frozen=True, rename="camel", gc=False):
     """The status of a pod."""
 
     phase: str = "Pending"
@@ -295,15 +318,38 @@ class PodStatus(Struct, frozen=True, rename="camel"):
 
     def __post_init__(self) -> None:
         force_setattr(self, "conditions", _deduplicate(self.conditions))
-        force_setattr(self, "container_statuses", _deduplicate(self.container_statuses))
+        if self.container_statuses:
+            force_setattr(self, "container_statuses", _deduplicate(self.container_statuses))
 
 
-class Pod(Struct, frozen=True):
+@lru_cache(maxsize=8192)
+def _last_spec(
+    node: str, group: SchedulingGroup | None, containers: tuple[Container, ...]
+) -> list[PodSpec]:
+    """Return the list with the last spec with these fields, for `_share_spec`."""
+    return []
+
+
+def _share_spec(spec: PodSpec) -> PodSpec:
+    """Return an earlier spec that is equal: the replicas of a workload on one node have the same.
+
+    Only the last similar one is compared: thousands of pending pods may differ in their hostname.
+    """
+    last = _last_spec(spec.node_name, spec.scheduling_group, spec.containers)
+    if not last or last[0] != spec:
+        last[:] = (spec,)
+    return last[0]
+
+
+class Pod(Struct, frozen=True, gc=False):
     """A Pod."""
 
     metadata: ObjectMeta
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "spec", _share_spec(self.spec))
 
     @property
     def group(self) -> Key | None:
@@ -312,6 +358,13 @@ class Pod(Struct, frozen=True):
         if group is None:
             return None
         return new_key(Key, (self.metadata.namespace, group.pod_group_name))
+
+    @property
+    def finish_time(self) -> float | None:
+        """When the last of its containers terminated; None if none says when."""
+        ends = (one.state.terminated for one in self.status.container_statuses)
+        times = [parse_timestamp(end.finished_at) for end in ends if end and end.finished_at]
+        return max(times, default=None)
 
     @property
     def is_daemon(self) -> bool:

@@ -143,6 +143,8 @@ class AllocatedDevice(Struct, frozen=True, rename="camel"):
     tolerations: tuple[DeviceToleration, ...] = ()
     consumed_capacity: dict[str, Quantity] = {}
     share_id: str = field(default="", name="shareID")
+    binding_conditions: tuple[str, ...] = ()
+    binding_failure_conditions: tuple[str, ...] = ()
 
 
 class AllocatedDevices(Struct, frozen=True):
@@ -232,7 +234,10 @@ class Device(Struct, frozen=True, rename="camel"):
     taints: tuple[DeviceTaint, ...] = ()
     allow_multiple_allocations: bool | None = None
     consumes_counters: tuple[CounterConsumption, ...] = ()
+    #: Conditions that the driver sets when the device can be used, or cannot, by a bound pod.
     binding_conditions: tuple[str, ...] = ()
+    binding_failure_conditions: tuple[str, ...] = ()
+    binds_to_node: bool | None = None
     node_name: str = ""
     node_selector: NodeSelector | None = None
     all_nodes: bool | None = None

@@ -265,6 +265,20 @@ class WebhookError(ServerError):
         super().__init__(f"Internal error occurred: {detail}", causes=[Cause("", "", detail)])
 
 
+class ConversionFailed(WebhookError):
+    """A conversion webhook, or what it answered, is broken. Kubernetes gives no reason for it."""
+
+    reason = ""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message, self.causes = message, ()
+
+    def status(self) -> Object:
+        """Return the Status object without a reason."""
+        return {key: value for key, value in super().status().items() if key != "reason"}
+
+
 _BY_REASON = {
     kind.reason: kind
     for kind in ApiError.__subclasses__()

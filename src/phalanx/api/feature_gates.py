@@ -38,6 +38,7 @@ JOB_GANG_POLICY = "JobGangPolicy"
 JOB_GANG_INFERENCE = "JobGangInference"
 JOB_RELEASE_SCHEDULING = "JobReleaseScheduling"
 JOB_IGNORE_DISRUPTIONS = "JobIgnoreDisruptions"
+STORAGE_CAPACITY_SCORING = "StorageCapacityScoring"
 GROUP_BINDING = "GroupBinding"
 
 
@@ -75,6 +76,7 @@ FEATURE_GATES = (
         JOB_RELEASE_SCHEDULING, (GENERIC_WORKLOAD, WORKLOAD_WITH_JOB), is_on_by_default=False
     ),
     FeatureGate(JOB_IGNORE_DISRUPTIONS, (GENERIC_WORKLOAD, WORKLOAD_WITH_JOB)),
+    FeatureGate(STORAGE_CAPACITY_SCORING, stage="BETA"),
     # Ours: without it pods are bound and evicted one by one, as on a server that is not Phalanx.
     FeatureGate(GROUP_BINDING),
 )

@@ -1,4 +1,4 @@
-"""Validators of strings: names, labels, keys, ports; and the formats of custom resource schemas.
+"""Validators of strings: names, labels, keys, ports, formats of custom resources; percentages.
 
 A validator returns the messages of what is wrong, an empty sequence if nothing is. The messages are
 those of Kubernetes. FORMATS maps a `format` of a schema to its test; unknown formats accept all.
@@ -57,6 +57,12 @@ _SUBDOMAIN_ERROR = (
     "'.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used "
     f"for validation is '{_SUBDOMAIN}')"
 )
+_UNDERSCORE_SUBDOMAIN = "[a-z0-9_]([-_a-z0-9]*[a-z0-9_])?(\\.[a-z0-9_]([-_a-z0-9]*[a-z0-9_])?)*"
+_UNDERSCORE_SUBDOMAIN_ERROR = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-', '_' "
+    "or '.', and must start and end with an alphanumeric character or '_' (e.g. 'example.com', "
+    f"regex used for validation is '{_UNDERSCORE_SUBDOMAIN}')"
+)
 _NAME_RULE = (
     "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
     "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for "
@@ -87,6 +93,7 @@ _IP_ERROR = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 _MATCH_LABEL = re.compile(_LABEL).fullmatch
 _MATCH_SERVICE_NAME = re.compile(_SERVICE_NAME).fullmatch
 _MATCH_SUBDOMAIN = re.compile(_SUBDOMAIN).fullmatch
+_MATCH_UNDERSCORE_SUBDOMAIN = re.compile(_UNDERSCORE_SUBDOMAIN).fullmatch
 _MATCH_NAME = re.compile(_NAME).fullmatch
 _MATCH_VALUE = re.compile(_VALUE).fullmatch
 _MATCH_CONFIG_KEY = re.compile(_CONFIG_KEY).fullmatch
@@ -113,6 +120,12 @@ def validate_dns_subdomain(text: str) -> list[str]:
     """Validate `example.com`: DNS labels with dots between them, at most 253 characters."""
     faults = [] if len(text) <= 253 else ["must be no more than 253 characters"]
     return faults if _MATCH_SUBDOMAIN(text) else [*faults, _SUBDOMAIN_ERROR]
+
+
+def validate_dns_subdomain_with_underscore(text: str) -> list[str]:
+    """Validate `_dns.example.com`: as `validate_dns_subdomain`, but labels may have underscores."""
+    faults = [] if len(text) <= 253 else ["must be no more than 253 characters"]
+    return faults if _MATCH_UNDERSCORE_SUBDOMAIN(text) else [*faults, _UNDERSCORE_SUBDOMAIN_ERROR]
 
 
 def validate_path_segment(text: str) -> list[str]:
@@ -199,6 +212,7 @@ def validate_condition_reason(text: str) -> list[str]:
     return [] if _MATCH_REASON(text) else [_REASON_ERROR]
 
 
+@cached_validator
 def validate_ip(text: str) -> list[str]:
     """Validate an IPv4 or IPv6 address."""
     try:
@@ -297,3 +311,16 @@ FORMATS: Mapping[str, FormatTest] = {
     "uuid4": _matches_uuid("4", "[89abAB]"),
     "uuid5": _matches_uuid("5", "[89abAB]"),
 }
+
+
+def resolve_int_or_percent(value: int | str, total: int, *, round_up: bool) -> int:
+    """Return a number, or a percentage of a total.
+
+    >>> resolve_int_or_percent("25%", 10, round_up=True)
+    3
+    """
+    if isinstance(value, int):
+        return value
+    # The API allows any number of leading zeros, `int` limits the number of digits.
+    percent = int(value.rstrip("%").lstrip("0") or 0)
+    return (total * percent + (99 if round_up else 0)) // 100

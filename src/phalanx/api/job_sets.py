@@ -29,10 +29,27 @@ JOB_INDEX = f"{_PREFIX}job-index"
 JOB_GLOBAL_INDEX = f"{_PREFIX}job-global-index"
 JOB_KEY = f"{_PREFIX}job-key"
 RESTART_ATTEMPT = f"{_PREFIX}restart-attempt"
+JOB_RESTART_ATTEMPT = f"{_PREFIX}job-restart-attempt"
 GROUP_NAME = f"{_PREFIX}group-name"
 GROUP_REPLICAS = f"{_PREFIX}group-replicas"
 JOB_GROUP_INDEX = f"{_PREFIX}job-group-index"
 COORDINATOR = f"{_PREFIX}coordinator"
+#: The labels of Jobs and pods, also annotations, whose values are names, uids or numbers.
+JOB_SET_LABELS = (
+    JOB_SET_NAME,
+    JOB_SET_UID,
+    REPLICATED_JOB_NAME,
+    REPLICATED_JOB_REPLICAS,
+    GLOBAL_REPLICAS,
+    JOB_INDEX,
+    JOB_GLOBAL_INDEX,
+    JOB_KEY,
+    RESTART_ATTEMPT,
+    JOB_RESTART_ATTEMPT,
+    GROUP_NAME,
+    GROUP_REPLICAS,
+    JOB_GROUP_INDEX,
+)
 #: On a JobSet or a replicated Job: the node label of whose value each Job gets a domain to itself.
 EXCLUSIVE_TOPOLOGY = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 #: On a JobSet or a replicated Job: nodes are labelled beforehand, pods select them by the label.

@@ -186,8 +186,7 @@ LEASE = Kind(
 )  # fmt: skip
 PRIORITY_CLASS = Kind(
     "scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", "scheduling.v1.PriorityClass",
-    namespaced=False, singular="priorityclass", short_names=("pc",),
-    selectable_fields={"metadata.name": ""}, generation=True,
+    namespaced=False, singular="priorityclass", short_names=("pc",), generation=True,
 )  # fmt: skip
 POD_GROUP = Kind(
     "scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups", "scheduling.v1beta1.PodGroup",
@@ -402,7 +401,6 @@ CUSTOM_RESOURCE_DEFINITION = Kind(
     short_names=("crd", "crds"),
     categories=("api-extensions",),
     subresources=("status",),
-    selectable_fields={"metadata.name": ""},
     generation=True,
     update_without_version=False,
 )

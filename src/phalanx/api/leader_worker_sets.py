@@ -10,6 +10,7 @@ server can name them when a pod is created (`server/leader_worker_set_pods.py`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -31,6 +32,8 @@ LEADER_NAME_ANNOTATION = f"{_PREFIX}leader-name"
 SUBGROUP_SIZE_ANNOTATION = f"{_PREFIX}subgroup-size"
 SUBGROUP_POLICY_ANNOTATION = f"{_PREFIX}subgroup-policy-type"
 SUBDOMAIN_POLICY_ANNOTATION = f"{_PREFIX}subdomainPolicy"
+#: On a worker whose leader requests TPUs.
+LEADER_TPU_ANNOTATION = f"{_PREFIX}leader-requests-tpus"
 #: On a pod: the first part of the names of its groups. A pod without it belongs to no PodGroup.
 WORKLOAD_NAME_ANNOTATION = f"{_PREFIX}workload-name"
 #: On the StatefulSet of the leaders: the replicas of the LeaderWorkerSet that it was made for.
@@ -40,6 +43,7 @@ EXCLUSIVE_TOPOLOGY_ANNOTATION = f"{_PREFIX}exclusive-topology"
 SUBGROUP_EXCLUSIVE_TOPOLOGY_ANNOTATION = f"{_PREFIX}subgroup-exclusive-topology"
 
 LEADER_INDEX = "0"
+_TPU_RESOURCE = "google.com/tpu"
 LEADER_EXCLUDED = "LeaderExcluded"
 UNIQUE_PER_REPLICA = "UniquePerReplica"
 LEADER_READY = "LeaderReady"
@@ -91,6 +95,18 @@ class LeaderWorkerSet(Struct, frozen=True):
     metadata: ObjectMeta
     spec: LeaderWorkerSetSpec = LeaderWorkerSetSpec()
     status: LeaderWorkerSetStatus = LeaderWorkerSetStatus()
+
+
+def requests_tpus(pod_spec: Mapping[str, Any]) -> bool:
+    """Whether a container of a pod requests TPUs.
+
+    >>> requests_tpus({"containers": [{"resources": {"limits": {"google.com/tpu": "4"}}}]})
+    True
+    """
+    containers = (*(pod_spec.get("containers") or ()), *(pod_spec.get("initContainers") or ()))
+    resources = [container.get("resources") or {} for container in containers]
+    amounts = (one.get(part) or {} for one in resources for part in ("limits", "requests"))
+    return any(str(one.get(_TPU_RESOURCE, "0")) != "0" for one in amounts)
 
 
 def replica_group_name(workload: str, index: str, revision: str, subgroup: str = "") -> str:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import repeat
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import force_setattr
+
+from phalanx.api.wire import Object
 
 #: The annotation in which kubectl keeps the whole manifest, secrets included.
 LAST_APPLIED_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
@@ -82,7 +85,11 @@ class OwnerReference(Struct, frozen=True, rename="camel"):
     block_owner_deletion: bool | None = None
 
 
-class ObjectMeta(Struct, frozen=True, rename="camel"):
+#: Returns one empty dict for all objects, which never change theirs; `{}` would be one for each.
+_no_entries = repeat(dict[str, str]()).__next__
+
+
+class ObjectMeta(Struct, frozen=True, rename="camel", gc=False):
     """The part of metadata that our components read."""
 
     name: str = ""
@@ -93,8 +100,8 @@ class ObjectMeta(Struct, frozen=True, rename="camel"):
     creation_timestamp: str = ""
     deletion_timestamp: str = ""
     deletion_grace_period_seconds: int = 0
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
+    labels: dict[str, str] = field(default_factory=_no_entries)
+    annotations: dict[str, str] = field(default_factory=_no_entries)
     owner_references: tuple[OwnerReference, ...] = ()
     finalizers: tuple[str, ...] = ()
 
@@ -121,6 +128,12 @@ class ObjectMeta(Struct, frozen=True, rename="camel"):
         """Whether the owner with this uid controls the object."""
         controller = self.controller
         return controller is not None and controller.uid == uid
+
+
+def controller_of(obj: Object) -> Object | None:
+    """Return the owner reference with `controller: true` of an object, if there is one."""
+    owners = (obj.get("metadata") or {}).get("ownerReferences") or ()
+    return next((owner for owner in owners if owner.get("controller")), None)
 
 
 class PartialObjectMetadata(Struct, frozen=True):

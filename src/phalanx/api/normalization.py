@@ -32,6 +32,12 @@ MAX_UNKNOWN_FIELDS = 100
 _TIME_CACHE_SIZE = 256
 _JSON_NAMES = {str: "string", bool: "bool", int: "number", float: "number", list: "array"}
 
+#: What users call the Go types that are not structs, by their beginning up to a bracket.
+_TYPE_NOUNS = {
+    "[": "a list", "map[string": "an object", "string": "a string", "bool": "true or false",
+    "int": "an integer", "int32": "an integer", "int64": "an integer", "float64": "a number",
+}  # fmt: skip
+
 
 class _Dropped:
     """The result of a check whose field is to be removed."""
@@ -59,6 +65,15 @@ class Malformed(ValueError):
     def path(self) -> str:
         """The path of the value: `spec.containers[0].image`."""
         return "".join(reversed(self._path_steps)).removeprefix(".")
+
+    @property
+    def plain_message(self) -> str:
+        """The message for users of commands: `spec.containers must be a list, not a number`."""
+        if not self._go_type or not self.path:
+            return str(self)
+        wanted = _TYPE_NOUNS.get(self._go_type.partition("]")[0], "an object")
+        found = {"array": "a list", "object": "an object"}.get(self._message, f"a {self._message}")
+        return f"{self.path} must be {wanted}, not {found}"
 
     def __str__(self) -> str:
         if not self._go_type:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from phalanx.api.dynamic_resources import ResourceClaimSpec
 from phalanx.api.kinds import POD, POD_GROUP, Kind
@@ -131,6 +131,20 @@ class ClusterRole(Struct, frozen=True, rename="camel"):
     aggregation_rule: AggregationRule | None = None
 
 
+class PolicyStatus(Struct, frozen=True, rename="camel"):
+    """The status of a ValidatingAdmissionPolicy: the generation that was type-checked."""
+
+    observed_generation: int = 0
+
+
+class ValidatingAdmissionPolicy(Struct, frozen=True, rename="camel"):
+    """A ValidatingAdmissionPolicy; CEL reads its spec as JSON."""
+
+    metadata: ObjectMeta
+    spec: dict[str, Any] = {}
+    status: PolicyStatus = PolicyStatus()
+
+
 class ClaimConsumer(Struct, frozen=True, rename="camel", omit_defaults=True):
     """A Pod or PodGroup in `status.reservedFor` of a ResourceClaim."""
 
@@ -153,15 +167,26 @@ class ClaimConsumer(Struct, frozen=True, rename="camel", omit_defaults=True):
 _KINDS = {(kind.group, kind.plural): kind for kind in (POD, POD_GROUP)}
 
 
+class AllocatedDeviceStatus(Struct, frozen=True, rename="camel"):
+    """What a driver reports about a device that is allocated to a claim."""
+
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    share_id: str = field(default="", name="shareID")
+    conditions: tuple[Condition, ...] = ()
+
+
 class ResourceClaimStatus(Struct, frozen=True, rename="camel"):
     """The allocation of devices to a claim, and the consumers that it is reserved for."""
 
     allocation: dict[str, Any] | None = None
     reserved_for: tuple[ClaimConsumer, ...] = ()
+    devices: tuple[AllocatedDeviceStatus, ...] = ()
 
 
 class DeviceClaim(Struct, frozen=True):
-    """A ResourceClaim."""
+    """A ResourceClaim. (`ResourceClaim` is a public name of `phalanx.builder`.)"""
 
     metadata: ObjectMeta
     spec: ResourceClaimSpec = ResourceClaimSpec()
@@ -170,8 +195,7 @@ class DeviceClaim(Struct, frozen=True):
     @property
     def owner(self) -> OwnerReference | None:
         """The controller that the claim was created for, if any."""
-        owners = self.metadata.owner_references
-        return next((one for one in owners if one.controller), None)
+        return self.metadata.controller
 
     def is_for(self, uid: str, claim: str) -> bool:
         """Whether the claim was created for an entry of an owner's `resourceClaims`."""

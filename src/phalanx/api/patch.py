@@ -6,6 +6,7 @@ place, so the caller must not use it afterwards. A patch that cannot be applied 
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any
@@ -29,6 +30,8 @@ _DELETE_FROM_LIST = "$deleteFromPrimitiveList/"
 _PATHS = ("path", "from")
 #: Operations whose missing value is null, as in Kubernetes.
 _OPERATIONS_WITH_VALUE = ("add", "replace", "test")
+_ADDING = ("add", "copy", "move")
+_NEGATIVE_INDEX = re.compile(r"/-[1-9]\d{0,8}(?=/|$)")
 _DIRECTIVE = "$patch"
 _RETAIN_KEYS = "$retainKeys"
 
@@ -78,10 +81,13 @@ def _apply_merge_patch(schema: Schema, obj: Object, patch: Any) -> Object:
 
 
 def _apply_json_patch(schema: Schema, obj: Object, patch: Any) -> Object:
+    patch = [] if patch is None else patch
     if not isinstance(patch, list):
         raise MalformedPatch("error decoding patch: a JSON patch must be a list of operations")
-    if not all(isinstance(step, dict) for step in patch):
-        raise PatchFailed("an operation of a JSON patch must be an object")
+    if not all(isinstance(step, (dict, type(None))) for step in patch):
+        raise MalformedPatch("an operation of a JSON patch must be an object")
+    if None in patch:
+        raise PatchFailed("an operation of a JSON patch must not be null")
     if len(patch) > MAX_OPERATIONS:
         raise TooManyOperations(
             f"the allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(patch)}"
@@ -106,6 +112,10 @@ def _apply_operation(obj: Any, step: Object) -> tuple[Any, int]:
     """Return the object after one operation, and the number of bytes that it copied."""
     try:
         size = 0
+        for key in _PATHS:
+            if "/-" in str(step.get(key, "")):
+                adds = key == "path" and step.get("op") in _ADDING
+                step = {**step, key: _from_start(obj, step[key], adds=adds)}
         if step.get("op") == "copy":
             source = orjson.dumps(jsonpointer.resolve_pointer(obj, step["from"]))
             size = len(source)
@@ -123,6 +133,24 @@ def _apply_operation(obj: Any, step: Object) -> tuple[Any, int]:
         AttributeError,
     ) as error:
         raise PatchFailed(str(error)) from error
+
+
+def _from_start(obj: Any, pointer: Any, *, adds: bool) -> Any:
+    """Return a pointer whose indexes from the end of a list count from its start.
+
+    Kubernetes takes `-1` for the last item, and for the end of a list that an item is added to.
+    """
+    if not isinstance(pointer, str) or not _NEGATIVE_INDEX.search(pointer):
+        return pointer
+    tokens, value = pointer.split("/"), obj
+    for at, token in enumerate(tokens[1:], start=1):
+        if isinstance(value, list) and _NEGATIVE_INDEX.fullmatch(f"/{token}"):
+            index = int(token) + len(value) + (adds and at == len(tokens) - 1)
+            if index < 0:
+                raise PatchFailed(f"unable to access invalid index: {token}")
+            tokens[at] = token = str(index)
+        value = jsonpointer.JsonPointer(f"/{token}").resolve(value, None)
+    return "/".join(tokens)
 
 
 def _is_test_of_absence(obj: Object, step: Object) -> bool:
@@ -185,7 +213,7 @@ def _directive_list(patch: Object, key: str) -> list[Any]:
     """Return the value of a directive, which is a list."""
     value = patch[key]
     if not isinstance(value, list):
-        raise PatchFailed(f"{key} must be a list")
+        raise MalformedPatch(f"{key} must be a list")
     return value
 
 
@@ -200,7 +228,7 @@ def _list_field(obj: Object, name: str) -> list[Any]:
 def _retain_keys(obj: Object, patch: Object) -> Object:
     keys = patch.get(_RETAIN_KEYS)
     if not isinstance(keys, (list, type(None))):
-        raise PatchFailed(f"{_RETAIN_KEYS} must be a list of names")
+        raise MalformedPatch(f"{_RETAIN_KEYS} must be a list of names")
     if keys is None:
         return obj
     retained = set(map(_hashable, keys))
@@ -209,7 +237,7 @@ def _retain_keys(obj: Object, patch: Object) -> Object:
 
 def _merge_fields(schema: Schema | None, result: Object, fields: Object) -> None:
     for key, value in fields.items():
-        # A large patch consists of scalars mostly: these need no look at the schema.
+        # A large patch consists of scalars mostly: these do not need the schema.
         if value is None:
             result.pop(key, None)
         elif isinstance(value, (dict, list)):
@@ -234,7 +262,7 @@ def _merge_field(
             result[key] = merged
     elif schema and "merge" in schema.patch_strategy.split(","):
         if old is None and not any(isinstance(i, dict) and _DIRECTIVE in i for i in value):
-            result[key] = value  # A new list is taken as it is, without a look at its keys.
+            result[key] = value  # A new list is taken as it is, without comparing keys.
         else:
             result[key] = _merge_lists(schema, old if isinstance(old, list) else [], value)
     else:

@@ -33,6 +33,8 @@ REPLACEMENT_UNSCHEDULABLE = "ReplacementUnschedulable"
 PREEMPTED = "Preempted"
 #: On a group whose Job has ended: how, such as `Complete` or `Failed: BackoffLimitExceeded`.
 FINISHED_ANNOTATION = "phalanx.dev/finished"
+#: The user for which a workload runs, on a PodGroup or its pods; `phalanx queue --user` reads it.
+USER_LABEL = "phalanx.dev/user"
 #: On a group of an old API version without a priority: it has the lowest one of its members.
 PRIORITY_FROM_MEMBERS_ANNOTATION = "phalanx.dev/priority-from-members"
 #: On a Job, and on its group: what to do if lost members of its gang cannot be replaced.
@@ -51,6 +53,9 @@ MEMBERS_TO_RUN_ANNOTATION = "phalanx.dev/members-to-run"
 #: On a Workload or PodGroup that a controller created: its name. Without it and without a
 #: controller reference, the object belongs to the user.
 MANAGED_BY_ANNOTATION = "phalanx.dev/managed-by"
+#: On Workloads that are replaced: which templates, apart from sizes, they were created with. A
+#: server drops the fields of disabled features.
+TEMPLATES_ANNOTATION = "phalanx.dev/templates-sha256"
 #: On a group, and on a Job for its group: the preferred topology levels of its members.
 TOPOLOGY_ANNOTATION = "phalanx.dev/topology"
 #: On a gang: the number of the intent under which its members are bound one by one. On a member:
@@ -109,6 +114,7 @@ class PodGroupSpec(Struct, frozen=True, rename="camel"):
     scheduling_constraints: SchedulingConstraints | None = None
     disruption_mode: DisruptionMode | None = None
     parent_composite_pod_group_name: str = ""
+    priority_class_name: str = ""
     priority: int = 0
     preemption_policy: str = "PreemptLowerPriority"
     resource_claims: tuple[PodResourceClaim, ...] = ()
@@ -124,6 +130,7 @@ class PodGroupStatus(Struct, frozen=True, rename="camel"):
     failed_pods: int = 0
     desired_pods: int = 0
     ready_pods: int = 0
+    preemptions: int = 0
     shortfall: dict[str, Any] | None = None
     resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
 
@@ -202,6 +209,7 @@ class CompositePodGroupSpec(Struct, frozen=True, rename="camel"):
     scheduling_constraints: SchedulingConstraints | None = None
     disruption_mode: DisruptionMode | None = None
     parent_composite_pod_group_name: str = ""
+    priority_class_name: str = ""
     priority: int = 0
     preemption_policy: str = "PreemptLowerPriority"
 

@@ -180,12 +180,12 @@ def _compile_filler(name: str) -> _FillFunction:
     """Compile the filler of a definition; nested definitions are compiled on first use."""
     scalars = [row for row in _defaults(name) if not isinstance(row[1], dict)]
     structs = [row for row in _defaults(name) if isinstance(row[1], dict)]
-    inner: list[tuple[str, _FillFunction]] = []
+    inner: dict[str, _FillFunction] = {}
     pending = [True]
 
     def fill_struct(value: Any) -> None:
         if pending:
-            inner.extend(_nested_fillers(name))
+            inner.update(_nested_fillers(name))
             pending.clear()
         for key, default in scalars:
             if key not in value:
@@ -193,9 +193,8 @@ def _compile_filler(name: str) -> _FillFunction:
         for key, default in structs:
             if key not in value:
                 value[key] = deepcopy(default) if default else {}
-        for key, fill_inner in inner:
-            if key in value:
-                fill_inner(value[key])
+        for key in inner.keys() & value.keys():
+            inner[key](value[key])
 
     return fill_struct
 

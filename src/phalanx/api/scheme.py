@@ -68,6 +68,7 @@ from phalanx.api.kinds import (
     SERVICE_ACCOUNT,
     STATEFUL_SET,
     STORAGE_CLASS,
+    VALIDATING_ADMISSION_POLICY,
     VOLUME_ATTACHMENT,
     WORKLOAD,
     Kind,
@@ -83,6 +84,7 @@ from phalanx.api.other_kinds import (
     PriorityClass,
     ResourceClaimTemplate,
     ResourceQuota,
+    ValidatingAdmissionPolicy,
 )
 from phalanx.api.scheduling import CompositePodGroup, PodGroup, Workload
 from phalanx.api.storage import (
@@ -132,6 +134,7 @@ STRUCTS: Mapping[Kind, type[Struct]] = {
     SERVICE_ACCOUNT: ServiceAccount,
     STATEFUL_SET: StatefulSet,
     STORAGE_CLASS: StorageClass,
+    VALIDATING_ADMISSION_POLICY: ValidatingAdmissionPolicy,
     VOLUME_ATTACHMENT: VolumeAttachment,
     WORKLOAD: Workload,
 }

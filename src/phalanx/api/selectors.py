@@ -199,7 +199,8 @@ class _LabelSelectorParser:
 
     def _parse_number(self) -> frozenset[str]:
         value = self._next()
-        if not re.fullmatch(r"-?\d{1,18}", value):
+        # A label value never begins with a sign.
+        if not re.fullmatch(r"\d{1,18}", value):
             detail = "for 'Gt', 'Lt' operators, the value must be an integer"
             raise _parse_error(f'<nil>: Invalid value: "{value}": {detail}')
         return frozenset({value})

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from phalanx.api.core import NodeSelector, Pod
-from phalanx.api.meta import Condition, Key, ObjectMeta
+from phalanx.api.meta import Condition, Key, ObjectMeta, new_key
 from phalanx.api.resources import exact_value
 from phalanx.api.selectors import selector_matches
 
@@ -289,7 +289,7 @@ def volume_claims_of(pod: Pod) -> Sequence[tuple[Key, bool]]:
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim:
             name = str(volume.persistent_volume_claim.get("claimName", ""))
-            found.append((Key(namespace, name), False))
+            found.append((new_key(Key, (namespace, name)), False))
         elif volume.ephemeral:
             found.append((Key(namespace, ephemeral_claim_name(pod, volume.name)), True))
     return found
@@ -297,7 +297,8 @@ def volume_claims_of(pod: Pod) -> Sequence[tuple[Key, bool]]:
 
 def volume_keys_of(pod: Pod) -> tuple[Key, ...]:
     """Return the claims that a pod names or that are created for it, each once."""
-    return tuple(dict.fromkeys(key for key, _ in volume_claims_of(pod)))
+    keys = [key for key, _ in volume_claims_of(pod)]
+    return tuple(keys) if len(keys) < 2 else tuple(dict.fromkeys(keys))
 
 
 def ephemeral_claim_name(pod: Pod, volume: str) -> str:
@@ -321,6 +322,20 @@ def find_mismatch(claim: PersistentVolumeClaim, volume: PersistentVolume) -> str
     return ""
 
 
+def is_suitable_reserved(claim: PersistentVolumeClaim, volume: PersistentVolume) -> bool:
+    """Whether a volume has the size, mode and attributes class of a claim.
+
+    A volume that names a claim is not bound to it otherwise, whatever else it has.
+    """
+    wanted, offered = claim.spec, volume.spec
+    size = exact_value(offered.capacity.get("storage", "0"))
+    return (
+        size >= exact_value(claim.requested_storage)
+        and offered.volume_mode == wanted.volume_mode
+        and offered.volume_attributes_class_name == wanted.volume_attributes_class_name
+    )
+
+
 def find_volume(
     claim: PersistentVolumeClaim, volumes: Iterable[PersistentVolume]
 ) -> PersistentVolume | None:
@@ -330,7 +345,10 @@ def find_volume(
     """
     known = sorted(volumes, key=lambda one: one.metadata.name)
     for volume in known:
-        if volume.is_reserved_for(claim) and not volume.metadata.deletion_timestamp:
+        if not volume.is_reserved_for(claim) or volume.metadata.deletion_timestamp:
+            continue
+        has_modes = set(claim.spec.access_modes) <= set(volume.spec.access_modes)
+        if has_modes and is_suitable_reserved(claim, volume):
             return volume
     fitting = [
         volume

@@ -81,7 +81,7 @@ class BuiltinStrategy:
     def warnings(self, new: Object, old: Object | None) -> Sequence[str]:
         """Warn of deprecated fields, and on creation if no controller acts on the kind."""
         if old is not None or not self._kind.has_no_controller:
-            return find_warnings(self._kind, new)
+            return find_warnings(self._kind, new, old)
         return [f"{self._kind.resource} are stored and served, but no controller acts on them yet"]
 
     def apply_defaults(self, obj: Object) -> None:

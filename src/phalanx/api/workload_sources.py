@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -28,11 +28,21 @@ from msgspec.structs import replace
 
 from phalanx.api.batch import Job
 from phalanx.api.core import Pod, SchedulingGroup
-from phalanx.api.kinds import COMPOSITE_POD_GROUP, GROUP_BINDING, JOB, POD_GROUP, WORKLOAD, Kind
+from phalanx.api.kinds import (
+    COMPOSITE_POD_GROUP,
+    GROUP_BINDING,
+    JOB,
+    POD,
+    POD_GROUP,
+    WORKLOAD,
+    Kind,
+)
 from phalanx.api.meta import ObjectMeta, find_condition
+from phalanx.api.other_kinds import PriorityClass
 from phalanx.api.scheduling import (
     POD_GROUP_SCHEDULED,
     PRIORITY_FROM_MEMBERS_ANNOTATION,
+    SYSTEM_PRIORITY_CLASSES,
     CompositePodGroup,
     CompositePodGroupSpec,
     CompositePodGroupStatus,
@@ -113,7 +123,10 @@ class VolcanoSpec(Struct, frozen=True, rename="camel"):
 
     min_member: int = 1
     min_task_member: dict[str, int] = {}
+    priority_class_name: str = ""
     queue: str = ""
+    network_topology: dict[str, Any] = {}
+    sub_group_policy: tuple[Any, ...] = ()
 
 
 class VolcanoStatus(CoschedulingStatus, frozen=True):
@@ -139,17 +152,17 @@ class WorkloadSource:
     """A kind that is read as one of `scheduling.k8s.io`: as its `target`.
 
     Without `convert` its objects are decoded to the struct of the target. A pod names its group by
-    `pod_label` or `pod_annotation`. Without `encode_status` the status is that of the target.
-    `warn` says which part of an object has no effect, "" if all has. `compat` is the name of the
-    project whose kind it is; only kinds without one are read unless they are asked for.
+    one of `pod_labels` or `pod_annotations`. Without `encode_status` the status is that of the
+    target. `warn` says which part of an object has no effect, "" if all has. `compat` is the name
+    of the project whose kind it is; only kinds without one are read unless they are asked for.
     """
 
     kind: Kind
     target: Kind
     struct: type[Any]
     convert: Callable[[Any], Any] | None = None
-    pod_label: str = ""
-    pod_annotation: str = ""
+    pod_labels: tuple[str, ...] = ()
+    pod_annotations: tuple[str, ...] = ()
     encode_status: Callable[[PodGroup], Object] | None = None
     warn: Callable[[Any], str] = _no_warning
     compat: str = ""
@@ -161,7 +174,7 @@ class WorkloadSource:
 
 
 def _with_member_priority(meta: ObjectMeta) -> ObjectMeta:
-    """Mark that a group has the lowest priority of its members: no admission resolved its own."""
+    """Mark that no admission resolved the priority of a group: see `resolve_priority`."""
     return replace(meta, annotations={**meta.annotations, PRIORITY_FROM_MEMBERS_ANNOTATION: ""})
 
 
@@ -181,19 +194,34 @@ def _read_custom_composite(obj: CustomGroup) -> CompositePodGroup:
     )
 
 
-def take_member_priority(group: PodGroup, members: Iterable[Pod]) -> PodGroup:
-    """Return a group with the lowest priority of its members, if it has none of its own."""
-    if not group.takes_member_priority:
+GroupT = TypeVar("GroupT", bound=PodGroup | CompositePodGroup)
+
+
+def resolve_priority(
+    group: GroupT, members: Iterable[Pod], classes: Mapping[str, PriorityClass]
+) -> GroupT:
+    """Return a group that no admission gave a priority with that of its class.
+
+    Without a class that groups may have, it has the lowest priority of its members.
+    """
+    if PRIORITY_FROM_MEMBERS_ANNOTATION not in group.metadata.annotations:
         return group
-    priority = min((pod.spec.priority for pod in members if not pod.is_terminal), default=0)
-    return replace(group, spec=replace(group.spec, priority=priority))
+    spec, found = group.spec, classes.get(group.spec.priority_class_name)
+    if found is not None and found.metadata.name not in SYSTEM_PRIORITY_CLASSES:
+        priority, policy = found.value, found.preemption_policy
+    else:
+        priority = min((pod.spec.priority for pod in members if not pod.is_terminal), default=0)
+        policy = spec.preemption_policy
+    return replace(group, spec=replace(spec, priority=priority, preemption_policy=policy))
 
 
-def _gang(meta: ObjectMeta, min_count: int, status: CoschedulingStatus) -> PodGroup:
+def _gang(
+    meta: ObjectMeta, min_count: int, status: CoschedulingStatus, *, priority_class_name: str = ""
+) -> PodGroup:
     policy = SchedulingPolicy(gang=GangPolicy(max(min_count, 1)))
     return PodGroup(
         _with_member_priority(meta),
-        PodGroupSpec(scheduling_policy=policy),
+        PodGroupSpec(scheduling_policy=policy, priority_class_name=priority_class_name),
         PodGroupStatus(
             ready_pods=status.running, succeeded_pods=status.succeeded, failed_pods=status.failed
         ),
@@ -212,7 +240,12 @@ _UNKNOWN_COUNT = -1
 def _read_volcano(obj: VolcanoPodGroup) -> PodGroup:
     # The minimum of each task cannot be said of one group; their sum can.
     tasks = sum(obj.spec.min_task_member.values())
-    group = _gang(obj.metadata, max(obj.spec.min_member, tasks), obj.status)
+    group = _gang(
+        obj.metadata,
+        max(obj.spec.min_member, tasks),
+        obj.status,
+        priority_class_name=obj.spec.priority_class_name,
+    )
     if obj.status.phase not in _WAITING_VOLCANO_PHASES:
         return group
     # Volcano's controllers create pods only after a scheduler has changed this phase. The unknown
@@ -221,11 +254,23 @@ def _read_volcano(obj: VolcanoPodGroup) -> PodGroup:
 
 
 def _warn_about_volcano(obj: VolcanoPodGroup) -> str:
-    if obj.spec.queue not in ("", "default"):
-        return f'queue "{obj.spec.queue}" is ignored: Phalanx has no queues'
-    if len(obj.spec.min_task_member) > 1:
-        return "minTaskMember counts as a sum: the minimum of each task is not enforced"
-    return ""
+    spec = obj.spec
+    rows = (
+        (
+            spec.queue not in ("", "default"),
+            f'queue "{spec.queue}" is ignored: Phalanx has no queues',
+        ),
+        (
+            len(spec.min_task_member) > 1,
+            "minTaskMember counts as a sum: the minimum of each task is not enforced",
+        ),
+        (
+            bool(spec.network_topology),
+            "networkTopology is ignored: HyperNodes are not read",
+        ),
+        (bool(spec.sub_group_policy), "subGroupPolicy is ignored: the group is one gang"),
+    )
+    return "; ".join(text for applies, text in rows if applies)
 
 
 def _counts(status: PodGroupStatus) -> Object:
@@ -277,6 +322,7 @@ def _encode_volcano_status(group: PodGroup) -> Object:
     return encoded
 
 
+_VOLCANO_GROUP_NAME = "scheduling.volcano.sh/group-name"
 #: In the order of precedence.
 WORKLOAD_SOURCES = (
     *(
@@ -288,9 +334,9 @@ WORKLOAD_SOURCES = (
         POD_GROUP,
         CustomGroup,
         _read_custom_pod_group,
-        pod_label=POD_GROUP_LABEL,
+        pod_labels=(POD_GROUP_LABEL,),
         # The name of a group may be longer than a label.
-        pod_annotation=POD_GROUP_LABEL,
+        pod_annotations=(POD_GROUP_LABEL,),
     ),
     WorkloadSource(
         CUSTOM_COMPOSITE_POD_GROUP, COMPOSITE_POD_GROUP, CustomGroup, _read_custom_composite
@@ -301,7 +347,7 @@ WORKLOAD_SOURCES = (
         POD_GROUP,
         CoschedulingPodGroup,
         _read_coscheduling,
-        pod_label="scheduling.x-k8s.io/pod-group",
+        pod_labels=("scheduling.x-k8s.io/pod-group",),
         encode_status=_encode_coscheduling_status,
         compat="scheduler-plugins",
     ),
@@ -310,7 +356,9 @@ WORKLOAD_SOURCES = (
         POD_GROUP,
         VolcanoPodGroup,
         _read_volcano,
-        pod_annotation="scheduling.k8s.io/group-name",
+        # Volcano reads both annotations. Kubeflow Trainer writes the second one as a label.
+        pod_annotations=("scheduling.k8s.io/group-name", _VOLCANO_GROUP_NAME),
+        pod_labels=(_VOLCANO_GROUP_NAME,),
         encode_status=_encode_volcano_status,
         warn=_warn_about_volcano,
         compat="volcano",
@@ -349,6 +397,52 @@ def read_job(job: Job) -> Job:
         return job
     scheduling = read_scheduling_annotations(job_annotations(job))
     return replace(job, spec=replace(job.spec, scheduling=scheduling)) if scheduling else job
+
+
+def convert_to_native(kind: Kind, obj: Object) -> tuple[Kind, Object]:
+    """Return kind and content of an object as a server with the workload APIs would have them.
+
+    A group of our custom resources becomes one of `scheduling.k8s.io`; a pod, or the pod template
+    of another object, names its group by the field; a Job has the scheduling of its annotations.
+    """
+    for row in WORKLOAD_SOURCES:
+        if row.kind is kind and not row.is_native and not row.compat:
+            return row.target, _convert_group(row.target, obj)
+    spec = obj.get("spec")
+    if not isinstance(spec, dict):
+        return kind, obj
+    if kind is POD:
+        return kind, _link_template(obj)
+    if not isinstance(spec.get("template"), dict):
+        return kind, obj
+    spec = {**spec, "template": _link_template(spec["template"])}
+    annotations = {
+        **((spec["template"].get("metadata") or {}).get("annotations") or {}),
+        **((obj.get("metadata") or {}).get("annotations") or {}),
+    }
+    scheduling = read_scheduling_annotations(annotations) if kind is JOB else None
+    if scheduling and "scheduling" not in spec:
+        spec["scheduling"] = scheduling
+    return kind, {**obj, "spec": spec}
+
+
+def _convert_group(target: Kind, obj: Object) -> Object:
+    meta, spec = obj.get("metadata") or {}, obj.get("spec") or {}
+    if target is POD_GROUP and "priority" not in spec and "priorityClassName" not in spec:
+        # Our server lowers the priority to that of the members, from none on.
+        mark = {PRIORITY_FROM_MEMBERS_ANNOTATION: "none"}
+        meta = {**meta, "annotations": {**(meta.get("annotations") or {}), **mark}}
+    return {**obj, "apiVersion": target.api_version, "metadata": meta}
+
+
+def _link_template(template: Object) -> Object:
+    """Return a pod, or a pod template, with the group that its label or annotation names."""
+    meta, spec = template.get("metadata") or {}, template.get("spec") or {}
+    texts = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
+    if POD_GROUP_LABEL not in texts or "schedulingGroup" in spec:
+        return template
+    group = {"podGroupName": texts[POD_GROUP_LABEL]}
+    return {**template, "spec": {**spec, "schedulingGroup": group}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,8 +485,16 @@ class ServedSources:
             return pod
         meta = pod.metadata
         for row in self.rows:
-            if name := meta.labels.get(row.pod_label) or meta.annotations.get(row.pod_annotation):
-                return _with_group(pod, name)
+            for label in row.pod_labels:
+                if name := meta.labels.get(label):
+                    return _with_group(pod, name)
+            for annotation in row.pod_annotations:
+                if name := meta.annotations.get(annotation):
+                    return _with_group(pod, name)
+        # Pods keep their label when their group has been moved to `scheduling.k8s.io`, also if the
+        # definition of the custom resource is deleted then.
+        if name := meta.labels.get(POD_GROUP_LABEL) or meta.annotations.get(POD_GROUP_LABEL):
+            return _with_group(pod, name)
         if meta.annotations.get(POLICY_ANNOTATION) == GANG:
             # Pods of a Job that another controller runs: the group has the name of the Job.
             owner = meta.controller

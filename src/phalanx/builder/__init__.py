@@ -12,9 +12,10 @@ no requests. `docs/builder.md` is its guide.
     groups              builds PodGroups and CompositePodGroups from the templates of a Workload
     discovery           finds the objects of an owner by reference
     ensure, ensure_plan    plans which objects to create, resize and delete
+    template_changes    which changes of templates a Workload can take
     validation          validation errors, at the fields of the user's object
     ownership           owner references, links, and which controller creates which objects
-    names               names of Workloads, templates, groups and claims
+    names               names of Workloads, templates, groups, claims, and other children
     jobs, jobsets, leaderworkersets    the trees of three kinds
 
 >>> from phalanx.builder import WorkloadBuilder, WorkloadItem, Basic, Gang, SchedulingConfig

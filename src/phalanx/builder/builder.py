@@ -6,7 +6,7 @@ A controller builds its tree, calls `WorkloadBuilder.validate` when its API admi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from phalanx.api.errors import Cause, Invalid, join_causes, required
@@ -82,13 +82,18 @@ class WorkloadBuilder:
         manager: str = "",
         is_started: bool = False,
         namespace: str = "",
+        replaces_workload: bool = False,
+        kept: Collection[str] = (),
     ) -> EnsurePlan:
         """Plan the writes that give an object its Workload and groups; see `ensure`.
 
         Without `groups` there is one of each template. `namespace` is that of the pods, for an
-        owner without one. `manager` is the name of the controller, for
-        the managed-by annotation. `is_started` if the object has, or had, pods: its own objects
-        then do not give way to the user's. Raises Invalid like `build`, unless the Workload exists.
+        owner without one. `manager` is the name of the controller, for the managed-by annotation.
+        `is_started` if the object has, or had, pods: its own objects then do not give way to the
+        user's. If it `replaces_workload`, its own Workload is deleted and created anew when the
+        tree differs in more than sizes; otherwise only sizes follow the tree. `kept` are names of
+        groups that stay although they are not wanted. Raises Invalid like `build`, unless the
+        Workload exists and is not replaced.
 
         >>> owner = {"apiVersion": "example.com/v1", "kind": "Training",
         ...          "metadata": {"name": "llm", "namespace": "team", "uid": "uid-123"}}
@@ -107,16 +112,16 @@ class WorkloadBuilder:
             is_single=not self.root.is_composite,
             manager=manager,
             is_started=is_started,
+            replaces_workload=replaces_workload,
+            kept=kept,
         )
 
     def _gang_sizes(self) -> dict[str, int]:
-        """The sizes of the gangs of pods, by template."""
+        """The sizes of the gangs, by template."""
         return {
             node.item.name: node.config.policy.min_count
             for node in resolve_tree(self.root).walk()
-            if not node.item.is_composite
-            and isinstance(node.config.policy, Gang)
-            and node.config.policy.min_count is not None
+            if isinstance(node.config.policy, Gang) and node.config.policy.min_count is not None
         }
 
     def _validate_tree(self, root: WorkloadItem) -> list[ItemFinding]:

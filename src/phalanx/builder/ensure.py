@@ -20,17 +20,18 @@ them, which fail with AlreadyExists or NotFound and do no harm.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
 
 from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD_GROUP, WORKLOAD, Kind
+from phalanx.api.meta import controller_of
 from phalanx.api.scheduling import (
     MANAGED_BY_ANNOTATION,
     MEMBERS_TO_RUN_ANNOTATION,
     SYSTEM_PRIORITY_CLASSES,
+    TEMPLATES_ANNOTATION,
     CompositePodGroup,
     PodGroup,
     Workload,
@@ -58,7 +59,13 @@ from phalanx.builder.ensure_plan import (
 )
 from phalanx.builder.groups import Template, build_group, first_template, templates
 from phalanx.builder.names import pod_group_name
-from phalanx.builder.ownership import Link, controller_of, controller_reference, owner_reference
+from phalanx.builder.ownership import Link, controller_reference, owner_reference
+from phalanx.builder.template_changes import (
+    differs_beyond_sizes,
+    digest_templates,
+    gang_size,
+    resize_templates,
+)
 
 
 def kind_of_group(group: Group) -> Kind:
@@ -112,24 +119,39 @@ def ensure_owned(
     is_single: bool,
     manager: str,
     is_started: bool,
+    replaces_workload: bool = False,
+    kept: Collection[str] = (),
 ) -> EnsurePlan:
     """Plan the objects of a root; `WorkloadBuilder.ensure` describes the arguments.
 
-    `build` builds the Workload, `sizes` returns the size of each gang of pods by template, and
-    `is_single` if the tree is a single group of pods.
+    `build` builds the Workload, `sizes` returns the size of each gang by template, and `is_single`
+    if the tree is a single group of pods.
     """
     found = find_own_workload(owner, observed.workloads)
-    if isinstance(found, ObjectFound) and is_single:
+    are_named = groups is not None and all(one.template for one in groups)
+    if isinstance(found, ObjectFound) and is_single and not are_named:
         found = _check_single_template(owner, found)
     match found:
         case ObjectUnusable(fallback, redundant):
             return _give_way(owner, observed, fallback, redundant=redundant, is_started=is_started)
         case ObjectFound() as workload:
+            if workload.is_owned and replaces_workload and _is_outdated(workload.obj, build()):
+                deletion = DeleteObject(WORKLOAD, workload.obj.metadata)
+                return EnsurePlan((deletion,), workload=workload)
             planner = _GroupPlanner(
-                owner, observed, workload, manager=manager, is_started=is_started
+                owner,
+                observed,
+                workload,
+                manager=manager,
+                is_started=is_started,
+                outlives_workload=replaces_workload,
+                kept=kept,
             )
             return planner.plan(groups, sizes() if workload.is_owned else {})
     new = _mark_managed(build(), manager)
+    if replaces_workload:
+        digest = {TEMPLATES_ANNOTATION: digest_templates(new["spec"])}
+        new["metadata"]["annotations"] = {**new["metadata"].get("annotations", {}), **digest}
     planned = _decode(new)
     planner = _GroupPlanner(
         owner, observed, ObjectFound(planned, is_owned=True), manager=manager, is_started=is_started
@@ -147,13 +169,14 @@ def ensure_linked(
     ancestors: Sequence[Object] = (),
     manager: str = "",
     is_started: bool = False,
+    kept: Collection[str] = (),
 ) -> EnsurePlan:
     """Plan the groups of a child in the Workload of its controller, by the link to a template.
 
     The template may be one of a composite: then the groups below it are the child's too. Without
     `groups` there is one of each. The Workload is that of the controller of `owner`, of the first
     of the `ancestors` that has one (references to the controllers above, nearest first), or of the
-    CompositePodGroup that the link names.
+    CompositePodGroup that the link names. `kept` are names of groups that are not deleted.
     """
     match find_linked_workload(owner, link, observed, ancestors):
         case ObjectUnusable(fallback):
@@ -167,6 +190,7 @@ def ensure_linked(
                 manager=manager,
                 is_started=is_started,
                 link=link,
+                kept=kept,
             )
             return planner.plan(groups, {})
     text = "The Workload of its parent was not found"
@@ -232,6 +256,14 @@ def plan_deletion(
     return [*groups, *([] if keep_workload else workloads)]
 
 
+def _is_outdated(workload: Workload, wanted: Object) -> bool:
+    """Whether a Workload was created with other templates than the wanted ones."""
+    digest = workload.metadata.annotations.get(TEMPLATES_ANNOTATION)
+    if digest is not None:
+        return digest != digest_templates(wanted["spec"])
+    return differs_beyond_sizes(workload_object(workload)["spec"], wanted["spec"])
+
+
 def _check_single_template(
     owner: Object, found: ObjectFound[Workload]
 ) -> ObjectFound[Workload] | ObjectUnusable[Workload]:
@@ -266,13 +298,12 @@ def _give_way(
     return EnsurePlan((*deletions, *last), fallback=fallback)
 
 
-def _mark_managed(
-    obj: Object, manager: str, annotations: Mapping[str, str] | None = None
-) -> Object:
-    """Set the annotations of a new object: without the first it would count as the user's."""
-    marks = {MANAGED_BY_ANNOTATION: manager} if manager else {}
-    if marks or annotations:
-        obj["metadata"]["annotations"] = {**marks, **(annotations or {})}
+def _mark_managed(obj: Object, manager: str, wanted: GroupInstance | None = None) -> Object:
+    """Set annotations and labels of a new object: without the first it would seem the user's."""
+    annotations = {MANAGED_BY_ANNOTATION: manager} if manager else {}
+    annotations |= wanted.annotations if wanted else {}
+    values = {"annotations": annotations, "labels": dict(wanted.labels) if wanted else {}}
+    obj["metadata"] |= {field: value for field, value in values.items() if value}
     return obj
 
 
@@ -292,14 +323,19 @@ class _GroupPlanner:
         manager: str,
         is_started: bool,
         link: Link | None = None,
+        outlives_workload: bool = False,
+        kept: Collection[str] = (),
     ) -> None:
-        self._owner, self._workload, self._link = owner, workload, link
+        self._owner, self._workload, self._link, self._kept = owner, workload, link, kept
+        self._outlives_workload = outlives_workload
         self._uid = owner["metadata"].get("uid", "")
         self._manager, self._is_started = manager, is_started
         self._encoded = workload_object(workload.obj)
         self._templates = templates(self._encoded)
         self._observed = list(observed.groups_of(workload.obj))
         self._found: dict[GroupKey, Group] = {}
+        #: The wanted groups, and those above them.
+        self._wanted: dict[GroupKey, GroupInstance] = {}
         #: The linked template; "" for a root. A link without a template means the first one.
         self._top = (link.template or first_template(self._encoded)) if link else ""
         #: The templates of the owner: all, or the linked one and those below it.
@@ -327,8 +363,8 @@ class _GroupPlanner:
                 case ObjectMissing():
                     if blocked := self._find_reason_against(one):
                         return self._without_groups(blocked)
-                    creations.append(CreateObject(self._kind(one), self._build(one)))
-        changes += self._delete_unwanted(wanted)
+                    creations.append(CreateObject(self._template(one).kind, self._build(one)))
+        changes += self._delete_unwanted()
         return EnsurePlan(
             (*creations, *changes),
             is_ready=not creations and not is_waiting,
@@ -361,20 +397,29 @@ class _GroupPlanner:
                 text += f"a {self._owner['kind']} needs exactly 1"
                 return Fallback("AmbiguousTemplate", text)
             groups = [replace(groups[0], template=leaves[0] if leaves else self._top)]
-        wanted: dict[GroupKey, GroupInstance] = {}
+        self._wanted = wanted = dict[GroupKey, GroupInstance]()
         for one in groups:
-            if one.template not in below:
+            if one.source is None and one.template not in below:
                 name, have = self._workload.obj.metadata.name, " ".join(self._templates)
                 text = f'template "{one.template}" not found in workload "{name}" (have [{have}])'
                 return Fallback("TemplateNotFound", text)
             wanted[one.key] = one
-            parent = self._templates[one.template].parent
+            parent = self._template(one).parent
             while parent in below:
                 above = GroupInstance(parent, one.parent_instance, one.parent_instance)
                 wanted.setdefault(above.key, above)
                 parent = self._templates[parent].parent
-        order = list(below)
-        return sorted(wanted.values(), key=lambda one: order.index(one.template))
+        order = {name: index for index, name in enumerate(below)}
+        return sorted(
+            wanted.values(),
+            key=lambda one: (
+                self._template(one).kind is POD_GROUP,
+                order.get(one.template, len(order)),
+            ),
+        )
+
+    def _template(self, wanted: GroupInstance) -> Template:
+        return wanted.source or self._templates[wanted.template]
 
     def _find_reason_against(self, wanted: GroupInstance) -> Fallback | None:
         """Return why a group must not be created; None if it may be.
@@ -383,7 +428,7 @@ class _GroupPlanner:
         are pods, only the group that they already name is created again. Pods without any group
         have no reason to state.
         """
-        template = self._templates[wanted.template]
+        template = self._template(wanted)
         priority_class = template.value.get("priorityClassName")
         if priority_class in SYSTEM_PRIORITY_CLASSES:
             text = f"A {template.kind.name} cannot have the priority class {priority_class}"
@@ -402,13 +447,10 @@ class _GroupPlanner:
                 below[name] = template
         return below
 
-    def _kind(self, wanted: GroupInstance) -> Kind:
-        return self._templates[wanted.template].kind
-
     def _find(
         self, wanted: GroupInstance
     ) -> LookupResult[PodGroup] | LookupResult[CompositePodGroup]:
-        kind = self._kind(wanted)
+        kind = self._template(wanted).kind
         candidates = [
             group
             for group in self._observed
@@ -438,14 +480,16 @@ class _GroupPlanner:
         return pod_group_name(workload, wanted.template, f"{child}-{instance}")
 
     def _build(self, wanted: GroupInstance) -> Object:
-        template = self._templates[wanted.template]
-        above = GroupInstance(template.parent, wanted.parent_instance)
+        template = self._template(wanted)
         parent = self._link.parent if self._link else ""
         if template.parent and wanted.template != self._top:
-            found = self._found.get(above.key)
-            parent = found.metadata.name if found else self._name(above)
+            above = template.parent, wanted.parent_instance
+            found = self._found.get(above)
+            planned = self._wanted.get(above) or GroupInstance(*above)
+            parent = found.metadata.name if found else self._name(planned)
         owners = [controller_reference(self._owner)]
-        if self._workload.is_owned and self._workload.obj.metadata.uid:
+        is_lasting = self._workload.is_owned and not self._outlives_workload
+        if is_lasting and self._workload.obj.metadata.uid:
             owners.append(owner_reference(self._encoded))
         group = build_group(
             self._encoded,
@@ -455,7 +499,7 @@ class _GroupPlanner:
             parent=parent,
             owners=owners,
         )
-        return _mark_managed(group, self._manager, wanted.annotations)
+        return _mark_managed(group, self._manager, wanted)
 
     def _give_way(
         self, fallback: Fallback, redundant: PodGroup | CompositePodGroup | None
@@ -466,14 +510,14 @@ class _GroupPlanner:
         deletion = DeleteObject(kind_of_group(redundant), redundant.metadata)
         return EnsurePlan((deletion,), fallback=fallback, workload=self._workload)
 
-    def _delete_unwanted(self, wanted: Iterable[GroupInstance]) -> Iterator[ObjectOperation]:
+    def _delete_unwanted(self) -> Iterator[ObjectOperation]:
         """Delete groups of the owner that are no longer wanted; pods in them keep them alive."""
-        kept = {group.metadata.uid for group in self._found.values()}
-        names = Counter(self._name(one) for one in wanted)
+        found = {group.metadata.uid for group in self._found.values()}
+        names = {*self._kept, *map(self._name, self._wanted.values())}
         for group in reversed(self._observed):
             meta = group.metadata
             is_ours = meta.is_controlled_by(self._uid) and not meta.deletion_timestamp
-            if is_ours and meta.uid not in kept and not names[meta.name]:
+            if is_ours and meta.uid not in found and meta.name not in names:
                 yield DeleteObject(kind_of_group(group), meta)
 
     def _resize_workload(self, sizes: Mapping[str, int]) -> Iterator[ObjectOperation]:
@@ -484,9 +528,10 @@ class _GroupPlanner:
     def _resize_group(
         self, wanted: GroupInstance, group: PodGroup, sizes: Mapping[str, int]
     ) -> Iterator[ObjectOperation]:
-        meta, current = group.metadata, _gang_size(self._templates[wanted.template].value)
-        size = sizes.get(wanted.template, current) if current is not None else None
-        size = size or group.min_count
+        meta, current = group.metadata, gang_size(self._template(wanted).value)
+        if current is not None and wanted.source is None:
+            current = sizes.get(wanted.template, current)
+        size = current or group.min_count
         if size != group.min_count:
             change: Object = {"spec": {"schedulingPolicy": {"gang": {"minCount": size}}}}
             yield PatchObject(POD_GROUP, meta, change, STRATEGIC_PATCH)
@@ -514,38 +559,3 @@ def has_composite_template(workload: Workload, name: str) -> bool:
 
 def _template_of(group: Group) -> str:
     return group.spec.workload_ref.template_name if group.spec.workload_ref else ""
-
-
-def _gang_size(template: Object) -> int | None:
-    """The `minCount` of a template; None if it is not a gang of pods."""
-    policy: Object = template.get("schedulingPolicy") or {}
-    size: int | None = (policy.get("gang") or {}).get("minCount")
-    return size
-
-
-def resize_templates(holder: Object, sizes: Mapping[str, int]) -> Object:
-    """Return the lists of templates in which a gang of pods gets another size, as a patch.
-
-    `holder` is the spec of a Workload or a composite template; `sizes` has gangs by template. Each
-    list is whole: a patch of a Workload, strategic or not, replaces its lists.
-    """
-    change: Object = {}
-    leaves = list(holder.get(POD_GROUP_TEMPLATES) or ())
-    resized = [_with_gang_size(one, sizes.get(one["name"])) for one in leaves]
-    if resized != leaves:
-        change[POD_GROUP_TEMPLATES] = resized
-    composites = list(holder.get(COMPOSITE_POD_GROUP_TEMPLATES) or ())
-    resized = [{**one, **resize_templates(one, sizes)} for one in composites]
-    if resized != composites:
-        change[COMPOSITE_POD_GROUP_TEMPLATES] = resized
-    return change
-
-
-def _with_gang_size(template: Object, size: int | None) -> Object:
-    if size is None or _gang_size(template) is None:
-        return template
-    policy = template["schedulingPolicy"]
-    return {
-        **template,
-        "schedulingPolicy": {**policy, "gang": {**policy["gang"], "minCount": size}},
-    }

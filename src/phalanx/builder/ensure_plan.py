@@ -12,6 +12,7 @@ from phalanx.api.meta import ObjectMeta
 from phalanx.api.scheduling import CompositePodGroup, PodGroup, Workload
 from phalanx.api.wire import MERGE_PATCH, Object
 from phalanx.builder.discovery import Fallback, ObjectFound
+from phalanx.builder.groups import Template
 
 #: The name of a template, and the instance of it.
 GroupKey = tuple[str, str]
@@ -54,7 +55,8 @@ class GroupInstance:
     Groups above it are wanted too; `parent_instance` is their instance. `pod_groups` are the groups
     that existing pods of this instance name, "" for pods without one: such pods cannot join another
     group. `members_to_run` says how many members of the group of a name are still to run; without
-    it the quorum of a gang is always its `minCount`. `name` replaces the usual name.
+    it the quorum of a gang is always its `minCount`. `name` replaces the usual name. `source`
+    replaces the template of the Workload, for a group that keeps the fields of an earlier one.
     """
 
     template: str = ""
@@ -63,7 +65,9 @@ class GroupInstance:
     pod_groups: frozenset[str] = frozenset()
     members_to_run: Callable[[str], int] | None = None
     annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
+    source: Template | None = None
 
     @property
     def key(self) -> GroupKey:

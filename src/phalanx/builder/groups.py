@@ -97,7 +97,7 @@ def new_groups(
     """
     known = templates(workload)
     if template and template not in known:
-        raise _template_not_found(workload, template, "template", known)
+        raise _template_not_found(workload, template, "template", known=known)
     groups: dict[str, Object] = {}
     for one in known.values():
         if one.parent in groups:
@@ -122,12 +122,14 @@ def _find_template(workload: Object, name: str, kind: Kind) -> Template:
     known = {one.name: one for one in templates(workload).values() if one.kind is kind}
     if name not in known:
         raise _template_not_found(
-            workload, name, f"{kind.name[0].lower()}{kind.name[1:]}Template", known
+            workload, name, f"{kind.name[0].lower()}{kind.name[1:]}Template", known=known
         )
     return known[name]
 
 
-def _template_not_found(workload: Object, name: str, noun: str, known: Iterable[str]) -> NotFound:
+def _template_not_found(
+    workload: Object, name: str, noun: str, *, known: Iterable[str]
+) -> NotFound:
     holder = workload["metadata"]["name"]
     return NotFound(
         f'{noun} "{name}" not found in workload "{holder}" (have [{" ".join(known)}])',

@@ -119,12 +119,13 @@ def grouped_replicated_jobs(jobset: Object) -> list[ReplicatedJob]:
 def _exclusive_key(jobset: Object, replicated_job: Object) -> str:
     """The topology of exclusive placement; "" without it, or if nodes are selected by labels."""
     template = replicated_job.get("template") or {}
+    key, has_labelled_nodes = "", False
     for holder in (jobset, template):
         annotations = (holder.get("metadata") or {}).get("annotations") or {}
         if EXCLUSIVE_TOPOLOGY in annotations:
-            key: str = annotations[EXCLUSIVE_TOPOLOGY]
-            return "" if NODE_SELECTOR_STRATEGY in annotations else key
-    return ""
+            key = annotations[EXCLUSIVE_TOPOLOGY]
+            has_labelled_nodes = has_labelled_nodes or NODE_SELECTOR_STRATEGY in annotations
+    return "" if has_labelled_nodes else key
 
 
 def decide_job_set_management(

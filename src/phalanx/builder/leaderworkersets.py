@@ -16,7 +16,7 @@ The annotations for exclusive placement are topology constraints of the replica 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from phalanx.api.errors import Cause, Invalid, invalid
@@ -44,13 +44,8 @@ from phalanx.builder.config import (
     Single,
     read_intent,
 )
-from phalanx.builder.groups import (
-    Template,
-    first_template,
-    new_composite_pod_group,
-    new_pod_group,
-    templates,
-)
+from phalanx.builder.ensure_plan import EnsurePlan, GroupInstance, ObservedObjects
+from phalanx.builder.groups import first_template, new_pod_group, templates
 from phalanx.builder.names import workload_name
 from phalanx.builder.ownership import (
     SCHEDULING_PARENTS,
@@ -199,67 +194,84 @@ def group_prefix(lws: Object) -> str:
     return workload_name(lws["metadata"]["name"], lws["metadata"]["uid"])
 
 
-def build_replica_groups(
-    lws: Object, workload: Object, replica: int, *, revision: str, link: Link | None = None
-) -> list[Object]:
-    """Build the groups of one replica of a revision, a CompositePodGroup first.
+def ensure(
+    lws: Object,
+    observed: ObservedObjects,
+    groups: Sequence[GroupInstance],
+    *,
+    manager: str = "",
+    kept: Collection[str] = (),
+) -> EnsurePlan:
+    """Plan the Workload and the groups of a LeaderWorkerSet. Raises Invalid like `build_workload`.
 
-    The groups come from the template `replica` of the Workload, or from its only one, or from the
-    one that a link names. Raises Invalid if that template does not fit the subgroups.
+    A changed priority or topology gives the set a new Workload.
     """
-    known, subgroups = templates(workload), list_subgroups(lws)
-    wanted = link.template if link else TEMPLATE
-    root = known.get(wanted) or known.get(first_template(workload))
-    is_composite = root is not None and root.kind is COMPOSITE_POD_GROUP
-    if root is None or (not link and root.name != wanted and len(known) > 1):
-        raise _refuse_template(workload, wanted, "this template is needed for the replicas")
-    if subgroups and not is_composite:
-        detail = "a replica with subgroups needs a CompositePodGroup template"
-        raise _refuse_template(workload, root.name, detail)
-    return list(
-        _build_groups(lws, workload, root, link=link, index=str(replica), revision=revision)
+    if causes := _check_leader_priority(lws):
+        raise invalid_workload(lws["metadata"]["name"], causes)
+    return WorkloadBuilder(build_item(lws), SUPPORTED).ensure(
+        lws, observed, groups, manager=manager, replaces_workload=True, kept=kept
     )
 
 
-def _build_groups(
-    lws: Object, workload: Object, root: Template, *, link: Link | None, index: str, revision: str
-) -> Iterator[Object]:
-    owners = [controller_reference(lws)]
-    prefix, parent = group_prefix(lws), link.parent if link else ""
+def list_replica_groups(
+    lws: Object,
+    workload: Object | None,
+    replica: int,
+    *,
+    revision: str,
+    link: Link | None = None,
+) -> list[GroupInstance]:
+    """Return the groups of one replica, a CompositePodGroup first; `lws` is of its revision.
+
+    Without a `workload` they are those of the set's own, with the sizes of the revision: during an
+    update replicas of several sizes exist. In the Workload of a user or a parent they come from the
+    template `replica`, or from the only one, or from the one that a link names. Raises Invalid if
+    that template does not fit the subgroups.
+    """
+    own = {} if workload else templates(build_workload(lws))
+    known, subgroups = own or templates(workload or {}), list_subgroups(lws)
+    wanted = (link.template or first_template(workload or {})) if link else TEMPLATE
+    root = known.get(wanted)
+    if link and root is None:
+        return [GroupInstance(wanted)]  # The plan says that there is no such template.
+    if root is None and len(known) == 1:
+        (root,) = known.values()
+    if root is None:
+        raise _refuse_template(workload, wanted, "this template is needed for the replicas")
+    is_composite = root.kind is COMPOSITE_POD_GROUP
+    if subgroups and not is_composite:
+        detail = "a replica with subgroups needs a CompositePodGroup template"
+        raise _refuse_template(workload, root.name, detail)
+    index, prefix = str(replica), group_prefix(lws)
+    instance = f"{index}-{revision}"
     labels = {
         NAME_LABEL: lws["metadata"]["name"],
         GROUP_INDEX_LABEL: index,
         LWS_REVISION_LABEL: revision,
     }
     name = replica_group_name(prefix, index, revision)
-    if root.kind is not COMPOSITE_POD_GROUP:
-        group = new_pod_group(workload, root.name, name=name, parent=parent, owners=owners)
-        yield _with_labels(group, labels)
-        return
-    composite = new_composite_pod_group(
-        workload, root.name, name=name, parent=parent, owners=owners
-    )
-    yield _with_labels(composite, labels)
-    below = [one.name for one in templates(workload).values() if one.parent == root.name]
-    size = _leader_worker_template(lws).get("size", 1)
-    for one in list_subgroups(lws) or [Subgroup("", below[0], size)]:
+    found = [
+        GroupInstance(root.name, instance, labels=labels, name=name, source=own.get(root.name))
+    ]
+    below = [one.name for one in known.values() if one.parent == root.name]
+    for one in (subgroups or [Subgroup("", below[0], 0)]) if is_composite else ():
         template = one.template if one.template in below else below[0]
-        child = replica_group_name(prefix, index, revision, subgroup=one.name)
-        group = new_pod_group(workload, template, name=child, parent=name, owners=owners)
-        yield _with_labels(
-            group, {**labels, SUBGROUP_INDEX_LABEL: one.name} if one.name else labels
+        found.append(
+            GroupInstance(
+                template,
+                f"{instance}-{one.name}",
+                parent_instance=instance,
+                labels={**labels, SUBGROUP_INDEX_LABEL: one.name} if one.name else labels,
+                name=replica_group_name(prefix, index, revision, subgroup=one.name),
+                source=own.get(template),
+            )
         )
+    return found
 
 
-def _with_labels(group: Object, labels: Object) -> Object:
-    group["metadata"]["labels"] = dict(labels)
-    return group
-
-
-def _refuse_template(workload: Object, name: str, detail: str) -> Invalid:
-    return invalid_workload(
-        workload["metadata"]["name"], [invalid("spec.podGroupTemplates", name, detail)]
-    )
+def _refuse_template(workload: Object | None, name: str, detail: str) -> Invalid:
+    causes = [invalid("spec.podGroupTemplates", name, detail)]
+    return invalid_workload((workload or {}).get("metadata", {}).get("name", ""), causes)
 
 
 def _check_leader_priority(lws: Object) -> list[Cause]:

@@ -1,4 +1,4 @@
-"""Names of the objects of a workload: valid for every valid owner, and deterministic.
+"""Names of the objects that controllers create: valid for every valid owner, and deterministic.
 
     template     <job>-pgt-0
     Workload     <owner>-<hash of its uid>

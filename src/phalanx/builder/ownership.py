@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from phalanx.api.meta import controller_of
 from phalanx.api.wire import Object
 
 
@@ -36,12 +37,6 @@ def group_owner_references(controller: Object, workload: Object) -> list[Object]
     """Build the owner references of a group: its controller, and its Workload once that exists."""
     references = [controller_reference(controller), owner_reference(workload)]
     return [reference for reference in references if reference["uid"]]
-
-
-def controller_of(obj: Object) -> Object | None:
-    """Return the reference to the owner that controls an object, if it has one."""
-    owners = (obj.get("metadata") or {}).get("ownerReferences") or ()
-    return next((dict(owner) for owner in owners if owner.get("controller")), None)
 
 
 GROUP_TEMPLATE = "scheduling.k8s.io/group-template-name"

@@ -40,20 +40,19 @@ def validate_scheduling_policy(
     ['spec.policy: Forbidden: gang scheduling policy is not supported by this controller']
     """
     detail = "{} scheduling policy is not supported by this controller"
-    return _forbid_unlisted(block, path, allowed, detail)
+    return _forbid_unlisted(block, path, allowed, detail=detail)
 
 
 def validate_disruption_mode(
     block: Mapping[str, Any] | None, path: str, *allowed: Option
 ) -> list[Cause]:
     """Return an error for each disruption mode of a block that is not in `allowed`."""
-    return _forbid_unlisted(
-        block, path, allowed, "the disruptionMode `{}` is not supported by this controller"
-    )
+    detail = "the disruptionMode `{}` is not supported by this controller"
+    return _forbid_unlisted(block, path, allowed, detail=detail)
 
 
 def _forbid_unlisted(
-    block: Mapping[str, Any] | None, path: str, allowed: tuple[Option, ...], detail: str
+    block: Mapping[str, Any] | None, path: str, allowed: tuple[Option, ...], *, detail: str
 ) -> list[Cause]:
     listed = [option.member for option in allowed]
     return [forbidden(path, detail.format(name)) for name in block or () if name not in listed]

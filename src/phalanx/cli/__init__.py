@@ -10,11 +10,19 @@
     scheduler, controllers,    one component against any API server; component_runner is what they
       nodes                    share
     install                    manifests that run scheduler and controllers on a cluster
-    run                        manifests on a temporary control plane (sandbox)
-    why, what_if, queue, top,  read-only questions to a cluster; cluster_queries reads its objects,
-      check, debug, decisions  scheduler_status whether a scheduler runs
+    migrate                    moves groups from our custom resources to `scheduling.k8s.io`
+    run, run_outcome           manifests on a temporary control plane (sandbox)
+    why, describe, what_if,    read-only questions to a cluster; cluster_queries reads its objects,
+      queue, top, check,       scheduler_status whether a scheduler runs; completion completes the
+      debug, decisions         names of objects; job_status and workload_tree describe Jobs and
+                               JobSets for why; workload_states has the states of gangs;
+                               cluster_overview sums up nodes for top, whose live screen is
+                               top_screen
+    page                       prints an address of the web page; queue_reporter has the queue for
+                               the page computed by a child process, queue_report_process
     simulate, compare          workloads through the scheduler in virtual time; simulation_file
                                loads what they run
+    record, replay             recordings of a live cluster, and their simulation
     credentials                token, kubeconfig: credentials for users
     backup                     backup, restore: copies of the store
     options, connection,       options and input: option texts, the cluster to ask, the files of -f,

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -30,7 +30,8 @@ from phalanx.cli.cluster_state import (
     list_clusters,
     resolve_folder,
 )
-from phalanx.cli.output import echo
+from phalanx.cli.output import echo, pluralize
+from phalanx.server.security.sign_in import CODE_TTL
 
 _PID_FILE, _LOG_FILE = "up.pid", "up.log"
 #: Seconds that a control plane gets to stop, and between two checks whether it has. Its processes
@@ -39,6 +40,8 @@ _STOP_TIMEOUT, _POLL_INTERVAL = 60.0, 0.05
 _ERROR_PREFIX = "Error: "
 #: The environment variable of --detach, which the process in the background must not have too.
 _DETACH_VARIABLE = "PHALANX_UP_DETACH"
+#: The environment variable that says to a process that it is in the background.
+_DETACHED_VARIABLE = "PHALANX_DETACHED"
 
 
 class NotStarted(Exception):
@@ -61,19 +64,32 @@ class RunningProcess(NamedTuple):
     kubeconfig: Path | None = None
 
 
+class StartMessages(NamedTuple):
+    """What `phalanx up` prints once it serves, a line each; the notice may be empty."""
+
+    ready: str
+    page: str
+    notice: str = ""
+
+
 @contextlib.contextmanager
-def pid_file(folder: Path, *, is_required: bool) -> Iterator[None]:
+def pid_file(folder: Path, *, is_required: bool, is_in_memory: bool = False) -> Iterator[None]:
     """Hold the locked PID file of a directory.
 
-    If another process holds it: an error if it `is_required`, otherwise do without.
+    If another process holds it: an error if it `is_required`, otherwise do without. A control plane
+    that `is_in_memory` needs the directory for its kubeconfig alone.
     """
     try:
         file = _lock_pid_file(folder)
     except _InUse as error:
         if is_required:
+            purpose, cure = "", ", or choose another name with --name"
+            if is_in_memory:
+                purpose = ", also for its kubeconfig"
+                cure = ", or give this one another --name or its own --kubeconfig FILE"
             raise click.ClickException(
-                f"{folder} is in use by process {error}; stop it with "
-                f"{command_line('down', folder)}, or choose another name with --name"
+                f"{folder} is in use by process {error}{purpose}; stop it with "
+                f"{command_line('down', folder)}{cure}"
             ) from None
         yield
         return
@@ -158,22 +174,31 @@ def log_file(folder: Path) -> Path:
     return folder / _LOG_FILE
 
 
-def start(arguments: Sequence[str], folder: Path) -> str:
-    """Start `phalanx up` with these arguments in the background; return its `ready` line."""
+def start(arguments: Sequence[str], folder: Path) -> StartMessages:
+    """Start `phalanx up` in the background; return what it prints once it serves."""
     with open(log_file(folder), "a", opener=logs.open_private) as log:
         begin = log.tell()
         process = subprocess.Popen(
-            [sys.executable, "-m", "phalanx", "up", *arguments],
+            # -P: a module of the working directory must not take the place of ours.
+            [sys.executable, "-P", "-m", "phalanx", "up", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,
             text=True,
-            env={name: value for name, value in os.environ.items() if name != _DETACH_VARIABLE},
+            env={
+                **{key: value for key, value in os.environ.items() if key != _DETACH_VARIABLE},
+                _DETACHED_VARIABLE: "1",
+            },
         )
     assert process.stdout is not None
     with process.stdout as out:
-        ready = out.readline()
+        try:
+            ready, page, notice = (out.readline().rstrip("\n") for _ in range(3))
+        except KeyboardInterrupt:
+            # It is in a session of its own, which ^C does not reach.
+            process.terminate()
+            raise
     if not ready.startswith("ready "):
         code = process.wait()
         text = log_file(folder).read_bytes()[begin:].decode(errors="replace").strip()
@@ -181,14 +206,43 @@ def start(arguments: Sequence[str], folder: Path) -> str:
         _, prefix, message = f"\n{text}".rpartition(f"\n{_ERROR_PREFIX}")
         ended = f"the control plane ended with exit code {code}; see {log_file(folder)}"
         raise NotStarted(message if prefix else ended)
-    return ready.rstrip("\n")
+    return StartMessages(ready, page, notice)
 
 
-def print_ready(ready: str) -> None:
-    """Print the `ready` line on stdout and the address of the web page on stderr."""
-    echo(ready)
-    page = f"{ready.split()[1]}/ui/"
-    echo(f"page {page} (sign in with the token of the kubeconfig)", err=True)
+def print_ready(messages: StartMessages) -> None:
+    """Print the `ready` line on stdout, and the other lines on stderr.
+
+    A process in the background prints all on stdout, which only its starter reads: its stderr is
+    the log, which must not contain a sign-in code.
+    """
+    is_detached = os.environ.pop(_DETACHED_VARIABLE, "") != ""
+    echo(messages.ready)
+    echo(messages.page, err=not is_detached)
+    if messages.notice or is_detached:
+        echo(messages.notice, err=not is_detached)
+
+
+def describe_stored_objects(counts: Mapping[str, int], folder: Path) -> str:
+    """Say what an earlier start has left in a directory, and how to start over; "" if nothing."""
+    found = [pluralize(count, kind) for kind, count in counts.items() if count]
+    if not found:
+        return ""
+    listed = " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+    again = f"{command_line('delete', folder)}, then phalanx up, starts over"
+    return f"continues with {listed} of an earlier start; {again}"
+
+
+def describe_page(url: str, code: str) -> str:
+    """Return the line about the page; its address signs in, once, if there is a sign-in code."""
+    if not code:
+        return f"page {url}/ui/ (sign in with a token; phalanx token create makes one)"
+    minutes = round(CODE_TTL / 60)
+    return f"page {sign_in_url(url, code)} (signs in once, within {minutes} min)"
+
+
+def sign_in_url(server: str, code: str) -> str:
+    """Return the address of the page of a server that signs in with a code."""
+    return f"{server.rstrip('/')}/ui/#/sign-in/{code}"
 
 
 def stop(folder: Path) -> bool:

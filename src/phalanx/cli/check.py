@@ -2,7 +2,7 @@
 
 The invariants are those of the simulator (`phalanx.sim.invariants`): no node is over its
 allocatable resources, a gang is placed as a whole, an object does not contradict itself. In a live
-cluster also that every node has a kubelet, without which its pods would hang in silence.
+cluster also that every node has a kubelet, without which its pods would never start.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from phalanx.api.meta import parse_timestamp
 from phalanx.api.other_kinds import Lease
 from phalanx.api.scheduling import PodGroup
 from phalanx.cli import options
-from phalanx.cli.cluster_queries import read_cluster
-from phalanx.cli.connection import query_cluster, server_options
+from phalanx.cli.cluster_queries import Visibility, read_cluster, read_visible_cluster
+from phalanx.cli.connection import cluster_options, query_cluster
 from phalanx.cli.output import (
     JSON,
     TABLE,
@@ -60,7 +60,7 @@ MAX_VIEW_LAG = 5.0
 
 
 @click.command()
-@server_options
+@cluster_options
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
@@ -77,13 +77,20 @@ MAX_VIEW_LAG = 5.0
 )
 @output_option(TABLE, JSON, YAML)
 def check_command(
-    *, config: Path | None, context: str, data: Path | None, watch: float, output: str
+    *,
+    namespace: str,
+    config: Path | None,
+    context: str,
+    data: Path | None,
+    watch: float,
+    output: str,
 ) -> None:
     """Verify cluster invariants: no node is over its allocatable resources or without a kubelet, no
     gang is placed in part, and no object contradicts itself.
 
     With --watch also that bindings, ended pods, groups and their conditions do not change in ways
-    that they must not. Changes nothing.
+    that they must not. With a credential for one namespace only the gangs and pods of -n, or of the
+    context's namespace, are checked. Changes nothing.
 
     Exit code: 0 if all invariants hold, 1 if not, with one line for each violation.
 
@@ -98,16 +105,18 @@ def check_command(
             "--data checks a store; leave out --kubeconfig, --context and --watch"
         )
     if data is not None:
-        cluster, violations = _check_store(data)
+        (cluster, violations), visibility = _check_store(data), Visibility()
     else:
-        cluster, violations = query_cluster(
-            config, context, lambda client, _: check_live(client, watch)
+        cluster, violations, visibility = query_cluster(
+            config, context, lambda client, space: check_live(client, watch, namespace or space)
         )
     counts: dict[str, Any] = {
         "nodes": len(list(cluster.nodes)),
         "gangs": len(list(cluster.groups)),
         "pods": len(list(cluster.pods)),
     }
+    if visibility.note:
+        echo(f"Warning: {visibility.note}; nodes are not checked", err=True)
     if output == TABLE:
         for violation in violations:
             echo(violation, colour="red")
@@ -115,21 +124,32 @@ def check_command(
         result = pluralize(len(violations), "violation") if violations else "all invariants hold"
         echo(f"{objects}: {result}")
     else:
-        echo(format_structured({"wrong": violations, **counts}, output))
+        note = {"note": visibility.note} if visibility.note else {}
+        echo(format_structured({"wrong": violations, **counts, **note}, output))
     raise click.exceptions.Exit(1 if violations else 0)
 
 
-async def check_live(client: Client, seconds: float) -> tuple[ClusterObjects, list[str]]:
-    """Return the cluster and its violations: those of two reads, and those of watched changes."""
-    suspects = find_violations(await read_cluster(client))
+async def check_live(
+    client: Client, seconds: float, namespace: str = "default"
+) -> tuple[ClusterObjects, list[str], Visibility]:
+    """Return the cluster, its violations, and which part of it was checked.
+
+    The violations are those of two reads, and those of watched changes.
+    """
+    cluster, visibility = await read_visible_cluster(client, namespace)
+    suspects = find_violations(cluster, visibility)
+    if seconds and not visibility.is_whole:
+        raise click.ClickException(
+            "--watch needs the rights to watch pods, nodes and podgroups of all namespaces"
+        )
     broken = await _watch_violations(client, seconds) if seconds else []
     if suspects:
         await asyncio.sleep(RECHECK_INTERVAL)
-    silent = await _wait_for_kubelets(client)
-    cluster = await read_cluster(client)
-    remaining = find_violations(cluster)
+    silent = await _wait_for_kubelets(client) if visibility.is_whole else []
+    cluster, visibility = await read_visible_cluster(client, namespace)
+    remaining = find_violations(cluster, visibility)
     kept = [violation for violation in suspects if violation in remaining]
-    return cluster, [*kept, *silent, *broken]
+    return cluster, [*kept, *silent, *broken], visibility
 
 
 async def _wait_for_kubelets(client: Client) -> list[str]:
@@ -168,9 +188,15 @@ def find_nodes_without_kubelet(
     return violations
 
 
-def find_violations(cluster: ClusterObjects) -> list[str]:
-    """Return the violations of one state of a cluster, one sentence each."""
+def find_violations(cluster: ClusterObjects, visibility: Visibility | None = None) -> list[str]:
+    """Return the violations of one state of a cluster, one sentence each.
+
+    Of a part of a cluster the nodes are not checked.
+    """
     groups = [group for group in cluster.groups if isinstance(group, PodGroup)]
+    if visibility is not None and not visibility.is_whole:
+        found = check_cluster(cluster.pods, (), groups)
+        return [*found, *_inconsistent_objects(cluster.pods, groups)]
     nodes = {node.metadata.name for node in cluster.nodes}
     return [
         *check_cluster(cluster.pods, cluster.nodes, groups),

@@ -1,9 +1,12 @@
 """Reads the objects of a cluster through the API, for the commands that answer questions about it.
 
     read_cluster          what the scheduler reads: nodes, pods, groups, Services, budgets, devices
+    read_visible_cluster  the same, or the part that the credential may read: one namespace
     read_library_cluster  the same as a `phalanx.library.Cluster`, with the owners of the groups
 
-Only lists objects; the library and the scheduler decide.
+Only lists objects; the library and the scheduler decide. A part of a cluster is no basis for a
+decision: nodes may be missing, and pods of other namespaces that use them. Commands show what the
+scheduler has written instead, and say so (`Visibility.note`).
 """
 
 from __future__ import annotations
@@ -28,19 +31,20 @@ from phalanx.api.kinds import (
     POD,
     POD_DISRUPTION_BUDGET,
     POD_GROUP,
+    PRIORITY_CLASS,
     SERVICE,
     WORKLOAD,
     Kind,
 )
 from phalanx.api.meta import Key, PartialObjectMetadata, Ref
-from phalanx.api.other_kinds import PodDisruptionBudget
-from phalanx.api.scheduling import PodGroup, Workload
+from phalanx.api.other_kinds import PodDisruptionBudget, PriorityClass
+from phalanx.api.scheduling import CompositePodGroup, PodGroup, Workload
 from phalanx.api.scheme import DEVICE_KINDS, VOLUME_KINDS, struct_of
 from phalanx.api.workload_sources import (
     COMPAT_NAMES,
     GANG,
     POLICY_ANNOTATION,
-    take_member_priority,
+    resolve_priority,
 )
 from phalanx.cli.manifests import Manifest
 from phalanx.client.client import Client
@@ -77,9 +81,12 @@ class SubjectQuery:
 
 
 def parse_subject_argument(subject: str) -> tuple[Kind, str]:
-    """Split an argument such as `podgroup/train` into kind and name, or fail with a usage error."""
+    """Split an argument such as `podgroup/train` into kind and name, or fail with a usage error.
+
+    The part of `leaderworkerset/llm[0]`, as tables have it, is left out: the owner is explained.
+    """
     try:
-        return parse_subject(subject)
+        return parse_subject(subject.partition("[")[0])
     except ValueError as error:
         raise click.UsageError(str(error)) from None
 
@@ -98,71 +105,115 @@ def report_scheduler_bugs() -> Iterator[None]:
         ) from error
 
 
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """The part of a cluster that was read: one namespace or all (""), with its nodes or without."""
+
+    namespace: str = ""
+    has_nodes: bool = True
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all namespaces were read, and the nodes."""
+        return not self.namespace and self.has_nodes
+
+    @property
+    def note(self) -> str:
+        """Say what is not shown; "" if all is."""
+        if self.is_whole:
+            return ""
+        kinds = "pods of other namespaces" if self.has_nodes else "other namespaces or nodes"
+        return f"only namespace {self.namespace} is shown: the credential may not read {kinds}"
+
+
 async def read_cluster(client: Client) -> ClusterObjects:
     """List what the scheduler reads. Without the PodGroup API every pod is on its own."""
+    nodes = (await client.list(NODE, Node)).items
+    return await _read_objects(client, nodes)
+
+
+async def read_visible_cluster(client: Client, namespace: str) -> tuple[ClusterObjects, Visibility]:
+    """List what the scheduler reads; in one namespace if the credential may not read the others.
+
+    Raises Forbidden if the pods of the namespace may not be read either.
+    """
+    try:
+        return await read_cluster(client), Visibility()
+    except Forbidden:
+        nodes = await _list_if_served(client, NODE, Node, ignored=(Forbidden,))
+        objects = await _read_objects(client, nodes or (), namespace)
+        return objects, Visibility(namespace, has_nodes=nodes is not None)
+
+
+async def _read_objects(
+    client: Client, nodes: Sequence[Node], namespace: str = ""
+) -> ClusterObjects:
+    """List everything except nodes. Kinds that may not be read count as empty, except groups."""
     sources = await discover_sources(client, COMPAT_NAMES)
-    pods: Sequence[Pod] = (await client.list(POD, Pod)).items
+    pods: Sequence[Pod] = (await client.list(POD, Pod, namespace=namespace)).items
+
+    async def read(kind: Kind, struct: type[T]) -> Sequence[T]:
+        scope = namespace if kind.namespaced else ""
+        return await _list_if_served(client, kind, struct, _UNAVAILABLE, namespace=scope) or ()
+
     groups: list[Group] = []
-    pod_groups: Sequence[PodGroup] | None = await list_groups(client, sources, POD_GROUP)
+    pod_groups: Sequence[PodGroup] | None = await list_groups(
+        client, sources, POD_GROUP, namespace=namespace
+    )
     if pod_groups is None:
         pods = [pod.without_group for pod in pods]
     else:
-        if not sources.are_native:
+        composites: Sequence[CompositePodGroup] = (
+            await list_groups(client, sources, COMPOSITE_POD_GROUP, namespace=namespace) or ()
+        )
+        if sources.need_conversion:
             pods = [sources.link_pod(pod) for pod in pods]
             members: dict[Key | None, list[Pod]] = {}
             for pod in pods:
                 members.setdefault(pod.group, []).append(pod)
+            found = await read(PRIORITY_CLASS, PriorityClass)
+            classes = {one.metadata.name: one for one in found}
             pod_groups = [
-                take_member_priority(group, members.get(group.metadata.key, ()))
+                resolve_priority(group, members.get(group.metadata.key, ()), classes)
                 for group in pod_groups
             ]
-        composites = await list_groups(client, sources, COMPOSITE_POD_GROUP)
-        groups = [*pod_groups, *(composites or ())]
-    namespaces = (await client.list(NAMESPACE, PartialObjectMetadata)).items
-    budgets = await _list_if_served(
-        client, POD_DISRUPTION_BUDGET, PodDisruptionBudget, ignored=_UNAVAILABLE
-    )
-    devices = [
-        one
-        for kind in DEVICE_KINDS
-        for one in await _list_if_served(client, kind, struct_of(kind), ignored=_UNAVAILABLE) or ()
-    ]
-    volumes = [
-        one
-        for kind in VOLUME_KINDS
-        for one in await _list_if_served(client, kind, struct_of(kind), ignored=_UNAVAILABLE) or ()
-    ]
-    # Deadlines and expected run times, by which starts are foreseen.
-    jobs = await _list_if_served(client, JOB, Job, ignored=_UNAVAILABLE)
+            composites = [resolve_priority(group, (), classes) for group in composites]
+        groups = [*pod_groups, *composites]
+
+    namespaces = await read(NAMESPACE, PartialObjectMetadata)
     return ClusterObjects(
-        nodes=(await client.list(NODE, Node)).items,
+        nodes=nodes,
         groups=groups,
         pods=pods,
-        services=(await client.list(SERVICE, Service)).items,
-        namespaces={namespace.metadata.name: namespace.metadata.labels for namespace in namespaces},
-        budgets=budgets or (),
-        devices=devices,
-        volumes=volumes,
-        jobs=jobs or (),
+        services=await read(SERVICE, Service),
+        namespaces={one.metadata.name: one.metadata.labels for one in namespaces},
+        budgets=await read(POD_DISRUPTION_BUDGET, PodDisruptionBudget),
+        devices=[one for kind in DEVICE_KINDS for one in await read(kind, struct_of(kind))],
+        volumes=[one for kind in VOLUME_KINDS for one in await read(kind, struct_of(kind))],
+        # Deadlines and expected run times, by which starts are foreseen.
+        jobs=await read(JOB, Job),
     )
 
 
 async def read_library_cluster(
     client: Client,
+    namespace: str,
     subject: Kind | None = None,
     *,
     profiles: Profiles = DEFAULT_PROFILES,
     now: float = 0.0,
-) -> Cluster:
+) -> tuple[Cluster, Visibility]:
     """Read a cluster for questions about objects of a kind, which may own groups."""
     workloads: Sequence[Workload] = ()
     others: Sequence[PartialObjectMetadata] = ()
-    objects = await read_cluster(client)
+    objects, visibility = await read_visible_cluster(client, namespace)
     if subject is not None and subject not in (POD, POD_GROUP, COMPOSITE_POD_GROUP):
-        sources = await discover_sources(client)
-        workloads = await list_groups(client, sources, WORKLOAD) or ()
-        others = await _list_if_served(client, subject, PartialObjectMetadata) or ()
-    return Cluster(
+        sources, scope = await discover_sources(client), visibility.namespace
+        workloads = await list_groups(client, sources, WORKLOAD, namespace=scope) or ()
+        others = (
+            await _list_if_served(client, subject, PartialObjectMetadata, namespace=scope) or ()
+        )
+    cluster = Cluster(
         objects,
         workloads=workloads,
         others=frozenset(Ref(subject.name, *one.metadata.key) for one in others if subject),
@@ -170,6 +221,7 @@ async def read_library_cluster(
         solver=HighsSolver(),
         now=now,
     )
+    return cluster, visibility
 
 
 async def find_dropped_fields(client: Client, manifests: Sequence[Manifest]) -> list[str]:
@@ -191,11 +243,16 @@ async def find_dropped_fields(client: Client, manifests: Sequence[Manifest]) -> 
 
 
 async def _list_if_served(
-    client: Client, kind: Kind, struct: type[T], ignored: IgnoredErrors = (NotFound,)
+    client: Client,
+    kind: Kind,
+    struct: type[T],
+    ignored: IgnoredErrors = (NotFound,),
+    *,
+    namespace: str = "",
 ) -> Sequence[T] | None:
     """All objects of a kind; None if the API does not serve it, or for another ignored error."""
     try:
-        found: Sequence[T] = (await client.list(kind, struct)).items
+        found: Sequence[T] = (await client.list(kind, struct, namespace=namespace)).items
     except ignored:
         return None
     return found

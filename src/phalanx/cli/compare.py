@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from phalanx.cli.output import JSON, TABLE, align_columns, echo, format_structured, output_option
+from phalanx.cli.output import (
+    JSON,
+    TABLE,
+    align_columns,
+    echo,
+    format_structured,
+    output_option,
+    page_option,
+    write_page,
+)
 from phalanx.cli.simulate import run_simulation
-from phalanx.cli.simulation_file import SimulationOptions, load_simulation
-from phalanx.sim.reports.comparison import compare_results
+from phalanx.cli.simulation_file import LoadedSimulation, SimulationOptions, load_simulation
+from phalanx.sim.reports.comparison import compare_seeds
+from phalanx.sim.reports.comparison_page import build_comparison_page
 from phalanx.sim.reports.figures import Report, build_report
 from phalanx.sim.reports.text import format_seconds, format_share
+from phalanx.sim.simulation_setup import SimulationResult
 
 _HEADER = ("FILE", "MEAN WAIT", "P95 WAIT", "SLOWDOWN", "UTILISATION", "PREEMPTIONS", "UNFINISHED")
 _DIFFERENCES = ("AGAINST THE FIRST", "WAIT", "95 % INTERVAL", "SLOWDOWN", "95 % INTERVAL")
@@ -27,19 +39,36 @@ _DIFFERENCES = ("AGAINST THE FIRST", "WAIT", "95 % INTERVAL", "SLOWDOWN", "95 % 
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
 )
 @click.option("--seed", type=click.IntRange(0), default=None, help="Random seed of every file.")
+@click.option(
+    "--seeds",
+    "seed_count",
+    type=click.IntRange(1, 1000),
+    default=1,
+    metavar="N",
+    help="Simulate every file with N seeds in a row, the same ones. [default: 1]",
+)
 @click.option("--lenient", is_flag=True, help="Count and skip lines that cannot be read.")
+@page_option("Also write tables and plots as one HTML page.")
 @output_option(TABLE, JSON)
 def compare_command(
-    *, files: tuple[Path, ...], seed: int | None, lenient: bool, output: str
+    *,
+    files: tuple[Path, ...],
+    seed: int | None,
+    seed_count: int,
+    lenient: bool,
+    page: Path | None,
+    output: str,
 ) -> None:
     """Simulate several files with the same jobs, and compare each with the first.
 
     A difference is the mean over the jobs of the other file minus the first, with its 95 %
-    confidence interval: an interval without 0 is no accident of this workload.
+    confidence interval: an interval without 0 is no accident of this workload. Faults by rate
+    depend on the seed: with --seeds the figures are means over several, and so are the differences.
 
     \b
     Example:
       phalanx compare today.yaml more-nodes.yaml
+      phalanx compare today.yaml packing.yaml --seeds 5 --html comparison.html
     """
     if len(files) < 2:
         raise click.UsageError("name two files or more")
@@ -48,39 +77,80 @@ def compare_command(
     for other in loaded[1:]:
         if other.setup.workload.jobs != loaded[0].setup.workload.jobs:
             raise click.ClickException(f"{other.path} has other jobs than {loaded[0].path}")
-    results = [run_simulation(one.setup) for one in loaded]
-    reports = [
-        build_report(result, one.inputs) for one, result in zip(loaded, results, strict=True)
+    compared = [ComparedFile.simulate(one, options, seed_count) for one in loaded]
+    differences = [compare_seeds(compared[0].results, one.results) for one in compared[1:]]
+    tables = [
+        [_HEADER, *map(_describe_file, compared)],
+        [_DIFFERENCES, *map(_describe_difference, files[1:], differences)],
     ]
-    differences = [compare_results(results[0], result) for result in results[1:]]
+    if page is not None:
+        names, reports = [str(path) for path in files], [one.reports[0] for one in compared]
+        write_page(page, build_comparison_page(names, reports, differences, tables=tables))
     if output == JSON:
-        simulations = [
-            {"file": str(path), "report": report}
-            for path, report in zip(files, reports, strict=True)
-        ]
-        compared = [
-            {"file": str(path), **found} for path, found in zip(files[1:], differences, strict=True)
-        ]
-        echo(format_structured({"simulations": simulations, "differences": compared}, JSON))
-        return
-    rows = [_HEADER, *map(_describe_report, files, reports)]
-    echo("\n".join(align_columns(rows)) + "\n")
-    echo(
-        "\n".join(align_columns([_DIFFERENCES, *map(_describe_difference, files[1:], differences)]))
+        rows = zip(files[1:], differences, strict=True)
+        data = {
+            "simulations": [one.to_data() for one in compared],
+            "differences": [{"file": str(path), **found} for path, found in rows],
+        }
+        echo(format_structured(data, JSON))
+    else:
+        echo("\n\n".join("\n".join(align_columns(table)) for table in tables))
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedFile:
+    """A file, and its simulations with each seed."""
+
+    path: Path
+    results: list[SimulationResult]
+    reports: list[Report]
+
+    @classmethod
+    def simulate(
+        cls, loaded: LoadedSimulation, options: SimulationOptions, count: int
+    ) -> ComparedFile:
+        """Simulate a file with so many seeds in a row, from its own or the given one."""
+        results, reports = list[SimulationResult](), list[Report]()
+        path, first = loaded.path, loaded.setup.seed
+        for number in range(count):
+            if number:
+                loaded = load_simulation(path, replace(options, seed=first + number))
+            results.append(run_simulation(loaded.setup))
+            reports.append(build_report(results[-1], loaded.inputs))
+        return cls(path, results, reports)
+
+    def mean(self, *names: str) -> float | None:
+        """Return a figure as its mean over the seeds; None if a report lacks it."""
+        values: list[float] = []
+        for report in self.reports:
+            found: Any = report
+            for name in names:
+                found = found[name]
+            if found is None:
+                return None
+            values.append(found)
+        return sum(values) / len(values)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the reports for JSON: that of the first seed, and with several seeds all."""
+        data: dict[str, Any] = {"file": str(self.path), "report": self.reports[0]}
+        return data if len(self.reports) == 1 else {**data, "reports": self.reports}
+
+
+def _describe_file(one: ComparedFile) -> tuple[str, ...]:
+    slowdown = one.mean("slowdown", "boundedMean")
+    shares = (
+        f"{name} {format_share(one.mean('utilisation', name))}"
+        for name in one.reports[0]["utilisation"]
     )
-
-
-def _describe_report(path: Path, report: Report) -> tuple[str, ...]:
-    wait, slowdown = report["wait"], report["slowdown"]["boundedMean"]
-    shares = (f"{name} {format_share(share)}" for name, share in report["utilisation"].items())
     return (
-        str(path),
-        format_seconds(wait["meanSeconds"]),
-        format_seconds(wait["p95Seconds"]),
+        str(one.path),
+        format_seconds(one.mean("wait", "meanSeconds")),
+        format_seconds(one.mean("wait", "p95Seconds")),
         "-" if slowdown is None else f"{slowdown:.2f}",
         ", ".join(shares),
-        str(report["preemptions"]),
-        str(report["unfinished"]),
+        f"{one.mean('preemptions'):g}",
+        f"{one.mean('unfinished'):g}",
     )
 
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import click
 import uvloop
 
-from phalanx.api.errors import ApiError
+from phalanx.api.errors import ApiError, Forbidden, Unauthorized
 from phalanx.api.wire import compact_json
 from phalanx.cli.background import cluster_kubeconfig, find_running
 from phalanx.cli.cluster_state import (
@@ -34,11 +34,12 @@ from phalanx.cli.cluster_state import (
     list_clusters,
     parse_cluster_name,
 )
+from phalanx.cli.completion import complete_namespace
 from phalanx.cli.options import state_directory
 from phalanx.client import kubeconfig
 from phalanx.client.client import Client
 from phalanx.client.credentials import CredentialPlugin
-from phalanx.client.transports import ReadOnlyTransport, Unreachable
+from phalanx.client.transports import ReadOnlyTransport, Transport, Unreachable
 from phalanx.logs import escape_unprintable
 from phalanx.server.security.private_files import (
     InsecurePermissionsError,
@@ -101,7 +102,12 @@ def server_options(command: F) -> F:
 def cluster_options(command: F) -> F:
     """Add `-n` and the options of `server_options`."""
     namespace = click.option(
-        "-n", "--namespace", default="", metavar="NAME", help="[default: the context's]"
+        "-n",
+        "--namespace",
+        default="",
+        metavar="NAME",
+        shell_complete=complete_namespace,
+        help="[default: the context's]",
     )
     return namespace(server_options(command))
 
@@ -203,12 +209,28 @@ def query_cluster(
     config: Path | None, context: str, query: Callable[[Client, str], Awaitable[T]]
 ) -> T:
     """Run a query with a read-only client and the context's namespace; return its result."""
+    return _run_with_client(config, context, query, wrap=ReadOnlyTransport)
 
+
+def change_cluster(
+    config: Path | None, context: str, change: Callable[[Client, str], Awaitable[T]]
+) -> T:
+    """Run a change with a client that may write, and the context's namespace."""
+    return _run_with_client(config, context, change, wrap=lambda transport: transport)
+
+
+def _run_with_client(
+    config: Path | None,
+    context: str,
+    run_query: Callable[[Client, str], Awaitable[T]],
+    *,
+    wrap: Callable[[Transport], Transport],
+) -> T:
     async def run(server: kubeconfig.ClientConfig) -> T:
         transport = kubeconfig.create_transport(server, allow_exec=allow_exec)
-        client = Client(ReadOnlyTransport(transport))
+        client = Client(wrap(transport))
         try:
-            return await query(client, server.namespace or "default")
+            return await run_query(client, server.namespace or "default")
         finally:
             await client.close()
 
@@ -218,5 +240,13 @@ def query_cluster(
         return uvloop.run(run(server))
     except Unreachable as error:
         raise click.ClickException(f"{error}; is it running? (phalanx up)") from None
+    except Unauthorized:
+        raise click.ClickException(
+            f"{server.server} rejects the credential of the kubeconfig; "
+            "it may have expired, or belong to an earlier cluster: get a new kubeconfig or token"
+        ) from None
+    except Forbidden as error:
+        hint = "ask for that right, or name a namespace where you have it with -n"
+        raise click.ClickException(f"{error}; {hint}") from None
     except (kubeconfig.KubeconfigError, ApiError) as error:
         raise click.ClickException(str(error)) from None

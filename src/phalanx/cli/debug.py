@@ -23,13 +23,23 @@ import click
 import msgspec
 
 from phalanx.api.conversion.hub import STORED_KINDS
-from phalanx.api.errors import ApiError
+from phalanx.api.errors import ApiError, Forbidden
 from phalanx.api.kinds import CONFIG_MAP, SECRET, Kind
 from phalanx.api.meta import LAST_APPLIED_ANNOTATION, timestamp
+from phalanx.api.workload_sources import COMPAT_NAMES
 from phalanx.cli.cluster_state import cluster_folder
-from phalanx.cli.connection import chosen_cluster, query_cluster, server_options
-from phalanx.cli.output import JSON, echo, format_structured
+from phalanx.cli.connection import chosen_cluster, cluster_options, query_cluster
+from phalanx.cli.output import (
+    JSON,
+    LiveDisplay,
+    StyledLine,
+    echo,
+    format_structured,
+    join_names,
+    progress_bar,
+)
 from phalanx.client.client import Client
+from phalanx.client.workload_sources import discover_sources
 from phalanx.clock import WallClock
 from phalanx.version import __version__
 
@@ -37,6 +47,8 @@ from phalanx.version import __version__
 MAX_LOG_LINES = 2_000
 #: Logs of a control plane in its data directory.
 _LOG_FILES = ("up.log", "audit.log")
+#: Kinds that a line of `missing.txt` names.
+_MAX_NAMES = 8
 _REDACTED = "(left out)"
 #: The domains of annotations whose meaning is known.
 _KNOWN_DOMAINS = ("phalanx.dev", "kubernetes.io", "k8s.io")
@@ -45,7 +57,7 @@ _ENDPOINTS = {"version.json": "/version", "metrics.txt": "/metrics"}
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@server_options
+@cluster_options
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
@@ -64,6 +76,7 @@ _ENDPOINTS = {"version.json": "/version", "metrics.txt": "/metrics"}
 def debug_command(
     *,
     file: Path | None,
+    namespace: str,
     config: Path | None,
     context: str,
     data: Path | None,
@@ -84,8 +97,13 @@ def debug_command(
     now = WallClock().now()
     target = file or Path(f"phalanx-debug-{timestamp(now).replace(':', '')}.tar.gz")
     parts = {"versions.txt": _local_versions()}
+    display = LiveDisplay(sys.stderr) if sys.stderr.isatty() else None
+
+    async def collect(client: Client, default_namespace: str) -> dict[str, str]:
+        return await _collect_cluster(client, namespace or default_namespace, display)
+
     try:
-        parts |= query_cluster(config, context, _collect_cluster)
+        parts |= query_cluster(config, context, collect)
     except click.ClickException as error:
         parts["missing.txt"] = f"the cluster: {error.message}\n"
     parts |= _collect_logs(data or cluster_folder(chosen_cluster()), decisions)
@@ -107,22 +125,54 @@ def _local_versions() -> str:
     return head + "\n".join(dict.fromkeys(packages)) + "\n"
 
 
-async def _collect_cluster(client: Client, namespace: str) -> dict[str, str]:
-    """Return the cluster's objects and endpoints as files; failures go to `missing.txt`."""
+async def _collect_cluster(
+    client: Client, namespace: str, display: LiveDisplay | None
+) -> dict[str, str]:
+    """Return the cluster's objects and endpoints as files; failures go to `missing.txt`.
+
+    Kinds that may not be read in all namespaces are read in one.
+    """
     files, missing = dict[str, str](), list[str]()
+    sources = await discover_sources(client, COMPAT_NAMES)
+    kinds = dict.fromkeys([*STORED_KINDS, *(row.kind for row in sources.rows)])
+    limited, forbidden = list[str](), list[str]()
+    total = len(_ENDPOINTS) + len(kinds)
+
+    async def dump(kind: Kind) -> str:
+        try:
+            return await _dump_objects(client, kind)
+        except Forbidden:
+            if not kind.namespaced:
+                raise
+        text = await _dump_objects(client, kind, namespace)
+        limited.append(kind.resource)
+        return text
 
     async def collect(name: str, content: Awaitable[str]) -> None:
+        if display:
+            done = len(files) + len(missing) + len(forbidden)
+            display.draw([StyledLine(f"{progress_bar(done, total)} {name}")])
         try:
             files[name] = await content
+        except Forbidden:
+            forbidden.append(name.removeprefix("objects/").removesuffix(".json"))
         except ApiError as error:
             missing.append(f"{name}: {error}\n")
 
     for name, path in _ENDPOINTS.items():
         await collect(name, _get_text(client, path))
     await collect("ready.txt", _get_readiness(client))
-    for kind in STORED_KINDS:
+    for kind in kinds:
         if kind is not SECRET:
-            await collect(f"objects/{kind.resource}.json", _dump_objects(client, kind))
+            await collect(f"objects/{kind.resource}.json", dump(kind))
+    if forbidden:
+        names = join_names(forbidden, _MAX_NAMES)
+        missing.append(f"what the credential may not read: {names}\n")
+    if limited:
+        names = join_names(limited, _MAX_NAMES)
+        missing.append(f"other namespaces than {namespace}, which may not be read: {names}\n")
+    if display:
+        display.draw([])
     if missing:
         files["missing.txt"] = "".join(missing)
     return files
@@ -137,8 +187,8 @@ async def _get_readiness(client: Client) -> str:
     return (await client.get_reply("/readyz?verbose")).body.decode(errors="replace")
 
 
-async def _dump_objects(client: Client, kind: Kind) -> str:
-    listing = await client.list(kind)
+async def _dump_objects(client: Client, kind: Kind, namespace: str = "") -> str:
+    listing = await client.list(kind, namespace=namespace)
     return format_structured([redact(obj, kind.name) for obj in listing.items], JSON) + "\n"
 
 

@@ -8,9 +8,10 @@ compares the manifests with what a cluster has; `--uninstall` prints what `kubec
 from __future__ import annotations
 
 import difflib
+import hashlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -19,15 +20,20 @@ import yaml
 
 from phalanx.api.custom_resources.workload_definitions import workload_definitions
 from phalanx.api.errors import NotFound
-from phalanx.api.formats import validate_dns_label
+from phalanx.api.formats import validate_dns_label, validate_dns_subdomain
 from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD_GROUP
 from phalanx.api.meta import Key
 from phalanx.api.wire import Object
-from phalanx.api.workload_sources import COMPAT_NAMES, CUSTOM_GROUP, WORKLOAD_SOURCES
+from phalanx.api.workload_sources import (
+    COMPAT_NAMES,
+    CUSTOM_GROUP,
+    CUSTOM_POD_GROUP,
+    WORKLOAD_SOURCES,
+)
 from phalanx.cli.connection import query_cluster, server_options
 from phalanx.cli.manifests import find_kind
 from phalanx.cli.output import echo
-from phalanx.client.client import Client
+from phalanx.client.client import Client, served_kinds
 from phalanx.controllers.controller_manager import LEASE_NAME
 from phalanx.controllers.scheduler_runner import FOREIGN_SCHEDULER
 from phalanx.version import __version__
@@ -39,7 +45,10 @@ _CONFIG_FOLDER, _CONFIG_FILE = "/etc/phalanx", "scheduler.yaml"
 _CONFIG_MAP = "phalanx-scheduler"
 #: Leases are in the namespace in which `phalanx queue` and `phalanx why` look for them.
 _LEASE_NAMESPACE = "kube-system"
+_PRIORITY_CLASS = "system-cluster-critical"
 _READ = ("get", "list", "watch")
+#: On pods of the scheduler: changes with the configuration, so that a new one restarts them.
+_CONFIG_ANNOTATION = "phalanx.dev/config-sha256"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +70,20 @@ class InstallOptions:
 def install_manifests(options: InstallOptions) -> list[Object]:
     """Return the objects to apply, each after those that it needs."""
     definitions = workload_definitions() if options.custom_definitions else []
-    namespace = _object("v1", "Namespace", options.namespace, namespace="")
     compat = [word for name in options.compat for word in ("--compat", name)]
+    configuration = _scheduler_configuration(options)
     manifests = [
-        namespace,
+        _object("v1", "Namespace", options.namespace, namespace=""),
         *definitions,
         *scheduler_rights(options),
         *controller_rights(options),
-        _scheduler_configuration(options),
+        configuration,
+        _critical_pods_quota(options),
         _deployment(
             options,
             SCHEDULER,
             ["scheduler", "--config", f"{_CONFIG_FOLDER}/{_CONFIG_FILE}", *compat],
-            config_map=_CONFIG_MAP,
+            configuration=configuration,
         ),
         _deployment(options, CONTROLLERS, ["controllers"]),
         *(_disruption_budget(options, name) for name in (SCHEDULER, CONTROLLERS)),
@@ -113,6 +123,7 @@ def scheduler_rights(options: InstallOptions) -> list[Object]:
         ("", "events", ("create", "patch")),
         ("policy", "poddisruptionbudgets", _READ),
         ("batch", "jobs", _READ),
+        ("scheduling.k8s.io", "priorityclasses", _READ),
         *custom,
         *status,
         ("resource.k8s.io", "resourceslices,deviceclasses,devicetaintrules", _READ),
@@ -144,9 +155,16 @@ def controller_rights(options: InstallOptions) -> list[Object]:
                 ("workloads/finalizers", ("update",)),
             )
         ),
-        # Protection of groups and the status of trees, which custom resources get from us.
-        (CUSTOM_GROUP, "compositepodgroups", (*_READ, "patch")),
-        (CUSTOM_GROUP, "compositepodgroups/status", ("patch",)),
+        # Protection of groups and the status of trees, which custom resources get from us. After an
+        # upgrade of the server a tree may have groups of both kinds.
+        *(
+            (group, resources, verbs)
+            for group in (POD_GROUP.group, CUSTOM_GROUP)
+            for resources, verbs in (
+                ("compositepodgroups", (*_READ, "patch")),
+                ("compositepodgroups/status", ("patch",)),
+            )
+        ),
     ]
     return _account(options, CONTROLLERS, rules, lease=LEASE_NAME)
 
@@ -206,8 +224,27 @@ def _scheduler_configuration(options: InstallOptions) -> Object:
     return _object("v1", "ConfigMap", _CONFIG_MAP, options.namespace, data={_CONFIG_FILE: text})
 
 
+def _critical_pods_quota(options: InstallOptions) -> Object:
+    """Allow critical pods: some clusters forbid them in namespaces without such a quota."""
+    selected = {
+        "scopeName": "PriorityClass",
+        "operator": "In",
+        "values": [_PRIORITY_CLASS],
+    }
+    # Twice as many as run: an update starts new pods first.
+    spec = {
+        "hard": {"pods": str(4 * options.replicas)},
+        "scopeSelector": {"matchExpressions": [selected]},
+    }
+    return _object("v1", "ResourceQuota", "phalanx-critical-pods", options.namespace, spec=spec)
+
+
 def _deployment(
-    options: InstallOptions, name: str, command: Sequence[str], config_map: str = ""
+    options: InstallOptions,
+    name: str,
+    command: Sequence[str],
+    *,
+    configuration: Object | None = None,
 ) -> Object:
     labels = _selector(name)
     flags = ["--listen", f"0.0.0.0:{_PORT}", "--log-format", "json", *["-v"] * options.verbosity]
@@ -239,7 +276,7 @@ def _deployment(
         "metadata": {"labels": labels},
         "spec": {
             "serviceAccountName": name,
-            "priorityClassName": "system-cluster-critical",
+            "priorityClassName": _PRIORITY_CLASS,
             "securityContext": {
                 "runAsNonRoot": True,
                 "runAsUser": 65532,
@@ -249,10 +286,12 @@ def _deployment(
             "containers": [container],
         },
     }
-    if config_map:
+    if configuration:
+        digest = hashlib.sha256(configuration["data"][_CONFIG_FILE].encode()).hexdigest()
+        template["metadata"]["annotations"] = {_CONFIG_ANNOTATION: digest}
         mount = {"name": "config", "mountPath": _CONFIG_FOLDER, "readOnly": True}
         container["volumeMounts"] = [mount]
-        template["spec"]["volumes"] = [{"name": "config", "configMap": {"name": config_map}}]
+        template["spec"]["volumes"] = [{"name": "config", "configMap": {"name": _CONFIG_MAP}}]
     spec = {
         "replicas": options.replicas,
         "selector": {"matchLabels": labels},
@@ -300,13 +339,32 @@ def _parse_namespace(ctx: click.Context, param: click.Parameter, value: str) -> 
     return value
 
 
+def _parse_scheduler_names(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    for name in value:
+        # The Lease is named after the scheduler.
+        if problems := validate_dns_subdomain(name):
+            raise click.BadParameter(f'"{name}" is not a scheduler name: {problems[0]}')
+    return tuple(dict.fromkeys(value))
+
+
+def _parse_image(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    if not value or value != "".join(value.split()):
+        raise click.BadParameter(f'"{value}" is not an image')
+    return value
+
+
 @click.command()
 @server_options
 @click.option(
     "-n", "--namespace", default=DEFAULT_NAMESPACE, show_default=True, metavar="NAME",
     callback=_parse_namespace, help="The namespace of the components.",
 )  # fmt: skip
-@click.option("--image", default=f"phalanx:{__version__}", show_default=True, metavar="IMAGE")
+@click.option(
+    "--image", default=f"phalanx:{__version__}", show_default=True, metavar="IMAGE",
+    callback=_parse_image,
+)  # fmt: skip
 @click.option(
     "--scheduler-name",
     "names",
@@ -314,6 +372,7 @@ def _parse_namespace(ctx: click.Context, param: click.Parameter, value: str) -> 
     default=(FOREIGN_SCHEDULER,),
     show_default=True,
     metavar="NAME",
+    callback=_parse_scheduler_names,
     help="The schedulerName of the pods to place; repeatable.",
 )
 @click.option(
@@ -329,7 +388,8 @@ def _parse_namespace(ctx: click.Context, param: click.Parameter, value: str) -> 
     "definitions",
     default=None,
     help="Whether the CustomResourceDefinitions are included. Deleting them deletes all groups. "
-    "[default: yes, but not with --uninstall]",
+    "[default: yes, but not with --uninstall, nor if the server of --kubeconfig or --context has "
+    "the workload APIs]",
 )
 @click.option("--uninstall", is_flag=True, help="Print what kubectl delete -f - removes.")
 @click.option(
@@ -361,19 +421,31 @@ def install_command(
     options = InstallOptions(
         namespace=namespace,
         image=image,
-        scheduler_names=tuple(dict.fromkeys(names)),
-        compat=compat,
+        scheduler_names=names,
+        compat=tuple(dict.fromkeys(compat)),
         replicas=replicas,
         verbosity=verbosity,
         custom_definitions=not uninstall if definitions is None else definitions,
     )
+    if definitions is None and not uninstall and (config or context or diff):
+        needed = query_cluster(config, context, lambda client, _: _needs_definitions(client))
+        options = replace(options, custom_definitions=needed)
     manifests = install_manifests(options)
     if diff:
         text = query_cluster(config, context, lambda client, _: _diff(client, manifests))
         echo(text, nl=False)
         sys.exit(1 if text else 0)
+    if uninstall and namespace != DEFAULT_NAMESPACE:
+        # Deleting a namespace deletes all that is in it, and this one may be shared.
+        manifests = [one for one in manifests if one["kind"] != "Namespace"]
     ordered = manifests[::-1] if uninstall else manifests
     echo(yaml.safe_dump_all(ordered, sort_keys=False), nl=False)
+
+
+async def _needs_definitions(client: Client) -> bool:
+    """Whether a server lacks the workload APIs, or has our definitions, which may be outdated."""
+    served = await served_kinds(client, (POD_GROUP, CUSTOM_POD_GROUP))
+    return POD_GROUP not in served or CUSTOM_POD_GROUP in served
 
 
 async def _diff(client: Client, manifests: Sequence[Object]) -> str:

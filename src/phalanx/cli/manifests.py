@@ -23,13 +23,23 @@ from phalanx.api.meta import Key
 from phalanx.api.normalization import Malformed
 from phalanx.api.schema import schema
 from phalanx.api.wire import JSON, Object
+from phalanx.api.workload_sources import (
+    CUSTOM_COMPOSITE_POD_GROUP,
+    CUSTOM_POD_GROUP,
+    CUSTOM_WORKLOAD,
+)
 from phalanx.server.serialization import parse_manifests
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 STDIN = "-"
 _SUFFIXES = (".yaml", ".yml", ".json")
-_KINDS_BY_NAME = {(kind.api_version, kind.name): kind for kind in KINDS if "create" in kind.verbs}
+#: The kinds of our server, then our custom resources, which other servers have.
+_KINDS_BY_NAME = {
+    (kind.api_version, kind.name): kind
+    for kind in (*KINDS, CUSTOM_WORKLOAD, CUSTOM_COMPOSITE_POD_GROUP, CUSTOM_POD_GROUP)
+    if "create" in kind.verbs
+}
 
 
 def find_kind(api_version: str, name: str) -> Kind:
@@ -103,7 +113,9 @@ def _parse_objects(text: str, name: str) -> Iterator[Object]:
     try:
         yield from parse_manifests(text)
     except ApiError as error:
-        raise click.ClickException(f"{name}: {error}") from None
+        # Kubernetes' words before the place tell users nothing.
+        text = str(error).replace("error converting YAML to JSON: yaml: ", "invalid YAML: ")
+        raise click.ClickException(f"{name}: {text}") from None
 
 
 def _parse_manifest(content: Object, namespace: str, name: str) -> Manifest:
@@ -151,5 +163,5 @@ def _find_field_errors(kind: Kind, content: Object) -> list[str]:
     try:
         report = schema(kind.schema).normalize(resolved.value if resolved else obj)
     except Malformed as error:
-        return [str(error)]
+        return [error.plain_message]
     return [f'unknown field "{path}"' for path in report.unknown_fields]

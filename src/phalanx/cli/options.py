@@ -305,6 +305,13 @@ def parse_timeout(context: click.Context, option: click.Parameter, text: str) ->
     return seconds
 
 
+def parse_optional_time(
+    context: click.Context, option: click.Parameter, text: str | None
+) -> float | None:
+    """Parse a duration that may be left out to seconds."""
+    return parse_timeout(context, option, text) if text else None
+
+
 def parse_components(text: str) -> frozenset[str]:
     """Parse a comma-separated list of components of the control plane."""
     names = [name.strip() for name in text.split(",") if name.strip()]
@@ -466,6 +473,18 @@ def log_options(command: F) -> F:
 
 
 # ---- the decision log ----------------------------------------------------------------------------
+
+
+def configuration_option(help_text: str) -> Callable[[F], F]:
+    """Add `--config`; the command gets the KubeSchedulerConfiguration file as `policy`."""
+    return click.option(
+        "--config",
+        "policy",
+        type=click.Path(path_type=Path),
+        default=None,
+        metavar="FILE",
+        help=help_text,
+    )
 
 
 def decision_log_option(command: F) -> F:

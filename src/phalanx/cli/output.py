@@ -11,6 +11,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TextIO, TypeVar
 
 import click
@@ -38,6 +39,18 @@ def output_option(*formats: str) -> Callable[[F], F]:
     )
 
 
+def page_option(help_text: str) -> Callable[[F], F]:
+    """Add `--html`; the command gets the file to write (`write_page`) as `page`."""
+    return click.option(
+        "--html",
+        "page",
+        type=click.Path(dir_okay=False, path_type=Path),
+        default=None,
+        metavar="FILE",
+        help=help_text,
+    )
+
+
 def is_terminal() -> bool:
     """Return whether stdout is a terminal."""
     return sys.stdout.isatty()
@@ -60,6 +73,14 @@ def format_structured(value: object, output: str) -> str:
     import msgspec
 
     return escape_json(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write an HTML page to a file."""
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"cannot write {path}: {error.strerror}") from None
 
 
 def escape_json(encoded: bytes) -> str:

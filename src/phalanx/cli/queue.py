@@ -1,21 +1,23 @@
 """`phalanx queue`: list running and waiting gangs in scheduling order, with their reasons.
 
-cluster ─▶ list_workloads, expected_starts, find_impossible ─▶ ListedWorkload ─▶ table or data
+cluster ─▶ assess_workloads ─▶ ListedWorkload ─▶ table or data
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from phalanx.api.meta import POD_KIND, Ref, timestamp
+from phalanx.api.meta import timestamp
 from phalanx.api.printing.cells import format_duration
-from phalanx.cli.cluster_queries import read_cluster
+from phalanx.api.scheduling import USER_LABEL
+from phalanx.cli.cluster_queries import read_visible_cluster
+from phalanx.cli.completion import complete_subject
 from phalanx.cli.connection import cluster_options, query_cluster
 from phalanx.cli.output import (
     EMPTY_CELL,
@@ -30,46 +32,42 @@ from phalanx.cli.output import (
     format_structured,
     is_terminal,
     output_option,
+    pluralize,
 )
-from phalanx.cli.scheduler_status import find_scheduler_outage
+from phalanx.cli.scheduler_status import find_other_schedulers, find_scheduler_outage
+from phalanx.cli.workload_states import (
+    COMPLETED,
+    FAILED,
+    PREEMPTED,
+    RESERVED,
+    STATES,
+    ListedWorkload,
+    assess_workloads,
+    waiting_schedulers,
+)
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
-from phalanx.scheduler.diagnosis.expected_starts import ExpectedStart, expected_starts
-from phalanx.scheduler.diagnosis.queue_order import (
-    WorkloadRow,
-    WorkloadState,
-    list_workloads,
-)
-from phalanx.scheduler.diagnosis.what_if import find_impossible
+from phalanx.scheduler.diagnosis.expected_starts import ExpectedStart
+from phalanx.scheduler.diagnosis.queue_order import WorkloadRow, WorkloadState
 
-NOTHING_LISTED = "No gang runs or waits."
+NOTHING_CHOSEN = "No gang matches the options; phalanx queue -A --ended lists all."
+UNKNOWN = "unknown"
 #: Seconds between two looks of --watch.
 WATCH_INTERVAL = 2.0
-#: The states that users see; those of a waiting gang in the order in which they are tried.
-RUNNING, WAITING, HELD = "running", "waiting", "held"
-NEVER, RESERVED, PREEMPTED = "never", "reserved", "preempted"
-COMPLETED, FAILED = "completed", "failed"
-STATES = (RUNNING, WAITING, RESERVED, PREEMPTED, NEVER, HELD, COMPLETED, FAILED)
 
+_ENDED_HEADER = ("GANG", "STATE", "ENDED", "WAITED", "RAN", "PREEMPTED", "PODS", "REASON")
 _HEADER = ("GANG", "STATE", "POS", "PRIORITY", "SINCE", "PODS", "REASON")
 _WIDE_HEADER = ("EXPECTED", "NEEDED", "NODES", "SCHEDULER", "KIND", "NAME", "MESSAGE")
-_STATE_COLOURS = {RUNNING: "green", NEVER: "red", FAILED: "red", COMPLETED: "blue"}
-
-
-class ListedWorkload(NamedTuple):
-    """A workload with its state for users and its expected start."""
-
-    row: WorkloadRow
-    state: str
-    expected: ExpectedStart | None
 
 
 class WorkloadListing(NamedTuple):
-    """What one look at the cluster shows, and a warning if no scheduler is running."""
+    """The workloads of a cluster, with warnings: no scheduler runs, a part is hidden."""
 
     entries: list[ListedWorkload]
     outage: str
     now: float
+    #: What is not shown, and why; "" if all is.
+    note: str = ""
 
 
 class QueueFilter(NamedTuple):
@@ -78,14 +76,16 @@ class QueueFilter(NamedTuple):
     namespace: str
     owner: str
     states: tuple[str, ...]
+    user: str = ""
 
     def accepts(self, entry: ListedWorkload) -> bool:
         """Return whether an entry is listed."""
         row = entry.row
         return (
             (not self.namespace or row.ref.namespace == self.namespace)
-            and (not self.owner or self.owner in (row.argument, row.ref.name, row.owner))
+            and self.owner in ("", row.argument, row.display_name, row.ref.name, row.owner)
             and (not self.states or entry.state in self.states)
+            and (not self.user or row.user == self.user)
         )
 
 
@@ -95,32 +95,45 @@ class QueueFilter(NamedTuple):
     "-A", "--all-namespaces", "all_namespaces", is_flag=True, help="List gangs of all namespaces."
 )
 @click.option(
-    "--owner", default="", metavar="KIND/NAME", help="List the gangs of one owner: job/train."
+    "--owner",
+    default="",
+    metavar="KIND/NAME",
+    shell_complete=complete_subject,
+    help="List the gangs of one owner: job/train.",
 )
 @click.option(
     "--state", "states", multiple=True, type=click.Choice(STATES), help="List gangs in this state."
+)
+@click.option(
+    "--user",
+    default="",
+    metavar="NAME",
+    help=f"List gangs whose label {USER_LABEL} has this value.",
 )
 @click.option(
     "--ended",
     "--finished",
     "with_ended",
     is_flag=True,
-    help="List gangs that have ended too, as long as their objects exist.",
+    help="First list the gangs that have ended, as long as their objects exist.",
 )
 @click.option("-w", "--watch", is_flag=True, help="List again every two seconds, until ^C.")
 @output_option(TABLE, WIDE, JSON, YAML)
 def queue_command(
     *, namespace: str, config: Path | None, context: str, all_namespaces: bool, owner: str,
-    states: tuple[str, ...], with_ended: bool, watch: bool, output: str,
+    states: tuple[str, ...], user: str, with_ended: bool, watch: bool, output: str,
 ) -> None:  # fmt: skip
     """List running gangs, then waiting gangs in the order in which the scheduler tries them.
 
     A waiting gang is reserved (nodes are kept for it; REASON says in how long it is expected to
     start), preempted, never (it would not fit even if nothing else ran), or just waiting. A held
     gang (members are missing, or have a scheduling gate) has no position. Positions count over all
-    namespaces. PODS counts members with a node, of all members; SINCE is how long the gang has run
-    or waited. Pods without a gang are listed while they wait. Warns if no scheduler is running.
-    Changes nothing.
+    namespaces; a credential for one namespace sees none. PODS counts members with a node, of all
+    members; SINCE is how long the gang has run or waited. Pods without a gang are listed while they
+    wait. Warns if no scheduler is running. Changes nothing.
+
+    --ended begins with the history: how long ago a gang ended, how long it waited before its last
+    start and ran after it, and how often it was preempted.
 
     \b
     Example:
@@ -131,77 +144,72 @@ def queue_command(
     if watch and output in (JSON, YAML):
         raise click.UsageError("--watch draws a table: -o json and -o yaml list once")
     display = LiveDisplay(sys.stdout)
+    has_filter = bool(owner or states or user)
+    nothing = _describe_empty_listing("" if all_namespaces else namespace, has_filter=has_filter)
     with_ended = with_ended or COMPLETED in states or FAILED in states
 
     async def query(client: Client, default_namespace: str) -> WorkloadListing:
         chosen = QueueFilter(
-            "" if all_namespaces else namespace or default_namespace, owner, states
+            "" if all_namespaces else namespace or default_namespace, owner, states, user
         )
         while True:
-            listing = await list_queue(client, chosen, with_ended=with_ended)
+            space, now = namespace or default_namespace, WallClock().now()
+            listing = await list_queue(
+                client, chosen, space, now=now, with_ended=with_ended, with_ranges=output != TABLE
+            )
             if not watch:
                 return listing
             lines = render_queue(listing, with_namespace=all_namespaces, wide=output == WIDE)
-            display.draw(list(lines) or [StyledLine(NOTHING_LISTED)])
+            display.draw(list(lines) or [StyledLine(nothing)])
             await asyncio.sleep(WATCH_INTERVAL)
 
     try:
         listing = query_cluster(config, context, query)
     except KeyboardInterrupt:
         return
-    if listing.outage:
-        echo(f"Warning: {listing.outage}", err=True)
+    for warning in filter(None, (listing.note, listing.outage)):
+        echo(f"Warning: {warning}", err=True)
     if output in (JSON, YAML):
         items = [queue_entry_data(*entry, now=listing.now) for entry in listing.entries]
-        warning = {"warning": listing.outage} if listing.outage else {}
-        echo(format_structured({"items": items} | warning, output))
+        notes = {"warning": listing.outage, "note": listing.note}
+        given = {name: text for name, text in notes.items() if text}
+        echo(format_structured({"items": items} | given, output))
     elif listing.entries:
         for line in render_queue(listing, with_namespace=all_namespaces, wide=output == WIDE):
             echo(line.text, colour=line.colour if is_terminal() else "")
     else:
-        echo(NOTHING_LISTED, err=True)
+        echo(nothing, err=True)
+
+
+def _describe_empty_listing(namespace: str, *, has_filter: bool) -> str:
+    if has_filter:
+        return NOTHING_CHOSEN
+    return f"No gang runs or waits{f' in namespace {namespace}' if namespace else ''}."
 
 
 async def list_queue(
-    client: Client, chosen: QueueFilter, *, with_ended: bool = False
-) -> WorkloadListing:
-    """Read the cluster once; list the chosen entries, and say whether a scheduler is running."""
-    cluster, now = await read_cluster(client), WallClock().now()
-    rows = [row for row in list_workloads(cluster, include_all=with_ended) if _is_listed(row)]
-    starts = expected_starts(cluster, now=now)
-    unplanned = [
-        row.ref for row in rows if row.state is WorkloadState.WAITING and row.ref not in starts
-    ]
-    impossible = find_impossible(unplanned, cluster, now=now)
-    entries = [
-        ListedWorkload(row, _user_state(row, starts.get(row.ref), impossible), starts.get(row.ref))
-        for row in rows
-    ]
+    client: Client, chosen: QueueFilter, namespace: str, *, now: float, with_ended: bool = False,
+    with_ranges: bool = False,
+) -> WorkloadListing:  # fmt: skip
+    """Read the cluster once; list the chosen entries, and say whether a scheduler is running.
+
+    Ranges of the expected starts take a simulation of the queue ahead.
+    """
+    cluster, visibility = await read_visible_cluster(client, namespace)
+    entries = assess_workloads(
+        cluster,
+        now,
+        is_whole=visibility.is_whole,
+        with_ended=with_ended,
+        with_ranges=with_ranges,
+        others=await find_other_schedulers(client, waiting_schedulers(cluster), now),
+    )
     listed = [entry for entry in entries if chosen.accepts(entry)]
     schedulers = {
         entry.row.scheduler for entry in listed if entry.row.state is WorkloadState.WAITING
     }
     outage = await find_scheduler_outage(client, schedulers, now)
-    return WorkloadListing(listed, outage, now)
-
-
-def _user_state(
-    row: WorkloadRow, expected: ExpectedStart | None, impossible: Collection[Ref]
-) -> str:
-    if row.state is WorkloadState.ENDED:
-        return FAILED if row.reason == "Failed" or row.failed else COMPLETED
-    if row.state is not WorkloadState.WAITING:
-        return str(row.state.value)
-    if row.ref in impossible:
-        return NEVER
-    if expected is not None and expected.is_reserved:
-        return RESERVED
-    return PREEMPTED if row.preempted else WAITING
-
-
-def _is_listed(row: WorkloadRow) -> bool:
-    """Return whether a row is a gang, or a pod that waits."""
-    return row.kind != POD_KIND or row.state in (WorkloadState.WAITING, WorkloadState.HELD)
+    return WorkloadListing(listed, outage, now, visibility.note)
 
 
 def queue_entry_data(
@@ -213,6 +221,7 @@ def queue_entry_data(
         "namespace": row.ref.namespace,
         "name": row.ref.name,
         "owner": row.owner,
+        "part": row.part,
         "state": state,
         "position": row.position or None,
         "priority": row.priority,
@@ -221,10 +230,16 @@ def queue_entry_data(
         "placed": row.placed,
         "pending": row.pending,
         "ended": row.ended,
+        "failed": row.failed,
         "needed": row.needed,
         "reason": row.reason,
         "message": row.message,
         "preempted": row.preempted or None,
+        "preemptions": row.preemptions,
+        "createdAt": timestamp(row.created),
+        "startedAt": _optional_timestamp(row.started_at),
+        "endedAt": _optional_timestamp(row.ended_at),
+        "user": row.user,
         "nodes": list(row.nodes),
         "scheduler": row.scheduler,
         **start_data(expected),
@@ -233,38 +248,77 @@ def queue_entry_data(
 
 def start_data(expected: ExpectedStart | None) -> dict[str, Any]:
     """Return when a workload is expected to start as data for JSON and YAML."""
-    time = expected.time if expected else None
     return {
-        "expectedStart": None if time is None else timestamp(time),
+        "expectedStart": _optional_timestamp(expected.time if expected else None),
+        "earliestStart": _optional_timestamp(expected.earliest if expected else None),
+        "latestStart": _optional_timestamp(expected.latest if expected else None),
         "reserved": expected is not None and expected.is_reserved,
     }
+
+
+def _optional_timestamp(time: float | None) -> str | None:
+    return None if time is None else timestamp(time)
 
 
 def render_queue(
     listing: WorkloadListing, *, with_namespace: bool = False, wide: bool = False
 ) -> Iterator[StyledLine]:
-    """Format the entries as a table; nothing if there is none."""
-    if not listing.entries:
-        return
-    header = (*_HEADER, *_WIDE_HEADER) if wide else _HEADER
-    rows = [("NAMESPACE", *header) if with_namespace else header]
-    for entry in listing.entries:
-        cells = _queue_cells(entry, listing.now)
-        cells = (*cells, *_wide_cells(entry, listing.now)) if wide else cells
-        rows.append((entry.row.ref.namespace, *cells) if with_namespace else cells)
-    colours = ("", *(_STATE_COLOURS.get(entry.state, "yellow") for entry in listing.entries))
-    yield from map(StyledLine, align_columns(rows, gap=2), colours)
+    """Format the entries as tables, the ended ones first; nothing if there is none."""
+    is_first = True
+    for is_ended, first_header, first_cells in (
+        (True, _ENDED_HEADER, _ended_cells),
+        (False, _HEADER, _queue_cells),
+    ):
+        entries = [
+            entry
+            for entry in listing.entries
+            if (entry.row.state is WorkloadState.ENDED) == is_ended
+        ]
+        if not entries:
+            continue
+        if not is_first:
+            yield StyledLine("")
+        is_first = False
+        header = (*first_header, *_WIDE_HEADER) if wide else first_header
+        rows = [("NAMESPACE", *header) if with_namespace else header]
+        for entry in entries:
+            cells = first_cells(entry, listing.now)
+            cells = (*cells, *_wide_cells(entry, listing.now)) if wide else cells
+            rows.append((entry.row.ref.namespace, *cells) if with_namespace else cells)
+        colours = ("", *(entry.colour for entry in entries))
+        yield from map(StyledLine, align_columns(rows, gap=2), colours)
+
+
+def _ended_cells(entry: ListedWorkload, now: float) -> tuple[str, ...]:
+    row = entry.row
+    return (
+        row.display_name,
+        entry.state.capitalize(),
+        _format_span(row.ended_at, now, " ago"),
+        _format_span(row.created, row.started_at),
+        _format_span(row.started_at, row.ended_at),
+        pluralize(row.preemptions, "time") if row.preemptions else EMPTY_CELL,
+        f"{row.ended - row.failed}/{row.members}",
+        row.reason or EMPTY_CELL,
+    )
+
+
+def _format_span(begin: float | None, end: float | None, suffix: str = "") -> str:
+    if begin is None or end is None:
+        return EMPTY_CELL
+    return f"{format_duration(max(end - begin, 0))}{suffix}"
 
 
 def _queue_cells(entry: ListedWorkload, now: float) -> tuple[str, ...]:
     row, expected = entry.row, entry.expected
     reason = row.reason
     if entry.state == RESERVED:
-        reason = f"starts {_format_start(expected, now)}"
+        start = _format_start(expected, now)
+        reason = "start unknown" if start == UNKNOWN else f"starts {start}"
     elif entry.state == PREEMPTED:
         reason = row.preempted.removeprefix("preempted ")
     return (
-        row.argument,
+        row.display_name,
         entry.state.capitalize(),
         str(row.position or EMPTY_CELL),
         str(row.priority),
@@ -277,7 +331,7 @@ def _queue_cells(entry: ListedWorkload, now: float) -> tuple[str, ...]:
 def _wide_cells(entry: ListedWorkload, now: float) -> tuple[str, ...]:
     row = entry.row
     return (
-        _format_start(entry.expected, now) if entry.expected else EMPTY_CELL,
+        format_start_range(entry.expected, now) if entry.expected else EMPTY_CELL,
         str(row.needed),
         str(len(row.nodes) or EMPTY_CELL),
         row.scheduler,
@@ -289,5 +343,17 @@ def _wide_cells(entry: ListedWorkload, now: float) -> tuple[str, ...]:
 
 def _format_start(expected: ExpectedStart | None, now: float) -> str:
     if expected is None or expected.time is None:
-        return "unknown"
+        return UNKNOWN
     return f"in {format_duration(max(expected.time - now, 0))}"
+
+
+def format_start_range(expected: ExpectedStart, now: float) -> str:
+    """Format a start with its range: `in 12m (5m-20m)`; `?` stands for an unknown latest start."""
+    text = _format_start(expected, now)
+    if expected.earliest is None or (expected.time is None and expected.earliest <= now):
+        return text
+    ends = [
+        "?" if time is None else format_duration(max(time - now, 0))
+        for time in (expected.earliest, expected.latest)
+    ]
+    return text if ends[0] == ends[1] else f"{text} ({ends[0]}-{ends[1]})"

@@ -1,7 +1,7 @@
 """`phalanx run -f FILES`: run manifests once on a temporary control plane and print a summary.
 
-`ManifestRun` submits the files and observes the gangs; `RunOutcome` is the result: which gangs ran,
-on which nodes, how often each was interrupted, and why the others did not run.
+`ManifestRun` submits the files and observes the gangs until all have run, nothing changes, or the
+time is over. `run_outcome` has the result.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,10 +23,9 @@ from phalanx.api.batch import FAILED, Job
 from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError
 from phalanx.api.kinds import EVENT, JOB, NAMESPACE, POD
-from phalanx.api.meta import Ref, find_condition
-from phalanx.api.scheduling import DISRUPTION_TARGET
+from phalanx.api.meta import Ref
 from phalanx.cli import options
-from phalanx.cli.cluster_queries import read_cluster
+from phalanx.cli.cluster_queries import read_cluster, report_scheduler_bugs
 from phalanx.cli.manifests import Manifest, files_option, load_manifest_files
 from phalanx.cli.nodes import (
     LOOPBACK_HOSTS,
@@ -37,7 +35,6 @@ from phalanx.cli.nodes import (
     process_host,
     with_node_type,
 )
-from phalanx.cli.options import LEVEL_LABELS
 from phalanx.cli.output import (
     JSON,
     TABLE,
@@ -46,10 +43,16 @@ from phalanx.cli.output import (
     StyledLine,
     echo,
     format_structured,
-    join_names,
     output_option,
-    pluralize,
     progress_bar,
+)
+from phalanx.cli.run_outcome import (
+    InterruptionCounter,
+    RunHistory,
+    RunOutcome,
+    describe_state,
+    format_summary,
+    outcome_data,
 )
 from phalanx.cli.sandbox import (
     CLIENT_NAME,
@@ -59,238 +62,39 @@ from phalanx.cli.sandbox import (
     lacks_pods,
 )
 from phalanx.cli.scheduler_configuration import load_configuration
-from phalanx.cli.top import STATE_COLORS
+from phalanx.cli.why import explain_pending
 from phalanx.client.client import Client
 from phalanx.control_plane import ControlPlane
 from phalanx.controllers.nodes.simulated_kubelet import BadStages, stages_of
 from phalanx.logs import escape_unprintable
+from phalanx.scheduler.diagnosis.diagnosis import summarize_pending
 from phalanx.scheduler.diagnosis.queue_order import (
     NOT_TRIED_YET,
     WorkloadRow,
     WorkloadState,
     list_workloads,
-    pods_with_entities,
 )
 from phalanx.scheduler.policy import DEFAULT_PROFILES
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 from phalanx.sim.simulation import first_error
 
-#: Nodes of a gang that the summary names.
-_MAX_NODE_NAMES = 8
-#: Topology levels, the smallest first, whose domain the summary names if it contains a whole gang.
-_DOMAIN_LABELS = tuple(LEVEL_LABELS[name] for name in ("rack", "block", "zone", "region"))
+#: Gangs that the summary explains as `phalanx why` does, and owners that can be asked about.
+_MAX_EXPLAINED, _EXPLAINED_OWNERS = 3, ("job", "jobset", "leaderworkerset")
+#: Sentences about gangs that wait which a run finds out; each takes a decision.
+_MAX_SUMMARIES = 100
 #: Seconds between two reads of the cluster, and reads without a change after which the run ends.
 #: Between two reads the control plane, which is on the same event loop, does all that it can do:
 #: on a slow machine so many reads take longer.
 POLL_INTERVAL, QUIET_READS = 0.1, 20
 
+_STATE_COLOURS = {
+    WorkloadState.RUNNING: "green",
+    WorkloadState.ENDED: "blue",
+    WorkloadState.WAITING: "yellow",
+    WorkloadState.HELD: "magenta",
+}
+
 ProgressCallback = Callable[[Sequence[WorkloadRow]], None]
-
-
-# ---- the outcome ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOutcome:
-    """The result of a run: which gangs ran and where, and why the others did not."""
-
-    gangs: Sequence[WorkloadRow]
-    #: The nodes of each gang's pods, ended pods included, with the number of pods.
-    nodes: Mapping[Ref, Counter[str]]
-    #: The smallest topology domain that contains a gang, such as `rack-0-1`; "" if none does.
-    domains: Mapping[Ref, str]
-    seconds: float
-    timed_out: bool
-    #: How often each gang lost running members and had to wait again.
-    interruptions: Mapping[Ref, int] = field(default_factory=dict)
-    #: Jobs that failed or got no pods, each with its reason.
-    failed_jobs: Mapping[str, str] = field(default_factory=dict)
-    #: Log lines of containers, if the command asked for them.
-    logs: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    @property
-    def is_success(self) -> bool:
-        """Return whether all gangs ran and no Job failed."""
-        return (
-            all(gang.has_run for gang in self.gangs) and not self.timed_out and not self.failed_jobs
-        )
-
-
-class InterruptionCounter(Counter[Ref]):
-    """Counts how often each gang lost running members, from a series of observations."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._running_pods: dict[Ref, set[str]] = {}
-
-    def observe(self, cluster: ClusterObjects, ended: Iterable[Ref] = ()) -> None:
-        """Count the gangs whose running members are deleted or disrupted since the last call.
-
-        The members of an `ended` gang are deleted because it needs them no longer.
-        """
-        pods = pods_with_entities(cluster)
-        for ref in ended:
-            self._running_pods.pop(ref, None)
-        undisrupted = {pod.metadata.uid for _, pod in pods if not _is_disrupted(pod)}
-        for ref, uids in list(self._running_pods.items()):
-            if uids - undisrupted:
-                self[ref] += 1
-                del self._running_pods[ref]
-        for ref, pod in pods:
-            running = self._running_pods.setdefault(ref, set())
-            if pod.is_terminal:
-                running.discard(pod.metadata.uid)
-            elif pod.occupied_node and pod.metadata.uid in undisrupted:
-                running.add(pod.metadata.uid)
-
-
-class RunHistory:
-    """Remembers the gangs that ran, with their nodes, for when their pods are deleted at the end.
-
-    The success policy of a JobSet deletes its other Jobs, and a TTL a whole Job.
-    """
-
-    def __init__(self) -> None:
-        self._ran: dict[Ref, tuple[WorkloadRow, Counter[str], str]] = {}
-        self._ended: set[Ref] = set()
-
-    def observe(self, cluster: ClusterObjects, gangs: Sequence[WorkloadRow]) -> None:
-        """Remember the gangs that run or have run now."""
-        nodes, domains = gang_placements(cluster)
-        for gang in gangs:
-            if gang.has_run and gang.ref in nodes:
-                self._ran[gang.ref] = gang, nodes[gang.ref], domains[gang.ref]
-            is_ended = gang.state is WorkloadState.ENDED
-            (self._ended.add if is_ended else self._ended.discard)(gang.ref)
-
-    def restore(
-        self, cluster: ClusterObjects, gangs: Sequence[WorkloadRow]
-    ) -> tuple[list[WorkloadRow], dict[Ref, Counter[str]], dict[Ref, str]]:
-        """Return all gangs, with nodes and domains; ended ones as they were with all their pods."""
-        rows = {gang.ref: gang for gang in gangs}
-        titles = {(gang.ref.namespace, gang.title) for gang in gangs}
-        nodes, domains = gang_placements(cluster)
-        for ref, (ran, its_nodes, domain) in self._ran.items():
-            row = rows.get(ref)
-            if row is not None:
-                is_cut = row.state is WorkloadState.ENDED and not row.has_run and not row.failed
-            else:
-                # The next attempt of a restarted owner has other groups under the same title.
-                is_cut = ref in self._ended and (ref.namespace, ran.title) not in titles
-            if is_cut:
-                ended = ran.started + ran.ended
-                rows[ref] = replace(
-                    ran, state=WorkloadState.ENDED, started=0, placed=0, ended=ended
-                )
-                nodes[ref], domains[ref] = its_nodes, domain
-        return list(rows.values()), nodes, domains
-
-
-def _is_disrupted(pod: Pod) -> bool:
-    condition = find_condition(pod.status.conditions, DISRUPTION_TARGET)
-    return condition is not None and condition.status == "True"
-
-
-def gang_placements(
-    cluster: ClusterObjects,
-) -> tuple[dict[Ref, Counter[str]], dict[Ref, str]]:
-    """Return the nodes of each gang's pods and the smallest domain that contains them."""
-    nodes: dict[Ref, Counter[str]] = {}
-    for ref, pod in pods_with_entities(cluster):
-        if pod.spec.node_name:
-            nodes.setdefault(ref, Counter())[pod.spec.node_name] += 1
-    labels = {node.metadata.name: node.metadata.labels for node in cluster.nodes}
-    return nodes, {
-        ref: _common_domain([labels.get(name, {}) for name in names])
-        for ref, names in nodes.items()
-    }
-
-
-def _common_domain(labels: Sequence[Mapping[str, str]]) -> str:
-    for level in _DOMAIN_LABELS:
-        values = {node_labels.get(level, "") for node_labels in labels}
-        if len(values) == 1 and values != {""}:
-            return values.pop()
-    return ""
-
-
-def describe_state(gang: WorkloadRow) -> str:
-    """Describe the state of a gang in a few words."""
-    members = f"{gang.started + gang.ended}/{gang.members}"
-    match gang.state:
-        case WorkloadState.ENDED:
-            failed = f", {gang.failed} failed" if gang.failed else ""
-            return f"ended {members}{failed}"
-        case WorkloadState.RUNNING:
-            return f"running {members} on {pluralize(len(gang.nodes), 'node')}"
-        case _:
-            return f"{gang.state.value} {members}: {gang.message}"
-
-
-def format_summary(outcome: RunOutcome) -> str:
-    """Format an outcome as text: one sentence, then a line for each gang."""
-    gangs = sorted(outcome.gangs, key=lambda gang: (gang.title, gang.ref))
-    ran = sum(gang.has_run for gang in gangs)
-    width = max((len(gang.title) for gang in gangs), default=0)
-    lines = [
-        f"{pluralize(ran, 'gang')} ran, {len(gangs) - ran} did not, in {outcome.seconds:.1f} s",
-        *(f"  {gang.title.ljust(width)}  {_describe_gang(outcome, gang)}" for gang in gangs),
-        *(f"  {name} {reason}" for name, reason in outcome.failed_jobs.items()),
-    ]
-    if outcome.timed_out:
-        lines.append("  timed out; allow more time with --timeout")
-    lines += [f"{name} | {line}" for name, text in outcome.logs.items() for line in text]
-    return "\n".join(lines)
-
-
-def _describe_gang(outcome: RunOutcome, gang: WorkloadRow) -> str:
-    if not gang.has_run or gang.ref not in outcome.nodes:
-        return describe_state(gang)
-    text = f"{gang.state.value} {gang.started + gang.ended}/{gang.members}"
-    if gang.failed:
-        text += f", {gang.failed} failed"
-    nodes = [f"{name} ({count})" for name, count in sorted(outcome.nodes[gang.ref].items())]
-    text += f" on {join_names(nodes, _MAX_NODE_NAMES)}"
-    if domain := outcome.domains.get(gang.ref):
-        text += f" in {domain}"
-    if times := outcome.interruptions.get(gang.ref, 0):
-        text += f", interrupted {pluralize(times, 'time')}"
-    return text
-
-
-def outcome_data(outcome: RunOutcome) -> dict[str, Any]:
-    """Return an outcome as data for JSON and YAML."""
-    items = [
-        {
-            "kind": gang.kind,
-            "namespace": gang.ref.namespace,
-            "name": gang.ref.name,
-            "owner": gang.owner,
-            "state": gang.state.value,
-            "ran": gang.has_run,
-            "members": gang.members,
-            "started": gang.started,
-            "ended": gang.ended,
-            "failed": gang.failed,
-            "nodes": sorted(outcome.nodes.get(gang.ref, ())),
-            "domain": outcome.domains.get(gang.ref, ""),
-            "madeWay": outcome.interruptions.get(gang.ref, 0),
-            "reason": gang.reason,
-            "message": gang.message,
-        }
-        for gang in outcome.gangs
-    ]
-    data = {
-        "ran": outcome.is_success,
-        "seconds": round(outcome.seconds, 3),
-        "timedOut": outcome.timed_out,
-        "failedJobs": dict(outcome.failed_jobs),
-        "items": items,
-    }
-    return {**data, "logs": dict(outcome.logs)} if outcome.logs else data
-
-
-# ---- the command ---------------------------------------------------------------------------------
 
 
 @click.command()
@@ -304,14 +108,7 @@ def outcome_data(outcome: RunOutcome) -> dict[str, Any]:
     help="Namespace of objects that name none.",
 )
 @node_options
-@click.option(
-    "--config",
-    "policy",
-    type=click.Path(path_type=Path),
-    default=None,
-    metavar="FILE",
-    help="KubeSchedulerConfiguration of the scheduler.",
-)
+@options.configuration_option("KubeSchedulerConfiguration of the scheduler.")
 @click.option(
     "--in-turn",
     is_flag=True,
@@ -404,7 +201,7 @@ class ProgressBars:
 
     def __call__(self, gangs: Sequence[WorkloadRow]) -> None:
         """Redraw the bars."""
-        width = max((len(gang.title) for gang in gangs), default=0)
+        width = max((len(gang.display_title) for gang in gangs), default=0)
         self._display.draw([progress_line(gang, width) for gang in gangs])
 
 
@@ -418,7 +215,7 @@ class ProgressLines:
     def __call__(self, gangs: Sequence[WorkloadRow]) -> None:
         """Print the gangs that have changed."""
         for gang in gangs:
-            text = f"{gang.title}: {describe_state(gang)}"
+            text = f"{gang.display_title}: {describe_state(gang)}"
             if self._printed.get(gang.ref) != text:
                 self._printed[gang.ref] = text
                 self._out.write(f"{escape_unprintable(text, keep='')}\n")
@@ -428,8 +225,8 @@ class ProgressLines:
 def progress_line(gang: WorkloadRow, width: int) -> StyledLine:
     """Format a gang as a bar: members that have started or ended, of all members."""
     bar = progress_bar(gang.started + gang.ended, gang.members)
-    text = f"{gang.title.ljust(width)}  {bar}  {describe_state(gang)}"
-    return StyledLine(text, STATE_COLORS[gang.state])
+    text = f"{gang.display_title.ljust(width)}  {bar}  {describe_state(gang)}"
+    return StyledLine(text, _STATE_COLOURS[gang.state])
 
 
 # ---- the run -------------------------------------------------------------------------------------
@@ -471,6 +268,8 @@ class ManifestRun:
         self._timeout, self._on_progress = timeout, on_progress
         self._has_processes, self._with_logs = has_processes, with_logs
         self._interruptions, self._history = InterruptionCounter(), RunHistory()
+        #: Why a gang waits, by gang and message of the scheduler.
+        self._summaries: dict[tuple[Ref, str], str] = {}
 
     async def run(self) -> RunOutcome:
         """Submit and observe until all gangs have run, nothing changes, or the time is over."""
@@ -493,12 +292,27 @@ class ManifestRun:
 
     async def _observe(self) -> _Observation:
         cluster, jobs = await read_cluster(self._client), (await self._client.list(JOB, Job)).items
-        gangs = list_workloads(cluster, include_all=True)
+        gangs = self._summarize(cluster, list_workloads(cluster, include_all=True))
         self._on_progress(gangs)
         ended = [one for one in gangs if one.state is WorkloadState.ENDED and not one.failed]
         self._interruptions.observe(cluster, [gang.ref for gang in ended])
         self._history.observe(cluster, gangs)
         return _Observation(cluster, jobs, gangs)
+
+    def _summarize(
+        self, cluster: ClusterObjects, gangs: Sequence[WorkloadRow]
+    ) -> list[WorkloadRow]:
+        """Say of the gangs that wait why they do, as `phalanx why` does; once for each message."""
+        rows = []
+        for gang in gangs:
+            if gang.state is WorkloadState.WAITING and _has_reason(gang):
+                asked = gang.ref, gang.message
+                if asked not in self._summaries and len(self._summaries) < _MAX_SUMMARIES:
+                    with report_scheduler_bugs():
+                        self._summaries[asked] = summarize_pending(gang.ref, cluster)
+                gang = replace(gang, summary=self._summaries.get(asked, ""))
+            rows.append(gang)
+        return rows
 
     def _is_complete(self, seen: _Observation) -> bool:
         """Whether all gangs have started, no running pod will end, and no Job creates more pods."""
@@ -531,8 +345,23 @@ class ManifestRun:
             timed_out=timed_out,
             interruptions=self._interruptions,
             failed_jobs=await self._failed_jobs(seen),
+            explanations=await self._explain(gangs),
             logs=await self._container_logs(pods) if self._with_logs else {},
         )
+
+    async def _explain(self, gangs: Sequence[WorkloadRow]) -> list[str]:
+        """Diagnose the first gangs that wait, each under the name that the user knows."""
+        waiting = (WorkloadState.WAITING, WorkloadState.HELD)
+        pending = [gang for gang in gangs if gang.state in waiting and not gang.has_run]
+        names: dict[tuple[str, str], None] = {}
+        for gang in sorted(pending, key=lambda gang: (gang.title, gang.ref)):
+            is_known = gang.argument.partition("/")[0] in _EXPLAINED_OWNERS
+            own_name = f"{gang.kind}/{gang.ref.name}"
+            names[gang.ref.namespace, gang.argument if is_known else own_name] = None
+        return [
+            await explain_pending(self._client, name, namespace)
+            for namespace, name in list(names)[:_MAX_EXPLAINED]
+        ]
 
     async def _failed_jobs(self, seen: _Observation) -> dict[str, str]:
         """The Jobs that failed, are suspended or got no pods, each with the reason."""

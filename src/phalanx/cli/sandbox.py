@@ -28,13 +28,17 @@ from phalanx.api.kinds import (
     POD,
     POD_GROUP,
     PRIORITY_CLASS,
+    RESOURCE_CLAIM_TEMPLATE,
+    STORAGE_CLASS,
     WORKLOAD,
     Kind,
 )
 from phalanx.api.leader_worker_sets import LEADER_READY, NAME_LABEL, LeaderWorkerSet
 from phalanx.api.meta import Key, PartialObjectMetadata
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
+from phalanx.api.scheme import DEVICE_KINDS, VOLUME_KINDS, struct_of
 from phalanx.api.wire import Object
+from phalanx.api.workload_sources import convert_to_native
 from phalanx.cli.manifests import Manifest
 from phalanx.client.client import Client
 from phalanx.client.protocol import HasMetadata
@@ -48,6 +52,7 @@ from phalanx.controllers.nodes.container_process import ProcessHost
 from phalanx.controllers.nodes.node_pool import SimulatedNode
 from phalanx.controllers.nodes.simulated_kubelet import StageRule
 from phalanx.randomness import SystemRandom
+from phalanx.scheduler.devices.state import claims_of_pod
 from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 from phalanx.sim.simulation import first_error
@@ -59,8 +64,10 @@ M = TypeVar("M", bound=HasMetadata)
 CLIENT_NAME = "phalanx"
 #: Seconds without a change of any object after which the controllers create no more pods.
 POD_CREATION_TIMEOUT = 20.0
-#: Kinds that shape pods and groups when they are created: copied into the sandbox.
-_COPIED_KINDS = (NAMESPACE, PRIORITY_CLASS, LIMIT_RANGE, WORKLOAD)
+#: Kinds that shape pods, groups and claims when they are created: copied into the sandbox.
+_COPIED_KINDS = (
+    NAMESPACE, PRIORITY_CLASS, LIMIT_RANGE, WORKLOAD, RESOURCE_CLAIM_TEMPLATE, STORAGE_CLASS,
+)  # fmt: skip
 #: Kinds whose objects must not exist yet: `phalanx why` is for existing ones.
 _UNIQUE_KINDS = (
     JOB, JOB_SET, LEADER_WORKER_SET, POD, POD_GROUP, COMPOSITE_POD_GROUP, WORKLOAD,
@@ -84,7 +91,7 @@ def create_control_plane(
 
 
 async def expand_manifests(cluster: Client, manifests: Sequence[Manifest]) -> ClusterObjects:
-    """Return the groups and pods that the manifests would create in a cluster; only reads it."""
+    """Return the groups, pods and claims that manifests would create; only reads the cluster."""
     _check_expandable(manifests)
     await _check_not_existing(cluster, manifests)
     config = ComponentConfig(without=("scheduler", "nodes"))
@@ -92,11 +99,12 @@ async def expand_manifests(cluster: Client, manifests: Sequence[Manifest]) -> Cl
     try:
         async with plane.running():
             client = plane.client(CLIENT_NAME)
-            await _copy_dependencies(cluster, client)
+            await _copy_dependencies(cluster, client, {item.key.namespace for item in manifests})
             await create_objects(client, manifests)
             await _wait_for_jobs_of_job_sets(client)
             await _wait_for_job_pods(client)
             await _wait_for_leader_worker_set_pods(client)
+            await _wait_for_resource_claims(client)
             return await _read_workloads(client)
     except ExceptionGroup as group:
         error = first_error(group)
@@ -104,13 +112,16 @@ async def expand_manifests(cluster: Client, manifests: Sequence[Manifest]) -> Cl
 
 
 async def create_objects(client: Client, manifests: Sequence[Manifest]) -> list[Object]:
-    """Create objects in order. An object that every cluster has may exist already."""
+    """Create objects in order. An object that every cluster has may exist already.
+
+    Groups of our custom resources, and objects that name them, are created as our server has them.
+    """
     created: list[Object] = []
     for manifest in manifests:
         try:
-            created.append(await client.create(manifest.kind, manifest.content))
+            created.append(await client.create(*convert_to_native(*manifest)))
         except AlreadyExists:
-            if manifest.kind in _UNIQUE_KINDS:
+            if manifest.kind.name in {kind.name for kind in _UNIQUE_KINDS}:
                 raise ManifestRejected(
                     f"the files define {manifest} twice; give the objects different names"
                 ) from None
@@ -128,7 +139,11 @@ def _check_expandable(manifests: Sequence[Manifest]) -> None:
 async def _check_not_existing(cluster: Client, manifests: Sequence[Manifest]) -> None:
     for kind in _UNIQUE_KINDS:
         candidates = [item for item in manifests if item.kind.name == kind.name]
-        listed = await _list_objects(cluster, kind, PartialObjectMetadata) if candidates else ()
+        listed: list[PartialObjectMetadata] = []
+        for served in dict.fromkeys([kind, *(item.kind for item in candidates)]):
+            if candidates:
+                names = sorted({item.key.namespace for item in candidates})
+                listed += await _list_objects(cluster, served, PartialObjectMetadata, names)
         existing = {item.metadata.key for item in listed}
         for manifest in candidates:
             if manifest.key in existing:
@@ -138,23 +153,49 @@ async def _check_not_existing(cluster: Client, manifests: Sequence[Manifest]) ->
                 )
 
 
-async def _copy_dependencies(cluster: Client, sandbox: Client) -> None:
-    """Copy the objects that shape pods and groups from the cluster to the sandbox."""
+async def _copy_dependencies(cluster: Client, sandbox: Client, used: Collection[str]) -> None:
+    """Copy the objects that shape pods, groups and claims from the cluster to the sandbox.
+
+    With a credential for some namespaces, the `used` ones are read; those that cannot be listed
+    are created, since the cluster would say if one is absent.
+    """
+    names = sorted(filter(None, used))
     for kind in _COPIED_KINDS:
-        for obj in await _list_objects(cluster, kind, dict):
+        for obj in await _list_objects(cluster, kind, dict, names):
             meta = obj["metadata"]
             kept = {k: meta[k] for k in ("name", "namespace", "labels", "annotations") if k in meta}
             content = {k: v for k, v in obj.items() if k not in ("metadata", "status")}
             # An object that the sandbox has already, or does not accept, changes nothing.
             with suppress(ApiError):
                 await sandbox.create(kind, {**content, "metadata": kept})
+        if kind is NAMESPACE and not await _may_list(cluster, kind):
+            for name in names:
+                with suppress(AlreadyExists):
+                    await sandbox.create(kind, {"metadata": {"name": name}})
 
 
-async def _list_objects(client: Client, kind: Kind, struct: type[T]) -> Sequence[T]:
+async def _may_list(client: Client, kind: Kind) -> bool:
+    try:
+        await client.list(kind, PartialObjectMetadata)
+    except Forbidden:
+        return False
+    return True
+
+
+async def _list_objects(
+    client: Client, kind: Kind, struct: type[T], namespaces: Sequence[str] = ()
+) -> Sequence[T]:
+    """List the objects of a kind that may be read: everywhere, or else in these namespaces."""
     try:
         return (await client.list(kind, struct)).items
-    except (NotFound, Forbidden):
+    except NotFound:
         return ()
+    except Forbidden:
+        found: list[T] = []
+        for name in namespaces if kind.namespaced else ():
+            with suppress(Forbidden):
+                found += (await client.list(kind, struct, namespace=name)).items
+        return found
 
 
 async def _wait_until(
@@ -223,6 +264,22 @@ async def _wait_for_leader_worker_set_pods(client: Client) -> None:
     await _wait_until(client, POD, Pod, find_missing)
 
 
+async def _wait_for_resource_claims(client: Client) -> None:
+    """Wait until pods have the claims of their templates; a template may be absent."""
+    listing = await client.list(RESOURCE_CLAIM_TEMPLATE, PartialObjectMetadata)
+    templates = {one.metadata.key for one in listing.items}
+
+    def find_missing(pods: Collection[Pod]) -> str:
+        for pod in pods:
+            for entry, claim in claims_of_pod(pod):
+                template = Key(pod.metadata.namespace, entry.resource_claim_template_name)
+                if claim is None and template in templates:
+                    return f"Pod {pod.metadata.key} gets no ResourceClaim of {template}"
+        return ""
+
+    await _wait_until(client, POD, Pod, find_missing)
+
+
 def lacks_pods(job: Job) -> bool:
     """Return whether the Job controller has yet to create pods of a Job."""
     spec, status = job.spec, job.status
@@ -241,4 +298,10 @@ async def _read_workloads(client: Client) -> ClusterObjects:
         groups=[*groups, *composites],
         pods=(await client.list(POD, Pod)).items,
         namespaces={namespace.metadata.name: namespace.metadata.labels for namespace in namespaces},
+        devices=[
+            one for kind in DEVICE_KINDS for one in (await client.list(kind, struct_of(kind))).items
+        ],
+        volumes=[
+            one for kind in VOLUME_KINDS for one in (await client.list(kind, struct_of(kind))).items
+        ],
     )

@@ -23,6 +23,7 @@ from phalanx.cli.connection import server_options
 from phalanx.cli.options import (
     LogOptions,
     check_log_directory,
+    configuration_option,
     decision_log_option,
     open_decision_log,
 )
@@ -80,14 +81,7 @@ _DURATION_SECONDS = {
     is_flag=True,
     help="Also evict pods of other schedulers where the API server is not Phalanx.",
 )
-@click.option(
-    "--config",
-    "policy",
-    type=click.Path(path_type=Path),
-    default=None,
-    metavar="FILE",
-    help="KubeSchedulerConfiguration: how pods are placed.",
-)
+@configuration_option("KubeSchedulerConfiguration: how pods are placed.")
 @decision_log_option
 @component_options
 def scheduler_command(

@@ -6,13 +6,14 @@ import gc
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import click
 
-from phalanx.cli.options import parse_timeout
+from phalanx.cli.options import configuration_option, parse_optional_time
 from phalanx.cli.output import (
     JSON,
     TEXT,
@@ -22,16 +23,38 @@ from phalanx.cli.output import (
     echo,
     format_structured,
     output_option,
+    page_option,
     progress_bar,
+    write_page,
 )
 from phalanx.cli.simulation_file import SimulationOptions, load_simulation
 from phalanx.scheduler.plugins.reservation import ReservationMode
 from phalanx.sim.core_engine import CoreEngine
+from phalanx.sim.counted_engine import build_core_engine
+from phalanx.sim.full_engine import FullEngine
+from phalanx.sim.recording.recorded_workload import RecordedWorkload
+from phalanx.sim.recording.replay_engine import ReplayEngine
 from phalanx.sim.reports.figures import build_report
 from phalanx.sim.reports.html_page import build_page
 from phalanx.sim.reports.text import format_seconds, summary_rows
-from phalanx.sim.simulation_setup import SimulationResult, SimulationSetup
+from phalanx.sim.simulation_setup import SimulationEngine, SimulationResult, SimulationSetup
 from phalanx.sim.workloads.trace_formats import TRACE_FORMATS
+
+
+class SimulationRunner(Protocol):
+    """An engine with a setup: it runs once, and can be stopped from a signal handler."""
+
+    #: Called now and then with the simulated time and the number of jobs that have ended.
+    on_progress: Callable[[float, int], None] | None
+
+    def run(self) -> SimulationResult:
+        """Simulate to the end, the horizon, or until stopped."""
+        ...
+
+    def stop(self) -> None:
+        """End the simulation after the present instant."""
+        ...
+
 
 #: Seconds between two drawings of the progress.
 _DRAW_SECONDS = 0.5
@@ -55,6 +78,12 @@ _DRAW_SECONDS = 0.5
     help="Format of the trace, if its beginning does not show it.",
 )
 @click.option(
+    "--case",
+    default="",
+    metavar="NAME",
+    help="Test case of a scheduler_perf file, for example GangScheduling/10Nodes_3Gangs.",
+)
+@click.option(
     "--nodes",
     default="",
     metavar="FILE|N",
@@ -63,14 +92,9 @@ _DRAW_SECONDS = 0.5
 @click.option(
     "--shape", default="", metavar="cpu=8,memory=32Gi", help="Resources of each node of --nodes."
 )
-@click.option(
-    "--config",
-    "policy",
-    type=click.Path(path_type=Path),
-    default=None,
-    metavar="FILE",
-    help="KubeSchedulerConfiguration of the scheduler; without it, first come, first served with"
-    " the reservations of --reservation.",
+@configuration_option(
+    "KubeSchedulerConfiguration of the scheduler; without it, first come, first served with"
+    " the reservations of --reservation."
 )
 @click.option(
     "--reservation",
@@ -79,32 +103,42 @@ _DRAW_SECONDS = 0.5
     help="Which waiting jobs get a reservation: the first (Easy), several (Conservative), the"
     " first with nothing started behind it (Strict), none (Off); Easy by default.",
 )
+@click.option(
+    "--engine",
+    "engine_name",
+    type=click.Choice([one.value for one in SimulationEngine]),
+    default=SimulationEngine.CORE.value,
+    show_default=True,
+    help="What runs: queue and scheduling cycle alone (core), or the whole control plane with API"
+    " server, Job controller and kubelets (full), which is slower.",
+)
+@click.option(
+    "--place-pods",
+    is_flag=True,
+    help="Place every pod by the scheduler, also where counting free nodes gives the same starts.",
+)
 @click.option("--seed", type=click.IntRange(0), default=None, help="Random seed, by default 0.")
 @click.option(
     "--horizon",
     default=None,
     metavar="DURATION",
-    callback=lambda context, option, text: text and parse_timeout(context, option, text),
+    callback=parse_optional_time,
     help="Simulated time after which the simulation ends, for example 720h.",
 )
 @click.option("--lenient", is_flag=True, help="Count and skip lines that cannot be read.")
-@click.option(
-    "--html",
-    "page",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=None,
-    metavar="FILE",
-    help="Also write the report as one HTML page.",
-)
+@page_option("Also write the report as one HTML page.")
 @output_option(TEXT, JSON)
 def simulate_command(
     *,
     path: Path,
     format_name: str | None,
+    case: str,
     nodes: str,
     shape: str,
     policy: Path | None,
     reservation: str | None,
+    engine_name: str,
+    place_pods: bool,
     seed: int | None,
     horizon: float | None,
     lenient: bool,
@@ -131,19 +165,38 @@ def simulate_command(
         seed=seed,
         horizon=horizon,
         is_lenient=lenient,
+        case=case,
     )
     loaded = load_simulation(path, options)
-    report = build_report(run_simulation(loaded.setup), loaded.inputs)
+    engine = SimulationEngine(engine_name)
+    result = run_simulation(loaded.setup, engine, place_pods=place_pods)
+    report = build_report(result, loaded.inputs)
     if page is not None:
-        page.write_text(build_page(report, f"Simulation of {path.name}"))
+        write_page(page, build_page(report, f"Simulation of {path.name}"))
     if output == JSON:
         echo(format_structured(report, JSON))
     else:
         echo("\n".join(align_columns(list(summary_rows(report)))))
 
 
-def run_simulation(setup: SimulationSetup) -> SimulationResult:
-    """Run the simulation with a progress bar on a terminal; ^C ends it early."""
+def run_simulation(
+    setup: SimulationSetup,
+    kind: SimulationEngine = SimulationEngine.CORE,
+    *,
+    place_pods: bool = False,
+) -> SimulationResult:
+    """Run the simulation of a workload by its engine."""
+    if isinstance(setup.workload, RecordedWorkload):
+        if kind is SimulationEngine.FULL:
+            raise click.ClickException("recordings are simulated by --engine core only")
+        return run_engine(ReplayEngine(setup), setup)
+    if kind is SimulationEngine.FULL:
+        return run_engine(FullEngine(setup), setup)
+    return run_engine(CoreEngine(setup) if place_pods else build_core_engine(setup), setup)
+
+
+def run_engine(engine: SimulationRunner, setup: SimulationSetup) -> SimulationResult:
+    """Run an engine with a progress bar on a terminal; ^C ends it early."""
     display, drawn_at, total = LiveDisplay(sys.stderr), [0.0], len(setup.workload.jobs)
     begin = time.monotonic()
 
@@ -156,7 +209,7 @@ def run_simulation(setup: SimulationSetup) -> SimulationResult:
         text = f"{bar} {done}/{total} jobs, {format_seconds(now)} simulated in {real}"
         display.draw([StyledLine(text)])
 
-    engine = CoreEngine(setup, show_progress if sys.stderr.isatty() else None)
+    engine.on_progress = show_progress if sys.stderr.isatty() else None
     with _stop_on_interrupt(engine), _without_garbage_collection():
         result = engine.run()
     if sys.stderr.isatty():
@@ -165,7 +218,7 @@ def run_simulation(setup: SimulationSetup) -> SimulationResult:
 
 
 @contextmanager
-def _stop_on_interrupt(engine: CoreEngine) -> Iterator[None]:
+def _stop_on_interrupt(engine: SimulationRunner) -> Iterator[None]:
     """Let the first ^C stop the simulation, and a second one the command."""
     previous = signal.getsignal(signal.SIGINT)
 

@@ -13,7 +13,7 @@ A simulation file is YAML; only `workload` is required. Paths are relative to th
     horizon: 720h
     seed: 7
 
-An invalid file raises click.ClickException with the file and the field.
+An invalid file raises click.ClickException with the file, the line and the field.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from phalanx.cli.scheduler_configuration import load_configuration
 from phalanx.scheduler.plugins.reservation import ReservationArgs, ReservationMode
 from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
 from phalanx.sim.simulation_setup import FaultRate, NodeFault, SimulationSetup
+from phalanx.sim.workloads.csv_traces import read_node_list
 from phalanx.sim.workloads.trace_formats import read_trace
 from phalanx.sim.workloads.workload import (
     InvalidTrace,
@@ -51,6 +52,7 @@ from phalanx.sim.workloads.workload import (
     TraceWorkload,
     build_workload,
 )
+from phalanx.sim.workloads.yaml_lines import find_line
 
 _GZIP_MAGIC = b"\x1f\x8b"
 #: A larger trace is refused, and so is a larger number of jobs or pods of a row.
@@ -58,6 +60,7 @@ _MAX_TRACE_BYTES, _MAX_COUNT = 1 << 30, 1_000_000
 _FIELDS = (
     "workload",
     "format",
+    "case",
     "cluster",
     "shape",
     "policy",
@@ -91,6 +94,7 @@ class SimulationOptions:
     seed: int | None = None
     horizon: float | None = None
     is_lenient: bool = False
+    case: str = ""
 
 
 @dataclass(slots=True)
@@ -113,7 +117,7 @@ def load_simulation(path: Path, options: SimulationOptions) -> LoadedSimulation:
 
 
 class _InvalidField(ValueError):
-    """A field of a simulation file is invalid; the message names file and field."""
+    """A field of a simulation file is invalid; the message names file, line and field."""
 
 
 class _Loader:
@@ -122,11 +126,15 @@ class _Loader:
     def __init__(self, path: Path, options: SimulationOptions) -> None:
         self._path, self._options = path, options
         self.inputs: dict[str, str] = {}
+        #: The simulation file as it is written; "" for a trace.
+        self._text = ""
 
     def load(self) -> SimulationSetup:
         """Return the setup."""
         if self._path.suffix in (".yaml", ".yml"):
             fields = self._load_yaml(self._path)
+            if _is_trace(fields):
+                fields = {"workload": str(self._path.resolve())}
             self._check_fields(fields, _FIELDS, "")
         else:
             fields = {"workload": str(self._path.resolve())}
@@ -153,7 +161,16 @@ class _Loader:
             text = _decode(path, self._read(path))
             format_name = self._options.format_name or str(fields.get("format") or "")
             shown = self._path if str(path.resolve()) == found else path
-            return read_trace(TraceFile(str(shown), text.splitlines(), lenient), format_name)
+            case = self._options.case or str(fields.get("case") or "")
+
+            def read_beside(name: str) -> tuple[str, str]:
+                beside = path.parent / name
+                return str(shown.parent / name), _decode(beside, self._read(beside))
+
+            trace = TraceFile(
+                str(shown), text.splitlines(), lenient, case=case, read_beside=read_beside
+            )
+            return read_trace(trace, format_name)
         if not isinstance(found, list):
             raise self._invalid("workload", "must be the path of a trace or a list of jobs")
         jobs: list[TraceJob] = []
@@ -209,7 +226,10 @@ class _Loader:
             return tuple(_to_node(node.manifest("")) for node in pool.nodes())
         base = Path() if options.nodes else self._path.parent
         path = base / str(found)
-        self._read(path)
+        content = self._read(path)
+        if path.suffix in (".csv", ".gz"):
+            lines = _decode(path, content).splitlines()
+            return read_node_list(TraceFile(str(path), lines, options.is_lenient))
         try:
             loaded = load_node_pools(path, capacity, ())
         except InvalidClusterFile as error:
@@ -261,7 +281,9 @@ class _Loader:
     # ---- fields --------------------------------------------------------------------------------
 
     def _invalid(self, where: str, reason: str) -> _InvalidField:
-        return _InvalidField(f"{self._path}: {where}: {reason}")
+        line = find_line(self._text, where)
+        shown = f"{self._path}, line {line}" if line else str(self._path)
+        return _InvalidField(f"{shown}: {where}: {reason}")
 
     def _check_fields(self, found: Any, known: tuple[str, ...], where: str) -> None:
         if not isinstance(found, dict):
@@ -310,12 +332,22 @@ class _Loader:
 
     def _load_yaml(self, path: Path) -> Any:
         try:
-            return yaml.safe_load(self._read(path))
+            self._text = self._read(path).decode()
+            return yaml.safe_load(self._text)
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
             raise _InvalidField(f"{path}, line {line}: {error.problem}") from None
         except (yaml.YAMLError, UnicodeDecodeError):
             raise _InvalidField(f"{path} is not a YAML file") from None
+
+
+def _is_trace(found: Any) -> bool:
+    """Whether a YAML file is no simulation file, but a trace itself: of Kueue or scheduler_perf."""
+    if isinstance(found, dict):
+        return "cohorts" in found
+    return isinstance(found, list) and any(
+        isinstance(one, dict) and "workloadTemplate" in one for one in found
+    )
 
 
 def _decode(path: Path, content: bytes) -> str:

@@ -38,6 +38,7 @@ from phalanx.cli.options import (
     F,
     LogOptions,
     check_log_directory,
+    configuration_option,
     decision_log_option,
     log_options,
 )
@@ -181,9 +182,10 @@ _SERVER_OPTIONS = (
     ),
     click.option(
         "--service-account-tokens/--no-service-account-tokens",
-        default=False,
+        default=None,
         help="Give new pods their service account and mount its token, as the admission plugin "
-        "ServiceAccount does; pods whose service account does not exist are refused.",
+        "ServiceAccount does; pods whose service account does not exist are refused. "
+        "[default: yes, but no with --without controllers]",
     ),
     click.option(
         "--limit-critical-pods/--no-limit-critical-pods",
@@ -201,14 +203,14 @@ def _server_options(command: F) -> F:
     def with_server(
         *args: Any,
         limit_critical_pods: bool,
-        service_account_tokens: bool,
+        service_account_tokens: bool | None,
         cluster_ips: str,
         node_ports: str,
         **kwargs: Any,
     ) -> Any:
         server = ServerOptions(
             limit_critical_pods=limit_critical_pods,
-            admit_service_accounts=service_account_tokens,
+            service_account_tokens=service_account_tokens,
             service_ranges=options.parse_service_ranges(cluster_ips, node_ports),
         )
         return command(*args, server=server, **kwargs)
@@ -251,14 +253,7 @@ def _server_options(command: F) -> F:
     metavar="A=true,B=false",
     help="Features to switch on or off, by their names in Kubernetes.",
 )
-@click.option(
-    "--config",
-    "policy",
-    type=click.Path(path_type=Path),
-    default=None,
-    metavar="FILE",
-    help="KubeSchedulerConfiguration: how pods are placed.",
-)
+@configuration_option("KubeSchedulerConfiguration: how pods are placed.")
 @decision_log_option
 @click.option(
     "--audit-log",
@@ -402,10 +397,15 @@ def _run(settings: UpOptions) -> None:
     # Start-up makes no garbage; tune_garbage_collector() enables the collector afterwards.
     gc.disable()
     settings.log.configure()
-    has_own_kubeconfig = settings.storage.data == IN_MEMORY and settings.kubeconfig is not None
+    is_in_memory = settings.storage.data == IN_MEMORY
+    has_own_kubeconfig = is_in_memory and settings.kubeconfig is not None
     with (
         _data_directory(settings) as folder,
-        background.pid_file(settings.runtime_directory(), is_required=not has_own_kubeconfig),
+        background.pid_file(
+            settings.runtime_directory(),
+            is_required=not has_own_kubeconfig,
+            is_in_memory=is_in_memory,
+        ),
         _component_process(settings) as components,
     ):
         # Imported here: the process of the components imports its own modules at the same time.
@@ -424,10 +424,10 @@ def _start_detached(settings: UpOptions) -> None:
             # Not only on stderr: a log file is rotated.
             arguments += ["--log-file", str(background.log_file(folder))]
         try:
-            ready = background.start(arguments, folder)
+            messages = background.start(arguments, folder)
         except background.NotStarted as error:
             raise click.ClickException(str(error)) from None
-    background.print_ready(ready)
+    background.print_ready(messages)
 
 
 @contextlib.contextmanager

@@ -96,10 +96,13 @@ class StorageOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """What the API server of `phalanx up` refuses and allocates."""
+    """What the API server of `phalanx up` refuses and allocates.
+
+    `service_account_tokens` is None if the option is not given.
+    """
 
     limit_critical_pods: bool
-    admit_service_accounts: bool
+    service_account_tokens: bool | None
     service_ranges: ServiceRanges
 
 
@@ -130,6 +133,12 @@ class UpOptions:
     programs: Path | None
     log: LogOptions
     plan: ClusterPlan | None = None
+
+    @property
+    def admits_service_accounts(self) -> bool:
+        """Whether pods get tokens; without controllers, namespaces have no default account."""
+        given = self.server.service_account_tokens
+        return "controllers" not in self.disabled if given is None else given
 
     def runtime_directory(self) -> Path:
         """Return the directory of the PID file; with :memory: that of the cluster's name."""
@@ -217,7 +226,8 @@ class ComponentProcess:
         number = child_socket.fileno()
         arguments = sys.argv[sys.argv.index("up") + 1 :]
         process = subprocess.Popen(
-            [sys.executable, "-m", "phalanx", "up", *arguments],
+            # -P: a module of the working directory must not take the place of ours.
+            [sys.executable, "-P", "-m", "phalanx", "up", *arguments],
             stdin=subprocess.DEVNULL,
             env={**os.environ, COMPONENT_SOCKET: str(number)},
             pass_fds=(number,),

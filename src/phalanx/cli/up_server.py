@@ -16,14 +16,21 @@ import uvloop
 
 from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError, NotFound
-from phalanx.api.kinds import KINDS, NODE, POD
+from phalanx.api.kinds import JOB, JOB_SET, KINDS, LEADER_WORKER_SET, NODE, POD
 from phalanx.api.meta import Key
 from phalanx.api.wire import Handler, UserInfo
-from phalanx.cli.background import print_ready, record_address
+from phalanx.cli.background import (
+    StartMessages,
+    describe_page,
+    describe_stored_objects,
+    print_ready,
+    record_address,
+)
 from phalanx.cli.cluster_state import context_name
 from phalanx.cli.component_runner import stop_signals
 from phalanx.cli.event_loop_watchdog import watch_event_loop
 from phalanx.cli.nodes import LOOPBACK_HOSTS
+from phalanx.cli.queue_reporter import QueueReporter
 from phalanx.cli.up_processes import (
     AUDIT_DISABLED,
     AUDIT_FILE,
@@ -52,10 +59,14 @@ from phalanx.server.security.audit import AuditFile, AuditLog
 from phalanx.server.security.keyring import CLUSTER_NAMES, LOCAL_NAMES, Keyring, renew_certificates
 from phalanx.server.security.private_files import InsecurePermissionsError
 from phalanx.server.security.request_guard import RefusalHandler
-from phalanx.server.security.users import MASTERS
+from phalanx.server.security.sign_in import SignInCodes
+from phalanx.server.security.users import ADMIN, MASTERS
 from phalanx.store.kv import Store, StoreFailed, StoreUnusable
 from phalanx.store.memory import MemoryStore
 from phalanx.store.sqlite import SqliteStore
+
+#: The kinds whose objects `phalanx up` counts when it finds an earlier start's.
+_WORKLOAD_KINDS = (LEADER_WORKER_SET, JOB_SET, JOB, POD)
 
 
 def run_server(settings: UpOptions, folder: Path, components: ComponentProcess | None) -> None:
@@ -83,6 +94,7 @@ async def _serve(settings: UpOptions, folder: Path, components: ComponentProcess
                 stopped.set()
 
         store = _open_store(settings, folder, stop)
+        notice = _describe_stored_workloads(store, folder)
         server = Server(
             store,
             clock,
@@ -93,7 +105,7 @@ async def _serve(settings: UpOptions, folder: Path, components: ComponentProcess
             limit_critical_pods=settings.server.limit_critical_pods,
             service_ranges=settings.server.service_ranges,
             certificate_authority=keyring.authority(),
-            admit_service_accounts=settings.server.admit_service_accounts,
+            admit_service_accounts=settings.admits_service_accounts,
             event_ttl=settings.storage.event_ttl,
             webhook_urls=settings.webhook_urls,
         )
@@ -114,10 +126,14 @@ async def _serve(settings: UpOptions, folder: Path, components: ComponentProcess
                 check_level=server.check_level,
             ),
             _watchdog(server),
+            _page_data(server, settings, file),
             _background_task(renew_certificates(tls, folder, names, clock=clock)),
             _kubernetes_service(server, sock),
         ):
             _publish_address(settings, file, url, ca_pem=authority.decode(), token=token)
+            codes = server.page_api.codes
+            page = describe_page(url, codes.issue(ADMIN.name, token) if codes else "")
+            print_ready(StartMessages(f"ready {url} kubeconfig {file}", page, notice))
             tune_garbage_collector()
             await stopped.wait()
     if failures:
@@ -125,14 +141,13 @@ async def _serve(settings: UpOptions, folder: Path, components: ComponentProcess
 
 
 def _publish_address(settings: UpOptions, file: Path, url: str, *, ca_pem: str, token: str) -> None:
-    """Write the administrator's kubeconfig, and print the `ready` line."""
+    """Write the administrator's kubeconfig."""
     cluster = settings.storage.cluster
     context = context_name(cluster) if cluster else "phalanx"
     kubeconfig.write(file, url, ca_pem=ca_pem, token=token, name=context)
     if settings.storage.merge_kubeconfig:
         merge_cluster(USER_KUBECONFIG, file, context_name(cluster))
     record_address(settings.runtime_directory(), url, file)
-    print_ready(f"ready {url} kubeconfig {file}")
 
 
 @contextlib.asynccontextmanager
@@ -157,7 +172,8 @@ async def _start_server(
     else:
         supervisor = ComponentSupervisor(server.handle, components, root_ca)
         if "scheduler" not in settings.disabled:
-            server.health.add_readiness_check("scheduler", lambda: supervisor.outage)
+            names = settings.profiles.policies if settings.profiles else ()
+            server.health.add_scheduler_checks(lambda: supervisor.outage, names)
         async with supervisor.running():
             yield supervisor.answer
     await server.context.dynamic_admission.close()
@@ -194,6 +210,12 @@ def _open_store(settings: UpOptions, folder: Path, stop: Callable[[StoreFailed],
         )
     except StoreUnusable as error:
         raise click.ClickException(str(error)) from None
+
+
+def _describe_stored_workloads(store: Store, folder: Path) -> str:
+    """Say which workloads the store has already; "" if none."""
+    counts = {kind.name: store.count(kind.store_prefix()) for kind in _WORKLOAD_KINDS}
+    return describe_stored_objects(counts, folder)
 
 
 def _open_socket(settings: UpOptions) -> socket.socket:
@@ -241,6 +263,17 @@ async def _audit_log(
 @contextlib.asynccontextmanager
 async def _watchdog(server: Server) -> AsyncIterator[None]:
     with watch_event_loop(server.metrics, "server"):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _page_data(server: Server, settings: UpOptions, file: Path) -> AsyncIterator[None]:
+    """Give the page the queue, the utilisation and, on loopback addresses, sign-in codes."""
+    reporter = QueueReporter(file)
+    server.page_api.queue = reporter.latest
+    if settings.host in LOOPBACK_HOSTS:
+        server.page_api.codes = SignInCodes(server.context.clock.now)
+    async with reporter.running(), _background_task(server.page_api.sampler.run()):
         yield
 
 

@@ -10,19 +10,21 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from phalanx.api.meta import Ref
 from phalanx.cli.cluster_queries import (
+    Visibility,
     find_dropped_fields,
     read_library_cluster,
     report_scheduler_bugs,
 )
+from phalanx.cli.completion import complete_node
 from phalanx.cli.connection import cluster_options, query_cluster
 from phalanx.cli.manifests import files_option, load_manifests
-from phalanx.cli.options import MAX_NODES, parse_shape
+from phalanx.cli.options import MAX_NODES, configuration_option, parse_shape
 from phalanx.cli.output import (
     JSON,
     TABLE,
@@ -37,6 +39,7 @@ from phalanx.cli.queue import start_data
 from phalanx.cli.sandbox import ManifestRejected, expand_manifests
 from phalanx.cli.scheduler_configuration import load_configuration
 from phalanx.client.client import Client
+from phalanx.client.protocol import HasMetadata
 from phalanx.clock import WallClock
 from phalanx.library import Cluster, ObjectNotFound
 from phalanx.scheduler.cluster.group_tree import GroupTrees, group_ref, parent_ref
@@ -52,6 +55,8 @@ from phalanx.scheduler.diagnosis.what_if import (
 )
 from phalanx.scheduler.policy import DEFAULT_PROFILES
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects
+
+M = TypeVar("M", bound=HasMetadata)
 
 _VERDICT_TEXT = {
     ForecastVerdict.FITS: "fits",
@@ -125,6 +130,7 @@ def _check_added_nodes(
     "--drain",
     multiple=True,
     metavar="NODE",
+    shell_complete=complete_node,
     help="Remove a node; its pods wait again. May be repeated.",
 )
 @click.option(
@@ -137,14 +143,7 @@ def _check_added_nodes(
 )
 @cluster_options
 @output_option(TABLE, JSON, YAML)
-@click.option(
-    "--config",
-    "policy",
-    type=click.Path(path_type=Path),
-    default=None,
-    metavar="FILE",
-    help="KubeSchedulerConfiguration of the scheduler, if it has one.",
-)
+@configuration_option("KubeSchedulerConfiguration of the scheduler, if it has one.")
 def what_if_command(
     *,
     files: tuple[str, ...],
@@ -176,10 +175,10 @@ def what_if_command(
     profiles = load_configuration(policy).profiles if policy else DEFAULT_PROFILES
 
     async def query(client: Client, default_namespace: str) -> tuple[list[Ref], Cluster]:
-        cluster = await read_library_cluster(client, profiles=profiles, now=now)
-        return await hypothetical_cluster(
-            client, cluster, files, changes=changes, namespace=namespace or default_namespace
-        )
+        space = namespace or default_namespace
+        cluster, visibility = await read_library_cluster(client, space, profiles=profiles, now=now)
+        _check_visibility(visibility)
+        return await hypothetical_cluster(client, cluster, files, changes=changes, namespace=space)
 
     try:
         subjects, cluster = query_cluster(config, context, query)
@@ -197,6 +196,18 @@ def what_if_command(
         )
     worst = max((forecast.verdict for forecast in forecasts), default=ForecastVerdict.FITS)
     raise click.exceptions.Exit(worst)
+
+
+def _check_visibility(visibility: Visibility) -> None:
+    """Fail if the nodes may not be read; warn if pods of other namespaces may not."""
+    if not visibility.has_nodes:
+        raise click.ClickException(
+            "a forecast needs the nodes, which this credential may not read; "
+            "ask for the right to list nodes, and pods of all namespaces"
+        )
+    if not visibility.is_whole:
+        text = f"{visibility.note}, which use nodes too: what fits here may have to wait"
+        echo(f"Warning: {text}", err=True)
 
 
 async def hypothetical_cluster(
@@ -222,11 +233,23 @@ async def hypothetical_cluster(
         groups=[*old.groups, *new.groups],
         pods=[*old.pods, *new.pods],
         namespaces={**new.namespaces, **old.namespaces},
+        devices=_join_objects(old.devices, new.devices),
+        volumes=_join_objects(old.volumes, new.volumes),
     )
     subjects = _new_subjects(new, both)
     if not subjects:
         raise ManifestRejected("the files contain nothing to place: no Job, PodGroup or Pod")
     return subjects, changes.apply(replace(cluster, objects=both), namespace)
+
+
+def _join_objects(old: Iterable[M], new: Iterable[M]) -> list[M]:
+    """Return the objects of the cluster, and the new ones that it does not have.
+
+    An object that exists keeps its state: a claim of the files may be bound in the cluster.
+    """
+    joined = {(type(one), one.metadata.key): one for one in new}
+    joined.update({(type(one), one.metadata.key): one for one in old})
+    return list(joined.values())
 
 
 def _new_subjects(new: ClusterObjects, both: ClusterObjects) -> list[Ref]:
@@ -246,14 +269,23 @@ def group_owners(cluster: ClusterObjects) -> dict[Ref, str]:
 
 
 def _format_forecasts(forecasts: Sequence[Forecast], owners: Mapping[Ref, str], now: float) -> str:
-    lines = [line for forecast in forecasts for line in _forecast_lines(forecast, owners, now)]
+    groups_of = Counter(owners.get(forecast.subject, "") for forecast in forecasts)
+    lines: list[str] = []
+    for forecast in forecasts:
+        # Users know a group by its owner, unless that has several.
+        ref, owner = forecast.subject, owners.get(forecast.subject, "")
+        kind, _, name = owner.partition("/")
+        heading = f"{kind} {ref.namespace}/{name}" if owner else entity_title(ref)
+        if owner and groups_of[owner] > 1:
+            heading += f" ({ref.kind} {ref.name})"
+        lines += _forecast_lines(forecast, heading, owners, now=now)
     return "\n".join(lines) or "No workload is waiting."
 
 
-def _forecast_lines(forecast: Forecast, owners: Mapping[Ref, str], now: float) -> Iterator[str]:
-    owner = owners.get(forecast.subject)
-    heading = entity_title(forecast.subject) + (f" of {owner}" if owner else "")
-    yield f"{heading} {_VERDICT_TEXT[forecast.verdict]}: {forecast.message}"
+def _forecast_lines(
+    forecast: Forecast, heading: str, owners: Mapping[Ref, str], *, now: float
+) -> Iterator[str]:
+    yield f"{heading} {_VERDICT_TEXT[forecast.verdict]}: {forecast.summary or forecast.message}"
     yield from (f"  {detail}" for detail in forecast.details[:_MAX_DETAILS])
     if forecast.bindings:
         nodes = Counter(binding.node for binding in forecast.bindings)
@@ -283,6 +315,7 @@ def _forecast_data(forecast: Forecast) -> dict[str, Any]:
         **_ref_data(forecast.subject),
         "verdict": forecast.verdict.name.lower(),
         "reason": forecast.reason,
+        "summary": forecast.summary or forecast.message,
         "message": forecast.message,
         "placements": [{"pod": b.pod.name, "node": b.node} for b in forecast.bindings],
         "waitsFor": [{**_ref_data(ref), "pods": pods} for ref, pods in forecast.waits_for],

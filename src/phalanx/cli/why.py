@@ -2,7 +2,8 @@
 
 The library makes the diagnosis; this module formats it as text, or as data for JSON and YAML:
 
-    PodGroup default/train is waiting: 0 of 3 members fit: every node lacks nvidia.com/gpu.
+    Job default/train is waiting: 0 of 3 members fit: every node lacks nvidia.com/gpu.
+      group:   PodGroup train-5c9f7-train-pgt-0-7d4b8
       reason:  Unschedulable
       message: minCount (3) cannot be satisfied: 0 scheduled, 2 remaining
       members: 0 placed, 3 pending
@@ -14,8 +15,7 @@ The library makes the diagnosis; this module formats it as text, or as data for 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,8 +30,10 @@ from phalanx.cli.cluster_queries import (
     read_library_cluster,
     report_scheduler_bugs,
 )
+from phalanx.cli.completion import complete_subject
 from phalanx.cli.connection import cluster_options, query_cluster
 from phalanx.cli.job_status import JobFinding, read_job_findings, read_set_findings
+from phalanx.cli.options import configuration_option
 from phalanx.cli.output import (
     JSON,
     TEXT,
@@ -40,26 +42,33 @@ from phalanx.cli.output import (
     format_structured,
     join_names,
     output_option,
-    pluralize,
 )
 from phalanx.cli.queue import start_data
 from phalanx.cli.scheduler_configuration import load_configuration
-from phalanx.cli.scheduler_status import find_scheduler_outage
+from phalanx.cli.scheduler_status import (
+    OTHER_SCHEDULER,
+    OtherScheduler,
+    find_other_schedulers,
+    find_scheduler_outage,
+)
+from phalanx.cli.workload_states import waiting_schedulers
 from phalanx.cli.workload_tree import TREE_KINDS, GroupRow, build_tree, format_tree
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
 from phalanx.library import Cluster, ObjectNotFound
+from phalanx.scheduler.diagnosis.capacity_evidence import CapacityEvidence, label_suffix
 from phalanx.scheduler.diagnosis.diagnosis import (
     EMPTY,
     FINISHED,
     FITS,
     NOT_READY,
     PLACED,
-    CapacityEvidence,
-    CapacityRow,
     Diagnosis,
 )
 from phalanx.scheduler.diagnosis.expected_starts import ExpectedStart, expected_starts
+from phalanx.scheduler.diagnosis.queue_order import list_workloads
+from phalanx.scheduler.diagnosis.recorded import recorded_diagnosis
+from phalanx.scheduler.explain import Cure
 from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
 
 _HEADLINES = {
@@ -68,6 +77,7 @@ _HEADLINES = {
     NOT_READY: "is not ready to be scheduled",
     EMPTY: "has nothing to place",
     FINISHED: "has finished",
+    OTHER_SCHEDULER: "waits for another scheduler",
 }
 #: Pods named in a line about pods with the same message.
 _MAX_NAMES = 3
@@ -86,6 +96,8 @@ class WhyAnswer(NamedTuple):
     #: When the subject is expected to start, if that was planned.
     expected: ExpectedStart | None = None
     now: float = 0.0
+    #: The object that the user asked about, if this is its only group.
+    asked: Ref | None = None
 
     @property
     def is_group(self) -> bool:
@@ -101,6 +113,8 @@ class SubjectAnswers(NamedTuple):
     findings: list[JobFinding]
     #: The groups of a JobSet or LeaderWorkerSet.
     tree: Sequence[GroupRow] = ()
+    #: What is not shown, and why; "" if all is.
+    note: str = ""
 
 
 def format_answer(answer: WhyAnswer) -> str:
@@ -109,8 +123,11 @@ def format_answer(answer: WhyAnswer) -> str:
     headline = _HEADLINES.get(diagnosis.state, "is waiting")
     if answer.outage and diagnosis.state == FITS:
         headline = "would fit, but no scheduler is running"
-    summary = _summarize_capacity(answer)
-    lines = [f"{answer.subject} {headline}: {summary or diagnosis.message}"]
+    summary = diagnosis.summary
+    title = answer.asked or answer.subject
+    lines = [f"{title} {headline}: {summary or diagnosis.message}"]
+    if title != answer.subject:
+        lines.append(f"  group:   {answer.subject.kind} {answer.subject.name}")
     if diagnosis.state not in _HEADLINES:
         lines.append(f"  reason:  {diagnosis.state}")
     if diagnosis.preempted:
@@ -136,46 +153,6 @@ def format_answer(answer: WhyAnswer) -> str:
     if diagnosis.evidence:
         lines += _capacity_tables(diagnosis.evidence, "members" if answer.is_group else "pods")
     return "\n".join([*lines, *_fix_lines(diagnosis)])
-
-
-def _summarize_capacity(answer: WhyAnswer) -> str:
-    """Say how many members fit and what the nodes lack: "0 of 3 members fit: every node lacks cpu."
-
-    "" if free resources are not the reason, if the members differ, or if places are not listed.
-    """
-    diagnosis, evidence = answer.diagnosis, answer.diagnosis.evidence
-    if not answer.is_group or diagnosis.tree or evidence is None or not evidence.rows:
-        return ""
-    if len({row.requests for row in evidence.rows}) > 1:
-        return ""
-    members = f"{evidence.needed}{' more' if diagnosis.bound else ''} members fit"
-    level = _label_suffix(evidence.key)
-    best = max(evidence.rows, key=lambda row: row.fit)
-    if level and 0 < best.fit < evidence.needed:
-        limits = _describe_limits([best], f"the nodes of {best.place}")
-        return f"at most {best.fit} of {members} in one {level}: {limits}."
-    fit = best.fit if level else sum(row.fit for row in evidence.rows)
-    if fit >= evidence.needed or evidence.more:
-        return ""
-    return f"{fit} of {members}{level and f' in any {level}'}: {_describe_limits(evidence.rows)}."
-
-
-def _describe_limits(rows: Sequence[CapacityRow], nodes: str = "all nodes") -> str:
-    """Describe what keeps further members from the nodes of these rows."""
-    resources = {part.rpartition(" ")[0] for part in rows[0].requests.split(", ")}
-    nodes_by_limit: Counter[str] = Counter()
-    for row in rows:
-        nodes_by_limit[row.limit] += row.nodes
-    has_free = any(row.fit for row in rows)
-    if len(nodes_by_limit) == 1 and (limit := rows[0].limit) in resources:
-        return f"{nodes} run out of {limit}" if has_free else f"every node lacks {limit}"
-    parts = []
-    for limit, count in nodes_by_limit.most_common():
-        reason = f"rejected ({limit})"
-        if limit in resources:
-            reason = f"without enough {limit}"
-        parts.append(f"{pluralize(count, 'node')} {reason}")
-    return ", ".join(parts)
 
 
 def _evidence_data(evidence: CapacityEvidence) -> dict[str, Any]:
@@ -207,6 +184,7 @@ def answer_data(answer: WhyAnswer) -> dict[str, Any]:
         "namespace": subject.namespace,
         "name": subject.name,
         "state": diagnosis.state,
+        "summary": diagnosis.summary or diagnosis.message,
         "message": diagnosis.message,
         "bound": diagnosis.bound,
         "pending": diagnosis.pending,
@@ -253,7 +231,8 @@ def _fix_lines(diagnosis: Diagnosis) -> Iterator[str]:
         yield "Possible fixes (verified):"
         yield from (f"  - {text}" for text in verified)
     if unverified:
-        yield "Possible partial fixes (not verified):"
+        is_partial = diagnosis.state != OTHER_SCHEDULER
+        yield f"Possible {'partial ' if is_partial else ''}fixes (not verified):"
         yield from (f"  - {text}" for text in unverified[:_MAX_UNVERIFIED])
     if diagnosis.is_cut_short:
         yield f"The search stopped after {diagnosis.decisions} decisions: smaller fixes may exist."
@@ -261,7 +240,7 @@ def _fix_lines(diagnosis: Diagnosis) -> Iterator[str]:
 
 def _capacity_tables(evidence: CapacityEvidence, noun: str) -> Iterator[str]:
     """Format a table for each shape of member."""
-    level = _label_suffix(evidence.key)
+    level = label_suffix(evidence.key)
     location = f" in one {level}" if level else ""
     header = (level.upper() or "NODE", "NODES", "FIT NOW", "IF EMPTY", "LIMITED BY")
     yield from evidence.devices
@@ -278,10 +257,6 @@ def _capacity_tables(evidence: CapacityEvidence, noun: str) -> Iterator[str]:
             yield f"  … and {evidence.more} more"
 
 
-def _label_suffix(key: str) -> str:
-    return key.rpartition("/")[2]
-
-
 def _align_table(rows: Sequence[Cells]) -> Iterator[str]:
     """Align the first column to the left and the numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -291,17 +266,10 @@ def _align_table(rows: Sequence[Cells]) -> Iterator[str]:
 
 
 @click.command()
-@click.argument("what", metavar="KIND/NAME")
+@click.argument("what", metavar="KIND/NAME", shell_complete=complete_subject)
 @cluster_options
 @output_option(TEXT, JSON, YAML)
-@click.option(
-    "--config",
-    "policy",
-    type=click.Path(path_type=Path),
-    default=None,
-    metavar="FILE",
-    help="KubeSchedulerConfiguration of the scheduler, if it has one.",
-)
+@configuration_option("KubeSchedulerConfiguration of the scheduler, if it has one.")
 def why_command(
     *,
     what: str,
@@ -314,7 +282,8 @@ def why_command(
     """Explain why a workload is pending, and list the smallest changes that would let it run.
 
     KIND is podgroup, compositepodgroup, pod, job, workload, jobset or leaderworkerset. Every
-    verified fix was tried on a copy of the cluster. Changes nothing.
+    verified fix was tried on a copy of the cluster. A credential for one namespace sees what the
+    scheduler has written, without fixes. Changes nothing.
 
     \b
     Example:
@@ -323,19 +292,23 @@ def why_command(
     """
     kind, name = parse_subject_argument(what)
     profiles = load_configuration(policy).profiles if policy else DEFAULT_PROFILES
+    known = profiles.policies if policy else ()
 
     async def query(client: Client, default_namespace: str) -> SubjectAnswers:
         subject = SubjectQuery(kind, Key(namespace or default_namespace, name))
         now = WallClock().now()
-        cluster, answers = await _diagnose_subject(client, subject, profiles, now=now)
+        cluster, answers, note = await _diagnose_subject(client, subject, profiles, now=now)
         findings = await _find_job_findings(client, subject, answers)
         if any(answer.diagnosis.pending for answer in answers):
             outage = await find_scheduler_outage(client, _waiting_schedulers(cluster, subject), now)
             answers = [answer._replace(outage=outage) for answer in answers]
+        answers = await _mark_other_schedulers(client, cluster, answers, known=known, now=now)
         tree = _build_subject_tree(cluster, subject, answers)
-        return SubjectAnswers(subject, answers, findings, tree)
+        return SubjectAnswers(subject, answers, findings, tree=tree, note=note)
 
     found = query_cluster(config, context, query)
+    if found.note:
+        echo(f"Warning: {found.note}; reasons are those of the scheduler's last attempt", err=True)
     if output == TEXT:
         echo(_format_answers(found))
     else:
@@ -343,12 +316,14 @@ def why_command(
             answer_data(answer) | ({"warning": answer.outage} if answer.outage else {})
             for answer in found.answers
         ]
-        data = {"items": items} if found.subject.may_have_several else items[0]
+        data: dict[str, Any] = {"items": items} if found.subject.may_have_several else items[0]
         if found.findings:
             key = "job" if found.subject.kind is JOB else "findings"
             data[key] = [finding.data for finding in found.findings]
         if found.tree:
             data["tree"] = [row.data for row in found.tree]
+        if found.note:
+            data["note"] = found.note
         echo(format_structured(data, output))
 
 
@@ -356,10 +331,11 @@ async def explain_pending(client: Client, what: str, namespace: str) -> str:
     """Return the answer of `phalanx why` as text, for callers that have a client."""
     kind, name = parse_subject_argument(what)
     subject = SubjectQuery(kind, Key(namespace, name))
-    cluster, answers = await _diagnose_subject(client, subject, DEFAULT_PROFILES, now=0.0)
+    cluster, answers, _ = await _diagnose_subject(client, subject, DEFAULT_PROFILES, now=0.0)
     findings = await _find_job_findings(client, subject, answers)
+    answers = await _mark_other_schedulers(client, cluster, answers, now=WallClock().now())
     tree = _build_subject_tree(cluster, subject, answers)
-    return _format_answers(SubjectAnswers(subject, answers, findings, tree))
+    return _format_answers(SubjectAnswers(subject, answers, findings, tree=tree))
 
 
 def _build_subject_tree(
@@ -370,15 +346,27 @@ def _build_subject_tree(
 
 async def _diagnose_subject(
     client: Client, subject: SubjectQuery, profiles: Profiles, now: float
-) -> tuple[Cluster, list[WhyAnswer]]:
-    cluster = await read_library_cluster(client, subject.kind, profiles=profiles, now=now)
+) -> tuple[Cluster, list[WhyAnswer], str]:
+    """Return the cluster, the answer for each group of the subject, and what is not shown."""
+    cluster, visibility = await read_library_cluster(
+        client, subject.key.namespace, subject.kind, profiles=profiles, now=now
+    )
     try:
         subjects = cluster.find(f"{subject.kind.name}/{subject.key.name}", subject.key.namespace)
     except ObjectNotFound as error:
         raise NotFound(str(error)) from None
     with report_scheduler_bugs():
-        starts = expected_starts(cluster.objects, profiles, now) if now else {}
-        return cluster, [_build_answer(cluster, ref, starts, now=now) for ref in subjects]
+        if visibility.is_whole:
+            starts = expected_starts(cluster.objects, profiles, now) if now else {}
+            answers = [_build_answer(cluster, ref, starts, now=now) for ref in subjects]
+        else:
+            answers = [
+                WhyAnswer(ref, recorded_diagnosis(ref, cluster.objects), now=now)
+                for ref in subjects
+            ]
+    if len(answers) == 1 and answers[0].is_group and subject.may_have_several:
+        answers = [answers[0]._replace(asked=subject.ref)]
+    return cluster, answers, visibility.note
 
 
 def _build_answer(
@@ -387,6 +375,40 @@ def _build_answer(
     diagnosis = cluster.diagnose(subject)
     entity = composite_pod_group_ref(diagnosis.tree) if diagnosis.tree else subject
     return WhyAnswer(subject, diagnosis, expected=starts.get(entity), now=now)
+
+
+async def _mark_other_schedulers(
+    client: Client, cluster: Cluster, answers: Sequence[WhyAnswer], *, now: float,
+    known: Collection[str] = (),
+) -> list[WhyAnswer]:  # fmt: skip
+    """Replace the answers about pods of a scheduler that is not Phalanx: it decides about them.
+
+    `known` are the names of a given configuration, which are served.
+    """
+    names = waiting_schedulers(cluster.objects).difference(known)
+    others = await find_other_schedulers(client, names, now)
+    rows = list_workloads(cluster.objects) if others else ()
+    scheduler_of = {row.ref: row.scheduler for row in rows}
+    marked = []
+    for answer in answers:
+        tree = answer.diagnosis.tree
+        entity = composite_pod_group_ref(tree) if tree else answer.subject
+        other = others.get(scheduler_of.get(entity, ""))
+        is_waiting = other is not None and answer.diagnosis.pending
+        marked.append(_describe_other(answer, other) if other and is_waiting else answer)
+    return marked
+
+
+def _describe_other(answer: WhyAnswer, other: OtherScheduler) -> WhyAnswer:
+    found = Diagnosis(
+        OTHER_SCHEDULER,
+        other.message,
+        bound=answer.diagnosis.bound,
+        pending=answer.diagnosis.pending,
+        cures=tuple(map(Cure, other.cures)),
+        tree=answer.diagnosis.tree,
+    )
+    return answer._replace(diagnosis=found, expected=None)
 
 
 def _waiting_schedulers(cluster: Cluster, subject: SubjectQuery) -> set[str]:

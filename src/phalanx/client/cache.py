@@ -20,7 +20,10 @@ cache updates its indexes before it notifies handlers.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from sys import intern
 from typing import Generic, TypeVar
+
+from msgspec.structs import force_setattr
 
 from phalanx.api.meta import Key
 from phalanx.client.protocol import HasMetadata, Listing, WatchEvent, parse_revision
@@ -57,10 +60,9 @@ class CacheIndex(Generic[Indexed]):
 
     def update(self, name: Key, old: Indexed | None, new: Indexed | None) -> None:
         """Replace an object's entries. Called by the cache only."""
-        keys = self.keys
         try:
-            after = keys(new) if new is not None else ()
-            before = keys(old) if old is not None else ()
+            after = self.keys(new) if new is not None else ()
+            before = self.keys(old) if old is not None else ()
         except Exception:
             # Again, one object at a time: only the one that fails is reported.
             after = self._keys_of(new, name) if new is not None else ()
@@ -99,11 +101,13 @@ ChangeHandler = Callable[[R | None, R | None], None]
 class ObjectCache(Mapping[Key, R]):
     """The objects of a kind by key, as of `revision`. Only the informer changes it.
 
-    `on_error` is called with the exceptions of handlers and key functions.
+    `on_error` is called with the exceptions of handlers and key functions. A cache that is merged
+    from those of several kinds has them in `parts`, by apiVersion; each has a revision of its own.
     """
 
     def __init__(self, on_error: OnCacheError = raise_error) -> None:
         self.revision, self._on_error = 0, on_error
+        self.parts: Mapping[str, ObjectCache[R]] = {}
         self._objects: dict[Key, R] = {}
         self._indexes: list[CacheIndex[R]] = []
         self._handlers: list[ChangeHandler[R]] = []
@@ -116,6 +120,11 @@ class ObjectCache(Mapping[Key, R]):
 
     def __len__(self) -> int:
         return len(self._objects)
+
+    def revision_of(self, api_version: str) -> int:
+        """Return the revision up to which objects of an apiVersion were seen."""
+        part = self.parts.get(api_version)
+        return self.revision if part is None else part.revision
 
     def index(self, keys: Callable[[R], Collection[Hashable]]) -> CacheIndex[R]:
         """Return an index that follows the cache; the same key function gives the same index."""
@@ -131,7 +140,10 @@ class ObjectCache(Mapping[Key, R]):
     def subscribe(self, handler: ChangeHandler[R]) -> None:
         """Notify a handler of all present objects, then of every change."""
         for key, found in self._objects.items():
-            self._notify(handler, key, None, found)
+            try:
+                handler(None, found)
+            except Exception as error:
+                self._on_error(error, key)
         self._handlers.append(handler)
 
     def replace(self, listing: Listing[R], keep: Collection[Key] = ()) -> bool:
@@ -181,30 +193,36 @@ class ObjectCache(Mapping[Key, R]):
         self.revision = max(self.revision, to)
 
     def _store(self, key: Key, new: R) -> None:
-        cached = self._objects.get(key)
-        if cached is not None and cached.metadata.uid != new.metadata.uid:
+        cached, meta = self._objects.get(key), new.metadata
+        # Indexes and controllers keep keys of earlier versions: equal strings exist once.
+        if cached is None:
+            force_setattr(meta, "namespace", intern(meta.namespace))
+            key = meta.key
+        elif cached.metadata.uid == meta.uid:
+            force_setattr(meta, "namespace", cached.metadata.namespace)
+            force_setattr(meta, "name", cached.metadata.name)
+        else:
             # An object of the same name with another uid: notify of the deletion first.
             self._update_and_notify(key, None)
         self._update_and_notify(key, new)
 
     def _update_and_notify(self, key: Key, new: R | None) -> None:
-        old = self._objects.pop(key, None) if new is None else self._objects.get(key)
-        if new is not None:
+        if new is None:
+            old = self._objects.pop(key, None)
+        else:
+            old = self._objects.get(key)
             self._objects[key] = new
         for index in self._indexes:
             index.update(key, old, new)
-        for handler in self._handlers:
-            # As `_notify`, without a call: pods have a dozen handlers.
+        # A handler that fails ends the inner loop; the next round goes on with the one after it.
+        handlers = iter(self._handlers)
+        while True:
             try:
-                handler(old, new)
+                for handler in handlers:
+                    handler(old, new)
+                return
             except Exception as error:
                 self._on_error(error, key)
-
-    def _notify(self, handler: ChangeHandler[R], key: Key, old: R | None, new: R | None) -> None:
-        try:
-            handler(old, new)
-        except Exception as error:
-            self._on_error(error, key)
 
 
 def _revision_of(found: HasMetadata) -> int:

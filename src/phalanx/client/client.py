@@ -32,6 +32,7 @@ from phalanx.client.protocol import (
     collection_request,
     decode_page,
     decode_reply,
+    decode_written,
     delete_options,
     encode_patch,
     ensure_success,
@@ -56,19 +57,25 @@ class Client:
 
     Where a method takes a `struct`, the reply is decoded into it; otherwise it is a dict. The
     components that use the client raise unexpected exceptions, or contain them, by `raise_errors`.
+    Without `records_events` they write no Events.
     """
 
     def __init__(
-        self, transport: Transport, metrics: Metrics | None = None, *, raise_errors: bool = True
+        self,
+        transport: Transport,
+        metrics: Metrics | None = None,
+        *,
+        raise_errors: bool = True,
+        records_events: bool = True,
     ) -> None:
-        self._transport = transport
+        self._transport, self.records_events = transport, records_events
         #: The metrics of this process.
         self.metrics = metrics or Metrics()
         self.errors = ErrorContainment(self.metrics, raise_errors=raise_errors)
 
     def with_transport(self, wrap: Callable[[Transport], Transport]) -> Client:
         """Return a client with the same metrics that sends through a wrapped transport."""
-        other = Client(wrap(self._transport), self.metrics)
+        other = Client(wrap(self._transport), self.metrics, records_events=self.records_events)
         other.errors = self.errors
         return other
 
@@ -103,10 +110,12 @@ class Client:
     ) -> Listing[T]:
         """Like `list`, but an object that cannot be decoded is passed to `on_unreadable`."""
         try:
-            return await self._list_pages(kind, struct, scope, LIST_PAGE_SIZE, on_unreadable)
+            return await self._list_pages(
+                kind, struct, scope, limit=LIST_PAGE_SIZE, on_unreadable=on_unreadable
+            )
         except Expired:
             # The continue token expired: list everything in one request.
-            return await self._list_pages(kind, struct, scope, 0, on_unreadable)
+            return await self._list_pages(kind, struct, scope, limit=0, on_unreadable=on_unreadable)
 
     @overload
     def watch(
@@ -136,7 +145,7 @@ class Client:
         are yielded before it is raised.
         """
         query = {"resourceVersion": decoder.revision}
-        reply = await self._send_with_retries(collection_request("watch", kind, scope, query))
+        reply = await self._send_with_retries(collection_request("watch", kind, scope, query=query))
         if isinstance(reply, Reply):
             raise error_from_reply(reply)
         async with aclosing(reply.chunks) as chunks:
@@ -152,10 +161,16 @@ class Client:
         """Call `watch_batches`, which had this name in version 0.1."""
         return self.watch_batches(kind, decoder, **scope)
 
-    async def create(self, kind: Kind, new: Object) -> Object:
-        """Create an object in its namespace."""
-        at = Key(_object_key(new).namespace, "")
-        return decode_reply(await self._request(build_request("create", kind, at, body=new)), dict)
+    async def create(
+        self, kind: Kind, new: Object, *, dry_run: bool = False, brief: bool = False
+    ) -> Object:
+        """Create an object in its namespace; a dry run only returns what would be created.
+
+        If `brief`, only its name, uid and version are returned.
+        """
+        at, query = Key(_object_key(new).namespace, ""), {"dryRun": "All" if dry_run else ""}
+        request = build_request("create", kind, at, query=query, body=new)
+        return decode_written(await self._request(request), brief=brief)
 
     async def update(self, kind: Kind, new: Object, *, subresource: str = "") -> Object:
         """Replace an object, or one of its subresources."""
@@ -170,12 +185,16 @@ class Client:
         *,
         content: str = MERGE_PATCH,
         subresource: str = "",
+        brief: bool = False,
     ) -> Object:
-        """Patch an object, by JSON merge patch unless `content` names another type."""
+        """Patch an object, by JSON merge patch unless `content` names another type.
+
+        If `brief`, only its name, uid and version are returned.
+        """
         request = build_request(
             "patch", kind, key, subresource=subresource, body=encode_patch(change), content=content
         )
-        return decode_reply(await self._request(request), dict)
+        return decode_written(await self._request(request), brief=brief)
 
     async def delete(
         self,
@@ -219,13 +238,16 @@ class Client:
         kind: Kind,
         struct: type[T],
         scope: ListScope,
+        *,
         limit: int,
         on_unreadable: OnUnreadable | None,
     ) -> Listing[T]:
         items: list[T] = []
         more = ""
         while True:
-            request = collection_request("list", kind, scope, {"limit": limit, "continue": more})
+            request = collection_request(
+                "list", kind, scope, query={"limit": limit, "continue": more}
+            )
             page = decode_page(await self._request(request), struct, on_unreadable)
             items += page.items or ()
             more = page.metadata.more

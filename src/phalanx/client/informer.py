@@ -105,7 +105,7 @@ class Informer(Generic[R]):
             async for batch in batches:
                 self._failure, self._is_healthy = None, self._is_healthy or bool(batch)
                 if self._convert is not None:
-                    batch = [self._converted(event) for event in batch]
+                    batch = [self._convert_event(event) for event in batch]
                 changes = [self.cache.apply(event) for event in batch]
                 if any(changes):
                     self._notify_batch()
@@ -137,7 +137,7 @@ class Informer(Generic[R]):
         self.synced.set()
         self._notify_batch()
 
-    def _converted(self, event: WatchEvent[Any]) -> WatchEvent[Any]:
+    def _convert_event(self, event: WatchEvent[Any]) -> WatchEvent[Any]:
         """Convert the object of an event; of an unreadable object only the deletion is known."""
         assert self._convert is not None
         is_readable = isinstance(event.object, self._struct)

@@ -117,7 +117,7 @@ def load(paths: Sequence[Path], context: str = "") -> ClientConfig:
     currents = (file.content.get("current-context") for file in files)
     name = context or next(filter(None, currents), "")
     if not name:
-        raise KubeconfigError(f"{files[0].path} has no current-context, and no other was named")
+        raise KubeconfigError(f"{files[0].path} has no current-context; name one with --context")
     chosen = _find_entry(files, "context", name)
     cluster = _find_entry(files, "cluster", chosen.text("cluster"))
     return _build_config(cluster, _find_user(files, chosen), chosen.text("namespace"))
@@ -260,13 +260,13 @@ def _find_entry(files: Sequence[_KubeconfigFile], section: str, name: str) -> _C
     ]
     for file, row in rows:
         if row.get("name") == name:
-            return _check_supported(file, section, name, row.get(section) or {})
+            return _check_supported(file, section, name, content=row.get(section) or {})
     available = ", ".join(str(row.get("name")) for _, row in rows) or "none"
     raise KubeconfigError(f'{files[0].path} has no {section} "{name}"; available: {available}')
 
 
 def _check_supported(
-    file: _KubeconfigFile, section: str, name: str, content: Object
+    file: _KubeconfigFile, section: str, name: str, *, content: Object
 ) -> _ConfigEntry:
     title = f'{section} "{name}" in {file.path}'
     for unsupported in _UNSUPPORTED[section]:

@@ -26,7 +26,14 @@ from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
 from phalanx.clock import Clock
 from phalanx.randomness import Random
+from phalanx.telemetry import Gauge, MetricSpec
 
+LEADS = MetricSpec(
+    Gauge,
+    "leader_election_master_status",
+    "1 if this process holds the lease, 0 if it waits for it.",
+    ("name",),
+)
 #: Upper factor of the retry jitter, which spreads candidates that started together.
 _RETRY_JITTER = 2.2
 #: Seconds that releasing a lease may take.
@@ -63,12 +70,15 @@ class LeaderElector:
         self.failure: ApiError | Unreachable | None = None
         self._observed_spec: Object = {}
         self._observed_at = self._renewed_at = 0.0
+        self._leads = client.metrics.series(LEADS, key.name)
+        self._leads.value = 0
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Wait for leadership, then run `work` until it ends or the leadership is lost."""
         while not await self._try_acquire_or_renew():
             retry = self._timings.retry_period
             await asyncio.sleep(self._random.between(retry, retry * _RETRY_JITTER))
+        self._leads.value = 1
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(work()), group.create_task(self._renew_until_lost())]
@@ -76,6 +86,7 @@ class LeaderElector:
                 for task in tasks:
                     task.cancel()
         finally:
+            self._leads.value = 0
             await self._release()
 
     async def _renew_until_lost(self) -> None:

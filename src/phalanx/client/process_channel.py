@@ -167,7 +167,7 @@ class ProcessChannel(asyncio.Protocol):
             return
         self._outgoing_streams.add(frame.call)
         self._send_frame(
-            ReplyFrame(frame.call, reply.code, reply.content_type, reply.headers, None)
+            ReplyFrame(frame.call, reply.code, reply.content_type, headers=reply.headers, body=None)
         )
         async with aclosing(reply.chunks) as chunks:
             async for chunk in chunks:

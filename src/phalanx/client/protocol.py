@@ -87,7 +87,7 @@ def build_request(
 
 
 def collection_request(
-    verb: str, kind: Kind, scope: ListScope, query: Mapping[str, str | int]
+    verb: str, kind: Kind, scope: ListScope, *, query: Mapping[str, str | int]
 ) -> Request:
     """Build a list or watch request for a part of a collection."""
     selectors = {
@@ -214,6 +214,27 @@ def decode_reply(reply: Reply, struct: type[T]) -> T:
         return msgspec.json.decode(ensure_success(reply).body, type=struct)
     except _DECODE_ERRORS as error:
         raise ServerError(f"the server's answer cannot be read: {error}") from error
+
+
+class _WrittenMeta(TypedDict, total=False):
+    name: str
+    namespace: str
+    uid: str
+    resourceVersion: str
+
+
+class _WrittenObject(TypedDict, total=False):
+    apiVersion: str
+    kind: str
+    metadata: _WrittenMeta
+
+
+def decode_written(reply: Reply, *, brief: bool) -> Object:
+    """Decode the object that a write has made; if `brief`, only what identifies its version.
+
+    Most of a reply is of no interest to its writer, and costs five times as much to decode.
+    """
+    return decode_reply(reply, cast("type[Object]", _WrittenObject) if brief else dict)
 
 
 def ensure_success(reply: Reply) -> Reply:

@@ -92,6 +92,10 @@ class WorkQueue(Generic[K]):
 
     def add_after(self, key: K, seconds: float) -> bool:
         """Queue a key after a delay; the earliest of several delays counts."""
+        if seconds <= 0:
+            # uvloop gives no time for a callback without a delay, with which others are compared.
+            self._cancel_timer(key)
+            return self.add(key)
         loop = asyncio.get_running_loop()
         timer = self._timers.get(key)
         if timer is None and not self._has_capacity():

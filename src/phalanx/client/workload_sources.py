@@ -14,7 +14,7 @@ cache holds them, with the change. A resourceVersion in the patch makes that saf
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
 import msgspec
@@ -24,10 +24,11 @@ from phalanx import logs
 from phalanx.api.batch import Job
 from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError, Forbidden
-from phalanx.api.kinds import GROUP_BINDING, JOB, POD, POD_GROUP, Kind
+from phalanx.api.kinds import COMPOSITE_POD_GROUP, GROUP_BINDING, JOB, POD, POD_GROUP, Kind
 from phalanx.api.meta import Key
+from phalanx.api.other_kinds import PriorityClass
 from phalanx.api.patch import apply_patch
-from phalanx.api.scheduling import PodGroup, PodGroupStatus
+from phalanx.api.scheduling import CompositePodGroup, PodGroup, PodGroupStatus
 from phalanx.api.schema import schema
 from phalanx.api.wire import MERGE_PATCH, STRATEGIC_PATCH, Object, Reply, Request, StreamReply
 from phalanx.api.workload_sources import (
@@ -36,8 +37,8 @@ from phalanx.api.workload_sources import (
     ServedSources,
     WorkloadSource,
     read_job,
+    resolve_priority,
     select_sources,
-    take_member_priority,
 )
 from phalanx.client.cache import CacheIndex
 from phalanx.client.client import Client, served_kinds
@@ -49,6 +50,7 @@ from phalanx.randomness import Random
 LOG = logs.component("informer")
 
 R = TypeVar("R", bound=HasMetadata)
+GroupT = TypeVar("GroupT", bound=PodGroup | CompositePodGroup)
 #: The API versions of the kinds that components write to.
 _TARGET_VERSIONS = frozenset(row.target.api_version for row in WORKLOAD_SOURCES)
 #: The longest value of a label; the name of a group may be longer.
@@ -90,12 +92,14 @@ class MergedInformer(Informer[R]):
         client: Client,
         kind: Kind,
         struct: type[Any],
+        *,
         random: Random,
-        parts: list[Informer[R]],
+        parts: Mapping[Kind, Informer[R]],
     ) -> None:
         super().__init__(client, kind, struct, random=random)
-        self._parts = parts
-        for part in parts:
+        self._parts = tuple(parts.values())
+        self.cache.parts = {one.api_version: part.cache for one, part in parts.items()}
+        for part in self._parts:
             part.cache.subscribe(self._on_part_changed)
             part.on_batch.append(self._notify_batch)
 
@@ -127,7 +131,8 @@ class SourcedObjects:
 
     Builds the informers and knows which kind each object has. Kinds of other projects have no
     place for our conditions: the status that was written last is kept in memory. A group without a
-    priority of its own has the lowest of its members, which no admission writes to it.
+    priority of its own has that of its class, else the lowest of its members: no admission writes
+    it to the group.
     """
 
     def __init__(self, client: Client, random: Random, sources: ServedSources) -> None:
@@ -138,15 +143,21 @@ class SourcedObjects:
         self._written_status: dict[str, PodGroupStatus] = {}
         self._warned: set[str] = set()
         self._members: CacheIndex[Pod] | None = None
+        self._classes: dict[str, PriorityClass] = {}
+
+    def follow_classes(self, classes: Informer[PriorityClass]) -> None:
+        """Resolve the priority classes of groups, also when a class is created or deleted later."""
+        classes.cache.subscribe(self._on_class_changed)
 
     def build_informer(self, kind: Kind, struct: type[Any], *, optional: bool) -> Informer[Any]:
         """Return the informer of a kind that components know."""
-        if kind is POD and not self.sources.are_native:
+        if kind is POD and self.sources.need_conversion:
             pods = Informer(
                 self._client, POD, Pod, random=self._random, convert=self.sources.link_pod
             )
-            self._members = pods.cache.index(_groups_of)
-            pods.cache.subscribe(self._on_pod_changed)
+            if not self.sources.are_native:
+                self._members = pods.cache.index(_groups_of)
+                pods.cache.subscribe(self._on_pod_changed)
             return pods
         if kind is JOB and self.sources.is_foreign:
             return Informer(
@@ -167,10 +178,26 @@ class SourcedObjects:
             for row in rows
         }
         self._informers |= parts
-        merged = MergedInformer(self._client, kind, struct, self._random, list(parts.values()))
+        merged = MergedInformer(
+            self._client,
+            kind,
+            struct,
+            random=self._random,
+            parts={row.kind: informer for row, informer in parts.items()},
+        )
         merged.cache.subscribe(self._on_group_changed)
         self._merged[kind] = merged
         return merged
+
+    async def list_from_api(self, kind: Kind, struct: type[R], namespace: str) -> Sequence[R]:
+        """List objects of a kind that components know, whatever kinds they have on the server."""
+        if self.sources.of(kind):
+            found = await list_groups(self._client, self.sources, kind, namespace=namespace)
+            return found or []
+        items: Sequence[Any] = (await self._client.list(kind, struct, namespace=namespace)).items
+        if kind is POD and self.sources.need_conversion:
+            items = [self.sources.link_pod(pod) for pod in items]
+        return items
 
     def _on_group_changed(self, old: HasMetadata | None, new: HasMetadata | None) -> None:
         if new is None and old is not None:
@@ -180,7 +207,7 @@ class SourcedObjects:
     def _converter(self, row: WorkloadSource) -> Callable[[Any], Any]:
         def convert(obj: Any) -> Any:
             found = row.convert(obj) if row.convert else obj
-            if isinstance(found, PodGroup):
+            if isinstance(found, PodGroup | CompositePodGroup):
                 found = self._with_priority(found)
             if row.encode_status is None:
                 return found
@@ -193,9 +220,31 @@ class SourcedObjects:
 
         return convert
 
-    def _with_priority(self, group: PodGroup) -> PodGroup:
-        members = self._members[group.metadata.key] if self._members is not None else ()
-        return take_member_priority(group, members)
+    def _with_priority(self, group: GroupT) -> GroupT:
+        members: Sequence[Pod] = ()
+        if isinstance(group, PodGroup) and self._members is not None:
+            members = self._members[group.metadata.key]
+        return resolve_priority(group, members, self._classes)
+
+    def _on_class_changed(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
+        changed = new if new is not None else old
+        assert changed is not None
+        name = changed.metadata.name
+        if new is not None:
+            self._classes[name] = new
+        else:
+            del self._classes[name]
+        for target in (POD_GROUP, COMPOSITE_POD_GROUP):
+            merged = self._merged.get(target)
+            for group in tuple(merged.cache.values()) if merged is not None else ():
+                if group.spec.priority_class_name == name:
+                    self._update_priority(target, group)
+
+    def _update_priority(self, target: Kind, group: PodGroup | CompositePodGroup) -> None:
+        key = group.metadata.key
+        changed, row = self._with_priority(group), self.find_source(target, key)
+        if changed.spec != group.spec and row is not None:
+            self._informers[row].cache.set(key, changed)
 
     def _on_pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         """Change the priority of a group with that of its members, before a scheduler sees them."""
@@ -203,10 +252,7 @@ class SourcedObjects:
         for key in filter(None, keys):
             group = self.get(POD_GROUP, key)
             if isinstance(group, PodGroup):
-                changed = self._with_priority(group)
-                row = self.find_source(POD_GROUP, key)
-                if changed.spec.priority != group.spec.priority and row is not None:
-                    self._informers[row].cache.set(key, changed)
+                self._update_priority(POD_GROUP, group)
 
     def find_source(self, target: Kind, key: Key) -> WorkloadSource | None:
         """Return the row of an object: where it is, else where new objects are created."""
@@ -264,7 +310,8 @@ class WorkloadSourceTransport:
         body = request.body
         if request.headers.get("content-type") == STRATEGIC_PATCH and isinstance(body, dict):
             current = _writable_fields(self._objects.get(kind, key))
-            request = _with_merge_patch(request, _to_merge_patch(kind, current, body))
+            changed = apply_patch(STRATEGIC_PATCH, schema(kind.schema), current, body)
+            request = _with_merge_patch(request, _select_changed(body, changed))
         elif request.method in ("POST", "PUT") and isinstance(body, dict):
             request = replace(request, body=self._convert_new(body))
         return await self._inner.send(request)
@@ -370,11 +417,6 @@ def _without_empty(item: Object) -> Object:
 
 def _with_merge_patch(request: Request, body: Object) -> Request:
     return replace(request, body=body, headers={**request.headers, "content-type": MERGE_PATCH})
-
-
-def _to_merge_patch(kind: Kind, current: Object, patch: Object) -> Object:
-    """Turn a strategic merge patch of an object into the merge patch with the same effect."""
-    return _select_changed(patch, apply_patch(STRATEGIC_PATCH, schema(kind.schema), current, patch))
 
 
 def _select_changed(patch: Object, result: Object) -> Object:

@@ -13,7 +13,7 @@ controller never touches a store.
     scheduling/              the scheduler: pop, decide, assume, bind or evict, write status
     nodes/                   hosted nodes with their kubelets; node lifecycle; taint eviction
     pod_groups.py            PodGroup protection, CompositePodGroup status, replica groups
-    jobs/, cronjobs/         Jobs with their pods and Workloads, or with groups alone; CronJobs
+    jobs/, cron_jobs/        Jobs with their pods and Workloads, or with groups alone; CronJobs
     job_sets/                JobSets with their Jobs, Service and tree of groups
     leader_worker_sets/      LeaderWorkerSets with their StatefulSets and groups
     workload_operations.py   performs what `WorkloadBuilder.ensure` plans
@@ -30,6 +30,9 @@ controller never touches a store.
     pod_control.py           creates and deletes pods in batches
     write_tracker.py         whether the caches show the last writes
     resource_monitors.py     informers of every deletable kind, custom kinds included
+    workload_migration.py    moves groups to `scheduling.k8s.io` (`phalanx migrate`)
+    autoscaling.py           HorizontalPodAutoscalers: replicas within bounds, without metrics
+    admission_policies.py    status.typeChecking of ValidatingAdmissionPolicies
     root_ca_publisher.py, service_accounts.py, namespaces.py, disruption.py,
     pod_garbage_collector.py, role_aggregation.py, ttl_after_finished.py
 """

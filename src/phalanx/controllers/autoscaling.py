@@ -1,4 +1,4 @@
-"""The horizontal pod autoscaler: keeps the replicas of its target within bounds, and says so.
+"""The horizontal pod autoscaler: keeps the replicas of its target within bounds.
 
     autoscaler ─▶ scale of its target ─▶ replicas out of bounds: set the nearest bound
                                       └▶ within: metrics would decide, but none are read

@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from phalanx.api.core import Pod
+from phalanx.api.formats import resolve_int_or_percent
 from phalanx.api.kinds import POD_DISRUPTION_BUDGET
 from phalanx.api.meta import Key, find_condition, parse_timestamp, timestamp
 from phalanx.api.other_kinds import PodDisruptionBudget, PodDisruptionBudgetSpec
@@ -29,6 +30,7 @@ from phalanx.api.selectors import selector_requirements
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.client import Client
 from phalanx.clock import Clock
+from phalanx.controllers.pod_ownership import controlling_uids
 from phalanx.controllers.reconcile_loop import Informers, Patch, ReconcileLoop, ReconcilePlan
 
 DISRUPTION_ALLOWED = "DisruptionAllowed"
@@ -67,7 +69,7 @@ class BudgetSelection:
         versions = [pod for pod in (old, new) if pod is not None]
         key = versions[0].metadata.key
         was_counted = key in self.pods or any(
-            uid in self.controllers for pod in versions for uid in controller_uids(pod)
+            uid in self.controllers for pod in versions for uid in controlling_uids(pod)
         )
         if new is not None and self._selects(new):
             self.pods[key] = None
@@ -94,7 +96,7 @@ class DisruptionController:
         self._pods, self._budgets = self._informers[0].cache, self._informers[1].cache
         self._budgets_by_namespace = self._budgets.index(lambda budget: [budget.metadata.namespace])
         self._pods_by_namespace = self._pods.index(lambda pod: [pod.metadata.namespace])
-        self._pods_by_controller = self._pods.index(controller_uids)
+        self._pods_by_controller = self._pods.index(controlling_uids)
         self._selections: dict[Key, BudgetSelection] = {}
         self._loop: ReconcileLoop[Key] = ReconcileLoop(client, self.reconcile)
         self._budgets.subscribe(self._on_budget_change)
@@ -114,7 +116,7 @@ class DisruptionController:
             return ReconcilePlan()
         now, selection = self._clock.now(), self._selections[key]
         selected = [self._pods[pod] for pod in selection.pods]
-        selection.controllers = {uid for pod in selected for uid in controller_uids(pod)}
+        selection.controllers = {uid for pod in selected for uid in controlling_uids(pod)}
         owned = sum(
             not pod.is_terminal
             for uid in selection.controllers
@@ -155,21 +157,12 @@ def _expected_and_desired(
     """`expectedPods` and `desiredHealthy`, by the table at the top of this module."""
     match spec:
         case PodDisruptionBudgetSpec(max_unavailable=int() | str() as share):
-            return owned, max(0, owned - _scaled_value(share, owned))
+            return owned, max(0, owned - resolve_int_or_percent(share, owned, round_up=True))
         case PodDisruptionBudgetSpec(min_available=str() as share):
-            return owned, _scaled_value(share, owned)
+            return owned, resolve_int_or_percent(share, owned, round_up=True)
         case PodDisruptionBudgetSpec(min_available=int() as number):
             return selected, number
     return 0, 0
-
-
-def _scaled_value(share: int | str, total: int) -> int:
-    """A number, or a percentage of `total`, rounded up."""
-    if isinstance(share, int):
-        return share
-    # The API allows any number of leading zeros, `int` limits the number of digits.
-    percent = int(share.rstrip("%").lstrip("0") or 0)
-    return -(-total * percent // 100)
 
 
 def _pending_disruptions(
@@ -246,11 +239,6 @@ def _allowed_condition(
 _CONDITION_VALUES = {True: ("True", "SufficientPods"), False: ("False", "InsufficientPods")}
 
 
-def controller_uids(pod: Pod) -> list[str]:
-    """The uid of the controller of a pod, if it has one."""
-    return [owner.uid for owner in pod.metadata.owner_references if owner.controller]
-
-
 def _is_healthy(pod: Pod) -> bool:
     ready = find_condition(pod.status.conditions, "Ready")
     return ready is not None and ready.status == "True" and not pod.metadata.deletion_timestamp
@@ -263,7 +251,7 @@ def _relevant_fields(pod: Pod | None) -> tuple[object, ...]:
     meta = pod.metadata
     return (
         meta.labels,
-        controller_uids(pod),
+        controlling_uids(pod),
         pod.is_terminal,
         _is_healthy(pod),
         meta.deletion_timestamp,

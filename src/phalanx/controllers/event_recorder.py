@@ -1,8 +1,9 @@
 """Writes Events about objects, as `kubectl describe` shows them.
 
 Events have low priority. They wait in a bounded queue until their component is idle; then a batch
-is written concurrently, so that the writes share a commit. An event that repeats increases the
-count of the first one. An event may be lost; it must never delay a bind.
+is written concurrently, so that the writes share a commit. While the component stays busy, events
+that have waited long enough are written at a limited rate, unless the queue is half full. An event
+that repeats increases the count of the first one. An event may be lost; it must never delay a bind.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ _MAX_AGGREGATED = 4096
 _MAX_MESSAGE_LENGTH = 1024
 #: Maximum seconds that an event waits for its component to be idle, and between two checks.
 _MAX_DELAY, _IDLE_SECONDS = 2.0, 0.02
-#: Events that are written concurrently before the next check whether the component is busy.
-_BATCH_SIZE = 32
+#: Events that are written concurrently before the next check whether the component is busy, and
+#: the seconds between such batches while it is.
+_BATCH_SIZE, _BUSY_SECONDS = 32, 0.25
 
 #: Events with the same identity are repetitions of one another: uid, reason, message.
 _EventIdentity = tuple[str, str, str]
@@ -80,6 +82,8 @@ class EventRecorder:
 
     def record(self, event: ObjectEvent) -> None:
         """Queue an event for writing."""
+        if not self._client.records_events:
+            return
         if request_id := REQUEST_ID.get():
             event = replace(event, request_id=request_id)
         self._pending.append((self._clock.now(), event))
@@ -90,10 +94,12 @@ class EventRecorder:
         """Write events until cancelled."""
         while True:
             await self._wakeup.wait()
-            await self._wait_until_idle()
+            is_idle = await self._wait_until_idle()
             await asyncio.gather(*(self._write(*entry) for entry in self._next_batch()))
             if not self._pending:
                 self._wakeup.clear()
+            elif not is_idle and len(self._pending) < MAX_PENDING_EVENTS // 2:
+                await asyncio.sleep(_BUSY_SECONDS)
 
     def _next_batch(self) -> list[tuple[ObjectEvent, str, int]]:
         """Take events off the queue: each with its last timestamp and number of repetitions."""
@@ -103,13 +109,17 @@ class EventRecorder:
         last = {event.identity: (event, timestamp(at)) for at, event in batch}
         return [(*last[identity], count) for identity, count in counts.items()]
 
-    async def _wait_until_idle(self) -> None:
-        """Wait until the component is idle and records nothing, but not beyond `_MAX_DELAY`."""
+    async def _wait_until_idle(self) -> bool:
+        """Wait until the component is idle and records nothing, but not beyond `_MAX_DELAY`.
+
+        Returns whether it is idle.
+        """
         while self._is_busy() or self._recorded_count > self._seen_count:
             if self._clock.now() - self._pending[0][0] >= _MAX_DELAY:
-                return
+                return False
             self._seen_count = self._recorded_count
             await asyncio.sleep(_IDLE_SECONDS)
+        return True
 
     async def _write(self, object_event: ObjectEvent, at: str, times: int) -> None:
         identity = object_event.identity
@@ -149,7 +159,8 @@ class EventRecorder:
         if seen := self._written.get(object_event.identity):
             key, count = seen[0], seen[1] + times
             try:
-                await self._client.patch(EVENT, key, {"count": count, "lastTimestamp": at})
+                change = {"count": count, "lastTimestamp": at}
+                await self._client.patch(EVENT, key, change, brief=True)
                 return key, count
             except NotFound:
                 # It has expired: the repetition is an event of its own.
@@ -157,7 +168,7 @@ class EventRecorder:
         event = build_event(
             object_event, self._component, self._random.suffix(10), at=at, count=times
         )
-        await self._client.create(EVENT, event)
+        await self._client.create(EVENT, event, brief=True)
         return Key(event["metadata"]["namespace"], event["metadata"]["name"]), times
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from phalanx import logs
 from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError, NotFound
 from phalanx.api.kinds import POD, Kind
@@ -21,6 +22,8 @@ from phalanx.controllers.jobs.pod_operations import (
     run_concurrently,
 )
 from phalanx.controllers.write_tracker import TrackedWriter
+
+LOG = logs.component("controllers")
 
 #: The most pods that one sync creates or deletes; their events cause the next sync.
 BURST_REPLICAS = 500
@@ -61,7 +64,7 @@ class PodControl:
 
     async def _create(self, pod: Object) -> None:
         try:
-            created = await self._writer.create(POD, pod)
+            created = await self._writer.create(POD, pod, brief=True)
         except (ApiError, Unreachable) as error:
             if not is_namespace_terminating(error):
                 self._event("FailedCreate", f"Error creating: {error}", "Warning")
@@ -79,4 +82,7 @@ class PodControl:
         self._event("SuccessfulDelete", f"Deleted pod: {pod.metadata.name}")
 
     def _event(self, reason: str, message: str, event_type: str = "Normal") -> None:
+        LOG.debug(
+            "action", action=reason, kind=self._kind.name, key=self._owner.key, detail=message
+        )
         self._record(ObjectEvent(self._kind, self._owner, reason, message=message, type=event_type))

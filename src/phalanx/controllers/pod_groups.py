@@ -96,7 +96,7 @@ class PodGroupProtection:
         self._groups = informers.of(PodGroup).cache
         pods = informers.of(Pod).cache
         self._members = pods.index(groups_of)
-        self._client = client
+        self._client, self._informers = client, informers
         self._queue: WorkQueue[Key] = new_work_queue(client, "podgroup_protection")
         self._groups.subscribe(self._on_group_changed)
         pods.subscribe(self._on_pod_changed)
@@ -116,8 +116,8 @@ class PodGroupProtection:
 
     async def _has_members(self, key: Key) -> bool:
         """Whether a live pod refers to a group, according to the API instead of the cache."""
-        pods = await self._client.list(POD, Pod, namespace=key.namespace)
-        return any(pod.group == key and not pod.is_terminal for pod in pods.items)
+        pods = await self._informers.list_from_api(Pod, key.namespace)
+        return any(pod.group == key and not pod.is_terminal for pod in pods)
 
     def reconcile(self, key: Key) -> ReconcilePlan:
         """Remove the finalizer of a deleted group without live members; add a missing one."""
@@ -191,7 +191,7 @@ class CompositeGroups:
     """Writes counts and the Degraded condition, and removes the finalizer of deleted groups."""
 
     def __init__(self, client: Client, informers: Informers, clock: Clock) -> None:
-        self._client, self._clock = client, clock
+        self._informers, self._clock = informers, clock
         self._composites = informers.of(CompositePodGroup).cache
         groups = informers.of(PodGroup).cache
         self._child_indexes = self._composites.index(parents_of), groups.index(parents_of)
@@ -223,13 +223,11 @@ class CompositeGroups:
         composite = self._composites.get(key)
         if composite is None or not _is_terminating(composite):
             return True
-        groups = await self._client.list(POD_GROUP, PodGroup, namespace=key.namespace)
-        if any(key in parents_of(group) for group in groups.items):
+        groups = await self._informers.list_from_api(PodGroup, key.namespace)
+        if any(key in parents_of(group) for group in groups):
             return False
-        composites = await self._client.list(
-            COMPOSITE_POD_GROUP, CompositePodGroup, namespace=key.namespace
-        )
-        return not any(key in parents_of(one) for one in composites.items)
+        composites = await self._informers.list_from_api(CompositePodGroup, key.namespace)
+        return not any(key in parents_of(one) for one in composites)
 
     def _degraded_patch(self, composite: CompositePodGroup, totals: ChildTotals) -> Object:
         """Return the changed Degraded condition of a group that was scheduled before."""
@@ -339,10 +337,20 @@ def _composite_status_patch(composite: CompositePodGroup, status: Object) -> Pat
 # ---- replica groups ------------------------------------------------------------------------------
 
 
-async def inherit_preemption_policy(client: Client, spec: Object) -> None:
-    """Set the preemptionPolicy of a group spec to that of its priority class, if it has none."""
-    if _POLICY not in spec and (policy := (await _priority_class(client, spec)).get(_POLICY)):
-        spec[_POLICY] = policy
+async def inherit_preemption_policy(client: Client, *specs: Object) -> None:
+    """Set the preemptionPolicy of group specs to that of their priority class, if they have none.
+
+    Each class is read once.
+    """
+    classes: dict[str, Object] = {}
+    for spec in specs:
+        if _POLICY in spec:
+            continue
+        name = spec.get("priorityClassName", "")
+        if name not in classes:
+            classes[name] = await _priority_class(client, spec)
+        if policy := classes[name].get(_POLICY):
+            spec[_POLICY] = policy
 
 
 async def _priority_class(client: Client, spec: Object) -> Object:

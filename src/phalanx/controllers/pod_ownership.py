@@ -1,4 +1,4 @@
-"""The pods that a workload controls: adoption, release, and the pods of a template.
+"""Objects that a workload controls: owner references, adoption, release, pods of a template.
 
 A pod belongs to a workload if the workload is its controller. A pod without a controller that the
 selector matches is adopted; a pod that the selector no longer matches is released and keeps
@@ -50,7 +50,7 @@ def controller_reference(kind: Kind, meta: ObjectMeta) -> Object:
     }
 
 
-def plan_claims(
+def plan_adoption(
     kind: Kind,
     owner: ObjectMeta,
     selector: dict[str, Any] | None,

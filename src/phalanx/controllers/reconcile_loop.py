@@ -23,6 +23,7 @@ from phalanx import logs
 from phalanx.api.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
 from phalanx.api.kinds import Kind
 from phalanx.api.meta import Key
+from phalanx.api.other_kinds import PriorityClass
 from phalanx.api.scheme import kind_of, struct_of
 from phalanx.api.wire import MERGE_PATCH, Object
 from phalanx.api.workload_sources import NATIVE_SOURCES, ServedSources
@@ -107,18 +108,23 @@ async def perform(
     record: Callable[[ObjectEvent], None] = lambda event: None,
     *,
     controller: str = "",
-) -> None:
-    """Perform an action. An action whose effect is already there succeeds."""
+) -> Object | None:
+    """Perform an action. An action whose effect is already there succeeds.
+
+    Returns the name, uid and version of the object that was written; None if there is none.
+    """
     if LOG.is_debug():
         _log_action(action, controller)
     try:
         match action:
             case Create(kind, obj):
-                await client.create(kind, obj)
+                return await client.create(kind, obj, brief=True)
             case Patch(kind, key, change, subresource, content):
-                await client.patch(kind, key, change, subresource=subresource, content=content)
+                return await client.patch(
+                    kind, key, change, subresource=subresource, content=content, brief=True
+                )
             case Update(kind, obj, subresource):
-                await client.update(kind, obj, subresource=subresource)
+                return await client.update(kind, obj, subresource=subresource)
             case Delete(kind, key, uid, grace, version, propagation):
                 await client.delete(
                     kind,
@@ -136,6 +142,7 @@ async def perform(
     except AlreadyExists:
         if not isinstance(action, Create) or not await _is_controlled(client, action):
             raise
+    return None
 
 
 async def _is_controlled(client: Client, action: Create) -> bool:
@@ -238,6 +245,15 @@ class Informers:
         or forbids reading it.
         """
         return self._informer(kind_of(struct), struct, optional=optional)
+
+    def resolve_priority_classes(self) -> None:
+        """Give groups the priority of their class where no admission of the server does."""
+        if not self._objects.sources.are_native:
+            self._objects.follow_classes(self.of(PriorityClass, optional=True))
+
+    async def list_from_api(self, struct: type[StructT], namespace: str) -> Sequence[StructT]:
+        """List objects of a namespace from the API instead of a cache, as components know them."""
+        return await self._objects.list_from_api(kind_of(struct), struct, namespace)
 
     @property
     def failures(self) -> dict[Kind, ApiError | Unreachable]:

@@ -48,14 +48,16 @@ from phalanx.api.kinds import (
     SERVICE_ACCOUNT,
     STATEFUL_SET,
     STORAGE_CLASS,
+    VALIDATING_ADMISSION_POLICY,
     WORKLOAD,
     Kind,
 )
 from phalanx.builder.ownership import SCHEDULING_PARENTS
 from phalanx.client.client import Client
 from phalanx.clock import Clock
+from phalanx.controllers.admission_policies import PolicyStatusController
 from phalanx.controllers.autoscaling import HorizontalController
-from phalanx.controllers.cronjobs.controller import CronJobController
+from phalanx.controllers.cron_jobs.controller import CronJobController
 from phalanx.controllers.daemon_sets.controller import DaemonSetController
 from phalanx.controllers.deployments.controller import DeploymentController
 from phalanx.controllers.disruption import DisruptionController
@@ -100,7 +102,8 @@ class ControllerContext:
 
     `kinds` are those that the server serves, in the order of discovery. A server that is not
     Phalanx `is_foreign`. `load_root_ca` returns the certificate authority of the server as PEM
-    text, if it is known.
+    text, if it is known. `is_busy` tells whether the scheduler of the same process is: until it has
+    finished, or for two seconds, events wait.
     """
 
     client: Client
@@ -113,10 +116,13 @@ class ControllerContext:
     workload_parents: frozenset[tuple[str, str]] = SCHEDULING_PARENTS
     is_foreign: bool = False
     load_root_ca: Callable[[], Awaitable[str]] | None = None
+    is_busy: Callable[[], bool] = lambda: False
 
     def new_recorder(self, name: str) -> EventRecorder:
         """Return an event recorder for a component of this name."""
-        return EventRecorder(self.client, self.clock, self.random, component=name)
+        return EventRecorder(
+            self.client, self.clock, self.random, component=name, is_busy=self.is_busy
+        )
 
     @property
     def has_pod_groups(self) -> bool:
@@ -406,6 +412,12 @@ CONTROLLERS = (
         lambda c: [ClusterRoleAggregationController(c.client, c.informers).run],
         (CLUSTER_ROLE,),
         aliases=("clusterrole-aggregation-controller",),
+    ),
+    ControllerDescriptor(
+        "validatingadmissionpolicy-status",
+        lambda c: [PolicyStatusController(c.client, c.informers, c.kinds).run],
+        (VALIDATING_ADMISSION_POLICY,),
+        aliases=("validatingadmissionpolicy-status-controller",),
     ),
     ControllerDescriptor(
         "node", _build_node_lifecycle, (NODE, LEASE, POD), aliases=("node-lifecycle-controller",)

@@ -14,7 +14,14 @@ from phalanx import logs
 from phalanx.api.core import DEFAULT_SCHEDULER
 from phalanx.api.feature_gates import DEFAULT_GATES as GATES
 from phalanx.api.feature_gates import FeatureGates
-from phalanx.api.kinds import GROUP_BINDING, NAMESPACE, POD_GROUP, SERVICE, Kind
+from phalanx.api.kinds import (
+    GROUP_BINDING,
+    NAMESPACE,
+    POD_GROUP,
+    PRIORITY_CLASS,
+    SERVICE,
+    Kind,
+)
 from phalanx.api.workload_sources import ServedSources
 from phalanx.client.client import Client, is_served
 from phalanx.client.workload_sources import discover_sources
@@ -41,6 +48,7 @@ _DRAIN_TIMEOUT = 0.7
 #: What follows if reading a kind is forbidden.
 _MISSING_KIND_EFFECTS: Mapping[Kind, str] = {
     NAMESPACE: "namespaceSelectors see namespaces without labels",
+    PRIORITY_CLASS: "groups have the priority of their pods instead of that of their class",
     SERVICE: "pods are not spread by service",
 }
 
@@ -116,6 +124,7 @@ class SchedulerRunner:
 
     def _build_task(self, capabilities: SchedulingCapabilities, informers: Informers) -> LeaderTask:
         profiles = self._select_profiles(capabilities)
+        informers.resolve_priority_classes()
         scheduler = Scheduler(
             informers.client,
             informers,

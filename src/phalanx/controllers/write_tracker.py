@@ -1,4 +1,4 @@
-"""The writes about each Job, ReplicaSet or DaemonSet, and whether the caches show them.
+"""The writes about each Job, JobSet, ReplicaSet or DaemonSet, and whether the caches show them.
 
 A sync on caches that miss earlier writes would repeat them: create the same pods twice, for
 example. A `TrackedWriter` writes for one owner and records the revision of every write; the
@@ -42,7 +42,8 @@ class WriteTracker:
     ) -> None:
         self.client, self.clock, self.metrics = client, clock, metrics
         self._caches = caches
-        self._pending: dict[Key, dict[Kind, int]] = {}
+        #: By owner: the latest revision of each kind, and of the apiVersion that the server has.
+        self._pending: dict[Key, dict[tuple[Kind, str], int]] = {}
 
     def writer_for(self, owner: Key) -> TrackedWriter:
         """Return a writer that records its writes for an owner."""
@@ -54,13 +55,15 @@ class WriteTracker:
         # Kinds without a cache are read with the API.
         if version.isdecimal() and kind in self._caches:
             pending = self._pending.setdefault(owner, {})
-            pending[kind] = max(pending.get(kind, 0), int(version))
+            written_as = kind, written.get("apiVersion", "")
+            pending[written_as] = max(pending.get(written_as, 0), int(version))
 
     def has_caught_up(self, owner: Key) -> bool:
         """Whether the caches show every write for an owner."""
         pending = self._pending.get(owner, {})
-        if any(self._caches[kind].revision < version for kind, version in pending.items()):
-            return False
+        for (kind, api_version), version in pending.items():
+            if self._caches[kind].revision_of(api_version) < version:
+                return False
         self._pending.pop(owner, None)
         return True
 
@@ -71,12 +74,12 @@ class TrackedWriter:
     def __init__(self, tracker: WriteTracker, owner: Key) -> None:
         self._client, self._tracker, self._owner = tracker.client, tracker, owner
 
-    async def create(self, kind: Kind, new: Object) -> Object:
-        """Create an object and return it as stored."""
+    async def create(self, kind: Kind, new: Object, *, brief: bool = False) -> Object:
+        """Create an object and return it as stored; if `brief`, only its name, uid and version."""
         clock, succeeded = self._tracker.clock, False
         start = clock.now()
         try:
-            created = self._record(kind, await self._client.create(kind, new))
+            created = self._record(kind, await self._client.create(kind, new, brief=brief))
             succeeded = True
         finally:
             if self._tracker.metrics is not None:
@@ -95,7 +98,10 @@ class TrackedWriter:
         subresource: str = "",
         exact: bool = False,
     ) -> Object:
-        """Patch an object; if `exact`, only in the version of `target`."""
+        """Patch an object; if `exact`, only in the version of `target`.
+
+        Returns the name, uid and version of the patched object.
+        """
         preconditions = {"uid": target.uid}
         if exact:
             preconditions["resourceVersion"] = target.resource_version
@@ -106,6 +112,7 @@ class TrackedWriter:
             {**change, "metadata": meta},
             content=content,
             subresource=subresource,
+            brief=True,
         )
         return self._record(kind, patched)
 

@@ -31,6 +31,7 @@ from dataclasses import replace
 
 from msgspec.structs import replace as but
 
+from phalanx.scheduler.cluster.peer_constraints import HOSTNAME
 from phalanx.scheduler.cluster.pod_index import selections_of
 from phalanx.scheduler.cluster.snapshot import Snapshot
 from phalanx.scheduler.decision import (
@@ -38,17 +39,23 @@ from phalanx.scheduler.decision import (
     ClusterEvent,
     Decision,
     Placed,
+    Preempting,
     Waiting,
+    nominations_of,
 )
 from phalanx.scheduler.entity import Entity, EntityRejection, reject_entity, validate_entity
 from phalanx.scheduler.group_tree_placement import GroupTreePlacement, place_entity
-from phalanx.scheduler.placement.claim_placement import resolve_claims, with_nominated_pods
+from phalanx.scheduler.placement.claim_placement import (
+    resolve_claims,
+    with_device_nodes,
+    with_nominated_pods,
+)
 from phalanx.scheduler.placement.group_placement import GroupPlacement, PlacementContext
 from phalanx.scheduler.placement.topology_domains import seconds_until_relaxed
 from phalanx.scheduler.placement.volume_placement import resolve_volumes
 from phalanx.scheduler.policy import SchedulerPolicy
-from phalanx.scheduler.preemption.evaluator import NOT_ALLOWED, preempt
-from phalanx.scheduler.reservation.reservation import ReservationHolds
+from phalanx.scheduler.preemption.evaluator import AWAITS_VICTIMS, NOT_ALLOWED, preempt
+from phalanx.scheduler.reservation.reservation import ReservationHolds, starts_after_victims
 from phalanx.scheduler.search.solver import (
     SolverAnswer,
     SolverFunction,
@@ -110,6 +117,7 @@ def run_cycle(
     """
     if impossible := validate_entity(entity):
         return impossible
+    snapshot = with_device_nodes(entity, snapshot)
     entity = resolve_volumes(resolve_claims(entity, snapshot), snapshot, policy)
     yield from _count_peers(entity, snapshot)
     if snapshot.nominations:
@@ -161,18 +169,55 @@ def _decide_beside_reservations(
     if held_by:
         waiting = _wake_by_reservations(waiting, holds)
     decision = yield from preempt(entity, context, waiting)
+    later = _holds_after_evictions(entity, snapshot, decision, holds=holds)
     if isinstance(decision, Waiting):
         # The room of leaving pods and of victims may be kept too.
         leaves_room = any(True for _ in snapshot.pod_index.terminating_pods())
-        if holds and (leaves_room or decision.preemption not in ("", NOT_ALLOWED)):
-            decision = _wake_by_reservations(decision, holds)
+        if later and (leaves_room or decision.preemption not in ("", NOT_ALLOWED)):
+            decision = _wake_by_reservations(decision, later)
+        if decision.preemption in AWAITS_VICTIMS and decision.nominated:
+            leaving = [pod.key for pod in snapshot.pod_index.terminating_pods()]
+            if later.conflicts(entity, decision.nominated, snapshot, leaving):
+                decision = replace(decision, nominated=())
         if decision.nominated or not holds.nominated:
             return decision
         return replace(decision, nominated=holds.nominated, starts_soon=True)
-    waiting = _wake_by_reservations(waiting, holds)
-    bindings = decision.bindings if isinstance(decision, Placed) else decision.waiting.nominated
-    victims = () if isinstance(decision, Placed) else [victim.pod for victim in decision.victims]
-    return waiting if holds.conflicts(entity, bindings, snapshot, victims) else decision
+    waiting = _wake_by_reservations(waiting, later)
+    if not _takes_kept_room(entity, snapshot, decision, holds=later):
+        return decision
+    # The cheapest victims run on reserved nodes, and their room is kept. Others may do.
+    rows = later.unreserved_rows(snapshot)
+    if len(rows):
+        decision = yield from preempt(entity, but(context, nodes=rows), waiting)
+        if isinstance(decision, Preempting):
+            return decision
+    return waiting
+
+
+def _holds_after_evictions(
+    entity: Entity,
+    snapshot: Snapshot,
+    decision: Placed | Waiting | Preempting,
+    *,
+    holds: ReservationHolds,
+) -> ReservationHolds:
+    """Return what is kept from an entity that starts when its victims have terminated."""
+    pods = snapshot.pod_index
+    evicted = decision.victims if isinstance(decision, Preempting) else ()
+    victims = [pod for one in evicted if (pod := pods.assigned_pod(one.pod)) is not None]
+    nodes = {one.node for one in nominations_of(decision)}
+    leaving = [pod for pod in pods.terminating_pods() if pod.node in nodes] if nodes else []
+    return holds.starting_at(starts_after_victims(leaving, entity.attempted_at, victims))
+
+
+def _takes_kept_room(
+    entity: Entity, snapshot: Snapshot, decision: Placed | Preempting, *, holds: ReservationHolds
+) -> bool:
+    """Whether the next attempt, after the evictions, would be refused for a reservation."""
+    if isinstance(decision, Placed):
+        return holds.conflicts(entity, decision.bindings, snapshot)
+    victims = [victim.pod for victim in decision.victims]
+    return holds.conflicts(entity, decision.waiting.nominated, snapshot, victims)
 
 
 def _wake_by_reservations(waiting: Waiting, holds: ReservationHolds) -> Waiting:
@@ -212,8 +257,16 @@ def _avoid_reservations(
 
 
 def _count_peers(entity: Entity, snapshot: Snapshot) -> Iterator[int]:
-    """Count the pods that the members' constraints select, in steps: the filters need them all."""
+    """Count the pods that the members' constraints select, in steps: the filters need them all.
+
+    The domains of their topology keys are built in steps too. Each hostname is a domain that
+    preferences do not need: those are built when a filter asks for them.
+    """
     shapes = {member.shape for member in entity.members if member.shape.has_peer_constraints}
     for peers in dict.fromkeys(shape.peer_constraints for shape in shapes):
         for selection in selections_of(peers):
             yield from snapshot.pod_index.count_in_steps(selection)
+        for key in dict.fromkeys(peers.topology_keys):
+            if key != HOSTNAME:
+                snapshot.domains(key)
+                yield 1

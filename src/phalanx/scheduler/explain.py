@@ -309,7 +309,9 @@ def _quorum_cures(decision: Waiting) -> Iterator[str]:
     if decision.group is None or missing <= 0:
         return
     if decision.remaining == len(decision.pods):
-        yield f"add {missing - decision.remaining} more member(s) to the group"
+        # With enough members for the quorum, it is the nodes or domains that are lacking.
+        if missing > decision.remaining:
+            yield f"add {missing - decision.remaining} more member(s) to the group"
     elif decision.scheduled and not decision.unknown:
         yield f"lower minCount from {decision.quorum} to {decision.scheduled}"
 

@@ -21,6 +21,7 @@ from phalanx.api.core import DEFAULT_SCHEDULER
 from phalanx.api.feature_gates import (
     GANG_SCHEDULING,
     POD_GROUP_PREEMPTION_POLICY,
+    STORAGE_CAPACITY_SCORING,
     WORKLOAD_AWARE_PREEMPTION,
     FeatureGates,
 )
@@ -36,17 +37,20 @@ from phalanx.scheduler.plugins.plugin import (
     Score,
     StaticScore,
 )
-from phalanx.scheduler.plugins.registry import CAPACITY_FILTER_NAMES, IN_TREE_PLUGINS
+from phalanx.scheduler.plugins.registry import (
+    CAPACITY_FILTER_NAMES,
+    IN_TREE_PLUGINS,
+    TIE_BREAKING_SCORES,
+)
 from phalanx.scheduler.plugins.reservation import ReservationArgs
+from phalanx.scheduler.plugins.volume_binding import VOLUME_BINDING
 
 _MAX_DOUBLINGS = 32
 #: Seconds until the next attempt where back-off is disabled and no event wakes the entity.
 MAX_UNSCHEDULABLE_SECONDS = 300.0
 
-#: The scores that only break ties between nodes for pods that are packed. At their default weights
-#: they differ by at most 250, so that PACKED_WEIGHT makes one per cent of the packed resource count
-#: more.
-TIE_BREAKING_SCORES = ("NodeResourcesFit", "NodeResourcesBalancedAllocation", "ImageLocality")
+#: At their default weights the scores that only break ties (`Plugin.breaks_ties`) differ by at most
+#: 250, so that this weight makes one per cent of the packed resource count more.
 PACKED_WEIGHT = 128
 
 _S = TypeVar("_S", LoadScore, StaticScore, NormalizedScore)
@@ -91,6 +95,8 @@ class SchedulerPolicy:
     groups_preempt: bool = True
     #: Seconds within which volumes must be provisioned and bound.
     bind_timeout_seconds: float = 600.0
+    #: Seconds within which drivers must prepare devices with binding conditions.
+    device_timeout_seconds: float = 600.0
     #: Which waiting entities get a reservation, and when.
     reservation: ReservationArgs = field(default_factory=ReservationArgs)
     #: Whether `unmodelled_filters` names any; cycles read it often.
@@ -209,6 +215,14 @@ class Profiles:
         policies = {n: replace(p, groups_preempt=False) for n, p in self.policies.items()}
         return replace(self, policies=policies)
 
+    def without_score(self, name: str) -> Profiles:
+        """The same profiles without the score of a plugin."""
+        policies = {
+            scheduler: replace(policy, scores=tuple(s for s in policy.scores if s.name != name))
+            for scheduler, policy in self.policies.items()
+        }
+        return replace(self, policies=policies)
+
 
 DEFAULT_PROFILES = Profiles({DEFAULT_SCHEDULER: DEFAULT_POLICY})
 
@@ -217,6 +231,8 @@ def apply_feature_gates(gates: FeatureGates, profiles: Profiles = DEFAULT_PROFIL
     """The profiles without the features that are disabled."""
     if not gates.is_enabled(WORKLOAD_AWARE_PREEMPTION):
         profiles = profiles.without_group_preemption
+    if not gates.is_enabled(STORAGE_CAPACITY_SCORING):
+        profiles = profiles.without_score(VOLUME_BINDING.name)
     return replace(
         profiles,
         groups=gates.is_enabled(GANG_SCHEDULING),

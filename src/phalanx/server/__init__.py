@@ -17,7 +17,8 @@ not schedule, runs no controllers and knows nothing of its clients.
     object_preparation.py                       defaults, metadata and validation of written objects
     deletion.py, eviction.py                    delete, evict
     admission.py, admission_cache.py, limit_ranges.py, resource_quotas.py, group_priorities.py,
-    storage_admission.py, leader_worker_set_pods.py
+    storage_admission.py, service_account_admission.py, service_allocator.py,
+    leader_worker_set_pods.py, tpu_variables.py, claim_requests.py, generated_pods.py
                                                 the admission steps
     dynamic_admission/                          webhooks and policies that administrators configure
     binding.py, claim_binding.py, volume_binding.py
@@ -27,9 +28,11 @@ not schedule, runs no controllers and knows nothing of its clients.
     kubernetes_service.py, bootstrap_objects.py
                                                 objects that the server itself creates
     custom_resources.py, discovery.py           served kinds, discovery, OpenAPI
+    conversion_webhooks.py, converted_store.py  versions of custom resources that a webhook converts
     auth_handlers.py                            access reviews, service account tokens
     kubelet_reports.py, pod_logs.py, resource_metrics.py
                                                 logs and usage of pods
-    web_ui.py                                   the web page
+    component_statuses.py                       `kubectl get componentstatuses`
+    web_ui.py, page_api.py, utilisation.py      the web page, and what it reads
     security/                                   authentication, authorization, limits, audit
 """

@@ -129,13 +129,13 @@ def run_phase(phase: Phase, operation: Operation, request: AdmissionRequest) -> 
         run(request)
 
 
-def kinds_read(operation: Operation, kind: Kind) -> frozenset[Kind]:
-    """The kinds whose objects decide how an object is admitted, except for charging."""
+def kinds_read(operation: Operation, *kinds: Kind) -> frozenset[Kind]:
+    """The kinds whose objects decide how objects of kinds are admitted, except for charging."""
     phases: tuple[Phase, ...] = ("resolve", "mutate", "validate")
     steps = [
         step
         for step in ADMISSION_STEPS
-        if any(step.applies_to(phase, operation, kind) for phase in phases)
+        if any(step.applies_to(phase, operation, kind) for phase in phases for kind in kinds)
     ]
     return frozenset(
         read for step in steps for read in (KINDS if step.reads is None else step.reads)
@@ -217,7 +217,7 @@ def _add_service_account(request: AdmissionRequest) -> None:
     context = request.context
     if context.admits_service_accounts:
         service_account_admission.add_service_account(
-            context.store, context.random, request.request_info.namespace, request.object
+            context.store, request.request_info.namespace, request.object
         )
 
 
@@ -464,21 +464,24 @@ def _pod_group_templates(spec: Object) -> Iterator[Object]:
 
 
 def _check_admin_access(request: AdmissionRequest) -> None:
-    """Refuse admin access to devices in a namespace without the label that allows it."""
+    """Refuse admin access to devices in a namespace without the label that allows it.
+
+    As in Kubernetes the cause names the first such request, and has the path of a claim for
+    templates too.
+    """
     kind, spec = request.request_info.kind, request.object.get("spec") or {}
-    path = "spec.devices.requests"
     if kind is RESOURCE_CLAIM_TEMPLATE:
-        spec, path = spec.get("spec") or {}, "spec.spec.devices.requests"
+        spec = spec.get("spec") or {}
     requests = (spec.get("devices") or {}).get("requests") or ()
     causes = [
         forbidden(
-            f"{path}[{number}].adminAccess",
+            f"spec.devices.requests[{number}].adminAccess",
             f"admin access to devices requires the `{ADMIN_ACCESS_LABEL}: true` label on the "
             "containing namespace",
         )
         for number, one in enumerate(requests)
         if (one.get("exactly") or {}).get("adminAccess")
-    ]
+    ][:1]
     if causes:
         record = request.context.store.get(NAMESPACE.store_key("", request.request_info.namespace))
         labels = decode_record(record)["metadata"].get("labels") or {} if record else {}

@@ -1,16 +1,19 @@
-"""A cache of admitted pods: creating another pod that differs only in names skips admission.
+"""A cache of admitted pods and claims: another one that differs only in names skips admission.
 
 Members of a gang differ in their names and in the claim that they name, for devices or a volume;
 members of different gangs in the name of their PodGroup too, and clients create them in turn. The
 first pod takes the full path. The result is cached under its request with those names cut out; the
-next pods get their own names, uid and timestamps.
+next pods get their own names, uid and timestamps. Pods of controllers, with generated names and an
+owner, are cached in the same way (`generated_pods.py`), and so are ResourceClaims from one template
+(`claim_requests.py`).
 
     POST ─▶ cached? ─▶ copy with its own names ─▶ charge quotas ─▶ store
                └─▶ no: parse, admission, validation ─▶ cache ─▶ charge quotas ─▶ store
 
-Authorization, name conflicts and quotas are checked for every pod. The cache is cleared when an
-object changes whose kind admission reads (`admission.kinds_read`). Results with warnings, and those
-that depend on the time or on the permissions of the user, are never cached.
+Authorization, name conflicts and quotas are checked for every pod, and its owner reference if the
+name is generated. The cache is cleared when an object changes whose kind admission reads
+(`admission.kinds_read`). Results with warnings, and those that depend on the time or otherwise on
+the permissions of the user, are never cached.
 """
 
 from __future__ import annotations
@@ -22,15 +25,24 @@ from typing import NamedTuple
 import orjson
 
 from phalanx.api.conversion.workload_references import WORKLOAD_ANNOTATIONS
-from phalanx.api.kinds import POD, Kind
+from phalanx.api.kinds import POD, RESOURCE_CLAIM, Kind
 from phalanx.api.wire import Object, UserInfo
 from phalanx.randomness import Random
+from phalanx.server.claim_requests import ClaimNames, rename_claim, split_claim_request
+from phalanx.server.generated_pods import (
+    GENERATED_NAME,
+    has_values,
+    replace_values,
+    split_pod_request,
+)
 from phalanx.server.leader_worker_set_pods import is_group_pod
 from phalanx.server.request_info import RequestInfo
 from phalanx.store.kv import StoreChange, StoreReader
 
+#: The kinds whose objects are cached.
+CACHED_KINDS = (POD, RESOURCE_CLAIM)
 #: Few gangs are created at the same time, so few entries are enough.
-MAX_CACHED_PODS = 64
+MAX_CACHED_OBJECTS = 64
 #: A name that every validation rule allows. The name of the pod comes first in its metadata.
 _PLAIN_NAME = rb'"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)"'
 _POD_NAME = re.compile(rb'"metadata"\s*:\s*\{\s*"name"\s*:\s*' + _PLAIN_NAME)
@@ -64,72 +76,122 @@ class CacheablePod(NamedTuple):
     claim: str
 
 
+class GeneratedPod(NamedTuple):
+    """A request to create a pod of a controller, with the values in which such pods differ."""
+
+    key: AdmissionCacheKey
+    values: list[str]
+
+
+class CacheableClaim(NamedTuple):
+    """A request to create a ResourceClaim from a template, with the names that differ."""
+
+    key: AdmissionCacheKey
+    names: ClaimNames
+
+
+CacheableRequest = CacheablePod | GeneratedPod | CacheableClaim
+
+
 class AdmissionCache:
-    """Admitted pods by the requests that created them."""
+    """Admitted pods and claims by the requests that created them."""
 
     def __init__(self, store: StoreReader, read_kinds: Iterable[Kind]) -> None:
-        self._pods: dict[AdmissionCacheKey, bytes] = {}
+        self._admitted: dict[AdmissionCacheKey, bytes] = {}
         self._prefixes = tuple(kind.store_prefix() for kind in read_kinds)
         store.subscribe(self._invalidate)
 
-    def parse_request(self, request_info: RequestInfo) -> CacheablePod | None:
+    def parse_request(self, request_info: RequestInfo) -> CacheableRequest | None:
         """The cache key and the names of a request; None if it cannot be cached."""
-        body, headers = request_info.request.body, request_info.request.headers
-        if request_info.kind is not POD or request_info.query or not isinstance(body, bytes):
+        body = request_info.request.body
+        if request_info.query or not isinstance(body, bytes):
             return None
-        spans = _name_spans(body)
-        if spans is None:
-            return None
-        content, agent = headers.get("content-type", ""), headers.get("user-agent", "")
-        (begin, end), (start, stop), (claim_start, claim_stop) = spans
-        claim = body[claim_start:claim_stop].decode()
-        parts: tuple[bytes, ...] = body[:begin], body[end:start], body[stop:]
-        if claim:
-            first, second = sorted(spans[1:])
-            between = body[end : first[0]], body[first[1] : second[0]]
-            parts = body[:begin], *between, body[second[1] :]
-        key = AdmissionCacheKey(
-            request_info.request.path, content, agent, request_info.request.user, parts
-        )
-        return CacheablePod(key, body[begin:end].decode(), body[start:stop].decode(), claim)
+        if request_info.kind is POD:
+            if not body.startswith(GENERATED_NAME):
+                return _parse_pod(request_info, body)
+            split = split_pod_request(body)
+            return GeneratedPod(_cache_key(request_info, (split[0],)), split[1]) if split else None
+        if request_info.kind is RESOURCE_CLAIM and (found := split_claim_request(body)):
+            return CacheableClaim(_cache_key(request_info, (found[0],)), found[1])
+        return None
 
-    def instantiate(self, cacheable: CacheablePod, random: Random, now: str) -> Object | None:
-        """A new pod for a request, made from a cached one; None if none is cached."""
-        cached = self._pods.get(cacheable.key)
+    def instantiate(self, cacheable: CacheableRequest, random: Random, now: str) -> Object | None:
+        """A new object for a request, made from a cached one; None if none is cached.
+
+        The name of a `GeneratedPod` is "" until the server generates it.
+        """
+        cached = self._admitted.get(cacheable.key)
         if cached is None:
             return None
-        pod: Object = orjson.loads(cached)
-        meta = pod["metadata"]
-        meta["name"], meta["uid"], meta["creationTimestamp"] = cacheable.name, random.uid(), now
+        obj: Object = orjson.loads(cached)
+        meta = obj["metadata"]
+        meta["uid"], meta["creationTimestamp"] = random.uid(), now
         for entry in meta.get("managedFields", ()):
             entry["time"] = now
-        if cacheable.group:
-            pod["spec"]["schedulingGroup"]["podGroupName"] = cacheable.group
-        if cacheable.claim:
-            source, field = _find_claim_name(pod)
-            source[field] = cacheable.claim
-        return pod
+        if isinstance(cacheable, CacheablePod):
+            meta["name"] = cacheable.name
+            if cacheable.group:
+                obj["spec"]["schedulingGroup"]["podGroupName"] = cacheable.group
+            if cacheable.claim:
+                source, field = _find_claim_name(obj)
+                source[field] = cacheable.claim
+        elif isinstance(cacheable, GeneratedPod):
+            replace_values(obj, cacheable.values)
+        else:
+            rename_claim(obj, cacheable.names)
+        return obj
 
-    def remember(self, cacheable: CacheablePod, request_info: RequestInfo, pod: Object) -> None:
-        """Cache an admitted pod, if the same request would give the same result again."""
-        meta, group = pod["metadata"], pod["spec"].get("schedulingGroup") or {}
-        if request_info.warnings or "ownerReferences" in meta or "conditions" in pod["status"]:
+    def remember(self, cacheable: CacheableRequest, request_info: RequestInfo, obj: Object) -> None:
+        """Cache an admitted object, if the same request would give the same result again."""
+        if request_info.warnings:
             return
-        if is_group_pod(pod):
-            return  # Its labels and environment follow from its name.
-        has_group_annotations = _GROUP_ANNOTATIONS & meta.get("annotations", {}).keys()
-        if has_group_annotations or group.get("podGroupName", "") != cacheable.group:
+        if not isinstance(cacheable, CacheableClaim) and not _is_reproducible(cacheable, obj):
             return
-        source, field = _find_claim_name(pod)
-        if cacheable.claim and source.get(field) != cacheable.claim:
-            return
-        self._pods[cacheable.key] = orjson.dumps(pod)
-        if len(self._pods) > MAX_CACHED_PODS:
-            del self._pods[next(iter(self._pods))]
+        self._admitted[cacheable.key] = orjson.dumps(obj)
+        if len(self._admitted) > MAX_CACHED_OBJECTS:
+            del self._admitted[next(iter(self._admitted))]
 
     def _invalidate(self, changes: Sequence[StoreChange]) -> None:
-        if self._pods and any(change.key.startswith(self._prefixes) for change in changes):
-            self._pods.clear()
+        if self._admitted and any(change.key.startswith(self._prefixes) for change in changes):
+            self._admitted.clear()
+
+
+def _cache_key(request_info: RequestInfo, parts: tuple[bytes, ...]) -> AdmissionCacheKey:
+    request = request_info.request
+    headers = request.headers
+    content, agent = headers.get("content-type", ""), headers.get("user-agent", "")
+    return AdmissionCacheKey(request.path, content, agent, request.user, parts)
+
+
+def _parse_pod(request_info: RequestInfo, body: bytes) -> CacheablePod | None:
+    spans = _name_spans(body)
+    if spans is None:
+        return None
+    (begin, end), (start, stop), (claim_start, claim_stop) = spans
+    claim = ""
+    parts: tuple[bytes, ...] = body[:begin], body[end:start], body[stop:]
+    if claim_start != claim_stop:
+        claim = body[claim_start:claim_stop].decode()
+        first, second = sorted(spans[1:])
+        between = body[end : first[0]], body[first[1] : second[0]]
+        parts = body[:begin], *between, body[second[1] :]
+    key = _cache_key(request_info, parts)
+    return CacheablePod(key, body[begin:end].decode(), body[start:stop].decode(), claim)
+
+
+def _is_reproducible(cacheable: CacheablePod | GeneratedPod, pod: Object) -> bool:
+    """Whether another pod of the request differs from an admitted one only in the given names."""
+    meta, group = pod["metadata"], pod["spec"].get("schedulingGroup") or {}
+    if "conditions" in pod["status"] or _GROUP_ANNOTATIONS & meta.get("annotations", {}).keys():
+        return False
+    if is_group_pod(pod):
+        return False  # Its labels and environment follow from its name.
+    if isinstance(cacheable, GeneratedPod):
+        return has_values(pod, cacheable.values)
+    if "ownerReferences" in meta or group.get("podGroupName", "") != cacheable.group:
+        return False
+    source, field = _find_claim_name(pod)
+    return not cacheable.claim or source.get(field) == cacheable.claim
 
 
 def _find_claim_name(pod: Object) -> tuple[Object, str]:

@@ -31,14 +31,14 @@ from phalanx.api.errors import (
     WebhookError,
 )
 from phalanx.api.feature_gates import DEFAULT_GATES, FeatureGates
-from phalanx.api.kinds import KINDS, NAMESPACE, POD, PRIORITY_CLASS, RESOURCE_QUOTA, Kind
+from phalanx.api.kinds import KINDS, NAMESPACE, PRIORITY_CLASS, RESOURCE_QUOTA, Kind
 from phalanx.api.scheduling import SYSTEM_PRIORITY_CLASSES
 from phalanx.api.wire import JSON, Object, Reply, Request, StreamReply, UserInfo
 from phalanx.clock import Clock
 from phalanx.randomness import Random
 from phalanx.server import discovery, web_ui
 from phalanx.server.admission import SYSTEM_NAMESPACES, kinds_read
-from phalanx.server.admission_cache import AdmissionCache
+from phalanx.server.admission_cache import CACHED_KINDS, AdmissionCache
 from phalanx.server.bootstrap_objects import ensure_bootstrap_objects
 from phalanx.server.context import ServerContext
 from phalanx.server.custom_resources import CustomResourceRegistrar, resume_deletions
@@ -46,6 +46,7 @@ from phalanx.server.discovery import KindRegistry
 from phalanx.server.dynamic_admission.registry import DynamicAdmission
 from phalanx.server.event_expiry import EVENT_TTL, EventExpirer
 from phalanx.server.health import HEALTH_ENDPOINTS, HealthChecks
+from phalanx.server.page_api import PageApi, is_page_api_path
 from phalanx.server.request_info import RequestInfo, parse_query
 from phalanx.server.resource_quotas import critical_pods_quota
 from phalanx.server.routes import Endpoint, Route, resolve_route
@@ -55,10 +56,10 @@ from phalanx.server.security.bootstrap_writer import ensure_bootstrap_policy
 from phalanx.server.security.keyring import CertificateAuthority
 from phalanx.server.security.request_guard import PriorityLevels
 from phalanx.server.security.signing import ISSUER
-from phalanx.server.serialization import encode_reply, negotiate
+from phalanx.server.serialization import encode_if_accepted, encode_reply, negotiate
 from phalanx.server.server_side_apply import apply_configuration
 from phalanx.server.service_allocator import ServiceRanges
-from phalanx.server.watches import WatchBroadcaster
+from phalanx.server.watches import WatchBroadcaster, WatchIntervals
 from phalanx.server.write_handlers import insert
 from phalanx.store.kv import Store, StoreClosed, StoreFailed
 from phalanx.telemetry import (
@@ -160,13 +161,9 @@ class RequestMetrics:
     ) -> tuple[Counter, Histogram | None]:
         kind = request_info.kind
         verb = "APPLY" if route.endpoint is apply_configuration else _VERBS[route.verb]
-        scope = (
-            "resource"
-            if request_info.name
-            else "namespace"
-            if request_info.namespace
-            else "cluster"
-        )
+        scope = "namespace" if request_info.namespace else "cluster"
+        if request_info.name:
+            scope = "resource"
         labels = (
             verb, "All" if request_info.dry_run else "", kind.group, kind.version, kind.plural,
             request_info.subresource, scope, "apiserver",
@@ -206,12 +203,14 @@ class Server:
         service_ranges: ServiceRanges | None = None,
         certificate_authority: CertificateAuthority | None = None,
         admit_service_accounts: bool = False,
+        keep_history: bool = True,
         event_ttl: float = EVENT_TTL,
         webhook_urls: Mapping[str, str] | None = None,
+        watch_intervals: WatchIntervals | None = None,
     ) -> None:
         self.metrics = Metrics()
         self.meter = StageMeter(self.metrics)
-        broadcaster = WatchBroadcaster(store, self.meter)
+        broadcaster = WatchBroadcaster(store, self.meter, watch_intervals)
         registry = KindRegistry(gates.filter_served(kinds))
         self.access = AccessControl(store, clock, tokens or Tokens({}))
         self.priority_levels, self._audit_ids = PriorityLevels(), AuditIds(clock)
@@ -225,30 +224,30 @@ class Server:
             meter=self.meter,
             access=self.access,
             gates=gates,
-            admission_cache=AdmissionCache(store, kinds_read("CREATE", POD)),
+            admission_cache=AdmissionCache(store, kinds_read("CREATE", *CACHED_KINDS)),
             dynamic_admission=hooks,
             limits_critical_pods=limit_critical_pods,
             service_ranges=service_ranges or ServiceRanges(),
             certificate_authority=certificate_authority,
             admits_service_accounts=admit_service_accounts,
+            keeps_history=keep_history,
         )
         #: Set by the process that owns the audit file; None: no audit log.
         self.audit: AuditLog | None = None
-        self._request_metrics = RequestMetrics(self.metrics)
-        self._has_store_failed = False
+        self._request_metrics, self._has_store_failed = RequestMetrics(self.metrics), False
         self.health = HealthChecks()
         register_gauges(self.metrics, gates, broadcaster)
         CustomResourceRegistrar(self.context)
         self._event_expirer = EventExpirer(store, clock, event_ttl)
+        self.page_api = PageApi(self.access, store, clock)
 
     async def start(self) -> None:
         """Create the objects that every cluster has: namespaces, priority classes, roles."""
         for name in SYSTEM_NAMESPACES:
             await self._create_if_missing(NAMESPACE, {"metadata": {"name": name}})
         for name, value in SYSTEM_PRIORITY_CLASSES.items():
-            await self._create_if_missing(
-                PRIORITY_CLASS, {"metadata": {"name": name}, "value": value}
-            )
+            found = {"metadata": {"name": name}, "value": value}
+            await self._create_if_missing(PRIORITY_CLASS, found)
         if self.context.limits_critical_pods:
             await self._create_if_missing(RESOURCE_QUOTA, critical_pods_quota())
         await ensure_bootstrap_policy(self.context.store, self.context.now_timestamp())
@@ -360,10 +359,10 @@ class Server:
             if isinstance(reply, StreamReply):
                 self.priority_levels.track_watch(request_info.request.user, reply)
         except ApiError as error:
-            error_reply = _log_and_reply(request_info.request, error)
-            reply = replace(
-                error_reply, headers=(*error_reply.headers, *request_info.warning_headers())
-            )
+            refusal = _log_and_reply(request_info.request, error)
+            headers = (*refusal.headers, *request_info.warning_headers())
+            reply = replace(refusal, headers=headers)
+        reply = encode_if_accepted(request_info.request, reply)
         return _add_deprecation_warning(request_info.kind, reply)
 
     def _resolve_or_forbid(self, request: Request) -> tuple[Route, RequestInfo] | None:
@@ -371,7 +370,7 @@ class Server:
             return resolve_route(self.context, request)
         except ApiError:
             # A user without access to the path must not learn which resources exist.
-            self.access.authorize_path(request.user, request.method, request.path)
+            self.access.authorize_unserved(request.user, request.method, request.path)
             raise
 
     async def _create_if_missing(self, kind: Kind, obj: Object) -> None:
@@ -385,7 +384,9 @@ class Server:
         path = request.path.rstrip("/") or "/"
         if web_ui.is_ui_path(path):
             return web_ui.serve_ui(request)
-        self.access.authorize_path(request.user, request.method, path)
+        if is_page_api_path(path):
+            return self.page_api.serve(request)
+        self.access.authorize_unserved(request.user, request.method, path)
         handler = _PATH_HANDLERS.get(path) or _find_prefix_handler(request.path)
         reply = handler(self, request) if handler else _page_not_found()
         if request.method != "GET" and reply.code < 400 and not _ignores_method(path):
@@ -397,7 +398,7 @@ def _ignores_method(path: str) -> bool:
     """Whether a path answers any method: Kubernetes does not route these by method."""
     parts = path.strip("/").split("/")
     is_group = parts[0] == "apis" and len(parts) < 3
-    return is_group or parts[0] in HEALTH_ENDPOINTS or parts[:2] == ["openapi", "v3"]
+    return is_group or parts[0] in (*HEALTH_ENDPOINTS, "metrics", "openapi")
 
 
 PathHandler = Callable[[Server, Request], Reply]

@@ -64,10 +64,6 @@ async def access_review(context: ServerContext, request_info: RequestInfo) -> Re
     """Handle a SubjectAccessReview or LocalSubjectAccessReview."""
     body = read_object(context, request_info)
     spec = body.get("spec") or {}
-    if not spec.get("user") and not spec.get("groups"):
-        detail = "at least one of user or group must be specified"
-        causes = [invalid("spec.user", "", detail)]
-        raise _invalid_review(request_info, *_check_attributes(spec), *causes)
     extra = [(key, v) for key, values in (spec.get("extra") or {}).items() for v in values or ()]
     user = UserInfo(
         spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", ""), tuple(extra)
@@ -104,28 +100,42 @@ def user_info(user: UserInfo) -> Object:
 def _review_access(
     context: ServerContext, request_info: RequestInfo, body: Object, user: UserInfo
 ) -> Reply:
-    meta = body.get("metadata") or {}
+    meta, spec = body.get("metadata") or {}, body.get("spec") or {}
+    causes = _check_attributes(spec)
+    if not user.name and not user.groups:
+        detail = "at least one of user or group must be specified"
+        causes.append(invalid("spec.user", "", detail))
     if any(key not in ("namespace", "managedFields") for key in meta):
-        raise _invalid_review(request_info, invalid("metadata", meta, "must be empty"))
-    allowed = context.access.allows(user, _review_attributes(request_info, body.get("spec") or {}))
+        causes.append(invalid("metadata", meta, "must be empty"))
+    if request_info.kind is LOCAL_SUBJECT_ACCESS_REVIEW:
+        causes += _check_local_review(request_info, spec)
+    if causes:
+        raise _invalid_review(request_info, *causes)
+    allowed = context.access.allows(user, _review_attributes(spec))
     return _review_reply(request_info, body, {"allowed": allowed})
 
 
-def _review_attributes(request_info: RequestInfo, spec: Object) -> AuthorizationAttributes:
-    if causes := _check_attributes(spec):
-        raise _invalid_review(request_info, *causes)
+def _check_local_review(request_info: RequestInfo, spec: Object) -> list[Cause]:
+    """Return the causes of a review in a namespace that asks for something outside of it."""
+    found: list[Cause] = []
+    if attributes := spec.get("resourceAttributes"):
+        namespace = attributes.get("namespace", "")
+        if namespace != request_info.namespace:
+            detail = "must match metadata.namespace"
+            found.append(invalid("spec.resourceAttributes.namespace", namespace, detail))
+    if path := spec.get("nonResourceAttributes"):
+        detail = "disallowed on this kind of request"
+        found.append(invalid("spec.nonResourceAttributes", path, detail))
+    return found
+
+
+def _review_attributes(spec: Object) -> AuthorizationAttributes:
     given = [key for key in _ATTRIBUTES if spec.get(key)]
     attributes = spec[given[0]]
     verb = attributes.get("verb", "")
     if given[0] == "nonResourceAttributes":
         # Attributes without a path would be taken for a resource.
         return AuthorizationAttributes(verb, path=attributes.get("path") or "/")
-    namespace = attributes.get("namespace", "")
-    if request_info.kind is LOCAL_SUBJECT_ACCESS_REVIEW and namespace != request_info.namespace:
-        detail = "must match metadata.namespace"
-        raise _invalid_review(
-            request_info, invalid("spec.resourceAttributes.namespace", namespace, detail)
-        )
     resource = attributes.get("resource", "")
     if subresource := attributes.get("subresource", ""):
         resource = f"{resource}/{subresource}"
@@ -133,7 +143,7 @@ def _review_attributes(request_info: RequestInfo, spec: Object) -> Authorization
         verb,
         attributes.get("group", ""),
         resource,
-        namespace=namespace,
+        namespace=attributes.get("namespace", ""),
         name=attributes.get("name", ""),
     )
 
@@ -209,7 +219,7 @@ async def issue_token(context: ServerContext, request_info: RequestInfo) -> Repl
         "spec": {**spec, "audiences": list(audiences), "expirationSeconds": seconds},
         "status": {"token": token, "expirationTimestamp": timestamp(claims.expires)},
     }
-    return Reply(201, orjson.dumps(body))
+    return Reply(201, orjson.dumps(body), headers=request_info.warning_headers())
 
 
 def _check_token_metadata(request_info: RequestInfo, meta: Object) -> None:

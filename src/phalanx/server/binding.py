@@ -366,7 +366,8 @@ def _check_group_binding(context: ServerContext, request_info: RequestInfo) -> _
         raise _invalid_group_binding(
             f"between 1 and {MAX_BINDINGS} bindings are needed, got {len(bindings)}"
         )
-    group = _GroupBinding(not is_terminating_or_missing(context, request_info.namespace))
+    is_ending = is_terminating_or_missing(context, request_info.namespace)
+    group = _GroupBinding(context.keeps_history and not is_ending)
     for number, reference in enumerate(body.get("groups") or []):
         _check_group(context, request_info, group, field=f"groups[{number}]", reference=reference)
     if entries := body.get("claims"):

@@ -1,4 +1,4 @@
-"""Objects that every cluster has: flow control, API services, the range of Services, its CA.
+"""Objects that every cluster has: flow control, API services, the ServiceCIDR, the client CA.
 
 Written at the start of a server where they are missing, in one transaction and without randomness.
 Requests are limited by `security/request_guard.py`, whatever these objects say.

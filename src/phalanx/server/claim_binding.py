@@ -25,6 +25,7 @@ from phalanx.api.dynamic_resources import (
     NEW_SHARE_ID,
 )
 from phalanx.api.kinds import POD, RESOURCE_CLAIM
+from phalanx.api.meta import controller_of
 from phalanx.api.other_kinds import POD_CLAIM_NAME
 from phalanx.api.wire import Object
 from phalanx.server.context import ServerContext
@@ -53,7 +54,8 @@ class ClaimBindings:
     namespace: str
     #: By pod uid: its status about the claim that is created for its extended resources.
     extended: dict[str, Object] = field(default_factory=dict)
-    _claims: dict[str, tuple[KeyValue | None, Object, Object]] = field(default_factory=dict)
+    #: By name: its stored record, the records of its devices before, and the claim.
+    _claims: dict[str, tuple[KeyValue | None, set[str], Object]] = field(default_factory=dict)
     #: By the key of its record: the claim, by uid, that has a device.
     _holders: dict[str, str] = field(default_factory=dict)
 
@@ -113,7 +115,7 @@ class ClaimBindings:
         claim["status"]["allocation"] = self._checked_allocation(
             name, claim, entry.get("allocation") or {}
         )
-        self._claims[name] = (None, {}, claim)
+        self._claims[name] = (None, set(), claim)
         self.extended[owner["uid"]] = {
             "resourceClaimName": name,
             "requestMappings": entry.get("requestMappings") or [],
@@ -127,10 +129,11 @@ class ClaimBindings:
     def writes(self) -> list[StoreWrite]:
         """The writes of the claims and of the records of their devices."""
         found: list[StoreWrite] = []
-        for record, old, claim in self._claims.values():
+        for record, before, claim in self._claims.values():
             key = RESOURCE_CLAIM.store_key(self.namespace, claim["metadata"]["name"])
             found.append(StoreWrite(key, encoder(claim), record.revision if record else 0))
-            found += device_writes(self.context.store, old, claim)
+            after = set(_device_keys(claim))
+            found += _record_writes(self.context.store, before, after, claim["metadata"]["uid"])
         return found
 
     def _claim(self, name: str, uid: str) -> Object:
@@ -138,7 +141,8 @@ class ClaimBindings:
             record = self.context.store.pending(RESOURCE_CLAIM.store_key(self.namespace, name))
             if record is None:
                 raise ClaimRefused("ClaimGone", f'claim "{name}" not found')
-            self._claims[name] = (record, decode_record(record), decode_record(record))
+            claim = decode_record(record)
+            self._claims[name] = (record, set(_device_keys(claim)), claim)
         meta = self._claims[name][2]["metadata"]
         if meta["uid"] != uid:
             raise ClaimRefused("ClaimGone", f'claim "{name}" does not have the given uid')
@@ -171,14 +175,18 @@ def device_writes(store: Store, old: Object | None, new: Object | None) -> list[
     A record of another claim is left alone: a client other than a scheduler may allocate a device
     twice, as in Kubernetes.
     """
-    before, after = set(_device_keys(old)), set(_device_keys(new))
-    uid = (new or old or {}).get("metadata", {}).get("uid", "").encode()
-    found = []
+    uid = (new or old or {}).get("metadata", {}).get("uid", "")
+    return _record_writes(store, set(_device_keys(old)), set(_device_keys(new)), uid)
+
+
+def _record_writes(store: Store, before: set[str], after: set[str], uid: str) -> list[StoreWrite]:
+    """The writes that change the records of the devices of a claim."""
+    found, holder = [], uid.encode()
     for key in sorted(before ^ after):
         record = store.pending(key)
         if key in after and record is None:
-            found.append(StoreWrite(key, lambda revision: uid, 0))
-        elif key in before and record is not None and record.value == uid:
+            found.append(StoreWrite(key, lambda revision: holder, 0))
+        elif key in before and record is not None and record.value == holder:
             found.append(StoreWrite(key, None, record.revision))
     return found
 
@@ -191,7 +199,7 @@ def owner_status_writes(store: Store, claim: Object) -> list[StoreWrite]:
     """
     meta = claim["metadata"]
     entry = (meta.get("annotations") or {}).get(POD_CLAIM_NAME)
-    owner = next((one for one in meta.get("ownerReferences") or () if one.get("controller")), None)
+    owner = controller_of(claim)
     if not entry or owner is None or owner.get("kind") != POD.name:
         return []
     record = store.pending(POD.store_key(meta["namespace"], owner["name"]))

@@ -30,7 +30,8 @@ class ServerContext:
     `limits_critical_pods`, pods of system priority classes need a quota that selects the class.
     `service_ranges` are the cluster IPs and node ports that Services may have;
     `certificate_authority` signs certificates. With `admits_service_accounts`, new pods get the
-    token of their service account.
+    token of their service account. Without `keeps_history`, objects have no managedFields
+    and bound pods no events, which nothing in a simulation reads.
     """
 
     store: Store
@@ -49,6 +50,7 @@ class ServerContext:
     service_ranges: ServiceRanges = field(default_factory=ServiceRanges)
     certificate_authority: CertificateAuthority | None = None
     admits_service_accounts: bool = False
+    keeps_history: bool = True
 
     def now_timestamp(self) -> str:
         """The current time in the format of the API."""

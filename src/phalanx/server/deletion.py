@@ -79,9 +79,10 @@ async def delete(context: ServerContext, request_info: RequestInfo) -> Reply:
 
 async def delete_collection(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle DELETE of a collection: delete the selected objects and return them."""
-    accepted, options = negotiate(request_info.request), read_delete_options(request_info)
+    accepted = negotiate(request_info.request)
     selection = request_info.selection_predicate()
     limit = max(request_info.int_option("limit") or 0, 0)
+    options = read_delete_options(request_info)
     values: list[bytes] = []
     for record in context.store.range(selection.prefix):
         if limit and len(values) == limit:

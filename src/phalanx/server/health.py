@@ -19,7 +19,7 @@ the server has added: `phalanx up` its scheduler.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from urllib.parse import parse_qs
 
 from phalanx.api.wire import Reply, Request
@@ -29,6 +29,8 @@ HealthCheck = Callable[[], str]
 
 #: Why the check of the scheduler fails.
 NO_SCHEDULER = "no scheduler is running"
+#: The check of each scheduler name, where a configuration names the schedulers, after this.
+PROFILE_CHECK = "scheduler-"
 HEALTH_ENDPOINTS = ("livez", "readyz", "healthz")
 _READINESS = "readyz"
 _TEXT = "text/plain; charset=utf-8"
@@ -40,6 +42,11 @@ class HealthChecks:
     def __init__(self) -> None:
         self._common: dict[str, HealthCheck] = {"ping": lambda: "", "log": lambda: ""}
         self._readiness: dict[str, HealthCheck] = {}
+
+    def add_scheduler_checks(self, check: HealthCheck, names: Collection[str] = ()) -> None:
+        """Add the check of the scheduler, and one for each name of a configured profile."""
+        for name in ("scheduler", *(f"{PROFILE_CHECK}{one}" for one in names)):
+            self.add_readiness_check(name, check)
 
     def add_readiness_check(self, name: str, check: HealthCheck) -> None:
         """Add a check to `/readyz`."""

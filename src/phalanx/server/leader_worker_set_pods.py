@@ -34,9 +34,11 @@ from phalanx.api.leader_worker_sets import (
     WORKER_INDEX_LABEL,
     WORKLOAD_NAME_ANNOTATION,
     replica_group_name,
+    requests_tpus,
     subgroup_of,
 )
 from phalanx.api.wire import Object
+from phalanx.server.tpu_variables import GroupPlace, add_tpu_variables
 
 #: The most digits of an index in a name or annotation.
 _MAX_DIGITS = 9
@@ -69,6 +71,8 @@ def complete_pod(pod: Object) -> None:
         domain = annotations[SUBGROUP_EXCLUSIVE_TOPOLOGY_ANNOTATION]
         _add_exclusive_affinity(pod, SUBGROUP_KEY_LABEL, labels[SUBGROUP_KEY_LABEL], domain)
     _join_group(pod, labels, annotations)
+    if requests_tpus(pod["spec"]):
+        _add_tpu_environment(pod, labels, annotations, size=size)
     _add_environment(pod, labels, size)
 
 
@@ -111,6 +115,20 @@ def _join_group(pod: Object, labels: Object, annotations: Object) -> None:
     revision = labels.get(LWS_REVISION_LABEL, "")
     group = replica_group_name(workload, index, revision, subgroup=subgroup)
     pod["spec"]["schedulingGroup"] = {"podGroupName": group}
+
+
+def _add_tpu_environment(pod: Object, labels: Object, annotations: Object, *, size: int) -> None:
+    subgroup = labels.get(SUBGROUP_INDEX_LABEL)
+    subgroup_size = "0" if subgroup is None else annotations.get(SUBGROUP_SIZE_ANNOTATION, "0")
+    place = GroupPlace(
+        f"{labels[NAME_LABEL]}-{labels.get(GROUP_INDEX_LABEL, '')}",
+        pod["spec"].get("subdomain") or labels[NAME_LABEL],
+        worker=int(labels[WORKER_INDEX_LABEL]),
+        size=size,
+        subgroup=_parse_index(subgroup or "0", "the subgroup index"),
+        subgroup_size=_parse_index(subgroup_size, "the subgroup size"),
+    )
+    add_tpu_variables(pod, place)
 
 
 def _add_environment(pod: Object, labels: Object, size: int) -> None:

@@ -130,12 +130,12 @@ def validate_object(request: AdmissionRequest, operation: Operation) -> None:
 
 def _init_metadata(context: ServerContext, request_info: RequestInfo, meta: Object) -> None:
     """Set the metadata that the server owns in a new object, whatever the client sent."""
-    for key in SERVER_MANAGED_METADATA:
+    for key in SERVER_MANAGED_METADATA.intersection(meta):
         # Kubernetes keeps the generation that a client gives to a kind that has none.
         if key != "generation" or request_info.kind.generation:
-            meta.pop(key, None)
+            del meta[key]
     if not meta.get("name") and (prefix := meta.get("generateName")):
-        meta["name"] = _generate_name(context, request_info, prefix)
+        meta["name"] = generate_name(context, request_info, prefix)
     if request_info.kind.namespaced:
         meta["namespace"] = request_info.namespace
     else:
@@ -146,7 +146,8 @@ def _init_metadata(context: ServerContext, request_info: RequestInfo, meta: Obje
         meta["generation"] = 1
 
 
-def _generate_name(context: ServerContext, request_info: RequestInfo, prefix: str) -> str:
+def generate_name(context: ServerContext, request_info: RequestInfo, prefix: str) -> str:
+    """Return a name with a prefix that no object has, unless several attempts find a taken one."""
     for _ in range(_NAME_GENERATION_ATTEMPTS):
         name = prefix[:_MAX_GENERATE_NAME_LENGTH] + context.random.suffix(_GENERATED_SUFFIX_LENGTH)
         if context.store.pending(request_info.kind.store_key(request_info.namespace, name)) is None:
@@ -206,6 +207,8 @@ def record_field_ownership(
     context: ServerContext, request_info: RequestInfo, old: Object | None, new: Object
 ) -> None:
     """Update managedFields: the writer owns the fields that it added or changed."""
+    if not context.keeps_history:
+        return
     kind, agent = request_info.stored_kind, request_info.request.headers.get("user-agent", "")
     manager = request_info.query.get("fieldManager") or agent.partition("/")[0] or "unknown"
     writer = FieldManager(

@@ -63,8 +63,31 @@ _TYPE_META_FIELDS = ("apiVersion", "kind")
 
 def decode_record(record: KeyValue) -> Object:
     """Decode a record; the caller may change the object."""
-    obj: Object = orjson.loads(record.value)
+    value = record.value
+    if value.startswith(_VERSION_PREFIX):
+        value = split_version(value)[1]
+    obj: Object = orjson.loads(value)
     return obj
+
+
+#: The first bytes of a value that names its version; then come the version and the other fields.
+_VERSION_PREFIX = b'{"$version":"'
+
+
+def name_version(version: str, value: bytes) -> bytes:
+    """The stored bytes of an object, with the version of the definition that they are in.
+
+    Only objects whose definition has a conversion webhook name their version.
+    """
+    return b'%s%s",%s' % (_VERSION_PREFIX, version.encode(), value[1:])
+
+
+def split_version(value: bytes) -> tuple[str, bytes]:
+    """The version that stored bytes name, or "", and the bytes without it."""
+    if not value.startswith(_VERSION_PREFIX):
+        return "", value
+    end = value.index(b'"', len(_VERSION_PREFIX))
+    return value[len(_VERSION_PREFIX) : end].decode(), b"{" + value[end + 2 :]
 
 
 @lru_cache(maxsize=1024)
@@ -81,6 +104,7 @@ def serialize_stored(kind: Kind, value: bytes) -> bytes:
 def convert_stored(kind: Kind, value: bytes) -> bytes:
     """Stored bytes in the version of a kind; decodes only if that differs from the stored one."""
     if isinstance(kind, CustomKind):
+        value = split_version(value)[1]
         return _add_new_defaults(kind, value) if kind.add_defaults is not None else value
     conversion = CONVERSIONS.get(kind)
     if conversion is None or conversion.is_identity:
@@ -167,7 +191,14 @@ def render_table(
     """Stored objects as a Table."""
     columns = _table_columns(kind)
     rows = [
-        _table_row(kind, columns, orjson.loads(value), include=include, now=now, version=version)
+        _table_row(
+            kind,
+            columns,
+            orjson.loads(split_version(value)[1]),
+            include=include,
+            now=now,
+            version=version,
+        )
         for value in values
     ]
     # Kubernetes has null where its generic table of names and times is empty.
@@ -199,7 +230,7 @@ def metadata_only(value: bytes, version: str = META_VERSION) -> Object:
     return {
         "kind": "PartialObjectMetadata",
         "apiVersion": version,
-        "metadata": orjson.loads(value)["metadata"],
+        "metadata": orjson.loads(split_version(value)[1])["metadata"],
     }
 
 

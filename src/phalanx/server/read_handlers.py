@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 
 import msgspec
 import orjson
@@ -33,6 +32,7 @@ from phalanx.api.protobuf import message_name
 from phalanx.api.wire import Object, Reply, StreamReply
 from phalanx.server import watches
 from phalanx.server.context import ServerContext
+from phalanx.server.converted_store import ConvertedStore, convert_events, render_stored_change
 from phalanx.server.objects import (
     EventRenderer,
     check_include_object,
@@ -57,8 +57,9 @@ from phalanx.server.serialization import (
 )
 from phalanx.store.kv import KeyValue, RevisionCompacted
 
-#: Records per read where the rest may not be needed.
-_READ_BATCH = 500
+#: Records per read where the rest may not be needed, and records that are decoded before other
+#: requests have their turn.
+_READ_BATCH, _DECODE_BATCH = 500, 100
 #: Instead of a revision: the newest one at the time of the request.
 _LATEST_REVISION = -1
 _TOO_OLD = "The provided continue parameter is too old to display a consistent list result. "
@@ -105,19 +106,19 @@ class ListPager:
         )
         self._token_purpose = "\0".join(("list", selection.prefix, *selectors))
 
-    def first_page(self, revision: int) -> ListPage:
+    async def first_page(self, revision: int) -> ListPage:
         """The list from its beginning at a revision. Raises Expired if that is compacted."""
         try:
-            return self._collect_page(revision, "")
+            return await self._collect_page(revision, "")
         except RevisionCompacted as error:
             raise Expired("The resourceVersion for the provided list is too old.") from error
 
-    def next_page(self, token: str) -> ListPage:
+    async def next_page(self, token: str) -> ListPage:
         """The list after a continue token. Raises BadRequest if it is not of this list."""
         position, newest = self._decode_token(token), self._context.store.revision
         revision = newest if position.revision == _LATEST_REVISION else position.revision
         try:
-            return self._collect_page(revision, self._selection.prefix + position.after)
+            return await self._collect_page(revision, self._selection.prefix + position.after)
         except RevisionCompacted as error:
             raise Expired(
                 f"{_TOO_OLD}You can start a new list without the continue parameter, or use the "
@@ -130,32 +131,36 @@ class ListPager:
                 ),
             ) from error
 
-    def _collect_page(self, revision: int, after: str) -> ListPage:
-        limit, selection = self._limit, self._selection
-        found = self._matching_records(revision, after)
-        if not limit:
-            return ListPage(list(found), revision)
-        records = list(islice(found, limit))
-        if next(found, None) is None or not records:
-            return ListPage(records, revision)
-        last, remaining = records[-1].key, None
-        if selection.matches_all:
-            remaining = self._context.store.count(selection.prefix, at=revision, after=last)
-        more = self._encode_token(ContinuePosition(revision, last.removeprefix(selection.prefix)))
-        return ListPage(records, revision, more, remaining)
-
-    def _matching_records(self, revision: int, after: str) -> Iterator[KeyValue]:
-        """The records of the list; with a limit, they are read in batches."""
-        store, selection = self._context.store, self._selection
-        size = max(self._limit + 1, _READ_BATCH) if self._limit else 0
+    async def _collect_page(self, revision: int, after: str) -> ListPage:
+        limit, selection, store = self._limit, self._selection, self._context.store
+        size = max(limit + 1, _READ_BATCH) if limit else 0
+        found: list[KeyValue] = []
         while True:
             records = store.range(selection.prefix, at=revision, after=after, limit=size)
-            for record in records:
-                if selection.matches_all or selection.matches(decode_record(record)):
-                    yield record
-            if not size or len(records) < size:
-                return
+            found += records if selection.matches_all else await self._select(records)
+            if not limit or len(found) > limit or len(records) < size:
+                break
             after = records[-1].key
+        if not limit or len(found) <= limit:
+            return ListPage(found, revision)
+        found = found[:limit]
+        last, remaining = found[-1].key, None
+        if selection.matches_all:
+            remaining = store.count(selection.prefix, at=revision, after=last)
+        more = self._encode_token(ContinuePosition(revision, last.removeprefix(selection.prefix)))
+        return ListPage(found, revision, more, remaining)
+
+    async def _select(self, records: Sequence[KeyValue]) -> list[KeyValue]:
+        """Return the records that match, of a page only what it needs; lets other requests run."""
+        found: list[KeyValue] = []
+        for start in range(0, len(records), _DECODE_BATCH):
+            batch = records[start : start + _DECODE_BATCH]
+            found += [one for one in batch if self._selection.matches(decode_record(one))]
+            if self._limit and len(found) > self._limit:
+                break
+            if len(batch) == _DECODE_BATCH:
+                await asyncio.sleep(0)
+        return found
 
     def _encode_token(self, position: ContinuePosition) -> str:
         return self._context.access.token_signer.sign(
@@ -262,12 +267,12 @@ async def _list_page(
 ) -> ListPage:
     pager, revision = ListPager(context, request_info, selection), _parse_revision(request_info)
     if token := request_info.query.get("continue", ""):
-        return pager.next_page(token)
+        return await pager.next_page(token)
     await _wait_for_revision(context, revision)
     match = request_info.query.get("resourceVersionMatch", "")
     # With a limit, and without a match, Kubernetes lists exactly the requested revision.
     is_exact = match == "Exact" or (not match and request_info.int_option("limit"))
-    return pager.first_page(revision if is_exact and revision else context.store.revision)
+    return await pager.first_page(revision if is_exact and revision else context.store.revision)
 
 
 def _parse_revision(request_info: RequestInfo) -> int:
@@ -325,7 +330,7 @@ async def watch_objects(context: ServerContext, request_info: RequestInfo) -> St
     if send_initial == "true" or (not requested and send_initial != "false"):
         since = context.store.revision
         records = context.store.range(selection.prefix)
-        initial = b"".join(watches.initial_events(selection, records, render))
+        initial = await watches.initial_events(selection, records, render)
         if send_initial == "true":
             initial += watches.bookmark_event(request_info.kind, since, ends_initial=True)
     seconds = float(timeout) if timeout else context.random.between(*WATCH_TIMEOUT_RANGE)
@@ -339,10 +344,31 @@ async def watch_objects(context: ServerContext, request_info: RequestInfo) -> St
         track=partial(context.access.streams.track, request_info, "watch"),
         bookmarks=bookmarks,
     )
-    stream = StreamReply(200, watches.watch_stream(context.watch_broadcaster, options, initial))
+    chunks = _open_watch(context, options, initial)
+    stream = StreamReply(200, chunks)
     shown = (accepted.form_version, "PartialObjectMetadata") if accepted.form else ()
     name = message_name(*(shown or (request_info.kind.api_version, request_info.kind.name)))
     return encode_stream(stream, accepted, has_message=name is not None)
+
+
+def _open_watch(
+    context: ServerContext, options: watches.WatchOptions, initial: bytes
+) -> AsyncGenerator[bytes, None]:
+    """The stream of a watch; if a webhook converts the objects, changes are selected after that."""
+    kind, store = options.kind, context.store
+    if not (isinstance(kind, CustomKind) and isinstance(store, ConvertedStore) and store.converter):
+        return watches.watch_stream(context.watch_broadcaster, options, initial)
+    selection = options.selection
+    names = tuple(term for term in selection.fields if term.field == "metadata.name")
+    candidates = replace(selection, labels=(), fields=names)
+    stored = replace(options, selection=candidates, render_stored=render_stored_change)
+    return convert_events(
+        watches.watch_stream(context.watch_broadcaster, stored, initial),
+        store.converter,
+        kind,
+        selection=selection,
+        render=options.render,
+    )
 
 
 async def _stream_expired(requested: int, since: int) -> AsyncGenerator[bytes, None]:

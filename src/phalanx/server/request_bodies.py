@@ -19,7 +19,7 @@ import orjson
 
 from phalanx.api.conversion.alias_resolution import ResolvedRequest, resolve_aliases
 from phalanx.api.conversion.hub import to_hub, validate_in_version
-from phalanx.api.errors import BadRequest, TooLarge
+from phalanx.api.errors import BadRequest, TooLarge, invalid
 from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, NAMESPACE, Kind
 from phalanx.api.normalization import Malformed
 from phalanx.api.protobuf import message_name
@@ -52,6 +52,8 @@ def read_object(context: ServerContext, request_info: RequestInfo) -> Object:
         raise BadRequest(
             _unrecognized_message(request_info.kind, f"cannot unmarshal {found} into an object")
         )
+    if request_info.kind.is_custom:
+        _check_custom_kind(request_info, obj)
     check_kind(request_info.kind, obj)
     duplicates = _find_duplicate_keys(request_info, obj)
     for key in ("apiVersion", "kind"):
@@ -155,6 +157,20 @@ async def yield_if_large(request_info: RequestInfo) -> None:
         await asyncio.sleep(0)
 
 
+def _check_custom_kind(request_info: RequestInfo, obj: Object) -> None:
+    """Refuse a custom object of another kind; Kubernetes notices only when it validates.
+
+    An update without resourceVersion is refused earlier, so its kind does not matter.
+    """
+    kind, stated, meta = request_info.kind, obj.get("kind"), obj.get("metadata")
+    if not isinstance(stated, str) or stated in ("", kind.name):
+        return
+    if request_info.name and isinstance(meta, dict) and not meta.get("resourceVersion"):
+        obj["kind"] = kind.name
+        return
+    raise_if_invalid(kind, _body_name(obj), [invalid("kind", stated, f"must be {kind.name}")])
+
+
 def check_kind(kind: Kind, obj: Object) -> None:
     """Refuse an object of another kind or version than the request path."""
     name, version = obj.get("kind") or kind.name, obj.get("apiVersion") or kind.api_version
@@ -233,14 +249,16 @@ SubresourceUpdate = Callable[[Object, Object], None]
 #: Subresources whose writes may change metadata too, unless the kind says otherwise.
 _METADATA_SUBRESOURCES = ("status", "finalize")
 #: Metadata that the server sets, whatever a client sends.
-SERVER_MANAGED_METADATA = (
-    "uid",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "generation",
-    "selfLink",
-    "resourceVersion",
+SERVER_MANAGED_METADATA = frozenset(
+    (
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "selfLink",
+        "resourceVersion",
+    )
 )
 #: Metadata whose change a write ignores. A change of the uid, or a deletionTimestamp of an object
 #: that is not being deleted, is invalid.
@@ -264,13 +282,14 @@ def restore_immutable_fields(kind: Kind, subresource: str, old: Object, new: Obj
         if subresource not in _METADATA_SUBRESOURCES or not kind.status_updates_metadata:
             return
         new["metadata"] = metadata
+    before, meta = old["metadata"], new["metadata"]
     for key in _RESTORED_METADATA:
-        _copy_field(key, old["metadata"], new["metadata"])
+        _copy_field(key, before, meta)
     for key in _KEPT_METADATA:
-        if key in old["metadata"]:
-            new["metadata"].setdefault(key, old["metadata"][key])
-    if "deletionTimestamp" in old["metadata"]:
-        new["metadata"]["deletionTimestamp"] = old["metadata"]["deletionTimestamp"]
+        if key in before:
+            meta.setdefault(key, before[key])
+    if "deletionTimestamp" in before:
+        meta["deletionTimestamp"] = before["deletionTimestamp"]
     if "status" in kind.subresources and not subresource:
         _copy_field("status", old, new)
     if kind is NAMESPACE and subresource != "finalize":

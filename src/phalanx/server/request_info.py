@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from phalanx.api.conversion.hub import hub_kind
+from phalanx.api.conversion.hub import HUB_KINDS, hub_kind
 from phalanx.api.errors import (
     BadRequest,
     Cause,
@@ -130,7 +130,7 @@ class RequestInfo(msgspec.Struct, frozen=True):
     @property
     def stored_kind(self) -> Kind:
         """The kind that the object is stored as."""
-        return hub_kind(self.kind)
+        return HUB_KINDS.get(self.kind, self.kind)
 
     @property
     def key(self) -> str:

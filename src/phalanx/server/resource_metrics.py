@@ -7,7 +7,8 @@ are no metrics for pods that do not run and for nodes that Phalanx does not run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import cache, partial
 
 import msgspec
@@ -44,6 +45,8 @@ from phalanx.store.kv import KeyValue
 
 #: Seconds for which the last sample is valid.
 _MAX_SAMPLE_AGE = 60.0
+#: Pods that are decoded before other requests have their turn.
+_DECODE_BATCH = 100
 #: The window that is shown for simulated pods.
 _SIMULATED_WINDOW = "15s"
 _ZERO_USAGE: Mapping[str, int] = dict.fromkeys(MEASURED_RESOURCES, 0)
@@ -68,11 +71,11 @@ class _PodUsageReport(msgspec.Struct, frozen=True):
 async def pod_metrics(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle GET of PodMetrics: one pod or a list."""
     node_type = cache(partial(_node_type, context))
-    metrics = []
-    for record in _find_records(context, request_info, POD):
-        pod = _decode_pod(record.value)
-        if sample := _pod_usage(context, pod, node_type(pod.spec.node_name)):
-            metrics.append(_pod_metrics_object(pod.metadata, sample))
+    metrics = [
+        _pod_metrics_object(pod.metadata, sample)
+        async for pod in _decode_pods(_find_records(context, request_info, POD))
+        if (sample := _pod_usage(context, pod, node_type(pod.spec.node_name)))
+    ]
     return computed_reply(context, request_info, metrics)
 
 
@@ -82,8 +85,7 @@ async def node_metrics(context: ServerContext, request_info: RequestInfo) -> Rep
     nodes = [_decode_node(record.value).metadata for record in records]
     types = {meta.name: meta.annotations.get(NODE_TYPE_ANNOTATION, "") for meta in nodes}
     used: dict[str, list[Amounts]] = {name: [] for name, node_type in types.items() if node_type}
-    for record in context.store.range(POD.store_prefix()):
-        pod = _decode_pod(record.value)
+    async for pod in _decode_pods(context.store.range(POD.store_prefix())):
         node = pod.occupied_node
         if node in used and (sample := _pod_usage(context, pod, types[node])):
             used[node] += sample.containers.values()
@@ -92,6 +94,14 @@ async def node_metrics(context: ServerContext, request_info: RequestInfo) -> Rep
         _node_metrics_object(meta, used[meta.name], now) for meta in nodes if meta.name in used
     ]
     return computed_reply(context, request_info, metrics)
+
+
+async def _decode_pods(records: Iterable[KeyValue]) -> AsyncIterator[Pod]:
+    """Yield the pods of records; lets other requests run after every batch."""
+    for at, record in enumerate(records, 1):
+        yield _decode_pod(record.value)
+        if at % _DECODE_BATCH == 0:
+            await asyncio.sleep(0)
 
 
 async def report_pod_metrics(context: ServerContext, request_info: RequestInfo) -> Reply:

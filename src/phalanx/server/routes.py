@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import unquote
 
+from phalanx.api.custom_resources.custom_kinds import CustomKind
 from phalanx.api.errors import BadRequest, MethodNotAllowed, NoSuchResource
 from phalanx.api.kinds import (
     BINDING,
@@ -18,6 +20,7 @@ from phalanx.api.kinds import (
     GROUP_EVICTION,
     LEASE_RENEWAL,
     LOCAL_SUBJECT_ACCESS_REVIEW,
+    NAMESPACE,
     NODE_METRICS,
     POD_METRICS,
     SELF_SUBJECT_ACCESS_REVIEW,
@@ -43,6 +46,7 @@ from phalanx.server import (
     write_handlers,
 )
 from phalanx.server.context import ServerContext
+from phalanx.server.converted_store import handle_converted
 from phalanx.server.request_info import RequestInfo, parse_query
 from phalanx.server.serialization import media_type
 
@@ -125,8 +129,12 @@ def resolve_route(context: ServerContext, request: Request) -> tuple[Route, Requ
     if request_info.is_watch and (
         route.endpoint is read_handlers.list_or_watch or _is_old_watch_path(request.path)
     ):
-        return Route("watch", read_handlers.watch_objects), request_info
-    request_info.check_timeout()
+        route = Route("watch", read_handlers.watch_objects)
+    else:
+        request_info.check_timeout()
+    kind = request_info.kind
+    if isinstance(kind, CustomKind) and kind.conversion is not None:
+        route = Route(route.verb, partial(handle_converted, route.verb, route.endpoint))
     return route, request_info
 
 
@@ -150,7 +158,9 @@ def _build_request_info(
     query = parse_query(request.query)
     if rest[0] == "watch" and len(rest) > 1 and request.method == "GET":
         rest, query = rest[1:], {**query, "watch": "true"}
-    if rest[0] == "namespaces" and len(rest) > 2 and not _is_namespace_subresource(context, rest):
+    has_namespace = rest[0] == "namespaces" and len(rest) > 2
+    # `namespaces/NS/status` is a subresource, `namespaces/NS/pods` a resource.
+    if has_namespace and (len(rest) > 3 or rest[2] not in NAMESPACE.subresources):
         namespace, rest = rest[1], rest[2:]
     plural, name, subresource, *more = *rest, *[""] * (3 - len(rest))
     kind = context.registry.find(group, version, plural)
@@ -167,11 +177,6 @@ def _is_old_watch_path(path: str) -> bool:
     """Whether a path is `/api/VERSION/watch/…` or `/apis/GROUP/VERSION/watch/…`."""
     parts = path.strip("/").split("/")
     return parts[2 if parts[0] == "api" else 3 :][:1] == ["watch"]
-
-
-def _is_namespace_subresource(context: ServerContext, rest: list[str]) -> bool:
-    kind = context.registry.find("", "v1", "namespaces")
-    return kind is not None and len(rest) == 3 and rest[2] in kind.subresources
 
 
 def _find_route(request_info: RequestInfo) -> Route:

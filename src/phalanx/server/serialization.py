@@ -431,3 +431,16 @@ def encode_reply(reply: Reply, accepted: MediaTypeOptions) -> Reply:
         for character, escaped in _YAML_ESCAPES[: 1 if text.isascii() else None]:
             text = text.replace(character, escaped)
     return Reply(reply.code, text, _YAML_REPLY, reply.headers)
+
+
+def encode_if_accepted(request: Request, reply: Reply | StreamReply) -> Reply | StreamReply:
+    """Encode what a handler has left in JSON, an error or a review, as the client prefers it."""
+    accept = request.headers.get("accept")
+    if not accept or not ("protobuf" in accept or "yaml" in accept):
+        return reply
+    if not isinstance(reply, Reply):
+        return reply
+    try:
+        return encode_reply(reply, negotiate(request))
+    except NotAcceptable:
+        return reply  # It says so itself.

@@ -20,6 +20,7 @@ from phalanx.api.field_management.managed_fields import (
 )
 from phalanx.api.wire import APPLY_PATCH, Object, Reply
 from phalanx.server.context import ServerContext
+from phalanx.server.converted_store import ConvertedStore
 from phalanx.server.objects import conflict_error, decode_record, not_found_error
 from phalanx.server.request_bodies import (
     check_kind,
@@ -32,6 +33,7 @@ from phalanx.server.request_bodies import (
 from phalanx.server.request_info import RequestInfo, invalid_options
 from phalanx.server.serialization import encode_reply, load_body, negotiate
 from phalanx.server.write_handlers import insert, modify
+from phalanx.store.kv import KeyValue
 
 #: Merges of a large configuration, if the object changes between merging and writing.
 _MAX_ATTEMPTS = 5
@@ -57,6 +59,8 @@ async def apply_configuration(context: ServerContext, request_info: RequestInfo)
         # Other requests may have run meanwhile: the result must be of the present object.
         if context.store.pending(request_info.key) == record:
             break
+    if record is not None and isinstance(context.store, ConvertedStore):
+        await _check_foreign_owners(context.store, request_info, record, applied)
     if live is None:
         _check_creatable(request_info, applied["metadata"])
         reply = await insert(context, request_info, applied, has_managed_fields=True)
@@ -70,6 +74,24 @@ async def apply_configuration(context: ServerContext, request_info: RequestInfo)
 
         reply = await modify(context, request_info, merge, is_patch=True, has_managed_fields=True)
     return encode_reply(reply, accepted)
+
+
+async def _check_foreign_owners(
+    store: ConvertedStore, request_info: RequestInfo, record: KeyValue, applied: Object
+) -> None:
+    """Refuse an apply that changes fields which others own in another version of the definition."""
+    manager = FieldManager(
+        request_info.query["fieldManager"],
+        request_info.kind.api_version,
+        request_info.subresource,
+    )
+    conflicts = await store.find_conflicts(record, applied, manager)
+    if conflicts is not None and not _is_forced(request_info):
+        raise Conflict(conflicts.message, causes=conflicts.causes)
+
+
+def _is_forced(request_info: RequestInfo) -> bool:
+    return request_info.query.get("force", "false") in ("true", "1")
 
 
 def _read_configuration(context: ServerContext, request_info: RequestInfo) -> Object:
@@ -162,8 +184,8 @@ def _merge_configuration(
         raise conflict_error(request_info.kind, request_info.name, detail)
     writer = FieldManager(manager, request_info.stored_kind.api_version, request_info.subresource)
     schema = context.registry.strategy(request_info.stored_kind).schema
-    force = request_info.query.get("force", "false") in ("true", "1")
-    result = server_side_apply(schema, live, config, writer, context.now_timestamp(), force=force)
+    now, force = context.now_timestamp(), _is_forced(request_info)
+    result = server_side_apply(schema, live, config, writer, now, force=force)
     match result:
         case ApplyConflicts():
             conflicts = result.with_paths(partial(field_path_in_version, request_info.kind))

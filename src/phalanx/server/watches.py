@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
 
@@ -36,10 +37,22 @@ LOG = logs.component("server")
 BUFFER_BYTES = 1024 * 1024
 #: Changes that a watcher that is behind reads from the history at a time.
 PAGE_SIZE = 500
+#: Objects that are sent as initial events before other requests have their turn.
+INITIAL_BATCH = 100
 #: Seconds between bookmarks.
 BOOKMARK_INTERVAL = 60.0
 #: Seconds between two dispatches: the longest delay of an event under load.
 DISPATCH_INTERVAL = 0.005
+
+
+class WatchIntervals(NamedTuple):
+    """Seconds between two dispatches, and between bookmarks; None is the default.
+
+    In virtual time a dispatch without delay lets clients react at the time of the change.
+    """
+
+    dispatch: float | None = None
+    bookmark: float | None = None
 
 
 class WatchBroadcaster:
@@ -50,7 +63,13 @@ class WatchBroadcaster:
     thousand watches of a thousand nodes cost no more than one.
     """
 
-    def __init__(self, store: StoreReader, meter: StageMeter) -> None:
+    def __init__(
+        self, store: StoreReader, meter: StageMeter, intervals: WatchIntervals | None = None
+    ) -> None:
+        self._intervals = intervals or WatchIntervals()
+        bookmark = self._intervals.bookmark
+        #: Seconds between bookmarks.
+        self.bookmark_interval = BOOKMARK_INTERVAL if bookmark is None else bookmark
         #: Everything up to this revision was dispatched.
         self.revision = store.revision
         self._meter, self._store = meter, store
@@ -107,7 +126,9 @@ class WatchBroadcaster:
         if self._dispatch_timer:
             self._dispatch_timer.cancel()
             self._dispatch_timer = None
-        self._next_dispatch = asyncio.get_running_loop().time() + DISPATCH_INTERVAL
+        seconds = self._intervals.dispatch
+        seconds = DISPATCH_INTERVAL if seconds is None else seconds
+        self._next_dispatch = asyncio.get_running_loop().time() + seconds
         rendered = RenderCache()
         with self._meter.stage("publish"):
             for change in changes:
@@ -165,6 +186,7 @@ class Watcher:
     ) -> None:
         self.selection, self.cursor = options.selection, options.since
         self._broadcaster, self._store, self._render = broadcaster, store, options.render
+        self._render_stored = options.render_stored
         self._prefix, self._matches_all = self.selection.prefix, self.selection.matches_all
         self._is_behind = options.since < store.revision
         self._buffer: list[bytes] = []
@@ -292,6 +314,8 @@ class Watcher:
         """The event of a change for this watcher: ADDED, MODIFIED, DELETED or none."""
         if not change.key.startswith(self._prefix):
             return b""
+        if self._render_stored is not None:
+            return self._render_stored(change)
         matched = self._matches(change.before, rendered)
         matches = self._matches(change.after, rendered)
         if matches and change.after:
@@ -322,13 +346,17 @@ def error_event(error: ApiError) -> bytes:
     return orjson.dumps({"type": "ERROR", "object": error.status()}) + b"\n"
 
 
-def initial_events(
+async def initial_events(
     selection: SelectionPredicate, records: Sequence[KeyValue], render: EventRenderer
-) -> Iterator[bytes]:
-    """The current objects of a selection as ADDED events."""
-    for record in records:
+) -> bytes:
+    """The current objects of a selection as ADDED events; lets other requests run meanwhile."""
+    events: list[bytes] = []
+    for at, record in enumerate(records, 1):
         if selection.matches_all or selection.matches(decode_record(record)):
-            yield render("ADDED", record.value)
+            events.append(render("ADDED", record.value))
+        if at % INITIAL_BATCH == 0:
+            await asyncio.sleep(0)
+    return b"".join(events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +374,8 @@ class WatchOptions:
     seconds: float
     track: Callable[[Callable[[ApiError], None]], AbstractContextManager[None]]
     bookmarks: bool = False
+    #: Instead of `render` and the selection, if the stream is converted before it is sent.
+    render_stored: Callable[[StoreChange], bytes] | None = None
 
 
 async def watch_stream(
@@ -364,7 +394,7 @@ async def watch_stream(
             if first:
                 yield first
             while not watcher.is_finished and (left := end - loop.time()) > 0:
-                data = await watcher.next_chunk(min(left, BOOKMARK_INTERVAL))
+                data = await watcher.next_chunk(min(left, broadcaster.bookmark_interval))
                 if data is None and options.bookmarks:
                     data = bookmark_event(options.kind, watcher.cursor)
                 if data:

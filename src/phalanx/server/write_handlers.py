@@ -37,9 +37,11 @@ from phalanx.api.patch import (
 )
 from phalanx.api.wire import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object, Reply
 from phalanx.server.admission import AdmissionRequest, Operation, check_namespace, run_phase
+from phalanx.server.admission_cache import CacheableRequest, GeneratedPod
 from phalanx.server.binding import allocation_writes, pod_allocation
 from phalanx.server.claim_binding import device_writes, owner_status_writes
 from phalanx.server.context import ServerContext
+from phalanx.server.converted_store import ConvertedStore
 from phalanx.server.custom_resources import check_not_terminating, finish_definition_deletion
 from phalanx.server.dynamic_admission.attributes import (
     AdmissionAttributes,
@@ -52,6 +54,7 @@ from phalanx.server.object_preparation import (
     check_name_and_namespace,
     complete_new,
     drop_disabled_fields,
+    generate_name,
     prepare_new,
     prepare_update,
     validate_object,
@@ -76,7 +79,9 @@ from phalanx.server.request_bodies import (
     yield_if_large,
 )
 from phalanx.server.request_info import RequestInfo, invalid_options
+from phalanx.server.security.write_restrictions import check_write_restrictions
 from phalanx.server.serialization import encode_reply, load_body, media_type, negotiate
+from phalanx.server.service_account_admission import wait_for_default_account
 from phalanx.store.kv import KeyValue, RevisionConflict, StoreWrite
 
 #: Returns the new object, given a copy of the stored one that it may change in place.
@@ -86,6 +91,8 @@ Mutation = Callable[[Object], Object]
 _MAX_REVIEWS = 5
 #: Metadata of a new object that Kubernetes sets after the mutating hooks.
 _METADATA_AFTER_MUTATION = ("uid", "creationTimestamp", "generation")
+#: Metadata by which a patch is conditional.
+_PRECONDITIONS = ("uid", "resourceVersion")
 _NATIVE_PATCH_TYPES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH)
 _PATCH_TYPES = (*_NATIVE_PATCH_TYPES, APPLY_PATCH)
 #: Custom resources have no merge keys for a strategic merge patch.
@@ -102,14 +109,15 @@ async def create(context: ServerContext, request_info: RequestInfo) -> Reply:
     if hooks is None:
         cacheable = context.admission_cache.parse_request(request_info)
     if cacheable:
-        now = context.now_timestamp()
-        obj = context.admission_cache.instantiate(cacheable, context.random, now)
+        obj = _instantiate(context, request_info, cacheable)
     if obj is None:
         with context.meter.stage("parse"):
             obj = read_object(context, request_info)
         await yield_if_large(request_info)
         check_name_and_namespace(request_info, obj)
         obj = convert_to_stored(request_info, obj)
+        if request_info.kind is POD and context.admits_service_accounts:
+            await wait_for_default_account(context.store, request_info.namespace, obj)
         if hooks:
             await _admit_with_hooks(context, request_info, obj, hooks)
         else:
@@ -117,6 +125,20 @@ async def create(context: ServerContext, request_info: RequestInfo) -> Reply:
         if cacheable:
             context.admission_cache.remember(cacheable, request_info, obj)
     return encode_reply(await _store_new(context, request_info, obj), accepted)
+
+
+def _instantiate(
+    context: ServerContext, request_info: RequestInfo, cacheable: CacheableRequest
+) -> Object | None:
+    """Return a new object from the admission cache, if it has one for the request."""
+    now = context.now_timestamp()
+    obj = context.admission_cache.instantiate(cacheable, context.random, now)
+    if obj is not None and isinstance(cacheable, GeneratedPod):
+        meta = obj["metadata"]
+        meta["name"] = generate_name(context, request_info, meta["generateName"])
+        # Whether the user may block the deletion of the owner depends on the name of the owner.
+        check_write_restrictions(context, request_info, obj, None)
+    return obj
 
 
 async def insert(
@@ -130,6 +152,8 @@ async def insert(
 
     `has_managed_fields` is set by server-side apply, which computes managedFields itself.
     """
+    if request_info.kind is POD and context.admits_service_accounts:
+        await wait_for_default_account(context.store, request_info.namespace, obj)
     hooks = context.dynamic_admission.find_hooks(request_info.kind, "", "CREATE")
     if hooks:
         await _admit_with_hooks(
@@ -269,19 +293,30 @@ def _patch_object(
         raise Invalid("the server rejected our request due to an error in our request") from error
     annotate(new, changes.annotations)
     check_value_count(request_info.kind, new)
-    check_kind(request_info.kind, new)
-    new.pop("apiVersion", None)
-    new.pop("kind", None)
+    stated: Object = {key: new.pop(key) for key in ("apiVersion", "kind") if key in new}
     _keep_managed_fields_reset(new)
+    fields = affected_fields(patch_type, new, changes.value)
+    if _has_only_preconditions(changes.value):
+        fields = [field for field in fields if field != "metadata"]
     try:
-        _normalize_patched_fields(
-            context, request_info, new, affected_fields(patch_type, new, changes.value)
-        )
+        # A strategic merge patch changes fields only: kind and version are not among them.
+        if patch_type != STRATEGIC_PATCH:
+            check_kind(request_info.kind, stated)
+        _normalize_patched_fields(context, request_info, new, fields)
     except BadRequest as error:
         cause = Cause("patch", "FieldValueInvalid", f"Invalid value: {error.message}")
         raise Invalid(f' "" is invalid: {cause}', causes=[cause]) from error
     check_name_and_namespace(request_info, new)
     return convert_to_stored(request_info, new, partial(replacement_to_hub, old))
+
+
+def _has_only_preconditions(changes: object) -> bool:
+    """Whether the metadata of a merge patch has nothing but valid preconditions."""
+    meta = changes.get("metadata") if isinstance(changes, dict) else None
+    return isinstance(meta, dict) and all(
+        field in _PRECONDITIONS and isinstance(value, str) and value
+        for field, value in meta.items()
+    )
 
 
 def _keep_managed_fields_reset(new: Object) -> None:
@@ -437,7 +472,7 @@ async def _store_update(
     new: Object,
 ) -> Reply:
     """Store a changed object, or remove it if its last finalizer is gone."""
-    if new == old:
+    if new == old and not _is_outdated(context, record):
         # An empty commit returns when all earlier writes are durable: the reply shows one of them.
         await context.store.commit(())
         return _reply(200, serialize_stored(request_info.kind, record.value), request_info)
@@ -450,6 +485,11 @@ async def _store_update(
         return _reply(200, serialize_object(request_info.kind, last), request_info)
     written = await store_object(context, request_info, record.key, new, record=record, old=old)
     return _reply(200, serialize_stored(request_info.kind, written.value), request_info)
+
+
+def _is_outdated(context: ServerContext, record: KeyValue) -> bool:
+    """Whether an update must write an object in the storage version of its definition."""
+    return isinstance(context.store, ConvertedStore) and context.store.is_outdated(record)
 
 
 async def store_object(

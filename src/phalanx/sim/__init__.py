@@ -1,6 +1,6 @@
 """The simulator: the whole control plane in virtual time; scenarios in, timelines out.
 
-    simulation.py                        runs a scenario; start reading here
+    simulation.py                        runs a scenario file; start reading here
     scenario.py, events.py, fields.py    the scenario file
     driver.py                            turns events into API requests of users and kubelets
     timeline.py                          follows the API and describes what happened
@@ -9,9 +9,15 @@
 
 `phalanx simulate` runs long workloads:
 
-    simulation_setup.py                  what is simulated, and what happened
+    simulation_setup.py                  SimulationSetup and SimulationResult: input and outcome
     core_engine.py                       queue and scheduling cycle alone, without an API server
+    counted_engine.py                    the same where it suffices to count free nodes
+    full_engine.py                       the whole control plane, driven by the jobs of a workload
+    instants.py                          the order of what happens at one time
+    simulation_recorder.py               job records and samples, written by both engines
+    gpu_devices.py                       shares of GPUs as devices with consumable capacity
     workloads/                           readers of traces
+    recording/                           recordings of live clusters, and their replay
     reports/                             figures of a simulation
 
 The components are the real ones; only event loop, clock and randomness are simulated.

@@ -9,17 +9,16 @@ until nothing is left to try. Pods are bound the moment they are placed, run for
 their job and are gone. A job whose pods are evicted, or whose node is lost, starts again from the
 beginning as a new gang.
 
-Back-off is left out: a refused gang is attempted again when something changes that may help it, or
-when its constraints change with time. Back-off only delays attempts after errors, which do not
-occur here, and brings messages up to date, which nothing reads here.
+Back-off is left out (`without_retries`): a refused gang is attempted again when something changes
+that may help it, or when its constraints change with time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 
+from msgspec import convert
 from msgspec.structs import replace as but
 
 from phalanx.api.batch import EXPECTED_RUN_TIME_ANNOTATION
@@ -31,39 +30,58 @@ from phalanx.api.core import (
     NodeSelector,
     NodeTerm,
     Pod,
+    PodResourceClaim,
     PodSpec,
     PodStatus,
     ResourceRequirements,
     SchedulingGroup,
 )
+from phalanx.api.dynamic_resources import DeviceClass, ResourceClaimSpec, ResourceSlice
 from phalanx.api.meta import Key, ObjectMeta, timestamp
-from phalanx.api.resources import node_allocatable, to_amounts
+from phalanx.api.other_kinds import DeviceClaim, ResourceClaimStatus
 from phalanx.api.scheduling import (
     DisruptionMode,
     GangPolicy,
     PodGroup,
     PodGroupSpec,
+    SchedulingConstraints,
     SchedulingPolicy,
+    TopologyConstraint,
 )
-from phalanx.scheduler.decision import Binding, Placed, Preempting
-from phalanx.scheduler.policy import BackOff
-from phalanx.scheduler.queue.decision_log import NodeObserved, PodGroupObserved, PodObserved
+from phalanx.api.wire import Object
+from phalanx.scheduler.decision import Binding, ClaimReservation, Placed, Preempting
+from phalanx.scheduler.queue.decision_log import (
+    DeviceClassObserved,
+    NodeObserved,
+    PodGroupObserved,
+    PodObserved,
+    ResourceClaimObserved,
+    ResourceSliceObserved,
+)
 from phalanx.scheduler.queue.scheduler_state import SchedulerState
+from phalanx.sim.gpu_devices import (
+    CLAIM,
+    DEVICE_CLASS,
+    build_claim_spec,
+    build_device_class,
+    build_slice,
+    count_devices,
+    uses_shares,
+)
+from phalanx.sim.simulation_recorder import SimulationRecorder
 from phalanx.sim.simulation_setup import (
-    AllocationCounter,
-    JobRecord,
+    IDLE_SECONDS,
+    NAMESPACE,
     SimulationEngine,
     SimulationResult,
     SimulationSetup,
+    needs_group,
+    without_retries,
 )
 from phalanx.sim.workloads.workload import TraceJob
 
-NAMESPACE = "default"
-#: Longer than any simulation: no refused entity is attempted again because of time alone.
-_NO_RETRIES = BackOff(1e15, 1e15)
-#: Seconds between two instants at which only the scheduler has something to do, and how long it
-#: may go on so when nothing runs and nothing arrives.
-_MIN_STEP, _IDLE_SECONDS = 1.0, 7200.0
+#: Seconds between two instants at which only the scheduler has something to do.
+_MIN_STEP = 1.0
 #: Attempts at one instant after which the scheduler must be in a loop.
 _MAX_ATTEMPTS = 1_000_000
 #: The order of what happens at one instant.
@@ -73,10 +91,10 @@ _END, _NODE_LOST, _NODE_BACK = range(3)
 class _LiveJob:
     """A job that waits or runs: its gang and pods."""
 
-    __slots__ = ("amounts", "group", "nodes", "number", "pods", "record", "run")
+    __slots__ = ("group", "job", "nodes", "number", "pods", "run")
 
-    def __init__(self, number: int, record: JobRecord, amounts: Sequence[int]) -> None:
-        self.number, self.record, self.amounts = number, record, amounts
+    def __init__(self, number: int, job: TraceJob) -> None:
+        self.number, self.job = number, job
         #: How often it was started again.
         self.run = 0
         self.group: Key | None = None
@@ -90,26 +108,23 @@ class CoreEngine:
     def __init__(
         self, setup: SimulationSetup, on_progress: Callable[[float, int], None] | None = None
     ) -> None:
-        self._setup, self._on_progress = setup, on_progress
-        profiles = replace(setup.profiles, back_off=_NO_RETRIES)
-        self._state = SchedulerState(profiles)
-        self._records = [JobRecord(job) for job in setup.workload.jobs]
-        self._amounts = {node.metadata.name: node_allocatable(node) for node in setup.nodes}
+        self._setup, self.on_progress = setup, on_progress
+        self._state = SchedulerState(without_retries(setup.profiles))
+        self._recorder = SimulationRecorder(setup)
         self._nodes = {node.metadata.name: node for node in setup.nodes}
-        requested = {name for job in setup.workload.jobs for name in job.requests}
-        self._usage = AllocationCounter(tuple(sorted(requested)))
         #: What happens at a time: (time, order, number of a job or name of a node, run of the job).
         self._events: list[tuple[float, int, int | str, int]] = []
         self._arrived = 0
         self._by_entity: dict[str, _LiveJob] = {}
         self._by_pod: dict[Key, _LiveJob] = {}
-        self._waiting: dict[int, _LiveJob] = {}
         self._running: dict[int, _LiveJob] = {}
+        #: The claims for shares of GPUs; each has the name of its pod.
+        self._claims: dict[Key, DeviceClaim] = {}
         self._nodes_lost: dict[str, int] = {}
         # Preemption compares start times, and medians need run times; both cost an observation.
         self._reports_starts = len({job.priority for job in setup.workload.jobs}) > 1
-        self._width = len(str(len(self._records)))
-        self._plans_seen, self._decisions, self._started_pods = -1, 0, 0
+        self._width = len(str(len(setup.workload.jobs)))
+        self._plans_seen, self._decisions = -1, 0
         self._now, self._last_event, self._is_stopped = 0.0, 0.0, False
 
     def stop(self) -> None:
@@ -120,12 +135,15 @@ class CoreEngine:
         """Simulate to the end, the horizon, or until stopped."""
         for name in self._nodes:
             self._observe_node(name, 0.0, is_present=True)
+        if uses_shares(self._setup.workload.jobs):
+            self._observe_devices()
         for fault in self._setup.faults:
             heappush(self._events, (fault.at, _NODE_LOST, fault.node, 0))
             heappush(self._events, (fault.at + fault.seconds, _NODE_BACK, fault.node, 0))
         while not self._is_stopped:
             now = self._next_time()
             if now is None:
+                self._now = self._last_event
                 break
             if now > self._setup.horizon:
                 self._now = self._setup.horizon
@@ -133,18 +151,10 @@ class CoreEngine:
             self._now = now
             self._apply_events(now)
             self._run_cycles(now)
-            if self._on_progress is not None:
-                self._on_progress(now, self._arrived - len(self._waiting) - len(self._running))
-        return SimulationResult(
-            SimulationEngine.CORE,
-            self._setup,
-            self._records,
-            self._usage.resources,
-            self._usage.samples,
-            ended_at=self._now,
-            started_pods=self._started_pods,
-            decisions=self._decisions,
-            is_partial=self._is_stopped,
+            if self.on_progress is not None:
+                self.on_progress(now, self._recorder.finished_jobs)
+        return self._recorder.result(
+            SimulationEngine.CORE, self._now, self._decisions, is_partial=self._is_stopped
         )
 
     # ---- time ----------------------------------------------------------------------------------
@@ -157,13 +167,13 @@ class CoreEngine:
         if self._events:
             times.append(self._events[0][0])
         is_over = self._arrived == len(jobs) and not self._running
-        if is_over and not self._waiting:
+        if is_over and not self._recorder.waiting:
             return None
-        if self._waiting:
+        if self._recorder.waiting:
             due = (self._state.queue.next_backoff_end(), self._state.reservations.next_time())
             times += [max(time, self._now + _MIN_STEP) for time in due if time is not None]
         soonest = min(times, default=None)
-        if is_over and soonest is not None and soonest > self._last_event + _IDLE_SECONDS:
+        if is_over and soonest is not None and soonest > self._last_event + IDLE_SECONDS:
             # Nothing runs and nothing arrives: what waits now waits forever, unless a node returns.
             soonest = self._events[0][0] if self._events else None
         return soonest
@@ -184,24 +194,25 @@ class CoreEngine:
         jobs = self._setup.workload.jobs
         while self._arrived < len(jobs) and jobs[self._arrived].submit <= now:
             self._last_event = now
-            amounts = to_amounts(jobs[self._arrived].requests)
-            vector = [amounts.get(name, 0) for name in self._usage.resources]
-            self._submit(_LiveJob(self._arrived, self._records[self._arrived], vector), now)
+            self._recorder.submit(self._arrived)
+            self._submit(_LiveJob(self._arrived, jobs[self._arrived]), now)
             self._arrived += 1
 
     # ---- jobs ----------------------------------------------------------------------------------
 
     def _submit(self, live: _LiveJob, now: float) -> None:
         """Create the group and the pods of a job."""
-        job, name = live.record.job, f"job-{live.number:0{self._width}}"
+        job, name = live.job, f"job-{live.number:0{self._width}}"
         name += f"-{live.run}" if live.run else ""
         spec = _build_pod_spec(job, name)
         if spec.scheduling_group is not None:
             live.group = Key(NAMESPACE, name)
             self._state.observe(PodGroupObserved(now, live.group, _build_group(job, name)))
-        created = timestamp(now)
+        created, claim_spec = timestamp(now), build_claim_spec(job.requests)
         for i in range(job.pods):
             pod_name = f"{name}-{i}"
+            if claim_spec is not None:
+                spec = self._create_claim(pod_name, claim_spec, spec, now)
             meta = ObjectMeta(
                 name=pod_name, namespace=NAMESPACE, uid=pod_name, creation_timestamp=created
             )
@@ -210,19 +221,13 @@ class CoreEngine:
             self._by_pod[key] = live
             self._state.observe(PodObserved(now, key, pod))
         self._by_entity[name if live.group else f"{name}-0"] = live
-        self._waiting[live.number] = live
 
     def _start(self, live: _LiveJob, bindings: Sequence[Binding], now: float) -> None:
         """All pods of a job were placed: it runs."""
-        record, job = live.record, live.record.job
-        record.start = now
-        if record.first_start is None:
-            record.first_start = now
-        del self._waiting[live.number]
+        job = live.job
+        self._recorder.start(live.number, now)
         self._running[live.number] = live
         live.nodes = dict.fromkeys(node for _, _, node in bindings)
-        self._started_pods += job.pods
-        self._usage.add(self._usage.allocated, live.amounts, job.pods)
         heappush(self._events, (now + job.run_time, _END, live.number, live.run))
         if self._reports_starts or job.estimate is None:
             started = PodStatus(phase="Running", start_time=timestamp(now))
@@ -234,31 +239,30 @@ class CoreEngine:
 
     def _end(self, live: _LiveJob, now: float) -> None:
         """A job has run for its run time."""
-        live.record.end = now
-        if live.record.job.estimate is None:
+        self._recorder.end(live.number, now)
+        if live.job.estimate is None:
             succeeded = PodStatus(phase="Succeeded")
             for key, pod in live.pods.items():
                 status = but(succeeded, start_time=pod.status.start_time)
                 self._state.observe(PodObserved(now, key, but(pod, status=status)))
         self._remove(live, now)
 
-    def _restart(self, live: _LiveJob, now: float) -> None:
-        """A job has lost a node: all its pods are gone, and a new gang begins from the start."""
-        record = live.record
-        assert record.start is not None
-        record.lost_seconds += (now - record.start) * record.job.pods
-        record.start = None
-        self._remove(live, now)
-        live.run += 1
-        self._submit(live, now)
+    def _restart(self, jobs: Iterable[_LiveJob], now: float, *, is_preempted: bool) -> None:
+        """Jobs have lost nodes: all their pods are gone, and new gangs begin from the start."""
+        for live in sorted(jobs, key=lambda one: one.number):
+            self._recorder.interrupt(live.number, now, is_preempted=is_preempted)
+            self._remove(live, now)
+            live.run += 1
+            self._submit(live, now)
 
     def _remove(self, live: _LiveJob, now: float) -> None:
         """Delete the pods and the group of a job that runs."""
         del self._running[live.number]
-        self._usage.add(self._usage.allocated, live.amounts, -live.record.job.pods)
         for key in live.pods:
             del self._by_pod[key]
             self._state.observe(PodObserved(now, key, None))
+            if self._claims.pop(key, None) is not None:
+                self._state.observe(ResourceClaimObserved(now, key, None))
         name = live.group.name if live.group else next(iter(live.pods)).name
         del self._by_entity[name]
         if live.group is not None:
@@ -273,16 +277,40 @@ class CoreEngine:
         self._nodes_lost[name] = before + (1 if is_lost else -1)
         if is_lost and not before:
             self._observe_node(name, now, is_present=False)
-            for live in [one for one in self._running.values() if name in one.nodes]:
-                live.record.disruptions += 1
-                self._restart(live, now)
+            lost = [one for one in self._running.values() if name in one.nodes]
+            self._restart(lost, now, is_preempted=False)
         elif not is_lost and before == 1:
             self._observe_node(name, now, is_present=True)
 
     def _observe_node(self, name: str, now: float, *, is_present: bool) -> None:
-        amounts = [self._amounts[name].get(one, 0) for one in self._usage.resources]
-        self._usage.add(self._usage.capacity, amounts, 1 if is_present else -1)
+        self._recorder.change_node(name, is_present=is_present)
         self._state.observe(NodeObserved(now, name, self._nodes[name] if is_present else None))
+
+    # ---- devices -------------------------------------------------------------------------------
+
+    def _observe_devices(self) -> None:
+        """Publish the GPUs of all nodes."""
+        gpus = convert(build_device_class(), DeviceClass)
+        self._state.observe(DeviceClassObserved(0.0, DEVICE_CLASS, gpus))
+        for name, node in self._nodes.items():
+            if count := count_devices(node):
+                devices = convert(build_slice(name, count), ResourceSlice)
+                self._state.observe(ResourceSliceObserved(0.0, devices.metadata.name, devices))
+
+    def _create_claim(self, pod: str, spec: Object, pod_spec: PodSpec, now: float) -> PodSpec:
+        """Create the claim of a pod, of the same name; returns the spec that names it."""
+        key = Key(NAMESPACE, pod)
+        meta = ObjectMeta(name=pod, namespace=NAMESPACE, uid=f"{pod}-gpu")
+        self._claims[key] = claim = DeviceClaim(meta, convert(spec, ResourceClaimSpec))
+        self._state.observe(ResourceClaimObserved(now, key, claim))
+        return but(pod_spec, resource_claims=(PodResourceClaim(CLAIM, pod),))
+
+    def _allocate_claims(self, reservations: Iterable[ClaimReservation], now: float) -> None:
+        """Show the devices of claims; when the claims are deleted, refused jobs are tried again."""
+        for one in reservations:
+            status = ResourceClaimStatus(one.allocation, (one.consumer,))
+            self._claims[one.claim] = claim = but(self._claims[one.claim], status=status)
+            self._state.observe(ResourceClaimObserved(now, one.claim, claim))
 
     # ---- scheduling ----------------------------------------------------------------------------
 
@@ -299,17 +327,14 @@ class CoreEngine:
             if not state.commit(entity, decision, now):
                 continue
             if isinstance(decision, Placed):
+                self._allocate_claims(decision.claims, now)
                 self._start(self._by_entity[entity.key.name], decision.bindings, now)
             elif isinstance(decision, Preempting):
-                victims = dict.fromkeys(self._by_pod[victim.pod] for victim in decision.victims)
-                for live in victims:
-                    live.record.preemptions += 1
-                    self._restart(live, now)
+                victims = {self._by_pod[victim.pod] for victim in decision.victims}
+                self._restart(victims, now, is_preempted=True)
         else:
             raise RuntimeError(f"the scheduler does not come to rest at {now:g} s")
-        first = next(iter(self._waiting.values()), None)
-        need = [amount * first.record.job.pods for amount in first.amounts] if first else None
-        self._usage.sample(now, len(self._waiting), need)
+        self._recorder.sample(now)
 
     def _note_expected_starts(self) -> None:
         """Keep the first expected start of each reservation, to compare it with the start."""
@@ -319,16 +344,20 @@ class CoreEngine:
         self._plans_seen = reservations.version
         for one in reservations.current:
             live = self._by_entity.get(one.ref.name)
-            if live is not None and live.record.expected_start is None:
-                live.record.expected_start = one.expected_start
+            if live is not None and one.expected_start is not None:
+                self._recorder.expect_start(live.number, one.expected_start)
 
 
 def _build_group(job: TraceJob, name: str) -> PodGroup:
     annotations = {}
     if job.estimate is not None:
         annotations[EXPECTED_RUN_TIME_ANNOTATION] = f"{job.estimate:.6f}s"
+    constraints = None
+    if job.topology:
+        constraints = SchedulingConstraints((TopologyConstraint(job.topology),))
     spec = PodGroupSpec(
         scheduling_policy=SchedulingPolicy(gang=GangPolicy(job.pods)),
+        scheduling_constraints=constraints,
         disruption_mode=DisruptionMode(all={}),
         priority=job.priority,
     )
@@ -337,17 +366,16 @@ def _build_group(job: TraceJob, name: str) -> PodGroup:
 
 
 def _build_pod_spec(job: TraceJob, name: str) -> PodSpec:
-    """Build the spec of each pod; a single pod that declares no run time needs no group."""
+    """Build the spec of each pod."""
     affinity = None
     if job.node_labels:
         terms = tuple(
             NodeRequirement(label, "In", values) for label, values in job.node_labels.items()
         )
         affinity = Affinity(NodeAffinity(NodeSelector((NodeTerm(terms),))))
-    needs_group = job.pods > 1 or job.estimate is not None
     resources = ResourceRequirements(dict(job.requests))
     return PodSpec(
-        scheduling_group=SchedulingGroup(name) if needs_group else None,
+        scheduling_group=SchedulingGroup(name) if needs_group(job) else None,
         containers=(Container(name="main", resources=resources),),
         affinity=affinity,
         priority=job.priority,

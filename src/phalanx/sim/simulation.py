@@ -70,7 +70,7 @@ async def _simulate(scenario: Scenario, log: DecisionLog | None) -> Timeline:
     nodes = ScenarioNodes(plane.client("system:nodes"), clock, random)
     driver = ScenarioDriver(plane.client("user"), nodes)
     observer = ApiObserver(plane.client("observer"), scenario.gates.filter_served(STORED_KINDS))
-    report = SimulationReport(
+    report = ScenarioAudit(
         observer, scenario.seed, whole_gangs=apply_feature_gates(scenario.gates).groups
     )
     async with plane.running(), _background_tasks(report.observer.run(), nodes.run()):
@@ -82,7 +82,7 @@ async def _simulate(scenario: Scenario, log: DecisionLog | None) -> Timeline:
     return report.timeline()
 
 
-class SimulationReport:
+class ScenarioAudit:
     """Checks invariants after each batch of changes and records the timeline.
 
     Gang minimums are not checked where pods are scheduled one by one.

@@ -8,15 +8,39 @@ A setup is a value: the same setup gives the same result, byte for byte, on any 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import log
 from typing import NamedTuple
 
 from phalanx.api.core import Node
 from phalanx.randomness import SeededRandom
-from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
+from phalanx.scheduler.policy import DEFAULT_PROFILES, BackOff, Profiles
 from phalanx.sim.workloads.workload import TraceJob, TraceWorkload
+
+#: The namespace of all jobs.
+NAMESPACE = "default"
+#: How long a simulation goes on when nothing runs and nothing arrives.
+IDLE_SECONDS = 7200.0
+#: Longer than any simulation: no refused entity is attempted again because of time alone.
+_NO_RETRIES = BackOff(1e15, 1e15)
+
+
+def without_retries(profiles: Profiles) -> Profiles:
+    """Leave out back-off: a refused entity is attempted when something changes that may help it.
+
+    Back-off only delays attempts after errors, which do not occur in a simulation, and brings
+    messages up to date, which nothing reads there.
+    """
+    return replace(profiles, back_off=_NO_RETRIES)
+
+
+def needs_group(job: TraceJob) -> bool:
+    """Whether a job has a group of pods: a single pod that declares no run time has none.
+
+    Reservations of one instant are ordered by kind and name: groups keep the order of the workload.
+    """
+    return job.pods > 1 or job.estimate is not None
 
 
 class SimulationEngine(StrEnum):
@@ -24,6 +48,8 @@ class SimulationEngine(StrEnum):
 
     #: The queue and the scheduling cycle.
     CORE = "core"
+    #: The whole control plane: API server, Job controller, scheduler, kubelets.
+    FULL = "full"
 
 
 class NodeFault(NamedTuple):
@@ -92,6 +118,8 @@ class SimulationResult:
     decisions: int
     #: Whether the simulation was stopped before its end.
     is_partial: bool = False
+    #: Whether free nodes were counted instead of placing pods by the scheduler.
+    is_counted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ same things in the same order. A wait that nothing can end raises instead of han
     yes        -           runs what is ready; no time passes
     no         some        jumps to the next timer
     no         none        raises NoTimerLeft
+
+Before it jumps or raises, the loop calls `on_idle`, which may make something ready (`instants.py`).
 """
 
 from __future__ import annotations
@@ -68,6 +70,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> None:
         self._now, self._iteration = 0.0, 0
         self._max_seconds, self._max_iterations = max_seconds, max_iterations
+        #: Called when nothing more happens at the present time; True if something is ready now.
+        self.on_idle: Callable[[], bool] | None = None
         self._thread = threading.get_ident()
         selector = _VirtualSelector(self._advance)
         super().__init__(selector)
@@ -101,6 +105,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             raise SimulationTimeout(
                 f"no end after {self._max_iterations} turns of the loop, at t={self._now:g}"
             )
+        if seconds != 0 and self.on_idle is not None and self.on_idle():
+            return
         if seconds is None:
             raise NoTimerLeft(
                 f"at t={self._now:g} no timer is left, and these wait: {self._describe_tasks()}"

@@ -271,7 +271,7 @@ class HistoryReader:
         for row in self.db.execute(_SELECT_ALL):
             _decode_record(*row)
 
-    def range(self, prefix: str, at: int, after: str, limit: int) -> list[KeyValue]:
+    def range(self, prefix: str, *, at: int, after: str, limit: int) -> list[KeyValue]:
         """Return the values below a prefix by key, at a revision."""
         parameters = {
             "at": at,

@@ -200,7 +200,7 @@ class WriterThread:
 
 
 #: Default size of the part of the history that is in memory too, in bytes.
-CACHED_HISTORY_BYTES = 32 << 20
+CACHED_HISTORY_BYTES = 16 << 20
 
 #: Creates the writer of a store.
 WriterFactory: TypeAlias = Callable[[RevisionLog, OnCommitted, OnFailed], BatchWriter]
@@ -258,7 +258,7 @@ class SqliteStore(CachedStore):
         """Return the values below a prefix by key, current or at a past revision."""
         if at and self.compacted_revision <= at < self._data.compacted_revision:
             with self._fail_on_read_error():
-                return self._archive.range(prefix, at, after, limit)
+                return self._archive.range(prefix, at=at, after=after, limit=limit)
         return super().range(prefix, at=at, after=after, limit=limit)
 
     def count(self, prefix: str, *, at: int = 0, after: str = "") -> int:

@@ -292,7 +292,7 @@ def serving(
 
 
 async def _serve(
-    settings: Settings, folder: Path, identity: ServerIdentity, started: Future[Served]
+    settings: Settings, folder: Path, identity: ServerIdentity, *, started: Future[Served]
 ) -> None:
     token = secrets.token_urlsafe(32)
     tokens, sock = Tokens({token: ADMIN}), bind_socket(_HOST, 0)

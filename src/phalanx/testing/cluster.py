@@ -332,7 +332,7 @@ class Cluster:
         except TimeoutError:
             described = describe_objects(found[:MAX_SHOWN])
             around = await describe_surroundings(
-                self.client, kind, found, scope.get("namespace", "")
+                self.client, kind, found, namespace=scope.get("namespace", "")
             )
             message = f"{failure} after {seconds:g} s:\n{described}\n{around}".rstrip()
             raise NotReached(message) from None

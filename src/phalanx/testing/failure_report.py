@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import click
@@ -18,7 +18,7 @@ MAX_SHOWN = 10
 
 
 async def describe_surroundings(
-    client: Client, kind: Kind, objects: Sequence[Object], namespace: str
+    client: Client, kind: Kind, objects: Sequence[Object], *, namespace: str
 ) -> str:
     """Say what `phalanx why` says of the first object, and list pods and the last events."""
     lines: list[str] = []
@@ -36,18 +36,15 @@ async def describe_surroundings(
 
 
 async def _explain(client: Client, kind: Kind, obj: Object) -> list[str]:
-    """The answer of `phalanx why`, if it knows the kind and the object is pending."""
+    """Return the answer of `phalanx why`, if it knows the kind and the object is pending."""
     meta = obj["metadata"]
     with suppress(ApiError, click.ClickException):
         answer = await explain_pending(
             client, f"{kind.singular}/{meta['name']}", meta.get("namespace", "")
         )
-        return [f"phalanx why {kind.singular}/{meta['name']}:", *_indent(answer)]
+        lines = [f"  {line}" for line in answer.splitlines()]
+        return [f"phalanx why {kind.singular}/{meta['name']}:", *lines]
     return []
-
-
-def _indent(text: str) -> Iterator[str]:
-    return (f"  {line}" for line in text.splitlines())
 
 
 def _event_time(event: Object) -> str:

@@ -61,6 +61,15 @@ export class Api {
   }
 }
 
+/** Returns the token of the code of a sign-in link; the code is used up. */
+export async function exchangeCode(code, fetcher = (...args) => fetch(...args)) {
+  const headers = { "content-type": "application/json" };
+  const options = { method: "POST", headers, body: JSON.stringify({ code }), credentials: "omit", cache: "no-store" };
+  const response = await fetcher("/phalanx/v1/sign-in", options);
+  if (!response.ok) throw await readError(response);
+  return (await response.json()).token;
+}
+
 /** Yields the events of a watch; throws the error event that ends it. */
 async function* readEvents(body) {
   for await (const line of lines(body)) {

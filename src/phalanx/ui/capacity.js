@@ -1,12 +1,16 @@
 /* How many members of a waiting gang would fit, by free resources alone; `phalanx why` evaluates all constraints. */
 
+import { plural } from "./format.js";
+import { short } from "./topology.js";
+
 const NONE = { fit: 0, limit: "" };
 
 /** Returns the free resources of a node. */
 export function free(cluster, node) {
   const left = { ...node.allocatable };
-  for (const pod of cluster.running(node.name)) {
-    for (const [name, value] of Object.entries(pod.requests)) left[name] = (left[name] ?? 0) - value;
+  for (const pod of cluster.onNode.get(node.name)?.values() ?? []) {
+    if (pod.ended) continue;
+    for (const name in pod.requests) left[name] = (left[name] ?? 0) - pod.requests[name];
     left.pods = (left.pods ?? Infinity) - 1;
   }
   return left;
@@ -15,7 +19,8 @@ export function free(cluster, node) {
 /** Returns how many pods with these requests fit into free resources, and the resource that limits them. */
 export function countFits(requests, left) {
   let [fit, limit] = [left.pods ?? Infinity, "pods"];
-  for (const [name, value] of Object.entries(requests)) {
+  for (const name in requests) {
+    const value = requests[name];
     if (value <= 0) continue;
     const times = Math.floor((left[name] ?? 0) / value + 1e-9);
     if (times < fit) [fit, limit] = [times, name];
@@ -23,45 +28,70 @@ export function countFits(requests, left) {
   return Number.isFinite(fit) ? { fit: Math.max(0, fit), limit } : NONE;
 }
 
-/**
- * For a waiting gang: how many members are placed, waiting and needed; how many more fit now on all nodes
- * and in the best domain if it has a topology constraint; and the resource that most nodes lack.
- * `freeByNode` has the free resources of each node.
- */
-export function gangCapacity(cluster, group, freeByNode) {
+/** The free resources of all nodes at one moment. Gangs whose members request the same are counted once. */
+export class FreeCapacity {
+  constructor(cluster) {
+    this.cluster = cluster;
+    this.left = new Map([...cluster.nodes.values()].map((node) => [node.name, free(cluster, node)]));
+    this.slots = new Map();
+  }
+
+  /** Returns how many such pods fit on all nodes and in the best domain, and the resource that most full nodes lack. */
+  slotsFor(requests, topology) {
+    const key = JSON.stringify([requests, topology]);
+    if (!this.slots.has(key)) this.slots.set(key, this.#countSlots(requests, topology));
+    return this.slots.get(key);
+  }
+
+  #countSlots(requests, topology) {
+    const [limits, domains] = [new Map(), new Map()];
+    let [all, nodes] = [0, 0];
+    for (const node of this.cluster.nodes.values()) {
+      if (!node.ready || node.closed) continue;
+      const { fit, limit } = countFits(requests, this.left.get(node.name));
+      all += fit;
+      nodes += 1;
+      if (!fit) limits.set(limit, (limits.get(limit) ?? 0) + 1);
+      const domain = topology.map((key) => node.labels[key]);
+      if (domain.every(Boolean)) domains.set(domain.join(", "), (domains.get(domain.join(", ")) ?? 0) + fit);
+    }
+    const [limit = ""] = [...limits].sort(([, a], [, b]) => b - a)[0] ?? [];
+    const [best = "", inBest = 0] = topology.length ? [...domains].sort(([, a], [, b]) => b - a)[0] ?? [] : [];
+    return { all, limit, best, inBest, nodes, full: limits.get(limit) ?? 0 };
+  }
+}
+
+/** For a waiting gang: how many members are placed, waiting and needed, what each requests, and the slots for them. */
+export function gangCapacity(cluster, group, capacity) {
   const members = cluster.members(group.key).filter((pod) => !pod.ended && !pod.terminating);
   const waiting = members.filter((pod) => !pod.node);
   const placed = members.length - waiting.length;
   const needed = Math.max(0, group.minCount - placed) || Math.min(1, waiting.length);
   const requests = waiting[0]?.requests ?? {};
-  return { placed, waiting: waiting.length, needed, requests, ...countFreeSlots(cluster, group, requests, freeByNode) };
+  return { placed, waiting: waiting.length, needed, requests, ...capacity.slotsFor(requests, group.topology) };
 }
 
-function countFreeSlots(cluster, group, requests, freeByNode) {
-  const [limits, domains] = [new Map(), new Map()];
-  let all = 0;
-  for (const node of cluster.nodes.values()) {
-    if (!node.ready || node.closed) continue;
-    const { fit, limit } = countFits(requests, freeByNode.get(node.name));
-    all += fit;
-    if (!fit) limits.set(limit, (limits.get(limit) ?? 0) + 1);
-    const domain = group.topology.map((key) => node.labels[key]);
-    if (domain.every(Boolean)) domains.set(domain.join(", "), (domains.get(domain.join(", ")) ?? 0) + fit);
-  }
-  const [limit = ""] = [...limits].sort(([, a], [, b]) => b - a)[0] ?? [];
-  const [best = "", inBest = 0] = group.topology.length ? [...domains].sort(([, a], [, b]) => b - a)[0] ?? [] : [];
-  return { all, limit, best, inBest, full: limits.get(limit) ?? 0 };
+/** Says how many members fit and what the nodes lack; "" if free resources are not what a gang waits for. */
+export function shortageSentence({ placed, waiting, needed, all, limit, best, inBest, full, nodes }, { topology }) {
+  const fit = topology.length ? inBest : all;
+  if (!waiting || fit >= needed) return "";
+  const where = topology.length ? (inBest ? ` in ${best}, which has the most room` : ` in any ${topology.map(short).join(" and ")}`) : "";
+  const lack = !limit ? "" : full === nodes ? `: every node lacks ${limit}` : `: ${plural(full, "node")} without enough ${limit}`;
+  return `${fit} of ${needed}${placed ? " more" : ""} ${needed === 1 ? "member fits" : "members fit"}${where}${lack}.`;
 }
 
-/** Formats the numbers as sentences. */
-export function capacitySentences({ placed, waiting, needed, all, limit, best, inBest, full }, { topology, minCount }) {
+/** Says why a gang waits: the shortage first, else what the scheduler has written (`messages`), and the numbers. */
+export function waitingSentences(found, group, messages) {
+  const [shortage, numbers] = [shortageSentence(found, group), capacitySentences(found, group)];
+  return [...new Set(shortage ? [shortage, ...numbers, ...messages] : [...messages, ...numbers])].filter(Boolean);
+}
+
+/** Formats the other numbers as sentences. */
+export function capacitySentences({ placed, waiting, needed, all, inBest }, { topology, minCount }) {
   const texts = [`${placed} placed, ${waiting} waiting${minCount ? `, at least ${minCount} at once` : ""}.`];
   if (!waiting) return texts;
-  const [have, where] = topology.length ? [inBest, inBest ? `in ${best}, which has the most` : "in any one domain"] : [all, "on all nodes"];
-  texts.push(`Resources free for ${have} more ${where}; ${needed} needed.`);
-  if (have < needed) {
-    const lack = limit ? ` ${full} ${full === 1 ? "node lacks" : "nodes lack"} ${limit}.` : "";
-    texts.push(`Free or add capacity for ${needed - have} more ${needed - have === 1 ? "member" : "members"}.${lack}`);
-  }
+  const fit = topology.length ? inBest : all;
+  if (fit < needed) texts.push(`Free or add capacity for ${plural(needed - fit, "more member")}.`);
+  else texts.push(`Resources are free for ${fit} more; ${needed} needed.`);
   return texts;
 }

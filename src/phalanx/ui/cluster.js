@@ -14,7 +14,7 @@ export class Cluster {
     this.events = new Map();
     this.onNode = new Map();
     this.inGroup = new Map();
-    /** Changes with every change of a node: the map must be laid out again. */
+    /** Changes with every change of a node that is shown: the map must be laid out again. */
     this.nodeVersion = 0;
     /** Nodes whose pods have changed since the map was drawn. */
     this.dirtyNodes = new Set();
@@ -26,7 +26,7 @@ export class Cluster {
   sinks() {
     const full = ({ metadata }) => rows.keyOf(metadata.namespace, metadata.name);
     return {
-      nodes: this.#sink((obj) => obj.metadata.name, rows.node, this.nodes, () => this.#changeNodes()),
+      nodes: this.#sink((obj) => obj.metadata.name, rows.node, this.nodes, (now, old) => this.#changeNode(now, old)),
       pods: this.#sink(full, rows.pod, this.pods, (now, old) => this.#indexPod(now, old)),
       groups: this.#sink(full, rows.group, this.groups, (now, old) => this.#assignColour(now, old)),
       events: this.#sink((obj) => obj.metadata.uid, rows.event, this.events, () => this.#dropOldEvents()),
@@ -54,8 +54,9 @@ export class Cluster {
     };
   }
 
-  #changeNodes() {
-    this.nodeVersion++;
+  /** Nodes report their status often, mostly the same as before. */
+  #changeNode(now, old) {
+    if (JSON.stringify(now) !== JSON.stringify(old)) this.nodeVersion++;
   }
 
   /** Updates the indexes; the pod's node must be drawn again. */

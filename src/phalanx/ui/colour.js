@@ -1,6 +1,9 @@
 /* Colours of gangs: derived from the name, distinct from those of other gangs, readable in both themes. */
 
 const HUES = 24;
+/** Degrees of hue: without red, which is kept for what needs a person. */
+const FIRST_HUE = 22;
+const HUE_RANGE = 318;
 const SATURATION = 0.72;
 /** Steps of hue that are easy to tell apart, and how many of them a step of brightness is worth. */
 const CLEAR_DISTANCE = 4;
@@ -13,8 +16,8 @@ const SHADES = { dark: [0.26, 0.4, 0.58], light: [0.09, 0.16, 0.25] };
 
 /** The other colours of the map. */
 export const INKS = {
-  dark: { ground: "#1a1f26", node: "#262e38", line: "#3f4a58", text: "#c5cedb", alone: "#6f7b8b", focus: "#7fb8f5", bad: "#ff9a8d" },
-  light: { ground: "#ffffff", node: "#eceff3", line: "#c3cad4", text: "#3a4453", alone: "#8b95a3", focus: "#0b5cad", bad: "#a3261b" },
+  dark: { ground: "#181d24", node: "#262e38", line: "#3f4a58", text: "#c5cedb", alone: "#6f7b8b", focus: "#7fb8f5", bad: "#ff9a8d", closed: "#f0c274" },
+  light: { ground: "#ffffff", node: "#eceff3", line: "#c3cad4", text: "#3a4453", alone: "#8b95a3", focus: "#0b5cad", bad: "#a3261b", closed: "#7a4f00" },
 };
 
 /** Hashes a text (FNV-1a): the same number on every visit. */
@@ -53,7 +56,7 @@ const hex = (parts) => `#${parts.map((part) => Math.round(part * 255).toString(1
 
 /** Returns all colours of a theme: every hue in every shade. */
 function palette(theme) {
-  return Array.from({ length: HUES * 3 }, (_, at) => hex(withLuminance((at % HUES) * (360 / HUES), SHADES[theme][Math.floor(at / HUES)])));
+  return Array.from({ length: HUES * 3 }, (_, at) => hex(withLuminance(FIRST_HUE + (at % HUES) * (HUE_RANGE / HUES), SHADES[theme][Math.floor(at / HUES)])));
 }
 
 export const PALETTES = { dark: palette("dark"), light: palette("light") };

@@ -7,6 +7,8 @@ const MAX_BACKOFF = 15000;
 /** Codes for an unknown resource version: expired (410), or ahead of a restarted server (504). */
 const VERSION_UNKNOWN = new Set([410, 504]);
 const UNAUTHORIZED = 401;
+/** Milliseconds of changes after which frames and keys get their turn: many changes may have arrived at once. */
+const MAX_WORK = 8;
 
 /** Calls `sink.replace(items)` after a list, `sink.apply(type, object)` for each change, `sink.failed(error)` and `sink.recovered()`. */
 export class Informer {
@@ -41,12 +43,19 @@ export class Informer {
     const changes = await this.api.watch(this.path, this.watched, this.version, signal);
     this.backoff = MIN_BACKOFF;
     this.sink.recovered();
+    let begin = performance.now();
     for await (const { type, object } of changes) {
       this.version = object.metadata.resourceVersion;
       if (type !== "BOOKMARK") this.sink.apply(type, object);
+      if (performance.now() - begin < MAX_WORK) continue;
+      await nextTask();
+      begin = performance.now();
     }
   }
 }
+
+/** Lets the browser draw and handle input. */
+const nextTask = () => new Promise((done) => setTimeout(done));
 
 /** Waits for some milliseconds, or until the signal. */
 export function sleep(milliseconds, signal) {

@@ -1,5 +1,5 @@
 /* A list that is updated in place: unchanged rows keep their elements, so focus and selection stay.
-   The list is one tab stop; arrow keys, Home and End move between its buttons. */
+   The list is one tab stop; arrow keys, Home and End move between its links. */
 
 const STEPS = { ArrowDown: (at) => at + 1, ArrowUp: (at) => at - 1, Home: () => 0, End: () => Infinity };
 
@@ -7,8 +7,8 @@ export class List {
   constructor(element) {
     this.element = element;
     this.rows = new Map();
-    element.addEventListener("keydown", (event) => this.#moveFocus(event));
-    element.addEventListener("focusin", (event) => this.#setTabStop(event.target));
+    element.addEventListener("keydown", (event) => moveFocus(event, this.#links()));
+    element.addEventListener("focusin", (event) => setTabStop(event.target, this.#links()));
   }
 
   /** Shows rows `{key, stamp, draw}`: a row is drawn again only when its stamp has changed. */
@@ -28,7 +28,7 @@ export class List {
     if (old?.stamp !== stamp) {
       const item = document.createElement("li");
       item.append(...draw());
-      for (const button of item.querySelectorAll("button")) button.tabIndex = -1;
+      for (const link of item.querySelectorAll("a")) link.tabIndex = -1;
       this.#replace(old?.item, item);
       this.rows.set(key, { stamp, item });
     }
@@ -40,28 +40,29 @@ export class List {
     if (!old) return;
     const focused = old.contains(document.activeElement);
     old.replaceWith(item);
-    if (focused) item.querySelector("button")?.focus();
+    if (focused) item.querySelector("a")?.focus();
   }
 
-  #buttons() {
-    return [...this.element.querySelectorAll("button")];
+  #links() {
+    return [...this.element.querySelectorAll("a")];
   }
 
   #ensureTabStop() {
-    const buttons = this.#buttons();
-    if (buttons.length && !buttons.some((one) => one.tabIndex === 0)) buttons[0].tabIndex = 0;
+    const links = this.#links();
+    if (links.length && !links.some((one) => one.tabIndex === 0)) links[0].tabIndex = 0;
   }
+}
 
-  #setTabStop(target) {
-    for (const one of this.#buttons()) one.tabIndex = one === target ? 0 : -1;
-  }
+/** Makes one of some links the tab stop. */
+export function setTabStop(target, links) {
+  if (links.includes(target)) for (const one of links) one.tabIndex = one === target ? 0 : -1;
+}
 
-  #moveFocus(event) {
-    const step = STEPS[event.key];
-    const buttons = this.#buttons();
-    const at = buttons.indexOf(document.activeElement);
-    if (!step || at < 0) return;
-    event.preventDefault();
-    buttons[Math.max(0, Math.min(step(at), buttons.length - 1))].focus();
-  }
+/** Moves the focus between links, if the key of an event says so. */
+export function moveFocus(event, links) {
+  const step = STEPS[event.key];
+  const at = links.indexOf(document.activeElement);
+  if (!step || at < 0) return;
+  event.preventDefault();
+  links[Math.max(0, Math.min(step(at), links.length - 1))].focus();
 }

@@ -104,7 +104,8 @@ export class NodeMap {
     const { kind, key } = this.chosen;
     const holds = kind === "gang" && cell.strips.some(({ pod }) => pod.group === key);
     if (holds) this.#frame(cell, this.cluster.colours.of(key, this.theme.name), 1);
-    if (!node.ready || node.closed) this.#frame(cell, ink.bad, 1);
+    if (!node.ready) this.#frame(cell, ink.bad, 1);
+    else if (node.closed) this.#frame(cell, ink.closed, 1);
     if (kind === "node" && key === node.name) this.#frame(cell, ink.focus, 2);
   }
 

@@ -3,7 +3,7 @@
 const PAD = 4;
 /** Height of a title, by depth. */
 const TITLES = [15, 15, 12];
-const LARGEST = 60;
+const LARGEST = 96;
 const SMALLEST = 8;
 /** Ratio of width to height of a cell: it shows its pods side by side. */
 const SHAPE = 1.5;

@@ -5,6 +5,8 @@ import { parseResources } from "./quantity.js";
 export const keyOf = (namespace, name) => `${namespace}/${name}`;
 
 const TERMINAL_PHASES = new Set(["Succeeded", "Failed"]);
+/** Annotation of a group whose Job has ended: how. */
+const FINISHED = "phalanx.dev/finished";
 const CONDITIONS = ["PodGroupScheduled", "PodGroupInitiallyScheduled"];
 
 export function node({ metadata, spec, status }) {
@@ -16,6 +18,8 @@ export function node({ metadata, spec, status }) {
     ready: ready?.status === "True",
     closed: Boolean(spec?.unschedulable),
     taints: (spec?.taints ?? []).map((one) => `${one.key}:${one.effect}`),
+    created: metadata.creationTimestamp,
+    notReady: ready?.status === "True" ? "" : ready?.message ?? "its kubelet has not reported",
   };
 }
 
@@ -24,6 +28,7 @@ export function pod({ metadata, spec, status }) {
   const group = spec.schedulingGroup?.podGroupName;
   const phase = status?.phase ?? "Pending";
   const scheduled = condition(status, "PodScheduled");
+  const ends = (status?.containerStatuses ?? []).map((one) => one.state?.terminated).filter(Boolean);
   return {
     key: keyOf(namespace, name), namespace, name, phase,
     group: group ? keyOf(namespace, group) : "",
@@ -33,6 +38,13 @@ export function pod({ metadata, spec, status }) {
     ended: TERMINAL_PHASES.has(phase),
     requests: podRequests(spec),
     why: spec.nodeName ? "" : scheduled?.message ?? "",
+    created: metadata.creationTimestamp,
+    scheduled: scheduled?.status === "True" ? scheduled.lastTransitionTime : "",
+    started: status?.startTime ?? "",
+    finished: ends.map((one) => one.finishedAt).filter(Boolean).sort().at(-1) ?? "",
+    failure: phase === "Failed" ? failureText(status, ends) : "",
+    restarts: (status?.containerStatuses ?? []).reduce((sum, one) => sum + (one.restartCount ?? 0), 0),
+    containers: spec.containers.map((one) => one.name),
   };
 }
 
@@ -42,7 +54,7 @@ export function group({ metadata, spec, status }) {
   const controller = owners.find((one) => one.controller);
   const policy = spec.schedulingPolicy ?? {};
   return {
-    key: keyOf(namespace, name), namespace, name,
+    key: keyOf(namespace, name), namespace, name, uid: metadata.uid ?? "",
     title: controller?.name ?? name,
     minCount: policy.gang?.minCount ?? 0,
     priority: spec.priority ?? 0,
@@ -51,6 +63,7 @@ export function group({ metadata, spec, status }) {
     workload: spec.workloadRef?.workloadName ?? owners.find((one) => one.kind === "Workload")?.name ?? "",
     owner: controller ? { kind: controller.kind, name: controller.name, version: controller.apiVersion } : null,
     created: metadata.creationTimestamp,
+    finished: metadata.annotations?.[FINISHED] ?? "",
     conditions: (status?.conditions ?? []).map(({ type, status, reason, message, lastTransitionTime }) =>
       ({ type, status, reason, message: message ?? "", time: lastTransitionTime })),
   };
@@ -73,6 +86,13 @@ export function placementCondition(group) {
     if (found) return found;
   }
   return { status: "Unknown", reason: "New", message: "the scheduler has not tried to place it yet", time: group.created };
+}
+
+/** Says why a pod failed: its own reason, or how its containers ended. */
+function failureText(status, ends) {
+  const failed = ends.filter((one) => one.exitCode);
+  const exits = failed.map((one) => `${one.reason ?? "Error"}, exit code ${one.exitCode}`);
+  return [status.reason, status.message, ...exits].filter(Boolean).join(": ") || "Failed";
 }
 
 function condition(status, type) {

@@ -1,8 +1,9 @@
-/* The sign-in: a token, kept in the session storage until the tab is closed. */
+/* The sign-in: a token, kept in the session storage until the tab is closed. A link with a code brings the token. */
 
-import { Api } from "./api.js";
+import { Api, exchangeCode } from "./api.js";
 
 const STORAGE_KEY = "phalanx.token";
+const SIGN_IN = /^#\/sign-in\/([\w-]+)$/;
 
 export class Session {
   /** Calls `signedIn(api, user)` with a valid token, and `signedOut()` at the end. */
@@ -15,10 +16,23 @@ export class Session {
     leave.addEventListener("click", () => this.end(""));
   }
 
-  begin() {
+  async begin() {
+    const code = SIGN_IN.exec(location.hash)?.[1];
     const token = sessionStorage.getItem(STORAGE_KEY);
-    if (token) this.#signIn(token);
+    if (code) await this.#redeem(code, token);
+    else if (token) await this.#signIn(token);
     else this.#showForm("");
+  }
+
+  /** Exchanges the code of a link for a token; the address bar and the history must not keep the code. */
+  async #redeem(code, token) {
+    history.replaceState(null, "", "#/");
+    try {
+      await this.#signIn(await exchangeCode(code));
+    } catch (error) {
+      if (token) await this.#signIn(token);
+      else this.#showForm(error.message);
+    }
   }
 
   /** Signs out and shows the form, with a reason if there is one. */

@@ -1,4 +1,4 @@
-"""What Jobs and CronJobs get without saying it, and how a new Job knows its pods."""
+"""Defaults of Jobs and CronJobs, and the selector of a new Job."""
 
 from __future__ import annotations
 

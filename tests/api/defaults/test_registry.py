@@ -1,4 +1,4 @@
-"""What objects get without saying it, and the state that they begin with."""
+"""Defaults of objects, and their initial status."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phalanx.api.defaults.pod import default_pod_status
 from phalanx.api.defaults.registry import apply_defaults, prepare_for_create
 from phalanx.api.kinds import (
     COMPOSITE_POD_GROUP,
     KINDS,
     NAMESPACE,
     NODE,
+    PERSISTENT_VOLUME_CLAIM,
     POD,
     POD_GROUP,
     PRIORITY_CLASS,
@@ -362,3 +364,27 @@ def test_defaults_once_are_defaults_for_ever(kind: Kind, data: st.DataObject) ->
     schema(kind.schema).normalize(obj)
     once = with_defaults(kind, obj)
     assert with_defaults(kind, copy.deepcopy(once)) == once
+
+
+@pytest.mark.parametrize(
+    ("kind", "phase"), [(NAMESPACE, "Active"), (PERSISTENT_VOLUME_CLAIM, "Pending")], ids=str
+)
+def test_status_without_a_phase_has_the_first_one(kind: Kind, phase: str) -> None:
+    obj: Object = {"metadata": {"name": "a"}, "spec": {}, "status": {}}
+    apply_defaults(kind, obj)
+    assert obj["status"] == {"phase": phase}
+
+
+@pytest.mark.parametrize(("reference", "policy"), [("r", "Always"), ("r:1", "IfNotPresent")])
+def test_volume_with_an_image_is_pulled_as_its_tag_says(reference: str, policy: str) -> None:
+    volume: Object = {"name": "v", "image": {"reference": reference}}
+    pod: Object = {"metadata": {}, "spec": {"containers": [], "volumes": [volume]}, "status": {}}
+    apply_defaults(POD, pod)
+    assert pod["spec"]["volumes"][0]["image"]["pullPolicy"] == policy
+
+
+def test_empty_status_of_a_pod_has_no_defaults() -> None:
+    status: Object = {}
+    schema("core.v1.PodStatus").apply_defaults(status)
+    default_pod_status(status, {"containers": []})
+    assert status == {}, "apply_defaults skips an empty status"

@@ -1,4 +1,4 @@
-"""What `Schema.fill` adds."""
+"""Defaults that schemas declare (`Schema.apply_defaults`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Services get without saying it."""
+"""Defaults of Services."""
 
 from __future__ import annotations
 

@@ -113,6 +113,16 @@ def test_creation_does_not_add_zeros_that_are_always_written() -> None:
     assert list(compare(priority, None, {"metadata": {}, "value": 5}).changed) == [("f:value",)]
 
 
+def test_creation_adds_fields_of_items_that_are_written_though_empty() -> None:
+    workload = schema("scheduling.v1beta1.Workload")
+    made: Object = {"metadata": {}, "spec": {"podGroupTemplates": [{"name": "t"}]}}
+    item: Object = {".": {}, "f:name": {}, "f:schedulingConstraints": {}}
+    assert compare(workload, None, made).changed.to_fields_v1() == {
+        "f:spec": {"f:podGroupTemplates": {'k:{"name":"t"}': item}}
+    }
+    assert not compare(workload, made, made).changed
+
+
 def test_creation_adds_defaults_that_are_not_zero() -> None:
     group: Object = {
         "metadata": {},

@@ -20,12 +20,19 @@ def test_a_mount_does_not_find_an_invalid_volume() -> None:
     ("fields", "causes"),
     [
         (
-            {"restartPolicyRules": [{"action": "Restart"}]},
+            {"restartPolicy": "Never", "restartPolicyRules": [{"action": "Restart"}]},
             ["restartPolicyRules[0].exitCodes: Required"],
         ),
         (
-            {"restartPolicyRules": [{"action": "Restart", "exitCodes": {}}]},
+            {
+                "restartPolicy": "Never",
+                "restartPolicyRules": [{"action": "Restart", "exitCodes": {}}],
+            },
             ["restartPolicyRules[0].exitCodes.operator: NotSupported"],
+        ),
+        (
+            {"restartPolicyRules": [{"action": "Restart", "exitCodes": {"operator": "In"}}]},
+            ["restartPolicy: Required"],
         ),
         ({"resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}]}, []),
         ({"resizePolicy": [{}]}, ["resizePolicy: Required"]),

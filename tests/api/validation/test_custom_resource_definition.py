@@ -20,6 +20,7 @@ from phalanx.api.wire import Object
 from tests.api.custom_resource_definitions import WIDGET, custom_resource_definition, served_version
 
 REQUIRED, INVALID = "FieldValueRequired", "FieldValueInvalid"
+DUPLICATE = "FieldValueDuplicate"
 FORBIDDEN, UNSUPPORTED = "FieldValueForbidden", "FieldValueNotSupported"
 VERSION = "spec.versions[0]"
 
@@ -127,11 +128,51 @@ def test_a_good_definition_is_accepted(obj: Object) -> None:
         ("spec.names.listKind", "Widget", [("spec.names.listKind", INVALID)]),
         ("spec.names.shortNames", ["w", "W"], [("spec.names.shortNames[1]", INVALID)]),
         ("spec.names.categories", ["a.b"], [("spec.names.categories[0]", INVALID)]),
-        ("spec.conversion", {"strategy": "Webhook"}, [("spec.conversion.strategy", UNSUPPORTED)]),
+        ("spec.conversion", {"strategy": "Magic"}, [("spec.conversion.strategy", UNSUPPORTED)]),
         (
             "spec.conversion",
-            {"strategy": "None", "webhook": {}},
-            [("spec.conversion.webhook", FORBIDDEN)],
+            {"strategy": "Webhook"},
+            [
+                ("spec.conversion.webhookClientConfig", REQUIRED),
+                ("spec.conversion.conversionReviewVersions", REQUIRED),
+            ],
+        ),
+        (
+            "spec.conversion",
+            {
+                "strategy": "Webhook",
+                "webhook": {
+                    "clientConfig": {"url": "http://host/"},
+                    "conversionReviewVersions": ["v7", "v7"],
+                },
+            },
+            [
+                ("spec.conversion.webhookClientConfig.url", INVALID),
+                ("spec.conversion.conversionReviewVersions[1]", INVALID),
+                ("spec.conversion.conversionReviewVersions", INVALID),
+            ],
+        ),
+        (
+            "spec.conversion",
+            {
+                "strategy": "Webhook",
+                "webhook": {
+                    "clientConfig": {"url": "https://host/", "service": {}},
+                    "conversionReviewVersions": ["v1"],
+                },
+            },
+            [("spec.conversion.webhookClientConfig", REQUIRED)],
+        ),
+        (
+            "spec.conversion",
+            {
+                "strategy": "None",
+                "webhook": {"clientConfig": {}, "conversionReviewVersions": ["v1"]},
+            },
+            [
+                ("spec.conversion.webhookClientConfig", FORBIDDEN),
+                ("spec.conversion.conversionReviewVersions", FORBIDDEN),
+            ],
         ),
         # Once for the field itself, once because the schema has defaults.
         ("spec.preserveUnknownFields", True, [("spec.preserveUnknownFields", INVALID)] * 2),
@@ -170,7 +211,7 @@ def test_a_good_definition_is_accepted(obj: Object) -> None:
                 (f"{VERSION}.selectableFields[1].jsonPath", INVALID),
                 (f"{VERSION}.selectableFields[3].jsonPath", REQUIRED),
                 (f"{VERSION}.selectableFields[4].jsonPath", INVALID),
-                (f"{VERSION}.selectableFields[2].jsonPath", INVALID),
+                (f"{VERSION}.selectableFields[2].jsonPath", DUPLICATE),
             ],
         ),
     ],

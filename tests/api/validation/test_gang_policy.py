@@ -1,4 +1,4 @@
-"""Whether a Job is a gang, in one word."""
+"""Rules of `spec.gangPolicy`: whether a Job is a gang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of Jobs: what they may say, and what of it may change."""
+"""Rules of Jobs: creation and updates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of what failures and successes of pods mean to a Job."""
+"""Rules of the failure and success policies of Jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of `spec.scheduling` in JobSets: the whole, each sort of Jobs, and where that is said."""
+"""Rules of `spec.scheduling` in JobSets: the JobSet, its replicated Jobs, and their templates."""
 
 from __future__ import annotations
 

@@ -47,6 +47,10 @@ def claim(**fields: Any) -> Object:
             "local.path: Required", "nodeAffinity: Required"
         ]),
         (volume(nodeAffinity={}), ["nodeAffinity.required: Required"]),
+        (
+            volume(nodeAffinity={"required": {}}),
+            ["nodeAffinity.required.nodeSelectorTerms: Required"],
+        ),
         (volume(hostPath=None, nfs={"server": "s", "path": "data"}), ["nfs.path: Invalid"]),
         (volume(hostPath=None, csi={"driver": "D?", "volumeHandle": "h"}), ["csi.driver: Invalid"]),
         (volume(hostPath=None, csi={"driver": "d"}), ["csi.volumeHandle: Required"]),

@@ -1,4 +1,4 @@
-"""What of a Pod may change once it is there, in its spec and in its status."""
+"""Rules of updates of Pods: spec and status."""
 
 from __future__ import annotations
 

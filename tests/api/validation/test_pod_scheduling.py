@@ -1,4 +1,4 @@
-"""Rules of where a pod may go."""
+"""Rules of the scheduling fields of a pod spec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of a pod's spec: what a new Pod may say."""
+"""Rules of the pod spec of a new Pod."""
 
 from __future__ import annotations
 
@@ -51,6 +51,12 @@ def spec(**fields: Any) -> Object:
             ["dnsConfig.nameservers[0]: Invalid", "dnsConfig.options[0]: Required"],
         ),
         ({"dnsConfig": {"searches": ["a"] * 33}}, ["dnsConfig.searches: Invalid"]),
+        ({"dnsConfig": {"searches": ["a." * 120] * 9}}, ["dnsConfig.searches: Invalid"]),
+        ({"dnsConfig": {"searches": [".", "_dns.example.com."]}}, []),
+        (
+            {"dnsConfig": {"searches": ["", "Not valid!"]}},
+            ["dnsConfig.searches[0]: Invalid", "dnsConfig.searches[1]: Invalid"],
+        ),
         ({"nodeSelector": {"a b": "c"}}, ["nodeSelector: Invalid"]),
         ({"nodeName": "Bad Node"}, ["nodeName: Invalid"]),
         ({"nodeName": "n", "schedulingGates": [{"name": "g"}]}, ["nodeName: Forbidden"]),
@@ -166,6 +172,26 @@ def test_pod_spec_is_validated(fields: Object, causes: CauseSummaries) -> None:
             ["securityContext.seccompProfile.localhostProfile: Invalid"],
         ),
         (
+            {"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": ""}}},
+            [],
+        ),
+        (
+            {
+                "securityContext": {
+                    "seccompProfile": {"type": "Localhost", "localhostProfile": "/p"}
+                }
+            },
+            ["securityContext.seccompProfile.localhostProfile: Invalid"],
+        ),
+        (
+            {
+                "securityContext": {
+                    "seccompProfile": {"type": "Localhost", "localhostProfile": "a/../p"}
+                }
+            },
+            ["securityContext.seccompProfile.localhostProfile: Invalid"],
+        ),
+        (
             {"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "p"}}},
             [],
         ),
@@ -193,7 +219,7 @@ def test_container_is_validated(fields: Object, causes: CauseSummaries) -> None:
         ),
         ({"requests": {"gpu": "1"}}, ["requests[gpu]: Invalid"] * 2),
         ({"requests": {"pods": "1"}}, ["requests[pods]: Invalid"]),
-        ({"requests": {"a b": "1"}}, ["requests[a b]: Invalid"]),
+        ({"requests": {"a b": "1"}}, ["requests[a b]: Invalid"] * 2),
         ({"requests": {"requests.a.b/c": "1"}}, ["requests[requests.a.b/c]: Invalid"]),
         ({"limits": {"hugepages-2Mi": "4Mi"}}, [": Forbidden"]),
         ({"limits": {"hugepages-2Mi": "4Mi", "memory": "1Gi"}}, []),
@@ -260,7 +286,28 @@ def test_a_claim_of_a_pod_has_one_source(claim: Object, causes: CauseSummaries) 
             {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.colour"}}},
             ["valueFrom.fieldRef.fieldPath: Invalid"],
         ),
+        (
+            {
+                "name": "A",
+                "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName", "apiVersion": "v2"}},
+            },
+            ["valueFrom.fieldRef.fieldPath: Invalid"],
+        ),
         ({"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}, []),
+        (
+            {
+                "name": "A",
+                "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "5"}},
+            },
+            ["valueFrom.resourceFieldRef.divisor: Invalid"],
+        ),
+        (
+            {
+                "name": "A",
+                "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}},
+            },
+            [],
+        ),
         (
             {"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "limits.hugepages-2Mi"}}},
             [],

@@ -17,6 +17,7 @@ from phalanx.api.feature_gates import DEFAULT_GATES, resolve_gates
 from phalanx.api.kinds import (
     CONFIG_MAP,
     EVENT,
+    EVENTS_EVENT,
     JOB,
     KINDS,
     LEASE,
@@ -194,6 +195,25 @@ def test_events_v1_event_needs_its_reporting_fields() -> None:
     assert validation_causes(EVENT, long) == ["reason: Invalid"]
     lost = event(about="", eventTime="now", reportingComponent="c", **said)
     assert validation_causes(EVENT, lost) == ["involvedObject.namespace: Invalid"]
+
+
+def test_events_v1_event_has_a_whole_series_and_no_deprecated_field() -> None:
+    said = {"action": "a", "reason": "r", "reportingInstance": "i", "reportingComponent": "c"}
+    made = event(eventTime="now", type="Normal", **said)
+    whole = {"count": 2, "lastObservedTime": "now"}
+    assert validation_causes(EVENTS_EVENT, {**made, "series": whole}) == []
+    assert validation_causes(EVENTS_EVENT, {**made, "series": {}}) == [
+        "series.lastObservedTime: Required",
+        "series.count: Invalid",
+    ]
+    assert validation_causes(EVENT, {**made, "series": {}}) == []
+    assert validation_causes(EVENTS_EVENT, {**made, "count": 1, "firstTimestamp": "now"}) == [
+        "firstTimestamp: Invalid",
+        "count: Invalid",
+    ]
+    short = {**made, "series": {"count": 1, "lastObservedTime": "now"}}
+    assert validation_causes(EVENTS_EVENT, short, made) == ["series.count: Invalid"]
+    assert validation_causes(EVENTS_EVENT, short, short) == []
 
 
 # ---- Lease ---------------------------------------------------------------------------------------

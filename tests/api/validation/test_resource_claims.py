@@ -98,8 +98,13 @@ def test_resource_claim_requests_are_validated(wanted: Object, causes: CauseSumm
         ({"constraints": [{"matchAttribute": "numa"}]}, ["constraints[0].matchAttribute: Invalid"]),
         (
             {"constraints": [{"matchAttribute": "A B/1" + "x" * 40}]},
-            ["constraints[0].matchAttribute: Invalid"] * 3,
+            [
+                "constraints[0].matchAttribute: Invalid",
+                "constraints[0].matchAttribute: TooLong",
+                "constraints[0].matchAttribute: Invalid",
+            ],
         ),
+        ({"constraints": [{"matchAttribute": "many/more/slashes!"}]}, []),
         (
             {"constraints": [{"requests": ["cpu"], "matchAttribute": "a.b/c"}]},
             ["constraints[0].requests[0]: Invalid"],

@@ -44,6 +44,10 @@ def spec(*ports: Object, **fields: Any) -> Object:
         (spec(clusterIP="here"), ["clusterIPs[0]: Invalid"]),
         (spec(type="NodePort", clusterIP="None"), ["clusterIPs[0]: Invalid"]),
         (spec(ipFamilies=["IPv5"]), ["ipFamilies[0]: NotSupported"]),
+        (
+            spec(ipFamilies=["IPv5"], clusterIP="10.0.0.1", clusterIPs=["10.0.0.1"]),
+            ["ipFamilies[0]: NotSupported"],
+        ),
         (spec(ipFamilyPolicy="Any"), ["ipFamilyPolicy: NotSupported"]),
         (spec(sessionAffinity="Cookie"), ["sessionAffinity: NotSupported"]),
         (spec(sessionAffinity="ClientIP"), []),

@@ -1,4 +1,4 @@
-"""Marks that are about another group than the one that a pod names."""
+"""Annotations about another group than the one that a pod names."""
 
 from __future__ import annotations
 

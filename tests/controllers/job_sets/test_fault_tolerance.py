@@ -37,6 +37,17 @@ async def restarts_and_fails(cluster: TrialCluster) -> None:
         await cluster.finish("Failed", indexes=[0])
 
 
+async def restarts_one_job(cluster: TrialCluster) -> None:
+    rules = [{"name": "alone", "action": "RestartJob", "targetReplicatedJobs": ["workers"]}]
+    driver = role("driver", job={"completionMode": "NonIndexed"})
+    policy = {"maxRestarts": 1, "rules": rules}
+    await cluster.create(job_set(driver, role("workers"), failurePolicy=policy))
+    await cluster.wait_until_idle()
+    await cluster.finish("Failed", indexes=[0])
+    await cluster.wait_until_idle()
+    await cluster.finish("Succeeded")
+
+
 async def starts_in_order(cluster: TrialCluster) -> None:
     order = {"startupPolicyOrder": "InOrder"}
     await cluster.create(job_set(role("driver"), role("workers", 2), startupPolicy=order))
@@ -69,6 +80,7 @@ SCENARIOS = [
     for run in (
         completes,
         restarts_and_fails,
+        restarts_one_job,
         starts_in_order,
         is_suspended_and_resumed,
         is_resized,

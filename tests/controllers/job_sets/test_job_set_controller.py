@@ -106,6 +106,7 @@ async def test_jobs_and_pods_carry_the_labels_and_annotations_of_their_place() -
             "job-index": "1",
             "job-global-index": "2",
             "restart-attempt": "0",
+            "job-restart-attempt": "0",
             "group-name": "second",
             "group-replicas": "3",
             "job-group-index": "1",
@@ -253,6 +254,9 @@ async def test_single_job_restarts_alone() -> None:
         status = (await cluster.get()).status
         assert status.restarts == 0
         assert status.replicated_jobs_status[0].job_restarts == (0, 1, 0)
+        labels = (await cluster.job("train-workers-1"))["metadata"]["labels"]
+        assert labels[f"{PREFIX}restart-attempt"] == "0"
+        assert labels[f"{PREFIX}job-restart-attempt"] == "1"
         assert await cluster.running() == {"workers": 3}
         assert (await cluster.job("train-workers-0"))["metadata"]["uid"] == kept
         await cluster.end("Failed", "workers", jobs=[1])
@@ -297,15 +301,18 @@ async def test_roles_start_in_order_each_as_its_own_gang() -> None:
         assert root["spec"]["schedulingPolicy"] == {"basic": {}}
         assert await cluster.group_sizes() == {"driver": 1, "workers": 4}
         assert await cluster.conditions() == {
-            "StartupPolicyInProgress": ("True", "StartupPolicyInProgress")
+            "StartupPolicyInProgress": ("True", "InOrderStartupPolicyInProgress")
         }
         await cluster.open_node()
         assert await cluster.running() == {"driver": 1, "workers": 4}
         assert await cluster.conditions() == {
-            "StartupPolicyInProgress": ("False", "StartupPolicyInProgress"),
-            "StartupPolicyCompleted": ("True", "StartupPolicyCompleted"),
+            "StartupPolicyInProgress": ("False", "InOrderStartupPolicyInProgress"),
+            "StartupPolicyCompleted": ("True", "InOrderStartupPolicyCompleted"),
         }
-        assert await cluster.events() == ["StartupPolicyCompleted", "StartupPolicyInProgress"]
+        assert await cluster.events() == [
+            "InOrderStartupPolicyCompleted",
+            "InOrderStartupPolicyInProgress",
+        ]
 
 
 @in_virtual_time
@@ -323,6 +330,22 @@ async def test_role_waits_until_its_dependencies_are_ready_or_complete() -> None
         assert await cluster.names(JOB) == ["train-driver-0", "train-prepare-0"]
         await cluster.open_node()
         assert "train-workers-0" in await cluster.names(JOB)
+        assert await cluster.running() == {"driver": 1, "workers": 1}
+
+
+@in_virtual_time
+async def test_suspended_set_has_the_jobs_that_depend_on_no_others() -> None:
+    async with job_set_cluster() as cluster:
+        after = [{"name": "driver", "status": "Ready"}]
+        roles = (role("driver"), role("workers", dependsOn=after))
+        await cluster.create(job_set(*roles, suspend=True))
+        order = {"startupPolicyOrder": "InOrder"}
+        roles = (role("driver"), role("workers"))
+        await cluster.create(job_set(*roles, name="other", startupPolicy=order, suspend=True))
+        await cluster.settle()
+        assert await cluster.names(JOB) == ["other-driver-0", "other-workers-0", "train-driver-0"]
+        await cluster.patch({"spec": {"suspend": False}})
+        await cluster.settle()
         assert await cluster.running() == {"driver": 1, "workers": 1}
 
 
@@ -484,6 +507,28 @@ async def test_each_job_has_a_topology_domain_to_itself() -> None:
         await cluster.settle()
         # Only one rack is left: the other set, a gang of two Jobs, binds nothing.
         assert len(await cluster.inner.node_by_pod()) == 6
+
+
+@in_virtual_time
+async def test_a_role_may_name_another_topology_than_its_set() -> None:
+    key = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+    domains = [{"rack": f"r{number}", "row": "one"} for number in range(4)]
+    async with job_set_cluster(4, labels=domains) as cluster:
+        workers = role("workers", 2)
+        workers["template"]["metadata"] = {"annotations": {key: "rack"}}
+        meta = {"annotations": {key: "row"}}
+        await cluster.create(job_set(role("driver"), workers, meta=meta))
+        await cluster.settle()
+        jobs = await cluster.objects(JOB)
+        annotated = {one["metadata"]["name"]: one["metadata"]["annotations"][key] for one in jobs}
+        assert annotated == {
+            "train-driver-0": "row",
+            "train-workers-0": "rack",
+            "train-workers-1": "rack",
+        }
+        groups = await cluster.objects(POD_GROUP)
+        keys = sorted(one["spec"]["schedulingConstraints"]["topology"][0]["key"] for one in groups)
+        assert keys == ["rack", "rack", "row"]
 
 
 @in_virtual_time

@@ -9,6 +9,8 @@ import pytest
 
 from phalanx.api.batch import Job
 from phalanx.api.job_sets import JobSet, ReplicatedJobStatus
+from phalanx.api.kinds import WORKLOAD
+from phalanx.builder import ObservedObjects
 from phalanx.controllers.job_sets.child_jobs import classify_jobs
 from phalanx.controllers.job_sets.policies import (
     JobSetFailed,
@@ -16,6 +18,7 @@ from phalanx.controllers.job_sets.policies import (
     apply_failure_policy,
     startable_roles,
 )
+from phalanx.controllers.job_sets.sync import JobSetState, plan_sync
 from tests.controllers.job_sets.job_set_harness import job_set, role
 
 PREFIX = "jobset.sigs.k8s.io/"
@@ -89,6 +92,19 @@ def test_restart_counts_towards_the_maximum_unless_it_ignores_it(
     assert outcome.status.restarts_count_towards_max == counted
 
 
+@pytest.mark.parametrize("action", ["RestartJob", "RestartJobSet"])
+@pytest.mark.parametrize("counted", [[1, 0], [1, 1]])
+def test_restarts_of_the_set_and_of_all_single_jobs_share_one_maximum(
+    action: str, counted: list[int]
+) -> None:
+    policy = {"maxRestarts": 3, "rules": [{"name": "r", "action": action}]}
+    alone = {"name": "a", "jobRestarts": [5, 5], "jobRestartsCountTowardsMax": counted}
+    before = {"restarts": 4, "restartsCountTowardsMax": 1, "replicatedJobsStatus": [alone]}
+    one = decode(role("a", 2), role("b"), failurePolicy=policy, status=before)
+    outcome = apply_failure_policy(one, [failed("b", attempt="4")])
+    assert isinstance(outcome, JobSetFailed) is (sum(counted) + 1 >= 3)
+
+
 def test_jobs_of_earlier_attempts_count_for_nothing() -> None:
     one = decode(role("a", 2), status={"restarts": 2})
     jobs = [failed("a", 0, attempt="1"), failed("a", 1, attempt="2"), failed("a", 1, attempt="x")]
@@ -107,3 +123,12 @@ def test_order_stops_at_the_first_role_that_has_not_started() -> None:
     counts.append(ReplicatedJobStatus("c", failed=1))
     started, waits = startable_roles(one, counts)
     assert ([one.name for one in started], waits) == (["a", "b", "c"], False)
+
+
+def test_status_has_no_counts_before_there_is_something_to_count() -> None:
+    new = decode(role("a"), role("b"), meta={"uid": "u"})
+    assert plan_sync(JobSetState(new, [], ObservedObjects(), 0.0)).status == new.status
+    suspended = decode(role("a"), role("b"), meta={"uid": "u"}, suspend=True)
+    state = JobSetState(suspended, [], ObservedObjects(), 0.0, missing_kind=WORKLOAD)
+    counts = plan_sync(state).status.replicated_jobs_status
+    assert [one.name for one in counts] == ["a", "b"]

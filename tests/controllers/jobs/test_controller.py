@@ -172,7 +172,11 @@ async def test_new_job_of_the_same_name_does_not_count_or_track_pods_of_the_old_
 
 @in_virtual_time
 async def test_basic_job_over_quota_tries_one_pod_and_a_gang_none() -> None:
-    for one, tries in ((job(parallelism=40), 1), (job(gang=True, parallelism=40), 0)):
+    """A Job in the group of its JobSet tries some pods: its gang waits for the last of them."""
+    member = job(parallelism=40)
+    member["spec"]["template"]["spec"]["schedulingGroup"] = {"podGroupName": "workers"}
+    gang = job(gang=True, parallelism=40)
+    for one, tries in ((job(parallelism=40), 1), (gang, 0), (member, 16)):
         cluster = TrialCluster()
         await cluster.server.start()
         transport = _CountingTransport(cluster.transport("jobs"))

@@ -6,6 +6,8 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from phalanx.api.kinds import JOB, NODE, POD, POD_GROUP
 from phalanx.api.meta import Condition, Key, find_condition
 from phalanx.api.scheduling import DEGRADED, PodGroup
@@ -89,6 +91,7 @@ async def test_preempted_gang_names_its_preemptor_until_it_runs_again() -> None:
         preempted = find_condition(status.conditions, "Preempted")
         assert preempted is not None
         assert preempted.observed_generation == low.metadata.generation
+        assert (status.preemptions, row.preemptions) == (1, 1)
         await c.until(is_ready(c, "low", 2), 300)
         await asyncio.sleep(5)
         low = await group_of(c, "low")
@@ -98,6 +101,20 @@ async def test_preempted_gang_names_its_preemptor_until_it_runs_again() -> None:
             one for one in list_workloads(await read_cluster(c.client)) if one.owner == "Job/low"
         ]
         assert (row.state, row.preempted) == (WorkloadState.RUNNING, "")
+        # Another preemption counts again, and the history of the ended gang contains both.
+        await c.create(gang_job("second", importance="high", run_seconds="20"))
+        await c.until(is_ready(c, "second", 2), 120)
+        await asyncio.sleep(400)
+        (row,) = [
+            one
+            for one in list_workloads(await read_cluster(c.client), include_all=True)
+            if one.owner == "Job/low"
+        ]
+        assert (row.state, row.preemptions) == (WorkloadState.ENDED, 2)
+        assert row.started_at is not None
+        assert row.ended_at is not None
+        assert row.ended_at - row.started_at == pytest.approx(100, abs=2)
+        assert row.started_at - row.created > 40
 
 
 @in_virtual_time

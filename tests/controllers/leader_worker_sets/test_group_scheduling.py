@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from phalanx.api.errors import Forbidden
+from phalanx.api.feature_gates import TOPOLOGY_AWARE_SCHEDULING, parse_gates, resolve_gates
 from phalanx.api.kinds import (
     COMPOSITE_POD_GROUP,
     LEADER_WORKER_SET,
@@ -392,3 +393,14 @@ async def test_a_changed_priority_gives_the_set_a_new_workload() -> None:
         assert after["metadata"]["uid"] != before["metadata"]["uid"]
         (group,) = (await user.objects(POD_GROUP)).values()
         assert group["spec"]["priority"] == 100
+
+
+@in_virtual_time
+async def test_set_runs_where_the_server_drops_the_topology_of_its_workload() -> None:
+    gates = resolve_gates(parse_gates(f"{TOPOLOGY_AWARE_SCHEDULING}=false"))
+    annotations = {f"{PREFIX}exclusive-topology": RACK}
+    obj = leader_worker_set(1, 2, metadata={"annotations": annotations})
+    async with cluster(nodes=racks(2), gates=gates) as c:
+        await run(c, obj)
+        (workload,) = (await c.client.list(WORKLOAD)).items
+        assert "schedulingConstraints" not in workload["spec"]["podGroupTemplates"][0]

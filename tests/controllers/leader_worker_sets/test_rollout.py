@@ -12,7 +12,6 @@ from phalanx.controllers.leader_worker_sets.rollout import (
     LeaderSetState,
     RolloutStep,
     plan_rollout,
-    resolve_share,
 )
 
 OLD, NEW = GroupState(is_ready=True), GroupState(is_ready=True, is_updated=True)
@@ -61,14 +60,6 @@ def test_the_next_step_of_an_update(
     expected: tuple[int, int],
 ) -> None:
     assert plan_rollout(wanted, config, state, groups) == RolloutStep(*expected)
-
-
-@pytest.mark.parametrize(
-    ("share", "up", "down"), [(2, 2, 2), ("50%", 3, 2), ("0%", 0, 0), ("007%", 1, 0)]
-)
-def test_a_share_is_a_number_or_a_percentage(share: int | str, up: int, down: int) -> None:
-    assert resolve_share(share, 5, round_up=True) == up
-    assert resolve_share(share, 5, round_up=False) == down
 
 
 @given(

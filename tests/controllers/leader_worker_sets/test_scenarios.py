@@ -124,6 +124,26 @@ async def test_replicas_share_a_headless_service_or_have_their_own() -> None:
 
 
 @in_virtual_time
+async def test_pods_with_tpus_know_the_other_tpu_workers() -> None:
+    async with cluster(nodes=simulated_nodes(2, cpu="8", **{"google.com/tpu": "32"})) as c:
+        worker, resources = template(), {"limits": {"google.com/tpu": "4"}}
+        worker["spec"]["containers"][0]["resources"] = resources
+        user = await run(c, leader_worker_set(1, 3, workerTemplate=worker))
+        pods = await user.pods()
+        assert environment(pods["llm-0-2"]) == {
+            "LWS_LEADER_ADDRESS": "llm-0.llm.default", "LWS_GROUP_SIZE": "3",
+            "LWS_WORKER_INDEX": "2", "TPU_NAME": "llm-0-2", "TPU_WORKER_ID": "2",
+            "TPU_WORKER_HOSTNAMES": "llm-0.llm,llm-0-1.llm,llm-0-2.llm",
+        }  # fmt: skip
+        assert environment(pods["llm-0"])["TPU_WORKER_ID"] == "0"
+        other = leader_worker_set(1, 3, name="w", leaderTemplate=template(), workerTemplate=worker)
+        pods = await (await run(c, other)).pods()
+        assert "TPU_WORKER_ID" not in environment(pods["w-0"])
+        assert environment(pods["w-0-1"])["TPU_WORKER_ID"] == "0"
+        assert environment(pods["w-0-1"])["TPU_WORKER_HOSTNAMES"] == "w-0-1.w,w-0-2.w"
+
+
+@in_virtual_time
 async def test_a_group_of_one_pod_has_no_workers() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8")) as c:
         user = await run(c, leader_worker_set(2, 1))
@@ -158,6 +178,22 @@ async def test_a_replica_is_placed_as_a_whole_or_not_at_all() -> None:
         await c.add_node(node("more", cpu="1"))
         await user.settle()
         assert len(await c.node_by_pod()) == 6
+
+
+@in_virtual_time
+async def test_a_replica_is_ready_once_all_its_workers_are() -> None:
+    stages = {"metadata": {"annotations": {"phalanx.dev/stages": "{ready: 10}"}}}
+    worker = {**template(), **stages}
+    async with cluster(nodes=simulated_nodes(2, cpu="8")) as c:
+        obj = leader_worker_set(1, 3, leaderTemplate=template(), workerTemplate=worker)
+        await c.create(obj)
+        user = LwsUser(c)
+        await user.settle(5)
+        assert len(await user.pods()) == 3
+        assert (await user.status())["readyReplicas"] == 0
+        assert "Available" not in await user.true_conditions()
+        await user.settle(10)
+        assert (await user.status())["readyReplicas"] == 1
 
 
 @in_virtual_time

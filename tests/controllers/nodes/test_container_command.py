@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from phalanx.api.core import TOKEN_MOUNT_PATH
 from phalanx.api.wire import Object
 from phalanx.controllers.nodes.container_process import (
     ContainerCommand,
@@ -88,6 +89,11 @@ def test_container_limits_become_process_limits() -> None:
 @pytest.mark.parametrize(("given", "folder"), [("/data/in", "data/in"), ("x", "x"), ("/", ".")])
 def test_the_working_directory_is_below_the_directory_of_the_pod(given: str, folder: str) -> None:
     assert build(workingDir=given).working_directory == folder
+
+
+def test_the_mount_of_a_token_is_ignored() -> None:
+    mount = {"name": "kube-api-access-x", "mountPath": TOKEN_MOUNT_PATH}
+    assert build(volumeMounts=[mount]).argv == build().argv
 
 
 def test_an_optional_unsupported_value_is_left_out() -> None:

@@ -1,4 +1,4 @@
-"""Node lifecycle: silent nodes, and taints that follow from conditions, in virtual time."""
+"""Node lifecycle: unresponsive nodes, and taints that follow from conditions, in virtual time."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def running(c: Cluster, name: str, on: str) -> None:
     await c.client.patch(POD, key, change, subresource="status", content=STRATEGIC_PATCH)
 
 
-# ---- silent nodes --------------------------------------------------------------------------------
+# ---- unresponsive nodes --------------------------------------------------------------------------
 
 
 @in_virtual_time
@@ -120,7 +120,7 @@ async def test_a_node_with_heartbeats_is_not_changed() -> None:
 
 
 @in_virtual_time
-async def test_a_silent_node_becomes_unknown_and_unreachable() -> None:
+async def test_an_unresponsive_node_becomes_unknown_and_unreachable() -> None:
     async with bare_cluster(build_with_events) as c:
         await c.add_node(node("a"))
         await c.add_node(node("b"))
@@ -147,7 +147,7 @@ async def test_a_silent_node_becomes_unknown_and_unreachable() -> None:
 
 
 @in_virtual_time
-async def test_pods_on_a_silent_node_become_not_ready_with_an_event() -> None:
+async def test_pods_on_an_unresponsive_node_become_not_ready_with_an_event() -> None:
     async with bare_cluster(build_with_events) as c:
         await c.add_node(node("a"))
         await c.add_node(node("b"))
@@ -180,7 +180,7 @@ async def test_a_node_whose_heartbeats_resume_loses_its_taints() -> None:
 
 
 @in_virtual_time
-async def test_a_controller_that_starts_while_all_nodes_are_silent_evicts_no_pod() -> None:
+async def test_a_controller_that_starts_while_all_nodes_are_unresponsive_evicts_no_pod() -> None:
     async with cluster(without=SERVER_ONLY) as c:
         for name in ("a", "b"):
             await c.add_node(node(name))
@@ -221,7 +221,7 @@ async def test_the_deletion_of_a_lease_is_not_a_heartrenew_leases() -> None:
 
 
 @in_virtual_time
-async def test_no_pod_is_evicted_while_all_nodes_are_silent() -> None:
+async def test_no_pod_is_evicted_while_all_nodes_are_unresponsive() -> None:
     async with bare_cluster(build_with_events) as c:
         await c.add_node(node("a"))
         await c.add_node(node("b"))
@@ -235,7 +235,7 @@ async def test_no_pod_is_evicted_while_all_nodes_are_silent() -> None:
 
 
 @in_virtual_time
-async def test_no_execute_taints_are_removed_when_the_last_node_becomes_silent() -> None:
+async def test_no_execute_taints_are_removed_when_the_last_node_becomes_unresponsive() -> None:
     async with bare_cluster(build_with_events) as c:
         await c.add_node(node("a"))
         await c.add_node(node("b"))
@@ -337,7 +337,7 @@ async def test_a_deleted_node_is_forgotten() -> None:
 
 
 async def run_outage(c: Cluster) -> object:
-    """One of two nodes becomes silent; the other has memory pressure and is cordoned."""
+    """One of two nodes becomes unresponsive; the other has memory pressure and is cordoned."""
     await c.add_node(node("a"))
     await c.add_node(node("b"))
     await running(c, "p", "a")
@@ -374,7 +374,9 @@ async def test_in_a_steady_state_nothing_is_written() -> None:
 
 
 @in_virtual_time
-async def test_silent_and_returning_nodes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_nodes_that_stop_and_return_are_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO, "phalanx")
     async with bare_cluster(build) as c:
         for name in ("a", "b"):
@@ -392,7 +394,7 @@ async def test_silent_and_returning_nodes_are_logged(caplog: pytest.LogCaptureFi
         ("INFO", "node heartbeats stopped", "a"),
         ("INFO", "node readiness changed", "a"),
         ("INFO", "node heartbeats stopped", "b"),
-        ("WARNING", "all nodes are silent: no pod is evicted", None),
+        ("WARNING", "all nodes are unresponsive: no pod is evicted", None),
         ("INFO", "node readiness changed", "b"),
         ("INFO", "node heartbeats resumed", "a"),
         ("INFO", "node heartbeats resumed", "b"),

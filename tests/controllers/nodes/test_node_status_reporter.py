@@ -1,4 +1,4 @@
-"""Simulated nodes that were marked as silent become ready again."""
+"""Simulated nodes that were marked as unresponsive become ready again."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 from phalanx.api.core import Pod, PodStatus
 from phalanx.api.errors import ServerError
 from phalanx.api.kinds import POD, POD_GROUP
-from phalanx.api.meta import Key, ObjectMeta, pod_group_ref, timestamp
+from phalanx.api.meta import Condition, Key, ObjectMeta, pod_group_ref, timestamp
 from phalanx.api.scheduling import (
     DEGRADED,
     POD_GROUP_INITIALLY_SCHEDULED,
@@ -385,6 +385,25 @@ async def test_members_are_counted_by_phase() -> None:
     ended = msgspec.structs.replace(member, status=PodStatus(phase="Failed"))
     found = reporter(ended, make_group(), placed=0, counts=True).reconcile_group(KEY)
     assert patched_status(found) == {"failedPods": 1}
+
+
+@builders.in_virtual_time
+async def test_ready_members_are_counted_while_they_run() -> None:
+    is_ready = (Condition(type="Ready", status="True"),)
+    running = PodStatus(phase="Running", conditions=is_ready)
+    member = msgspec.structs.replace(make_pod(group="a"), status=running)
+    found = reporter(member, make_group(), placed=1, counts=True).reconcile_group(KEY)
+    assert patched_status(found) == {"scheduledPods": 1, "desiredPods": 3, "readyPods": 1}
+    leaving = msgspec.structs.replace(member.metadata, deletion_timestamp="2027-01-15T08:00:00Z")
+    for changed in (
+        msgspec.structs.replace(member, metadata=leaving),
+        msgspec.structs.replace(member, status=PodStatus(phase="Running")),
+        msgspec.structs.replace(member, status=PodStatus(phase="Succeeded", conditions=is_ready)),
+    ):
+        counted = PodGroupStatus(ready_pods=1)
+        group = msgspec.structs.replace(make_group(), status=counted)
+        found = reporter(changed, group, placed=0, counts=True).reconcile_group(KEY)
+        assert patched_status(found)["readyPods"] == 0
 
 
 @builders.in_virtual_time

@@ -354,3 +354,12 @@ def test_a_volume_whose_claim_is_bound_elsewhere_is_free_again() -> None:
     assert change["spec"] == {"claimRef": None}
     (change,) = changes(plan_volume(volume(claimRef=reference()), elsewhere).actions)
     assert change["spec"] == {"claimRef": {"uid": None, "resourceVersion": None}}
+
+
+def test_reserved_volume_that_is_too_small_is_not_bound() -> None:
+    small = volume("small", "1Gi", claimRef=reference(""))
+    plan = plan_claim(state(claim("5Gi"), small, volume("large", "9Gi")))
+    assert "large" in str(plan.actions)
+    assert "small" not in str(plan.actions)
+    block = volume("block", "9Gi", claimRef=reference(""), volumeMode="Block")
+    assert not any("block" in str(one) for one in plan_claim(state(claim("5Gi"), block)).actions)

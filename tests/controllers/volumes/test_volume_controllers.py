@@ -283,3 +283,29 @@ async def test_a_revision_of_another_owner_raises_the_collision_count() -> None:
         await cluster.wait_until_idle()
         status = (await get(cluster, STATEFUL_SET, "web"))["status"]
         assert status["currentRevision"] == status["updateRevision"]
+
+
+@in_virtual_time
+async def test_conditions_of_claims_are_written_at_a_limited_rate() -> None:
+    cluster = TrialCluster()
+    await cluster.server.start()
+    count = 180
+    async with running_parts(cluster, controllers):
+        for number in range(count):
+            name, bound = f"c{number}", {"pv.kubernetes.io/bind-completed": "yes"}
+            reference = {"namespace": "default", "name": name}
+            named = claim(name, volumeName=name)
+            named["metadata"]["annotations"] = bound
+            await cluster.create(volume(name, claimRef=reference), named)
+        await cluster.create(*(pod_with_claim(f"p{number}", f"c{number}") for number in range(9)))
+
+        async def conditions() -> list[str]:
+            claims = await cluster.list_objects(PERSISTENT_VOLUME_CLAIM)
+            found = [one["status"].get("conditions") or () for one in claims]
+            return [condition["reason"] for one in found for condition in one]
+
+        await asyncio.sleep(0.5)
+        assert 0 < len(await conditions()) < count
+        await asyncio.sleep(4)
+        reasons_now = await conditions()
+        assert (len(reasons_now), reasons_now.count("PodUsingPVC")) == (count, 9)

@@ -230,6 +230,30 @@ def test_changes_reach_the_snapshot_only_when_the_next_one_is_requested() -> Non
     assert not snapshot.cordoned[0]
 
 
+def test_many_changes_of_pods_reach_the_snapshot_between_cycles() -> None:
+    pods = [pod(name, cpu="1") for name in "pq"]
+    cache = cluster([node("a")], pods)
+    snapshot = cache.snapshot()
+    cache.assume([binding(one, "a") for one in pods])
+    cache.limit_changes(max_pods=2)
+    assert snapshot.pod_index.node_of(key("p")) == ""
+    cache.limit_changes(max_pods=1)
+    assert snapshot.pod_index.node_of(key("p")) == "a"
+    assert not cache.check()
+
+
+def test_all_versions_of_a_pod_share_one_key() -> None:
+    one = pod("p", cpu="1")
+    cache = cluster([node("a")])
+    cache.update_pod(first := key("p"), one)
+    cache.assume([binding(one, "a")])
+    cache.update_pod(key("p"), pod("p", cpu="1", on="a"))
+    assigned = cache.snapshot().pod_index.assigned_pod(first)
+    assert assigned is not None
+    assert assigned.key is first
+    assert next(iter(cache._nodes["a"].pods)) is first
+
+
 # ---- groups --------------------------------------------------------------------------------------
 
 
@@ -414,6 +438,16 @@ def test_events_of_all_pods_of_a_gang_are_returned() -> None:
     cache.nominate([Binding(key("q"), "uid-q", "b")])
     assert events(*cache.forget(placed)) == [ClusterEvent.POD_GONE, ClusterEvent.POD_GONE]
     assert events(*cache.forget(placed)) == []
+
+
+def test_a_nomination_by_a_decision_counts_after_one_that_was_withheld() -> None:
+    cache = cluster([node("a"), node("b")], [pod("p", cpu="1")])
+    cache.nominate([Binding(key("p"), "uid-p", "a")])
+    cache.withhold_nominations([key("p")])
+    assert not cache.snapshot().nominations
+    for target in ("", "b"):
+        cache.nominate([Binding(key("p"), "uid-p", target)])
+    assert [one.node for one in cache.snapshot().nominations.values()] == ["b"]
 
 
 def test_a_victim_observed_to_terminate_causes_an_event() -> None:

@@ -68,7 +68,7 @@ def test_every_profile_is_a_scheduler() -> None:
     off = {"score": {"disabled": [{"name": "*"}]}}
     found = load_configuration({"schedulerName": "a"}, {"schedulerName": "b", "plugins": off})
     assert [(name, len(weights(one))) for name, one in found.profiles.policies.items()] == [
-        ("a", 10),
+        ("a", 11),
         ("b", 0),
     ]
 
@@ -428,3 +428,12 @@ def test_candidate_minimums_cannot_both_be_zero() -> None:
     assert [message.partition(": ")[2] for message in error_messages(configuration_file(none))] == [
         "Invalid value: 0: cannot both be zero"
     ] * 2
+
+
+@pytest.mark.parametrize("text", ["0s", "-5s", "999ms", "soon"])
+def test_binding_timeout_of_devices_is_at_least_a_second(text: str) -> None:
+    assert "bindingTimeout: " in error_message(
+        profile_with_args("DynamicResources", bindingTimeout=text)
+    )
+    shortest = policy(profile_with_args("DynamicResources", bindingTimeout="1s"))
+    assert shortest.device_timeout_seconds == 1.0

@@ -212,7 +212,7 @@ def test_share_follows_the_request_policy(
         assert choices is None
         return
     assert choices is not None
-    (result,) = build_allocation(claim, choices[0])["devices"]["results"]
+    (result,) = build_allocation(claim, choices[0], "n1")["devices"]["results"]
     assert result["consumedCapacity"] == {"memory": consumed}
 
 
@@ -288,7 +288,7 @@ def test_allocation_restricts_nodes_by_all_selectors() -> None:
     devices = NodeDevices(found, "n1", lambda reach: True)
     choices = allocate_claims([claim], devices, found, DeviceUsage())
     assert choices is not None
-    (term,) = build_allocation(claim, choices[0])["nodeSelector"]["nodeSelectorTerms"]
+    (term,) = build_allocation(claim, choices[0], "n1")["nodeSelector"]["nodeSelectorTerms"]
     assert [one["key"] for one in term["matchExpressions"]] == ["rack", "zone"]
     only_all = build_requests(
         claim_spec(), inventory(resource_slice("", gpus(1), pool="p", allNodes=True))

@@ -85,9 +85,13 @@ def test_unchanged_spec_changes_nothing() -> None:
     assert found.revision == revision
 
 
-def test_device_with_binding_conditions_is_not_used() -> None:
+def test_pool_with_binding_conditions_is_tried_last() -> None:
     waiting = device("a", bindingConditions=["attached"], bindingFailureConditions=["failed"])
-    assert local_names(inventory(resource_slice("n1", [waiting, device("b")])), "n1") == ["b"]
+    found = inventory(
+        resource_slice("n1", [device("z"), waiting], name="first", pool="first"),
+        resource_slice("n1", [device("b")], name="second", pool="second"),
+    )
+    assert local_names(found, "n1") == ["b", "z", "a"]
 
 
 def test_devices_of_several_nodes_are_shared() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from phalanx.api.core import Node, Pod, Taint
-from phalanx.scheduler.diagnosis.diagnosis import (
+from phalanx.scheduler.decision import Waiting
+from phalanx.scheduler.diagnosis.capacity_evidence import (
     MAX_PLACES,
     CapacityEvidence,
     CapacityRow,
     collect_evidence,
+    summarize_refusal,
 )
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.policy import DEFAULT_POLICY
-from tests.scheduler.builders import alone, cluster, entity, gang, node, pod
+from tests.scheduler.builders import alone, cluster, entity, gang, key, node, pod
 
 
 def evidence_for(
@@ -89,3 +93,54 @@ def test_only_the_places_with_most_capacity_are_listed() -> None:
     assert len(found.rows) == MAX_PLACES
     assert found.more == 20 - MAX_PLACES
     assert found.rows[0].place == "r19"
+
+
+RACK = "topology.kubernetes.io/rack"
+REFUSED = Waiting(key("g"), (), quorum=3, scheduled=0, remaining=3, unknown=0, wakes_on=frozenset())
+
+
+def summary(*rows: CapacityRow, level: str = "", needed: int = 3, bound: int = 0) -> str:
+    return summarize_refusal(REFUSED, CapacityEvidence(level, needed, rows), bound=bound)
+
+
+def test_summary_says_what_the_nodes_lack() -> None:
+    lacking = CapacityRow("cpu 1, gpu 3", 3, "like a", 5, 0, 0, "gpu")
+    assert summary(lacking) == "0 of 3 members fit: every node lacks gpu."
+    assert summary(lacking, bound=1) == "0 of 3 more members fit: every node lacks gpu."
+    partly = lacking._replace(fit=2)
+    assert summary(partly) == "2 of 3 members fit: all nodes run out of gpu."
+    tainted = lacking._replace(place="b", nodes=1, limit="untolerated taint(s)")
+    assert summary(lacking, tainted) == (
+        "0 of 3 members fit: 5 nodes without enough gpu, 1 node rejected (untolerated taint(s))."
+    )
+    best = lacking._replace(place="r1", fit=1)
+    other = lacking._replace(place="r2")
+    assert summary(other, best, level=RACK) == (
+        "at most 1 of 3 members fit in one rack: the nodes of r1 run out of gpu."
+    )
+    assert summary(other, level=RACK) == "0 of 3 members fit in any rack: every node lacks gpu."
+    alone_ = summarize_refusal(
+        REFUSED, CapacityEvidence("", 3, (lacking,)), condition="even if nothing else ran"
+    )
+    assert alone_ == "0 of 3 members fit even if nothing else ran: every node lacks gpu."
+
+
+def test_summary_says_that_too_few_fit_together_if_resources_are_not_the_reason() -> None:
+    enough = CapacityRow("cpu 1", 3, "a", 1, 3, 3, "")
+    assert summary(enough) == "the 3 members that it needs do not fit together."
+    assert summary(enough, bound=2) == "the 3 more members that it needs do not fit together."
+    assert summary(enough, level=RACK) == (
+        "the 3 members that it needs do not fit together in one rack."
+    )
+    assert summary(enough, needed=1) == "no member fits."
+    assert summary(level=RACK) == f"no node has the label {RACK}."
+    mixed = enough._replace(fit=0), enough._replace(requests="cpu 2")
+    assert summary(*mixed) == "the 3 members that it needs do not fit together."
+
+
+def test_summary_does_not_refuse_what_is_undecided() -> None:
+    undecided = replace(REFUSED, undecided="the limit of the search is reached")
+    evidence = CapacityEvidence("", 3, (CapacityRow("cpu 1", 3, "a", 1, 3, 3, ""),))
+    assert summarize_refusal(undecided, evidence) == (
+        "no placement was found, but one may exist: the limit of the search is reached."
+    )

@@ -12,7 +12,12 @@ from phalanx.scheduler.diagnosis.expected_starts import (
     describe_seconds,
     expected_starts,
 )
-from phalanx.scheduler.diagnosis.what_if import ForecastVerdict, forecast
+from phalanx.scheduler.diagnosis.what_if import (
+    ForecastVerdict,
+    NewNodeTemplate,
+    forecast,
+    with_nodes,
+)
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 from tests.scheduler.builders import composite, gang, key, node
 from tests.scheduler.reservation.virtual_scheduler import ending_pod, job_owner, profiles
@@ -148,3 +153,47 @@ def test_reserved_entity_and_profiles_without_reservations_are_not_held() -> Non
     assert "held" not in diagnose(large, held_cluster(), now=NOW).message
     small = pod_group_ref(key("a-small"))
     assert diagnose(small, held_cluster(), profiles(mode="Off"), now=NOW).state == FITS
+
+
+def with_written_start(objects: ClusterObjects, name: str, reason: str, start: str) -> None:
+    """Let the condition Reserved of a group name a start."""
+    assert isinstance(objects.groups, list)
+    for number, group in enumerate(objects.groups):
+        if group.metadata.name == name:
+            message = f"2 nodes reserved; expected start {start}, when job/a ends"
+            condition = Condition(RESERVED, "True", reason, message)
+            status = replace(group.status, conditions=(condition,))
+            objects.groups[number] = replace(group, status=status)
+
+
+def test_start_is_the_one_that_the_condition_names() -> None:
+    # The scheduler has seen pods of job/b end after 800 s; they are deleted.
+    objects = cluster("first", "second")
+    with_written_start(objects, "first", "StartExpected", timestamp(NOW + 320))
+    starts = expected_starts(objects, now=NOW)
+    first = starts[pod_group_ref(key("first"))]
+    assert (first.time, first.is_reserved) == (NOW + 320, True)
+    (forecasted,) = forecast([pod_group_ref(key("first"))], objects, now=NOW)
+    assert forecasted.expected is not None
+    assert forecasted.expected.time == NOW + 320
+
+
+def test_start_is_unknown_if_the_condition_says_so() -> None:
+    objects = cluster("first")
+    with_written_start(objects, "first", "StartUnknown", "unknown")
+    assert expected_starts(objects, now=NOW)[pod_group_ref(key("first"))].time is None
+
+
+def test_entities_behind_a_written_reservation_are_planned_after_it() -> None:
+    objects = cluster("a-second", "first", size=3)
+    with_written_start(objects, "first", "StartExpected", timestamp(NOW + 2000))
+    starts = expected_starts(objects, now=NOW)
+    assert starts[pod_group_ref(key("first"))].time == NOW + 2000
+    assert starts[pod_group_ref(key("a-second"))].time == NOW + 2300
+
+
+def test_written_start_does_not_hold_in_a_cluster_with_more_nodes() -> None:
+    objects = cluster("first")
+    with_written_start(objects, "first", "StartExpected", timestamp(NOW + 320))
+    more = with_nodes(objects, 1, NewNodeTemplate({"cpu": "4", "pods": "10"}, {}))
+    assert expected_starts(more, now=NOW)[pod_group_ref(key("first"))].time == NOW

@@ -151,3 +151,54 @@ def test_positions_count_all_namespaces() -> None:
         ("a", WorkloadState.WAITING, 1),
         ("b", WorkloadState.WAITING, 2),
     ]
+
+
+def owned_by(objects: list[Object], kind: str, name: str, **labels: str) -> list[Object]:
+    owner = {"apiVersion": "v1", "kind": kind, "name": name, "uid": name, "controller": True}
+    objects[0]["metadata"]["ownerReferences"] = [owner]
+    for one in objects[1:]:
+        one["metadata"]["labels"] = dict(labels)
+    return objects
+
+
+def test_groups_of_one_owner_have_different_names() -> None:
+    first, second = ({"leaderworkerset.sigs.k8s.io/group-index": one} for one in ("0", "11"))
+    role = "jobset.sigs.k8s.io/replicatedjob-name"
+    job = {role: "workers", "jobset.sigs.k8s.io/job-index": "1"}
+    seen = cluster(
+        *with_creation_time(owned_by(gang("x", 2), "LeaderWorkerSet", "llm", **first)),
+        *with_creation_time(owned_by(gang("y", 2), "LeaderWorkerSet", "llm", **second)),
+        *with_creation_time(owned_by(gang("d", 1), "JobSet", "set", **{role: "driver"})),
+        *with_creation_time(owned_by(gang("w", 2), "JobSet", "set", **job)),
+        *with_creation_time(owned_by(gang("u", 1), "Custom", "own")),
+        *with_creation_time(owned_by(gang("v", 1), "Custom", "own")),
+        *with_creation_time(owned_by(gang("alone", 1), "LeaderWorkerSet", "one", **first)),
+    )
+    names = {row.ref.name: row.display_name for row in list_workloads(seen)}
+    assert names == {
+        "x": "leaderworkerset/llm[0]",
+        "y": "leaderworkerset/llm[11]",
+        "d": "jobset/set[driver]",
+        "w": "jobset/set[workers-1]",
+        "u": "custom/own[0]",
+        "v": "custom/own[1]",
+        "alone": "leaderworkerset/one",
+    }
+    # Commands still take the owner.
+    assert {row.argument for row in list_workloads(seen) if row.ref.name in "xy"} == {
+        "leaderworkerset/llm"
+    }
+    assert list_workloads(seen)[0].display_title.endswith("]")
+
+
+def test_pods_of_one_owner_have_different_names() -> None:
+    owner = {
+        "apiVersion": "v1",
+        "kind": "ReplicaSet",
+        "name": "web",
+        "uid": "w",
+        "controller": True,
+    }
+    made = [pod(f"web-{end}", meta={"ownerReferences": [owner]}) for end in ("a1", "b2")]
+    rows = list_workloads(cluster(*with_creation_time(made)))
+    assert [row.display_name for row in rows] == ["replicaset/web[a1]", "replicaset/web[b2]"]

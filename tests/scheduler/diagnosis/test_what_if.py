@@ -89,6 +89,7 @@ def test_forecast_of_waiting_gang_names_only_the_necessary_workloads() -> None:
     [found] = forecasts(seen, "new")
     assert (found.verdict, waited_for(found)) == (ForecastVerdict.WAITS, [("first", 2)])
     assert found.details == ("0/3 nodes are available: 3 Insufficient cpu.",)
+    assert found.summary == "0 of 2 members fit: every node lacks cpu."
 
 
 def test_several_workloads_may_have_to_end() -> None:
@@ -110,6 +111,7 @@ def test_gang_that_does_not_fit_alone_never_fits() -> None:
     [found] = forecasts(seen, "new")
     assert found.verdict is ForecastVerdict.NEVER
     assert found.message.startswith("even if nothing else ran: minCount (2) cannot be satisfied")
+    assert found.summary == "1 of 2 members fit even if nothing else ran: all nodes run out of cpu."
 
 
 def test_waiting_gang_precedes_a_new_one() -> None:
@@ -131,6 +133,7 @@ def test_less_important_workload_is_preempted() -> None:
     [found] = forecasts(seen, "new")
     assert found.verdict is ForecastVerdict.WAITS
     assert [(one.ref, one.pods) for one in found.victims] == [(group_id("old"), 1)]
+    assert found.summary == "it fits after less important workloads are preempted."
 
 
 def test_incomplete_gang_waits_for_its_members() -> None:

@@ -11,7 +11,7 @@ from phalanx.api.core import Node, Pod, Taint
 from phalanx.api.meta import Condition, timestamp
 from phalanx.api.scheduling import TOPOLOGY_ANNOTATION, PodGroup
 from phalanx.controllers.scheduling.exact_solver import HighsSolver
-from phalanx.scheduler.cluster.pod_state import MAX_OVERDUE_SECONDS
+from phalanx.scheduler.cluster.pod_index import MAX_OVERDUE_SECONDS
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import (
     Binding,
@@ -401,3 +401,64 @@ def test_nomination_that_the_api_still_shows_does_not_come_back() -> None:
     assert one.nominated() == {}
     fresh = Cluster(*nodes(2), gang("g", 2, priority=100), shown)
     assert fresh.nominated() == {}, "also after a restart"
+
+
+def shown_nominations(own: list[Pod]) -> list[Pod]:
+    return [
+        altered(one, status=altered(one.status, nominated_node_name=f"n{i}"))
+        for i, one in enumerate(own)
+    ]
+
+
+def test_restarted_scheduler_keeps_the_nominations_of_all_members() -> None:
+    shown = shown_nominations(members("g", 3))
+    one = Cluster(*nodes(3), gang("g", 3, priority=100), *shown[:2])
+    assert one.nominated() == {}, "the gang is not complete yet"
+    one.add(shown[2])
+    assert one.nominated() == {"g-0": "n0", "g-1": "n1", "g-2": "n2"}
+    assert one.state.cache.unreported_nominations() == [], "the API shows them"
+
+
+def test_nominations_count_when_the_group_of_the_members_is_observed_last() -> None:
+    one = Cluster(*nodes(2), *shown_nominations(members("g", 2)))
+    assert one.nominated() == {}
+    one.add(gang("g", 2, priority=100))
+    assert one.nominated() == {"g-0": "n0", "g-1": "n1"}
+
+
+def test_nomination_that_was_dropped_does_not_come_back_with_the_next_member() -> None:
+    one, own = preempting_gang()
+    one.delete("g-0")
+    one.add(shown_nominations(own)[1])
+    assert one.nominated() == {}
+    one.add(own[0])
+    assert one.nominated() == {}
+
+
+def test_withheld_nomination_ends_when_the_api_shows_none() -> None:
+    own = members("g", 2)
+    shown = shown_nominations(own)
+    one = Cluster(*nodes(2), gang("g", 2, priority=100), shown[0])
+    one.add(own[0], own[1])
+    assert one.nominated() == {}
+    one.add(shown[0])
+    assert one.nominated() == {"g-0": "n0"}, "another component nominates a node"
+
+
+def test_room_that_an_entity_is_nominated_for_by_another_client_wakes_it() -> None:
+    tainted = node("n0", cpu="1", taints=(Taint("broken", "", "NoSchedule"),))
+    one = Cluster(tainted, gang("g", 1, priority=100), *members("g", 1))
+    assert isinstance(one.run()["g"], Waiting)
+    one.add(*shown_nominations(members("g", 1)))
+    one.now = 1.0
+    one.add(node("n0", cpu="1"))
+    assert isinstance(one.run()["g"], Placed)
+
+
+def test_nomination_of_a_member_of_another_scheduler_counts_when_the_gang_is_complete() -> None:
+    own = shown_nominations(members("g", 3))
+    other = altered(own[1], spec=altered(own[1].spec, scheduler_name="other"))
+    one = Cluster(*nodes(3), gang("g", 3, priority=100), own[0], other)
+    assert one.nominated() == {}
+    one.add(own[2])
+    assert one.nominated() == {"g-0": "n0", "g-1": "n1", "g-2": "n2"}

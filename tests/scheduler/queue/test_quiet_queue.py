@@ -196,7 +196,7 @@ def running(cluster: QuietCluster) -> list[Pod]:
     return [one for one in cluster.pods.values() if one.spec.node_name]
 
 
-def test_deleted_first_gang_passes_its_question_on(full: QuietCluster) -> None:
+def test_next_equal_gang_is_attempted_when_the_first_is_deleted(full: QuietCluster) -> None:
     for i in range(4):
         full.remove_pod(f"run-0-{i}")
     for i in range(3):
@@ -213,7 +213,7 @@ def test_time_alone_attempts_no_entity_again(full: QuietCluster) -> None:
         assert full.run() == []
 
 
-def test_irrelevant_change_repeats_one_question_at_most_once_per_backoff(
+def test_irrelevant_change_repeats_one_attempt_at_most_once_per_backoff(
     full: QuietCluster,
 ) -> None:
     attempts: list[str] = []
@@ -225,7 +225,7 @@ def test_irrelevant_change_repeats_one_question_at_most_once_per_backoff(
     assert len(attempts) <= 12
 
 
-# ---- one question per version of the cluster -----------------------------------------------------
+# ---- one attempt of equal gangs per version of the cluster ---------------------------------------
 
 
 @pytest.fixture
@@ -267,7 +267,7 @@ def test_change_of_the_cluster_ends_the_answer(cycles: list[str]) -> None:
     assert cycles == ["a", "b", "c"]
 
 
-def test_gang_that_running_pods_keep_away_asks_for_itself(cycles: list[str]) -> None:
+def test_gang_that_running_pods_keep_away_is_attempted_itself(cycles: list[str]) -> None:
     term = PodAffinityTerm("host", {"matchLabels": {"app": "web"}})
     apart = Affinity(pod_anti_affinity=PodAffinity((term,)))
     cluster = QuietCluster()
@@ -354,7 +354,7 @@ def test_no_waiting_entity_can_be_placed_after_any_sequence_of_changes(
         if group is not None:
             cluster.set_group(group)
         cluster.set_pods(*members)
-        # A second entity that differs in its name only asks the same question.
+        # A second entity that differs in its name only is decided alike.
         copy = pod_like(members[0], f"{name}-copy", uid=f"uid-{name}-copy")
         cluster.set_pods(replace(copy, spec=replace(copy.spec, scheduling_group=None)))
     for _ in range(data.draw(st.integers(1, 6))):

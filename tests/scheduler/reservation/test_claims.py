@@ -123,6 +123,27 @@ def test_devices_of_pods_that_end_are_expected_to_be_free_then() -> None:
     assert (reservation.expected_start, reservation.nodes) == (1000, ("n0",))
 
 
+@pytest.mark.parametrize("ends", [(1000, 3000), (3000, 1000)])
+def test_start_is_expected_when_the_first_pod_with_a_device_ends(ends: tuple[int, int]) -> None:
+    others = [member(f"o{n}", on="n0", cpu="10m", activeDeadlineSeconds=n) for n in range(70, 90)]
+    scheduler = run(
+        [
+            member("a", "used-a", on="n0", activeDeadlineSeconds=ends[0]),
+            member("b", "used-b", on="n1", activeDeadlineSeconds=ends[1]),
+            *others,
+            member("g-0", "c", group="g"),
+        ],
+        [
+            *slices(),
+            CLASS,
+            allocated("used-a", "n0/gpu-0", "a"),
+            allocated("used-b", "n1/gpu-0", "b"),
+            claim("c"),
+        ],
+    )
+    assert scheduler.reservations["g"].expected_start == 1000
+
+
 def test_devices_of_pods_with_an_unknown_end_make_the_start_unknown() -> None:
     reservation = used_devices(activeDeadlineSeconds=None).reservations["g"]
     assert (reservation.expected_start, reservation.nodes) == (None, ("n0",))

@@ -565,3 +565,22 @@ def test_nominations_of_a_later_reservation_do_not_delay_an_earlier_one() -> Non
     assert scheduler.reservations["large"].expected_start == 200
     scheduler.end("c")
     assert scheduler.run_pass(200) == ["large"]
+
+
+def test_pod_whose_binding_failed_has_not_waited_since_the_beginning_of_time() -> None:
+    scheduler = VirtualScheduler(nodes(1))
+    scheduler.now = 5000.0
+    scheduler.submit_pods(ending_pod("p"))
+    entity = scheduler.state.pop_after_planning(5000.0)
+    assert entity is not None
+    decision = scheduler.state.decide(entity)
+    assert isinstance(decision, Placed)
+    assert scheduler.state.commit(entity, decision, 5000.0)
+    scheduler.state.rollback(decision.bindings, 5000.0)
+    # Another client has taken the node.
+    scheduler.run_pods(ending_pod("other", on="n0", seconds=1000))
+    scheduler.run_pass(5010)
+    assert isinstance(scheduler.decisions["p"], Waiting)
+    assert scheduler.reservations == {}
+    scheduler.run_pass(5075)
+    assert list(scheduler.reservations) == ["p"]

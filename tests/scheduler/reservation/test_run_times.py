@@ -68,6 +68,20 @@ def test_end_follows_from_the_pod(prepare: Callable[[Pod, RunTimes], Pod], expec
     assert end_of(run_times) == expected
 
 
+def test_a_pod_that_runs_until_it_is_deleted_is_not_kept() -> None:
+    run_times, one = RunTimes(), pod("a", on="n")
+    run_times.observe_pod(key("a"), one, 0.0)
+    assert not run_times._changed
+    limited = annotate(one, "2m")
+    run_times.observe_pod(key("a"), limited, 0.0)
+    assert end_of(run_times) == 120
+    run_times.observe_pod(key("a"), one, 0.0)
+    assert end_of(run_times) is None
+    deleted = replace(one, metadata=replace(one.metadata, deletion_timestamp=timestamp(300)))
+    run_times.observe_pod(key("a"), deleted, 0.0)
+    assert end_of(run_times) == 300
+
+
 def test_deadline_counts_before_the_annotation_and_the_earlier_deadline_wins() -> None:
     run_times = RunTimes()
     one = ending_pod("a", on="n", seconds=1000, expected="10s", owner=job_owner("j"))

@@ -142,17 +142,21 @@ class VirtualScheduler:
                 self.on_placed(name, pods)
             elif isinstance(decision, Preempting):
                 for victim in decision.victims:
-                    self._evict(victim.pod)
+                    self.evict(victim.pod)
             self.on_step()
         return placed
 
-    def _evict(self, victim: Key) -> None:
-        """Delete a victim; with a grace period it terminates and stays."""
+    def evict(self, victim: Key) -> None:
+        """Delete a pod; with a grace period it terminates and stays."""
         left = None
-        pods = self.bound.pop(victim.name, [])
-        for one in pods if self.grace_seconds else ():
-            until = timestamp(self.now + self.grace_seconds)
-            left = replace(one, metadata=replace(one.metadata, deletion_timestamp=until))
+        for name, pods in tuple(self.bound.items()):
+            for one in pods:
+                if one.metadata.key == victim and self.grace_seconds:
+                    until = timestamp(self.now + self.grace_seconds)
+                    left = replace(one, metadata=replace(one.metadata, deletion_timestamp=until))
+            self.bound[name] = [one for one in pods if one.metadata.key != victim]
+            if not self.bound[name]:
+                del self.bound[name]
         self.state.observe(PodObserved(self.now, victim, left))
 
     def message(self, name: str) -> str:

@@ -197,3 +197,23 @@ async def test_impersonation_has_exactly_the_permissions_of_the_impersonated_use
         assert (await api.ask("GET", path, headers=as_joe)).code == code
     anonymous = await review_self(api, ADMIN, user="system:anonymous")
     assert anonymous.code == 403
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields"),
+    [
+        ({"nonResourceAttributes": {"path": "/x"}}, ["spec.nonResourceAttributes"]),
+        (
+            {"nonResourceAttributes": {"path": "/x"}, "resourceAttributes": {"verb": "get"}},
+            ["spec", "spec.resourceAttributes.namespace", "spec.nonResourceAttributes"],
+        ),
+    ],
+)
+@in_virtual_time
+async def test_local_review_asks_only_for_its_own_namespace(
+    spec: Object, fields: list[str]
+) -> None:
+    api = await start_server()
+    path = LOCAL_SUBJECT_ACCESS_REVIEW.url_path("default")
+    answer = await post_review(api, path, {"user": "joe", **spec})
+    assert [field for field, _ in answer.cause_reasons] == fields

@@ -4,7 +4,7 @@ import pytest
 
 from phalanx.api.errors import Unauthorized
 from phalanx.api.kinds import KINDS
-from phalanx.api.wire import ANONYMOUS, Request, UserInfo
+from phalanx.api.wire import ANONYMOUS, Object, Request, UserInfo
 from phalanx.server.security.authorization import ADMIN, Tokens
 from tests.builders import in_virtual_time
 from tests.server.api import Api
@@ -110,6 +110,29 @@ async def test_forbidden_response_does_not_reveal_which_resources_exist() -> Non
     known = await api.ask("GET", "/api/v1/namespaces/default/pods/a", user=ANONYMOUS)
     unknown = await api.ask("GET", "/api/v1/namespaces/default/dragons/a", user=ANONYMOUS)
     assert known.code == unknown.code == 403
+    assert unknown.body["details"] == {"name": "a", "kind": "dragons"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "details"),
+    [
+        (
+            "GET",
+            "/apis/none.example.com/v1/things",
+            {"group": "none.example.com", "kind": "things"},
+        ),
+        ("DELETE", "/api/v1/namespaces", {"kind": "namespaces"}),
+        ("PUT", "/api/v1/namespaces/a/b/c/d", {"name": "c", "kind": "b"}),
+        ("GET", "/apis/none.example.com", None),
+    ],
+)
+@in_virtual_time
+async def test_path_that_is_not_served_is_forbidden_as_its_resource(
+    method: str, path: str, details: Object | None
+) -> None:
+    api = await Api.start()
+    response = await api.ask(method, path, user=ANONYMOUS)
+    assert (response.code, response.body.get("details")) == (403, details)
 
 
 # ---- over the network ----------------------------------------------------------------------------

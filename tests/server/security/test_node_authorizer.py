@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.api.kinds import CONFIG_MAP, LEASE, NODE, POD, SECRET, SERVICE_ACCOUNT
+from phalanx.api.kinds import (
+    CONFIG_MAP,
+    LEASE,
+    NODE,
+    POD,
+    RESOURCE_CLAIM,
+    SECRET,
+    SERVICE_ACCOUNT,
+)
 from phalanx.api.wire import Object, UserInfo
 from phalanx.server.security.users import authenticated_user, node_user
 from tests.builders import in_virtual_time, pod
@@ -193,6 +201,31 @@ async def test_node_reads_the_config_maps_and_secrets_of_its_pods() -> None:
     allowed = {place for place, code in found.items() if code == 200}
     assert allowed == {("ConfigMap", "used"), ("Secret", "used"), ("Secret", "shown")}
     assert await response_codes(api, N1, ("GET", SECRET.url_path("default"))) == [403]
+
+
+@in_virtual_time
+async def test_node_reads_the_resource_claims_of_its_pods() -> None:
+    api = await start_with_two_nodes()
+    entries = [
+        {"name": "a", "resourceClaimName": "named"},
+        {"name": "b", "resourceClaimTemplateName": "t"},
+    ]
+    await api.create(POD, pod("claims", on="n1", spec={"resourceClaims": entries}))
+    mapping = {"containerName": "main", "resourceName": "a.b/c", "requestName": "r"}
+    extended = {"resourceClaimName": "extended", "requestMappings": [mapping]}
+    statuses = [{"name": "b", "resourceClaimName": "created"}]
+    status = {"resourceClaimStatuses": statuses, "extendedResourceClaimStatus": extended}
+    path = POD.url_path("default", "claims", "status")
+    assert (await api.ask("PATCH", path, {"status": status}, headers=MERGE)).code == 200
+    requests = [{"name": "r", "exactly": {"deviceClassName": "gpu"}}]
+    names = ("named", "created", "extended", "of-others")
+    for name in names:
+        meta = {"name": name, "namespace": "default"}
+        claim = {"metadata": meta, "spec": {"devices": {"requests": requests}}}
+        await api.create(RESOURCE_CLAIM, claim)
+    paths = [("GET", RESOURCE_CLAIM.url_path("default", name)) for name in names]
+    assert await response_codes(api, N1, *paths) == [200, 200, 200, 403]
+    assert await response_codes(api, node_user("n2"), *paths) == [403] * 4
 
 
 @pytest.mark.parametrize(

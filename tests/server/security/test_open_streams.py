@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -12,10 +12,12 @@ import orjson
 import pytest
 
 from phalanx.api.core import NODE_TYPE_ANNOTATION, SIMULATED_NODE_TYPE
+from phalanx.api.errors import Forbidden
 from phalanx.api.kinds import CLUSTER_ROLE, NODE, POD, ROLE_BINDING, SERVICE_ACCOUNT
 from phalanx.api.wire import Object, Request, StreamReply, UserInfo
 from phalanx.client.http import HttpTransport
 from phalanx.server.http_server import bind_socket, serve_http
+from phalanx.server.request_info import RequestInfo
 from phalanx.server.security import authentication, authorization
 from phalanx.server.security.authentication import IssuedTokenFile, Tokens
 from tests.builders import in_virtual_time, node, pod
@@ -256,3 +258,35 @@ def test_watch_over_the_network_ends_when_its_token_is_revoked(
     events = asyncio.run(scenario())
     assert events is not None
     assert [event["object"]["code"] for event in events] == [401]
+
+
+@in_virtual_time
+async def test_many_streams_are_checked_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All streams are checked, but other requests run in between."""
+    monkeypatch.setattr(authorization, "_CHECK_BATCH", 2)
+    checked: list[str] = []
+    refused: list[str] = []
+
+    def check(info: RequestInfo, verb: str) -> None:
+        checked.append(info.namespace)
+        if info.namespace == "n3":
+            raise Forbidden("no longer")
+
+    monitor = authorization.StreamMonitor(check)
+    with ExitStack() as open_streams:
+        for at in range(5):
+            request = Request("GET", POD.url_path(f"n{at}"), headers=bearer("t"))
+            info = RequestInfo(request, POD, f"n{at}")
+            open_streams.enter_context(
+                monitor.track(info, "watch", lambda error: refused.append(str(error)))
+            )
+        await asyncio.sleep(authorization.STREAM_CHECK_INTERVAL)
+        seen = len(checked)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert seen < len(checked)
+        assert checked == [f"n{at}" for at in range(5)]
+        assert len(refused) == 1
+        await asyncio.sleep(authorization.STREAM_CHECK_INTERVAL + 1)
+        assert checked[5:] == ["n0", "n1", "n2", "n4"]

@@ -199,6 +199,9 @@ async def test_service_account_token_is_valid_for_an_hour() -> None:
     assert user.groups == (
         "system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated",
     )  # fmt: skip
+    assert response.header_values("warning") == []
+    odd = await request_token(api, unheardOf=1)
+    assert len(odd.header_values("warning")) == 1
     await asyncio.sleep(3599)
     assert authenticate(api, token) == user
     await asyncio.sleep(1)

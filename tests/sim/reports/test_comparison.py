@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phalanx.sim.core_engine import CoreEngine
-from phalanx.sim.reports.comparison import compare_results, paired_difference
+from phalanx.sim.reports.comparison import compare_results, compare_seeds, paired_difference
 from tests.sim.test_core_engine import job, setup
 
 
@@ -33,3 +33,18 @@ def test_more_nodes_shorten_waits_and_jobs_that_never_start_are_left_out() -> No
     found = compare_results(small, large)
     assert (found["waitSeconds"]["jobs"], found["waitSeconds"]["mean"]) == (2, -45)
     assert found["boundedSlowdown"]["mean"] == pytest.approx((0 + 1 - 140 / 50) / 2)
+
+
+def test_interval_covers_the_differences_of_the_seeds() -> None:
+    jobs = (job(0, 100, 4), job(10, 50, 2))
+    small = CoreEngine(setup(*jobs)).run()
+    large = CoreEngine(setup(*jobs, nodes=6)).run()
+    alike = compare_seeds([small, small], [large, large])["waitSeconds"]
+    assert (alike["mean"], alike["low"]) == (-45, None)
+    found = compare_seeds([small, small], [large, small])["waitSeconds"]
+    # Two seeds with the means -45 and 0: deviation 31.82, and one degree of freedom.
+    margin = 12.706 * (45 / 2**0.5) / 2**0.5
+    assert found["mean"] == -22.5
+    assert (found["low"], found["high"]) == pytest.approx(
+        (-22.5 - margin, -22.5 + margin), abs=1e-3
+    )

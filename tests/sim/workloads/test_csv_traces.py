@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from phalanx.sim.workloads.csv_traces import read_node_list
 from phalanx.sim.workloads.trace_formats import read_trace
 from phalanx.sim.workloads.workload import InvalidTrace, TraceFile, TraceWorkload
 
@@ -43,6 +44,33 @@ def test_philly_job_is_a_pod_or_a_gang_of_whole_nodes() -> None:
     assert "true run times" in workload.notes[0]
 
 
+def test_time_zone_of_a_submission_counts() -> None:
+    text = PHILLY.replace("10:31:41,", "10:31:41+01:00,")
+    assert [job.submit for job in read(text).jobs] == [0, 3540, 3550]
+
+
+def test_column_that_exists_twice_is_named() -> None:
+    with pytest.raises(InvalidTrace, match=r'trace.csv, line 1: column "cluster" exists twice'):
+        read(PHILLY.replace(",cluster\n", ",cluster,cluster\n"))
+
+
+def test_nodes_of_openb_are_read_and_bad_ones_named() -> None:
+    text = "sn,cpu_milli,memory_mib,gpu,model\na,64000,1024,2,T4\nb,32000,1024,0,\n"
+    first, second = read_node_list(TraceFile("nodes.csv", text.splitlines()))
+    assert first.status.allocatable["nvidia.com/milli-gpu"] == "2000"
+    assert first.metadata.labels["gpu.model"] == "T4"
+    assert "nvidia.com/milli-gpu" not in second.status.allocatable
+    for bad, reason in (
+        (text.replace("\nb,", "\na,"), 'line 3: sn "a" is empty or exists twice'),
+        (text.replace("1024,2", "1024,-2"), "line 2: gpu is negative: -2"),
+        (text.replace("gpu,model", "gpus,model"), 'line 1: unknown column "gpus"'),
+        ("sn,cpu_milli,memory_mib,gpu,model\n", "contains no nodes"),
+    ):
+        with pytest.raises(InvalidTrace) as error:
+            read_node_list(TraceFile("nodes.csv", bad.splitlines()))
+        assert reason in str(error.value)
+
+
 def test_openb_pod_requests_a_share_of_a_gpu_or_whole_ones() -> None:
     jobs = read(OPENB).jobs
     shares = [job.requests.get("nvidia.com/milli-gpu") for job in jobs]
@@ -64,7 +92,13 @@ def test_kalos_job_is_a_gang_of_workers() -> None:
         (PHILLY.replace("100.0,8", "100.0,0"), "line 3: num_gpus must be from 1 to 1000000"),
         (PHILLY.replace("2017-09-04 10:30:41", "today"), 'line 3: timestamp "today" is not a time'),
         (PHILLY.replace(",800.0,a", ",a"), "line 3: has 4 values for 5 columns"),
-        (PHILLY.replace("100.0,8", "x,8"), 'line 3: "x" is not a number'),
+        (PHILLY.replace("100.0,8", "x,8"), 'line 3: duration: "x" is not a number'),
+        (PHILLY.replace("100.0,8", "-1,8"), "line 3: duration is negative: -1"),
+        (PHILLY.replace("100.0,8", "nan,8"), "line 3: duration: nan is out of range"),
+        (PHILLY.replace(",800.0,a", ',800.0,"a'), "line 3: unexpected end of data"),
+        (OPENB.replace("1,1000,,LS", "-1,1000,,LS"), "line 2: num_gpu is negative: -1"),
+        (OPENB.replace("1,1000,,LS", "1,1500,,LS"), "line 2: gpu_milli must be from 0 to 1000"),
+        (OPENB.replace("0,100,0", "100,50,0"), "line 2: deletion_time is before creation_time: 50"),
         (OPENB.replace(",LS,", ",XX,"), 'line 2: unknown qos "XX"; known: LS, Guaranteed'),
         (OPENB.replace("Running,0,", "Running,-1,"), "line 2: creation_time is negative: -1"),
         (OPENB.replace("p0,12000", "p0,-1"), "line 2: cpu_milli is negative: -1"),

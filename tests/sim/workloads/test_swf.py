@@ -84,10 +84,11 @@ def test_jobs_that_cannot_run_are_counted_by_reason() -> None:
         ("1 2 3", "log.swf, line 3: has 3 of the 18 fields of SWF"),
         (line(submit=-5), "log.swf, line 3: field 2, the submit time, is negative: -5"),
         (line(run=-7), "log.swf, line 3: field 4, the run time, is negative: -7"),
-        (line().replace("10", "ten", 1), 'log.swf, line 3: "ten" is not a number'),
-        (line(used=1).replace(" 1 -1 -1", " 1.5 -1 -1", 1), "line 3: 1.5 is not a whole number"),
-        (line(run=float("nan")), "line 3: nan is out of range"),
-        (line(submit=1e300), "line 3: 1e+300 is out of range"),
+        (line().replace("10", "ten", 1), 'log.swf, line 3: field 4: "ten" is not a number'),
+        (line(used=1).replace(" 1 -1 -1", " 1.5 -1 -1", 1), "field 5: 1.5 is not a whole number"),
+        (line(requested=-7), "line 3: field 9, the requested time, is negative: -7"),
+        (line(run=float("nan")), "line 3: field 4: nan is out of range"),
+        (line(submit=1e300), "line 3: field 2: 1e+300 is out of range"),
     ],
 )
 def test_bad_line_is_named_with_its_reason_and_skipped_if_lenient(bad: str, reason: str) -> None:

@@ -17,7 +17,7 @@ from tools.faults.channel import DELAY, FaultyChannel, RequestFault
 
 BIND = Request("POST", GROUP_BINDING.url_path("default"))
 READ = Request("GET", POD.url_path("default", "p"))
-WATCH = collection_request("watch", POD, {}, {})
+WATCH = collection_request("watch", POD, {}, query={})
 
 
 class Server:

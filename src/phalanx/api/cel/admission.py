@@ -76,7 +76,8 @@ CONDITION_VARIABLES: Mapping[str, CelType] = {
     "request": REQUEST,
     "authorizer": AUTHORIZER,
 }
-_POLICY_VARIABLES: Mapping[str, CelType] = {
+#: The variables of the expressions of a policy, except those that it defines.
+POLICY_VARIABLES: Mapping[str, CelType] = {
     **CONDITION_VARIABLES,
     "params": DYN,
     "namespaceObject": DYN,
@@ -94,7 +95,7 @@ class MatchCondition:
 @lru_cache(maxsize=2048)
 def compile_condition(expression: str) -> CompiledExpression | str:
     """Compile the expression of a match condition; return the reason if it is invalid."""
-    return compile_checked(expression, _POLICY_VARIABLES, BOOL)
+    return compile_checked(expression, POLICY_VARIABLES, BOOL)
 
 
 def compile_checked(
@@ -205,10 +206,10 @@ def compile_policy(spec: Object) -> CompiledPolicy:
     programs: dict[str, CompiledExpression | str] = {}
     types: dict[str, CelType] = {}
     for one in spec.get("variables") or ():
-        program = compile_checked(one["expression"], _with_variables(types))
+        program = compile_checked(one["expression"], with_variables(types))
         programs[one["name"]] = program
         types[one["name"]] = DYN if isinstance(program, str) else program.result_type
-    known = _with_variables(types)
+    known = with_variables(types)
     validations = tuple(
         PolicyValidation(
             text := one["expression"].strip(),
@@ -243,8 +244,11 @@ def _compile_mutation(mutation: Object, known: Mapping[str, CelType]) -> PolicyM
     return PolicyMutation(is_patch, text, compile_checked(text, {**known, **roots}, *wanted))
 
 
-def _with_variables(types: Mapping[str, CelType]) -> Mapping[str, CelType]:
-    return {**_POLICY_VARIABLES, "variables": _struct("kubernetes.variables", **types)}
+def with_variables(
+    types: Mapping[str, CelType], base: Mapping[str, CelType] = POLICY_VARIABLES
+) -> Mapping[str, CelType]:
+    """Return the variables of expressions, with those that a policy defines itself."""
+    return {**base, "variables": _struct("kubernetes.variables", **types)}
 
 
 class PolicyEvaluation:

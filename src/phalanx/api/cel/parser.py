@@ -429,8 +429,6 @@ class _Parser:
         name = self._expect("name")
         if not optional and (opening := self._accept("(")):
             return CallExpression(opening.at, name.text, of, self._parse_arguments(")"))
-        if name.text in RESERVED_WORDS:
-            raise BadExpression(name.at, f"reserved identifier: {name.text}")
         return SelectExpression(sign.at, of, name.text, optional)
 
     def _parse_primary(self) -> Expression:

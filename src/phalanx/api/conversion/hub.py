@@ -173,8 +173,7 @@ def is_stored(kind: Kind) -> bool:
 
 def hub_kind(kind: Kind) -> Kind:
     """Return the kind that objects of this kind are stored as."""
-    conversion = CONVERSIONS.get(kind)
-    return conversion.hub if conversion else kind
+    return HUB_KINDS.get(kind, kind)
 
 
 def to_hub(kind: Kind, obj: Object) -> Object:
@@ -320,6 +319,9 @@ CONVERSIONS: Mapping[Kind, KindConversion] = {
     **{kind: KindConversion(stored) for kind, stored in _IDENTITY_CONVERSIONS.items()},
     **{kind: _mapped_conversion(version) for kind, version in VERSION_MAPPINGS.items()},
 }
+
+#: The kinds that objects of converted kinds are stored as.
+HUB_KINDS: Mapping[Kind, Kind] = {kind: one.hub for kind, one in CONVERSIONS.items()}
 
 #: The kinds that objects are stored as, in the order of discovery; each object belongs to one.
 STORED_KINDS = tuple(kind for kind in KINDS if is_stored(kind))

@@ -33,13 +33,28 @@ _VERSION = re.compile(r"v([1-9]\d{0,17})(?:(alpha|beta)([1-9]\d{0,17}))?")
 _STABILITY = {"": 3, "beta": 2, "alpha": 1}
 
 
+@dataclass(frozen=True, slots=True)
+class WebhookConversion:
+    """How a webhook converts the objects of a definition between its versions.
+
+    Stored objects name their version. Those that were stored before the definition had a webhook
+    do not: they are in `unnamed_version`. `strategies` are those of all versions, served or not.
+    """
+
+    client_config: Object
+    review_versions: tuple[str, ...]
+    storage_version: str
+    unnamed_version: str
+    strategies: dict[str, CustomResourceStrategy] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CustomKind(Kind):
     """One version of a kind that a CustomResourceDefinition defines.
 
     `created_revision` is the revision of the creation of the definition, `revision` that of its
     current state. `components` are the OpenAPI schemas. `add_defaults` adds the defaults of the
-    schema, if it has some, to an object.
+    schema, if it has some, to an object. Without `conversion` all versions have the same fields.
     """
 
     list_kind: str = ""
@@ -49,6 +64,7 @@ class CustomKind(Kind):
     is_terminating: bool = False
     components: Mapping[str, Object] = field(default_factory=dict)
     add_defaults: Callable[[Object], None] | None = None
+    conversion: WebhookConversion | None = None
 
     @property
     def is_custom(self) -> bool:
@@ -75,11 +91,34 @@ def served_kinds(
     """Return the kinds of a definition; none before its names are accepted."""
     if find_condition(definition, ESTABLISHED).get("status") != "True":
         return []
-    versions = [one for one in definition["spec"]["versions"] if one.get("served")]
-    return [
-        _served_kind(definition, one, created_revision=created_revision, revision=revision)
-        for one in versions
-    ]
+    conversion = _webhook_conversion(definition)
+    rows: list[ServedCustomKind] = []
+    for version in definition["spec"]["versions"]:
+        if version.get("served") or conversion is not None:
+            row = _served_kind(
+                definition,
+                version,
+                conversion,
+                created_revision=created_revision,
+                revision=revision,
+            )
+            if conversion is not None:
+                conversion.strategies[row.kind.version] = row.strategy
+            if version.get("served"):
+                rows.append(row)
+    return rows
+
+
+def _webhook_conversion(definition: Object) -> WebhookConversion | None:
+    conversion = definition["spec"].get("conversion") or {}
+    if conversion.get("strategy") != "Webhook":
+        return None
+    webhook, versions = conversion["webhook"], definition["spec"]["versions"]
+    storage = next(one["name"] for one in versions if one.get("storage"))
+    stored = definition["status"].get("storedVersions") or [storage]
+    return WebhookConversion(
+        webhook["clientConfig"], tuple(webhook["conversionReviewVersions"]), storage, stored[0]
+    )
 
 
 def version_rank(version: str) -> tuple[Any, ...]:
@@ -92,7 +131,12 @@ def version_rank(version: str) -> tuple[Any, ...]:
 
 
 def _served_kind(
-    definition: Object, version: Object, *, created_revision: int, revision: int
+    definition: Object,
+    version: Object,
+    conversion: WebhookConversion | None,
+    *,
+    created_revision: int,
+    revision: int,
 ) -> ServedCustomKind:
     spec, names = definition["spec"], definition["status"]["acceptedNames"]
     schema, parts = version["schema"]["openAPIV3Schema"], version.get("subresources", {})
@@ -122,6 +166,7 @@ def _served_kind(
         deprecation=deprecation if version.get("deprecated") else "",
         components=_openapi_components(names, spec["group"], version["name"], schema=schema),
         add_defaults=compile_defaulter(schema),
+        conversion=conversion,
     )
     return ServedCustomKind(
         kind, CustomResourceStrategy(kind, schema, has_status="status" in parts)

@@ -4,7 +4,7 @@ PodGroup, CompositePodGroup and Workload have the fields, descriptions and defau
 `scheduling.k8s.io`: their schemas are expanded from the same definitions, with the member counts
 that we add. The rules that `validation/pod_group.py` checks on our own server are limits and CEL
 rules here, as rows by definition. Two differ: template names are compared among siblings, not in
-the whole tree, and a priority class is not resolved (the group has the priority of its members).
+the whole tree, and a priority class is resolved by the scheduler, not written to `priority`.
 """
 
 from __future__ import annotations

@@ -37,7 +37,10 @@ def default_definition(obj: Object) -> None:
     if kind := names.get("kind"):
         names.setdefault("singular", kind.lower())
         names.setdefault("listKind", f"{kind}List")
-    spec.setdefault("conversion", {"strategy": "None"})
+    conversion = spec.setdefault("conversion", {"strategy": "None"})
+    webhook = conversion.get("webhook") or {}
+    if service := (webhook.get("clientConfig") or {}).get("service"):
+        service.setdefault("port", 443)
     for version in spec.get("versions") or ():
         schema = (version.get("schema") or {}).get("openAPIV3Schema")
         if schema is not None:

@@ -62,7 +62,7 @@ def default_pod(pod: Object) -> None:
             _default_host_ports(container)
     if spec.get("resources", {}).get("limits"):
         _default_pod_level_requests(spec)
-    _default_status(pod["status"], spec)
+    default_pod_status(pod["status"], spec)
 
 
 def default_pod_spec(spec: Object) -> None:
@@ -115,7 +115,7 @@ def qos_class(spec: Object) -> str:
     return "Guaranteed" if is_guaranteed else "Burstable"
 
 
-def _default_status(status: Object, spec: Object) -> None:
+def default_pod_status(status: Object, spec: Object) -> None:
     """Fill in the QoS class and mirror `podIP` and the first of `podIPs`."""
     if status and "qosClass" not in status:
         status["qosClass"] = qos_class(spec)
@@ -189,6 +189,8 @@ def _default_volume(volume: Object) -> None:
     for source in _FILE_SOURCES:
         if source in volume:
             volume[source].setdefault("defaultMode", _DEFAULT_MODE)
+    if "image" in volume and "pullPolicy" not in volume["image"]:
+        volume["image"]["pullPolicy"] = _pull_policy(volume["image"].get("reference", ""))
     for item in volume.get("downwardAPI", {}).get("items", ()):
         _default_field(item)
     for source in volume.get("projected", {}).get("sources", ()):
@@ -205,7 +207,7 @@ def _default_pod_level_requests(spec: Object) -> None:
     """Set missing pod-level requests: to the sum of the containers' requests, else to the limit."""
     resources = spec["resources"]
     stated = resources.get("requests", {})
-    quantities = {**resources["limits"], **_sum_requests(spec)}
+    quantities = {**resources["limits"], **sum_container_requests(spec)}
     # Only these resources may be requested at the pod level.
     defaults = {
         name: quantity
@@ -216,7 +218,7 @@ def _default_pod_level_requests(spec: Object) -> None:
         resources["requests"] = {**defaults, **stated}
 
 
-def _sum_requests(spec: Object) -> dict[str, str]:
+def sum_container_requests(spec: Object) -> dict[str, str]:
     """Sum up the CPU and memory requests of containers, as the scheduler does."""
     parts = {name: spec.get(name, ()) for name in ("containers", "initContainers")}
     total = container_requests(msgspec.convert(parts, PodSpec))

@@ -17,7 +17,7 @@ import orjson
 
 from phalanx.api import kinds
 from phalanx.api.defaults import dynamic_resources, platform, storage
-from phalanx.api.defaults.pod import default_pod, prepare_pod_for_create
+from phalanx.api.defaults.pod import default_pod, default_pod_status, prepare_pod_for_create
 from phalanx.api.defaults.service import (
     default_service,
     prepare_service_for_create,
@@ -50,21 +50,19 @@ UpdateFunction = Callable[[Object, Object, str], None]
 
 _PREEMPT_LOWER_PRIORITY = "PreemptLowerPriority"
 _METADATA = "meta.v1.ObjectMeta"
-#: Kinds whose objects often differ in metadata only: their defaults are computed once per spec.
-_CACHED_KINDS = (kinds.POD,)
+_POD_STATUS = "core.v1.PodStatus"
+#: Fields in which the specs of equal pods differ; no default depends on them.
+_OWN_POD_FIELDS = frozenset(("hostname", "subdomain", "nodeName", "schedulingGroup"))
 NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
 _BUDGET_COUNTS = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
 
 
 def apply_defaults(kind: Kind, obj: Object) -> None:
     """Apply the defaults of an object in place."""
-    if kind in _CACHED_KINDS:
-        encoded = compact_json({key: value for key, value in obj.items() if key != "metadata"})
-        if len(encoded) <= MAX_CACHED_BYTES:
-            schema(_METADATA).apply_defaults(obj.setdefault("metadata", {}))
-            obj.update(orjson.loads(_apply_cached(kind, encoded)))
-            return
-    _apply_all(kind, obj)
+    if kind is kinds.POD:
+        _apply_pod_defaults(obj)
+    else:
+        _apply_all(kind, obj)
 
 
 def _apply_all(kind: Kind, obj: Object) -> None:
@@ -73,13 +71,30 @@ def _apply_all(kind: Kind, obj: Object) -> None:
         default(obj)
 
 
+def _apply_pod_defaults(pod: Object) -> None:
+    """Apply the defaults of a Pod: those of its spec, which many pods share, from a cache."""
+    spec = pod.setdefault("spec", {})
+    shared = spec.copy()
+    for key in _OWN_POD_FIELDS.intersection(spec):
+        del shared[key]
+    encoded = compact_json(shared)
+    if len(encoded) > MAX_CACHED_BYTES:
+        _apply_all(kinds.POD, pod)
+        return
+    schema(_METADATA).apply_defaults(pod.setdefault("metadata", {}))
+    spec.update(orjson.loads(_default_cached_spec(encoded)))
+    status = pod.setdefault("status", {})
+    if status:  # An empty one has no defaults.
+        schema(_POD_STATUS).apply_defaults(status)
+        default_pod_status(status, spec)
+
+
 @lru_cache(maxsize=CACHE_SIZE)
-def _apply_cached(kind: Kind, encoded: bytes) -> bytes:
-    """Return the defaulted object without metadata, from a cache keyed by its JSON."""
-    obj = {"metadata": {}, **orjson.loads(encoded)}
-    _apply_all(kind, obj)
-    del obj["metadata"]
-    return compact_json(obj)
+def _default_cached_spec(encoded: bytes) -> bytes:
+    """Return the defaulted spec of a Pod, from a cache keyed by its JSON."""
+    pod = {"metadata": {}, "spec": orjson.loads(encoded), "status": {}}
+    _apply_all(kinds.POD, pod)
+    return compact_json(pod["spec"])
 
 
 def prepare_for_create(kind: Kind, obj: Object, now: str) -> None:
@@ -98,6 +113,10 @@ def prepare_for_update(kind: Kind, new: Object, old: Object, now: str) -> None:
 def _set_name_label(obj: Object) -> None:
     if name := obj["metadata"].get("name"):
         obj["metadata"].setdefault("labels", {})[NAMESPACE_NAME_LABEL] = name
+
+
+def _default_namespace_phase(obj: Object) -> None:
+    obj["status"].setdefault("phase", "Active")
 
 
 def _mirror_pod_cidr(obj: Object) -> None:
@@ -211,14 +230,17 @@ def _zero_budget_counts(obj: Object, now: str) -> None:
 
 #: Functions by the qualified kind.
 _DEFAULTS: Mapping[str, tuple[DefaultFunction, ...]] = {
-    kinds.NAMESPACE.qualified_name: (_set_name_label,),
+    kinds.NAMESPACE.qualified_name: (_set_name_label, _default_namespace_phase),
     kinds.NODE.qualified_name: (_default_allocatable, _mirror_pod_cidr),
     kinds.POD.qualified_name: (default_pod,),
     kinds.POD_TEMPLATE.qualified_name: (default_pod_template,),
     kinds.SECRET.qualified_name: (_encode_string_data, _default_secret_type),
     kinds.SERVICE.qualified_name: (default_service,),
     kinds.PERSISTENT_VOLUME.qualified_name: (storage.default_volume,),
-    kinds.PERSISTENT_VOLUME_CLAIM.qualified_name: (storage.default_volume_mode,),
+    kinds.PERSISTENT_VOLUME_CLAIM.qualified_name: (
+        storage.default_volume_mode,
+        storage.default_claim_phase,
+    ),
     kinds.LIMIT_RANGE.qualified_name: (_default_container_limits, _drop_empty_limits),
     kinds.LEASE.qualified_name: (_drop_coordinated_election,),
     kinds.JOB.qualified_name: (default_job,),

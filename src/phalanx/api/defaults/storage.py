@@ -34,6 +34,11 @@ def default_volume(volume: Object) -> None:
     volume["status"].setdefault("phase", "Pending")
 
 
+def default_claim_phase(claim: Object) -> None:
+    """A claim is pending until it is bound."""
+    claim["status"].setdefault("phase", "Pending")
+
+
 def default_volume_mode(obj: Object) -> None:
     """Set the volume mode of a volume, or of a claim."""
     obj["spec"].setdefault("volumeMode", "Filesystem")

@@ -11,6 +11,7 @@ from copy import deepcopy
 from typing import Any
 
 from phalanx.api.defaults.pod import default_pod_spec
+from phalanx.api.formats import validate_label_value
 from phalanx.api.wire import Object
 
 #: The labels that a Job sets on its pods, each under its old and its new key.
@@ -74,7 +75,10 @@ def prepare_job_for_create(job: Object, now: str) -> None:
     job["status"] = {}
     if not job["spec"].get("manualSelector"):
         _generate_selector(job)
-    _copy_template_labels(job)
+    # Kubernetes copies generated labels after the validation: of a name that is no label value,
+    # only the template has a cause.
+    if not validate_label_value(job["metadata"].get("name", "")):
+        _copy_template_labels(job)
 
 
 def _default_job_template(spec: Object) -> None:

@@ -10,7 +10,7 @@ nothing else of a schema.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from typing import Any, ClassVar, Final
 
@@ -28,14 +28,17 @@ ABSENT: Final = _Absent()
 
 
 class StructType:
-    """A struct. It is not owned itself, only its fields are."""
+    """A struct. It is not owned itself, only its fields are.
 
-    __slots__ = ("_nodes", "_types")
+    `written` are the fields that Kubernetes writes even when they are empty.
+    """
+
+    __slots__ = ("_nodes", "_types", "written")
 
     owns_itself: ClassVar = False
 
-    def __init__(self, nodes: dict[str, SchemaNode]) -> None:
-        self._nodes = nodes
+    def __init__(self, nodes: dict[str, SchemaNode], written: tuple[str, ...] = ()) -> None:
+        self._nodes, self.written = nodes, written
         self._types: dict[str, FieldType] = {}
 
     def field_type(self, name: str) -> FieldType | None:
@@ -93,6 +96,17 @@ class AssociativeList:
 FieldType = StructType | MapType | AssociativeList
 
 
+#: Optional fields that Kubernetes writes even when they are empty: the manager that adds the struct
+#: owns them.
+_WRITTEN_WHEN_EMPTY: Mapping[str, tuple[str, ...]] = {
+    "core.v1.HostPathVolumeSource": ("type",),
+    "scheduling.v1alpha3.PodGroupTemplate": ("schedulingConstraints",),
+    "scheduling.v1alpha3.WorkloadSpec": ("podGroupTemplates",),
+    "scheduling.v1beta1.PodGroupTemplate": ("schedulingConstraints",),
+    "scheduling.v1beta1.WorkloadSpec": ("podGroupTemplates",),
+}
+
+
 def schema_type(schema: Schema) -> StructType:
     """Return the type of a struct, even of an atomic one."""
     return _definition_type(schema.name) if schema.name else _custom_type(schema)
@@ -102,7 +116,7 @@ def schema_type(schema: Schema) -> StructType:
 def _definition_type(name: str) -> StructType:
     node = definition(name)
     assert isinstance(node, dict)
-    return StructType(node["p"])
+    return StructType(node["p"], _WRITTEN_WHEN_EMPTY.get(name, ()))
 
 
 @lru_cache(maxsize=256)
@@ -124,7 +138,8 @@ def empty_object_of_definition(name: str) -> Object:
     """
     node = definition(name)
     assert isinstance(node, dict)
-    return dict(_zero_fields(node["p"], node.get("r", ())))
+    required = (*node.get("r", ()), *_WRITTEN_WHEN_EMPTY.get(name, ()))
+    return dict(_zero_fields(node["p"], required))
 
 
 def _zero_fields(

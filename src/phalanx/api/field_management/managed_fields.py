@@ -280,6 +280,42 @@ def _apply_result(obj: Object, entries: list[Object]) -> ApplyResult:
     return ApplyResult(fresh)
 
 
+# ---------------------------------------------------------------- entries of other versions
+#
+# If a webhook converts between the versions of a kind, the fields of an entry are those of its own
+# version. What a write changes for its owner is seen by comparing both states in that version.
+
+
+def foreign_versions(obj: Object, api_version: str) -> set[str]:
+    """Return the versions of the entries of an object, except one version."""
+    entries = obj["metadata"].get("managedFields") or ()
+    return {entry.get("apiVersion", "") for entry in entries} - {api_version}
+
+
+def find_foreign_conflicts(
+    schema: Schema, old: Object, new: Object, api_version: str, manager: FieldManager
+) -> ApplyConflicts:
+    """Return the fields that an apply takes from other managers; all in a version of theirs."""
+    owner = FieldOwner(manager.name, APPLY, subresource=manager.subresource)
+    entries = old["metadata"].get("managedFields") or ()
+    others = [
+        entry
+        for entry in entries
+        if entry.get("apiVersion") == api_version and _entry_owner(entry) != owner
+    ]
+    return _find_conflicts(others, compare(schema, old, new).changed)
+
+
+def drop_lost_fields(schema: Schema, old: Object, new: Object, api_version: str) -> list[Object]:
+    """Return the entries of `new` without what it takes from owners in a version of theirs."""
+    changed, removed = compare(schema, old, new)
+    kept: list[Object] = []
+    for entry in new["metadata"].get("managedFields") or ():
+        is_foreign = entry.get("apiVersion") == api_version
+        kept += _remove_lost_fields([entry], changed | removed) if is_foreign else [entry]
+    return kept
+
+
 # --------------------------------------------------------------------------------------- entries
 
 

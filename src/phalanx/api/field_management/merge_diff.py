@@ -121,6 +121,8 @@ def _value_tree(
             tree[f"f:{name}"] = _value_tree(
                 inner, part, include_self=owns_fields, include_structs=include_structs
             )
+    if include_structs and isinstance(value_type, StructType) and value_type.written:
+        return sort_tree({**{field_element(name): {} for name in value_type.written}, **tree})
     return tree
 
 

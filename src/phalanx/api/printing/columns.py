@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from phalanx.api.meta import parse_timestamp
+from phalanx.api.meta import controller_of, parse_timestamp
 from phalanx.api.printing.cells import (
     AGE_COLUMN,
     NAME_COLUMN,
@@ -242,8 +242,7 @@ def _first_three(texts: list[str]) -> str:
 
 
 def _controller_name(revision: Object, now: float) -> str:
-    owners = revision["metadata"].get("ownerReferences") or ()
-    owner = next((one for one in owners if one.get("controller")), None)
+    owner = controller_of(revision)
     if owner is None:
         return NONE
     group = owner.get("apiVersion", "").rpartition("/")[0]

@@ -11,7 +11,11 @@ for built-in kinds; the server calls the checks of CustomResourceDefinitions its
     pod_group.py                          PodGroups, CompositePodGroups, Workloads
     job.py, job_policies.py, job_status.py          Jobs and CronJobs
     job_set.py, job_set_policies.py, leader_worker_set.py    kinds that create Jobs or pods
-    core_kinds.py, policy.py, dynamic_resources.py  Nodes, Secrets; RBAC; devices
-    service.py, endpoint_slice.py         Services and EndpointSlices
+    replicated_workloads.py, stateful_set.py        Deployments and the like; StatefulSets
+    core_kinds.py, policy.py, dynamic_resources.py  Nodes, Secrets; budgets, RBAC; devices
+    service.py, endpoint_slice.py, networking.py    Services, EndpointSlices, Ingresses
+    storage.py, cluster_services.py       storage.k8s.io; autoscalers, certificates, flow control
+    admission_registration.py             webhook configurations, admission policies
+    warnings.py, pod_warnings.py          warnings about valid objects
     custom_resource_definition.py, structural_schema.py, schema_values.py    custom resources
 """

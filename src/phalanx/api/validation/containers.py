@@ -27,6 +27,7 @@ from phalanx.api.formats import (
     validate_name_prefix,
     validate_port_name,
 )
+from phalanx.api.resources import canonical_quantity, exact_value
 from phalanx.api.validation.checks import (
     Check,
     all_of,
@@ -65,6 +66,10 @@ _RESOURCE_FIELDS = tuple(
     for part in ("limits", "requests")
     for name in ("cpu", "ephemeral-storage", "memory")
 )
+_CPU_DIVISORS = ("1m", "1")
+_BYTE_DIVISORS = (
+    "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei",
+)  # fmt: skip
 _MAP_KEY_PATH = re.compile(r"(metadata\.(?:labels|annotations))\['(.*)'\]")
 _KEY_FAULTS: Mapping[str, StringValidator] = {
     "metadata.labels": validate_label_key,
@@ -90,9 +95,12 @@ def _field_reference(supported: Sequence[str]) -> Check:
     """Check a reference to a field of the pod, one of the supported ones."""
 
     def check(new: Any, old: Any) -> Causes:
-        path = new.get("fieldPath", "")
+        path, version = new.get("fieldPath", ""), new.get("apiVersion", "v1")
         if not path:
             return [required("fieldPath")]
+        if version != "v1":
+            detail = f"error converting fieldPath: unsupported pod version: {version}"
+            return [invalid("fieldPath", path, detail)]
         if match := _MAP_KEY_PATH.fullmatch(path):
             return [invalid("", match[2], fault) for fault in _KEY_FAULTS[match[1]](match[2])]
         if path in supported:
@@ -110,8 +118,26 @@ def _check_resource_reference(new: Any, old: Any) -> Causes:
     return () if huge else one_of(*_RESOURCE_FIELDS)(new, old)
 
 
+def _check_divisor(new: Any, old: Any) -> Causes:
+    """Require a unit as divisor; zero is the default."""
+    divisor, resource = new.get("divisor", "0"), new.get("resource", "")
+    units = _CPU_DIVISORS if resource.endswith(".cpu") else _BYTE_DIVISORS
+    if (
+        not resource
+        or _check_resource_reference(resource, old)
+        or exact_value(divisor) == 0
+        or canonical_quantity(divisor) in units
+    ):
+        return ()
+    noun = resource.partition(".")[2]
+    detail = f"only divisor's values {', '.join(units)} are supported with the {noun} resource"
+    return [invalid("divisor", resource, detail)]
+
+
 #: A reference to a resource of a container; in a volume it names the container.
-RESOURCE_REFERENCE: Check = struct(("resource", mandatory(_check_resource_reference)))
+RESOURCE_REFERENCE: Check = all_of(
+    struct(("resource", mandatory(_check_resource_reference))), _check_divisor
+)
 VOLUME_FIELD_REFERENCE: Check = _field_reference(_VOLUME_FIELDS)
 
 
@@ -378,20 +404,32 @@ def _check_privileges(new: Any, old: Any) -> Causes:
 _PROFILE_TYPES = ("Localhost", "RuntimeDefault", "Unconfined")
 
 
+def _check_descending_path(path: str) -> list[Cause]:
+    """Require a path below the directory of profiles."""
+    if path.startswith("/"):
+        return [invalid("localhostProfile", path, "must be a relative path")]
+    if ".." in path.split("/"):
+        return [invalid("localhostProfile", path, "must not contain '..'")]
+    return []
+
+
 def _profile_check(field: str, noun: str) -> Check:
     """Check a seccomp or AppArmor profile: a local profile exactly where the type needs it."""
 
     def check(new: Any, old: Any) -> Causes:
         kind, file = new.get("type", ""), new.get("localhostProfile")
         if kind == "Localhost":
-            detail = f"must be set when {noun} type is Localhost"
-            return () if file else [required("localhostProfile", detail)]
+            # Kubernetes takes an empty seccomp profile for the directory of profiles.
+            if file is None or (not file and noun != "seccomp"):
+                detail = f"must be set when {noun} type is Localhost"
+                return [required("localhostProfile", detail)]
+            return _check_descending_path(file) if noun == "seccomp" else ()
         found: list[Cause] = []
         if not kind:
             found.append(required("type", f"type is required when {field} is set"))
         elif kind not in _PROFILE_TYPES:
             found.append(unsupported("type", kind, _PROFILE_TYPES))
-        if file and (kind in _PROFILE_TYPES or noun == "seccomp"):
+        if file is not None and (kind in _PROFILE_TYPES or noun == "seccomp"):
             detail = f"can only be set when {noun} type is Localhost"
             found.append(invalid("localhostProfile", file, detail))
         return found
@@ -435,7 +473,15 @@ _RESTART_RULE = struct(
     ("action", one_of("Restart", "RestartAllContainers")), ("exitCodes", _check_exit_codes)
 )
 
-_COMMON_CONTAINER_FIELDS = struct(
+
+def _check_policy_of_rules(new: Any, old: Any) -> Causes:
+    """Require a restart policy of a container that has rules for its exit codes."""
+    if not new.get("restartPolicyRules") or new.get("restartPolicy") is not None:
+        return ()
+    return [required("restartPolicy", "must specify restartPolicy when restart rules are used")]
+
+
+_CONTAINER_FIELDS = struct(
     ("name", mandatory(string_format(validate_dns_label))),
     ("image", mandatory(_check_image)),
     ("terminationMessagePolicy", mandatory(one_of("File", "FallbackToLogsOnError"))),
@@ -450,6 +496,7 @@ _COMMON_CONTAINER_FIELDS = struct(
     ("restartPolicy", if_present(one_of(*RESTART_POLICIES))),
     ("restartPolicyRules", optional(max_items(_MAX_RESTART_RULES, each(_RESTART_RULE)))),
 )
+_COMMON_CONTAINER_FIELDS = all_of(_CONTAINER_FIELDS, _check_policy_of_rules)
 
 CONTAINER: Check = all_of(
     _COMMON_CONTAINER_FIELDS, PROBES, struct(("lifecycle", if_present(LIFECYCLE)))

@@ -12,8 +12,18 @@ from typing import Any
 
 from phalanx.api.custom_resources.json_path import field_keys
 from phalanx.api.defaults.custom_resource_definition import ESTABLISHED, find_condition
-from phalanx.api.errors import Cause, Causes, forbidden, invalid, required, unsupported
+from phalanx.api.errors import (
+    Cause,
+    Causes,
+    duplicate,
+    forbidden,
+    invalid,
+    prefix_causes,
+    required,
+    unsupported,
+)
 from phalanx.api.formats import validate_dns_subdomain, validate_service_name
+from phalanx.api.validation.admission_registration import check_client_config
 from phalanx.api.validation.checks import (
     CREATED,
     IMMUTABLE,
@@ -34,6 +44,8 @@ from phalanx.api.wire import Object
 
 APPROVAL_ANNOTATION = "api-approved.kubernetes.io"
 MAX_SELECTABLE_FIELDS = 8
+#: The versions of ConversionReview that are sent, in the order of preference.
+CONVERSION_REVIEW_VERSIONS = ("v1", "v1beta1")
 _MAX_WARNING_LENGTH = 256
 _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 _COLUMN_FORMATS = (
@@ -203,6 +215,9 @@ def _check_version_schema(new: Any, old: Any) -> Causes:
 
 def _check_selectable_fields(new: Any, old: Any) -> Causes:
     fields = new.get("selectableFields", ())
+    if fields and new.get("schema") is None:
+        detail = "selectableFields may only be set when a schema is included"
+        return [invalid("selectableFields", "", detail)]
     schema = (new.get("schema") or {}).get("openAPIV3Schema") or {}
     found: list[Cause] = []
     if len(fields) > MAX_SELECTABLE_FIELDS:
@@ -218,8 +233,8 @@ def _check_selectable_fields(new: Any, old: Any) -> Causes:
         elif _type_at(schema, field_keys(path)) not in _SELECTABLE_TYPES:
             detail = "must point to a field of type string, boolean or integer. Enum string fields "
             found.append(invalid(place, path, f"{detail}and strings with formats are allowed."))
-    twice = [invalid(f"selectableFields[{at}].jsonPath", paths[at], "must be unique")
-             for at in find_duplicate_values(paths)]  # fmt: skip
+    twice = [duplicate(f"selectableFields[{at}].jsonPath", paths[at])
+             for at in find_duplicate_values(paths) if paths[at]]  # fmt: skip
     return [*found, *twice]
 
 
@@ -268,12 +283,39 @@ def _check_versions(new: Any, old: Any) -> Causes:
 
 
 def _check_conversion(new: Any, old: Any) -> Causes:
-    """Check the conversion strategy: only `None` is supported, no conversion webhook is called."""
-    strategy = (new or {}).get("strategy")
+    """Check the conversion strategy and its webhook, under the names that Kubernetes reports."""
+    conversion = new or {}
+    strategy, webhook = conversion.get("strategy"), conversion.get("webhook") or {}
+    config, versions = webhook.get("clientConfig"), webhook.get("conversionReviewVersions")
+    if not strategy:
+        return [required("strategy")]
+    if strategy not in ("None", "Webhook"):
+        return [unsupported("strategy", strategy, ("None", "Webhook"))]
     if strategy == "None":
-        webhook = "should not be set when strategy is not set to Webhook"
-        return [forbidden("webhook", webhook)] if "webhook" in new else ()
-    return [unsupported("strategy", strategy, ("None",)) if strategy else required("strategy")]
+        detail = "should not be set when strategy is not set to Webhook"
+        given = {"webhookClientConfig": config is not None, "conversionReviewVersions": versions}
+        return [forbidden(field, detail) for field, value in given.items() if value]
+    if config is None:
+        found = [required("webhookClientConfig", "required when strategy is set to Webhook")]
+    else:
+        found = [*prefix_causes("webhookClientConfig", check_client_config(config, old))]
+    return [*found, *prefix_causes("conversionReviewVersions", _check_review_versions(versions))]
+
+
+def _check_review_versions(versions: Any) -> Causes:
+    if not versions:
+        return [required("")]
+    found: list[Cause] = []
+    for at, version in enumerate(versions):
+        if version in versions[:at]:
+            found.append(invalid(f"[{at}]", version, "duplicate version"))
+        else:
+            faults = label_faults(version)
+            found += [invalid(f"[{at}]", version, fault) for fault in faults]
+    if not any(version in CONVERSION_REVIEW_VERSIONS for version in versions):
+        detail = f"must include at least one of {', '.join(CONVERSION_REVIEW_VERSIONS)}"
+        found.append(invalid("", versions, detail))
+    return found
 
 
 def _check_preserve_unknown_fields(new: Any, old: Any) -> Causes:
@@ -344,7 +386,7 @@ _SHARED_PARTS = {
     "schema.": "validation.",
     "subresources.": "subresources.",
     "additionalPrinterColumns[": "additionalPrinterColumns[",
-    "selectableFields[": "selectableFields[",
+    "selectableFields": "selectableFields",
 }
 _VERSION_PREFIX = "spec.versions[0]."
 

@@ -144,28 +144,35 @@ _REQUEST = all_of(
 
 def check_qualified_name(new: Any, old: Any) -> Causes:
     """Require a qualified attribute name: `gpu.example.com/memory`."""
-    domain, slash, name = (new or "").rpartition("/")
-    faults = (
-        [] if slash and domain else ["must be a fully qualified name: a domain, a slash, a name"]
-    )
+    found = check_attribute_name(new or "", old)
+    if "/" not in (new or ""):
+        detail = "a fully qualified name must be a domain and a name separated by a slash"
+        found.append(invalid("", new, detail))
+    return found
+
+
+def check_attribute_name(new: str, old: Any) -> list[Cause]:
+    """Check `memory` or `gpu.example.com/memory`; Kubernetes accepts any name with more slashes."""
+    domain, slash, name = new.rpartition("/")
+    if "/" in domain:
+        return []
+    found = []
+    if slash and not domain:
+        found.append(invalid("", "", "the domain must not be empty"))
     if domain:
-        faults += validate_dns_subdomain(domain)
-    if name:
-        faults += identifier_faults(name)
-    elif not faults:
-        faults.append("the name must not be empty")
-    return [invalid("", new, fault) for fault in faults]
+        found += check_driver_name(domain, old)
+    if slash and not name:
+        return [*found, invalid("", "", "the name must not be empty")]
+    return [*found, *check_identifier(name)]
 
 
-def identifier_faults(name: str) -> list[str]:
-    """Return the faults of the unqualified part of an attribute name."""
-    faults = (
-        [] if len(name) <= _MAX_IDENTIFIER else [f"must be no more than {_MAX_IDENTIFIER} bytes"]
-    )
+def check_identifier(name: str) -> list[Cause]:
+    """Check the unqualified part of an attribute name."""
+    found = [] if len(name) <= _MAX_IDENTIFIER else [too_long("", _MAX_IDENTIFIER)]
     if name.isidentifier() and name.isascii():
-        return faults
+        return found
     detail = "a valid C identifier must start with alphabetic character or '_', followed by a "
-    return [*faults, f"{detail}string of alphanumeric characters or '_'"]
+    return [*found, invalid("", name, f"{detail}string of alphanumeric characters or '_'")]
 
 
 def _check_one_attribute(new: Any, old: Any) -> Causes:
@@ -398,13 +405,8 @@ _POOL = struct(
 
 
 def _check_attribute_names(new: Any, old: Any) -> Causes:
-    """Check the names of attributes and capacities; unqualified ones belong to the driver."""
-    found: list[Cause] = []
-    for name in new:
-        faults = check_qualified_name(name, old) if "/" in name else ()
-        own = identifier_faults(name) if "/" not in name else ()
-        found += [*faults, *(invalid("", name, fault) for fault in own)]
-    return found
+    """Check the names of attributes; unqualified ones belong to the driver."""
+    return [cause for name in new for cause in check_attribute_name(name, old)]
 
 
 def _check_one_value(new: Any, old: Any) -> Causes:

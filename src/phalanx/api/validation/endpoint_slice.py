@@ -52,8 +52,8 @@ def _address_faults(kind: str, address: str) -> list[str]:
         return faults
     if kind not in ADDRESS_TYPES:
         return []
-    if faults := validate_ip(address):
-        return [f"must be a valid {kind} address", *faults]
+    if malformed := validate_ip(address):
+        return [f"must be a valid {kind} address", *malformed]
     ip = ipaddress.ip_address(address)
     faults = [] if f"IPv{ip.version}" == kind else [f"must be a valid {kind} address"]
     faults += [fault for name, fault in _SPECIAL_RANGES.items() if getattr(ip, name)]

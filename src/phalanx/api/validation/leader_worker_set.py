@@ -19,6 +19,7 @@ from phalanx.api.errors import (
     required,
     unsupported,
 )
+from phalanx.api.formats import resolve_int_or_percent
 from phalanx.api.validation.checks import (
     CREATED,
     Check,
@@ -91,20 +92,12 @@ def _check_rollout_progress(new: Any, old: Any) -> Causes:
     down, more = rolling.get("maxUnavailable", 1), rolling.get("maxSurge", 0)
     if check_int_or_percent(down, CREATED) or check_int_or_percent(more, CREATED):
         return ()
-    if _resolve_int_or_percent(down, replicas, round_up=False) or _resolve_int_or_percent(
+    if resolve_int_or_percent(down, replicas, round_up=False) or resolve_int_or_percent(
         more, replicas, round_up=True
     ):
         return ()
     field = "rolloutStrategy.rollingUpdateConfiguration.maxUnavailable"
     return [invalid(field, down, "must not be 0 when `maxSurge` is 0")]
-
-
-def _resolve_int_or_percent(part: int | str, total: int, *, round_up: bool) -> int:
-    """Resolve a number or a percentage of a total, rounded up or down."""
-    if isinstance(part, int):
-        return part
-    percent = int(part[:-1].lstrip("0") or 0)
-    return (percent * total + (99 if round_up else 0)) // 100
 
 
 # -------------------------------------------------------------------------------------- subgroups

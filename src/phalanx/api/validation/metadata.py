@@ -79,6 +79,8 @@ _IMMUTABLE_FIELDS = (
     "name", "namespace", "uid", "creationTimestamp", "deletionTimestamp",
     "deletionGracePeriodSeconds",
 )  # fmt: skip
+#: The fields that `_check_common` checks.
+_COMMON_FIELDS = ("labels", "annotations", "ownerReferences", "finalizers", "generation")
 _check_label = mandatory(string_format(validate_dns_label))
 _EXCLUSIVE_FINALIZERS = ("orphan", "foregroundDeletion")
 
@@ -91,7 +93,11 @@ def check_metadata(kind: Kind, new: Object, old: Object | None) -> Causes:
     if old is None:
         return prefix_causes("metadata", [*_check_name(kind, meta), *check_common(meta, CREATED)])
     before = old.get("metadata") or {}
-    return prefix_causes("metadata", [*_check_unchanged(meta, before), *check_common(meta, before)])
+    found = _check_unchanged(meta, before)
+    # What the stored object has was checked when it was stored.
+    if any(meta.get(field) != before.get(field) for field in _COMMON_FIELDS):
+        found = [*found, *check_common(meta, before)]
+    return prefix_causes("metadata", found)
 
 
 def _check_name(kind: Kind, meta: Object) -> Causes:

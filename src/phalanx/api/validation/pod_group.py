@@ -56,7 +56,7 @@ SUBDOMAIN = string_format(validate_dns_subdomain)
 #: Counts of members in the status.
 POD_COUNT_FIELDS = ("pendingPods", "scheduledPods", "succeededPods", "failedPods")
 #: Counts that only a PodGroup has.
-_OWN_COUNT_FIELDS = ("desiredPods", "readyPods")
+_OWN_COUNT_FIELDS = ("desiredPods", "preemptions", "readyPods")
 
 #: A field and its check, as `struct` takes them.
 FieldCheck = tuple[str, Check]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from phalanx.api.defaults.pod import sum_container_requests
 from phalanx.api.errors import (
     Cause,
     Causes,
@@ -16,7 +17,12 @@ from phalanx.api.errors import (
     required,
     unsupported,
 )
-from phalanx.api.formats import validate_dns_label, validate_dns_subdomain, validate_ip
+from phalanx.api.formats import (
+    validate_dns_label,
+    validate_dns_subdomain,
+    validate_dns_subdomain_with_underscore,
+    validate_ip,
+)
 from phalanx.api.validation.checks import (
     Check,
     all_of,
@@ -52,14 +58,19 @@ from phalanx.api.validation.pod_scheduling import (
     check_constraint_counts,
     check_scheduling_gates,
 )
-from phalanx.api.validation.resources import check_container_claims, check_resources
+from phalanx.api.validation.resources import (
+    check_container_claims,
+    check_pod_level_consistency,
+    check_pod_level_resources,
+    check_resources,
+)
 from phalanx.api.validation.volumes import VOLUMES, check_mounts, valid_volume_names
 from phalanx.api.wire import Object
 
 _LABEL = string_format(validate_dns_label)
 _SUBDOMAIN = string_format(validate_dns_subdomain)
 _MAX_SECONDS = 2**31 - 1
-_MAX_NAMESERVERS, _MAX_SEARCHES = 3, 32
+_MAX_NAMESERVERS, _MAX_SEARCHES, _MAX_SEARCH_LIST = 3, 32, 2048
 _DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
 _CLAIM_SOURCES = ("resourceClaimName", "resourceClaimTemplateName")
 _MAX_SYSCTL = 253
@@ -148,6 +159,20 @@ def _max_entries(limit: int, noun: str) -> Check:
     return check
 
 
+def _check_search_list(new: Any, old: Any) -> Causes:
+    if len(" ".join(path or "" for path in new)) <= _MAX_SEARCH_LIST:
+        return ()
+    detail = f"must not have more than {_MAX_SEARCH_LIST} characters (including spaces) in the "
+    return [invalid("", new, f"{detail}search list")]
+
+
+def _validate_search_path(text: str) -> Sequence[str]:
+    """Validate a domain; labels may have underscores, the last dot may be there."""
+    if text == ".":
+        return ()
+    return validate_dns_subdomain_with_underscore(text.removesuffix("."))
+
+
 def _check_dns_option(new: Any, old: Any) -> Causes:
     return () if new.get("name") else [required("", "must not be empty")]
 
@@ -159,9 +184,24 @@ _DNS_CONFIG = struct(
             all_of(_max_entries(_MAX_NAMESERVERS, "nameservers"), each(string_format(validate_ip)))
         ),
     ),
-    ("searches", optional(_max_entries(_MAX_SEARCHES, "search paths"))),
+    (
+        "searches",
+        optional(
+            all_of(
+                _max_entries(_MAX_SEARCHES, "search paths"),
+                _check_search_list,
+                each(string_format(_validate_search_path)),
+            )
+        ),
+    ),
     ("options", optional(each(_check_dns_option))),
 )
+
+
+def _check_pod_level_requests(new: Any, old: Any) -> Causes:
+    if not (new.get("resources") or {}).get("requests"):
+        return ()
+    return check_pod_level_consistency(new, sum_container_requests(new))
 
 
 def _check_process_namespace(new: Any, old: Any) -> Causes:
@@ -330,7 +370,7 @@ POD_SPEC: Check = all_of(
         ("preemptionPolicy", if_present(one_of("PreemptLowerPriority", "Never"))),
         ("overhead", lambda new, old: check_resources({"limits": new or {}}, old)),
         ("os", if_present(_check_os)),
-        ("resources", optional(check_resources)),
+        ("resources", optional(check_pod_level_resources)),
         ("schedulingGroup", if_present(SCHEDULING_GROUP)),
     ),
     _check_container_names,
@@ -340,6 +380,7 @@ POD_SPEC: Check = all_of(
     _check_dns,
     _check_process_namespace,
     _check_host_users,
+    _check_pod_level_requests,
     _check_resize_policies,
     _check_group_or_responders,
     _check_sleep_hooks,

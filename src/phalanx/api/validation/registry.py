@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from phalanx.api import kinds
-from phalanx.api.errors import Cause, Causes, forbidden, invalid, too_long
+from phalanx.api.errors import Cause, Causes, forbidden, invalid, required, too_long
 from phalanx.api.feature_gates import JOB_GANG_INFERENCE, FeatureGates
 from phalanx.api.formats import validate_config_key, validate_finalizer, validate_label_key
 from phalanx.api.kinds import JOB, Kind
@@ -236,9 +236,33 @@ def _check_event_immutable(new: Any, old: Any) -> Causes:
     return [invalid(key, new.get(key), IMMUTABLE) for key in kept if new.get(key) != old.get(key)]
 
 
+def _check_event_series(new: Any, old: Any) -> Causes:
+    """Require a count of at least two, and the time of the last Event, of a changed series."""
+    if new is None or (old is not CREATED and new == old):
+        return ()
+    found = [] if new.get("lastObservedTime") else [required("lastObservedTime")]
+    if new.get("count", 0) < _MIN_SERIES_COUNT:
+        found.append(invalid("count", "", f"should be at least {_MIN_SERIES_COUNT}"))
+    return found
+
+
+def _check_absent(new: Any, old: Any) -> Causes:
+    return [invalid("", "", "needs to be unset")] if new else ()
+
+
+_MIN_SERIES_COUNT = 2
+#: Fields of core/v1 that an Event of events.k8s.io/v1 has under deprecated names only.
+_DEPRECATED_EVENT_FIELDS = ("firstTimestamp", "lastTimestamp", "count", "source")
 _EVENTS_EVENT = all_of(
     _EVENT,
-    on_create(struct(("eventTime", non_empty), ("type", _check_event_type))),
+    on_create(
+        struct(
+            ("eventTime", non_empty),
+            ("type", _check_event_type),
+            *((name, _check_absent) for name in _DEPRECATED_EVENT_FIELDS),
+        )
+    ),
+    struct(("series", _check_event_series)),
     _check_event_immutable,
 )
 

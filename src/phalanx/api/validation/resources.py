@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from phalanx.api.errors import Cause, Causes, duplicate, forbidden, invalid, not_found, required
+from phalanx.api.errors import (
+    Cause,
+    Causes,
+    duplicate,
+    forbidden,
+    invalid,
+    not_found,
+    required,
+    unsupported,
+)
 from phalanx.api.formats import cached_validator, validate_dns_label, validate_label_key
 from phalanx.api.resources import exact_value
 from phalanx.api.validation.checks import (
@@ -19,6 +28,7 @@ from phalanx.api.validation.checks import (
     optional,
     struct,
 )
+from phalanx.api.wire import Object
 
 HUGE_PAGES = "hugepages-"
 _CONTAINER_RESOURCES = ("cpu", "memory", "ephemeral-storage")
@@ -42,49 +52,89 @@ def allows_overcommit(name: str) -> bool:
 
 
 @cached_validator
-def resource_name_faults(name: str) -> Sequence[str]:
-    """Return the faults of a container resource's name."""
+def standard_name_faults(name: str) -> Sequence[str]:
+    """Return the faults of the name of any resource."""
     if faults := validate_label_key(name):
         return faults
-    if "/" in name:
-        if _NATIVE_DOMAIN in name or is_extended_resource(name):
-            return []
-        return ["doesn't follow extended resource name standard"]
-    if name in _CONTAINER_RESOURCES or name.startswith(HUGE_PAGES):
+    known = (*_CONTAINER_RESOURCES, *_QUOTA_RESOURCES)
+    if "/" in name or name in known or name.startswith(HUGE_PAGES):
         return []
-    known = (
-        [] if name in _QUOTA_RESOURCES else ["must be a standard resource type or fully qualified"]
-    )
-    return [*known, "must be a standard resource for containers"]
+    return ["must be a standard resource type or fully qualified"]
+
+
+@cached_validator
+def resource_name_faults(name: str) -> Sequence[str]:
+    """Return the faults of a container resource's name."""
+    faults = standard_name_faults(name)
+    if "/" in name:
+        is_valid = _NATIVE_DOMAIN in name or (not faults and is_extended_resource(name))
+        return faults if is_valid else [*faults, "doesn't follow extended resource name standard"]
+    if name in _CONTAINER_RESOURCES or name.startswith(HUGE_PAGES):
+        return faults
+    return [*faults, "must be a standard resource for containers"]
 
 
 def quantity_faults(name: str, quantity: str) -> list[str]:
     """Return the faults of a quantity."""
     number = exact_value(quantity)
     faults = [] if number.numerator >= 0 else ["must be greater than or equal to 0"]
-    whole = number.denominator == 1 or not (is_extended_resource(name) or name == "pods")
-    return faults if whole else [*faults, "must be an integer"]
+    if number.denominator == 1:
+        return faults
+    counted = name == "pods" or (is_extended_resource(name) and not validate_label_key(name))
+    return [*faults, "must be an integer"] if counted else faults
 
 
 def check_resources(new: Any, old: Any) -> Causes:
     """Check the requests and limits of a container."""
     resources = new or {}
     limits, requests = resources.get("limits", {}), resources.get("requests", {})
+    names = [
+        invalid(f"{field}[{name}]", name, fault)
+        for field, quantities in (("limits", limits), ("requests", requests))
+        for name in quantities
+        for fault in resource_name_faults(name)
+    ]
+    return [*names, *_check_amounts(requests, limits)]
+
+
+def check_pod_level_resources(new: Any, old: Any) -> Causes:
+    """Check the requests and limits of a whole pod: CPU, memory and huge pages."""
+    resources = new or {}
+    limits, requests = resources.get("limits", {}), resources.get("requests", {})
+    names: list[Cause] = []
+    for field, quantities in (("limits", limits), ("requests", requests)):
+        for name in quantities:
+            place = f"{field}[{name}]"
+            faults = standard_name_faults(name)
+            names += [invalid(place, name, fault) for fault in faults]
+            if not faults and name not in ("cpu", "memory") and not name.startswith(HUGE_PAGES):
+                names.append(unsupported(place, name, ("cpu", HUGE_PAGES, "memory")))
+    return [*names, *_check_amounts(requests, limits)]
+
+
+def check_pod_level_consistency(spec: Object, container_sums: Mapping[str, str]) -> list[Cause]:
+    """Require that a pod requests at least what its containers request together."""
+    stated = (spec.get("resources") or {}).get("requests") or {}
     return [
-        *_check_quantities("limits", limits),
-        *_check_quantities("requests", requests),
-        *_check_requests(requests, limits),
-        *_check_huge_pages(limits | requests),
+        invalid(
+            f"resources.requests[{name}]",
+            stated[name],
+            f"must be greater than or equal to aggregate container requests of {total}",
+        )
+        for name, total in container_sums.items()
+        if name in stated and exact_value(stated[name]) < exact_value(total)
     ]
 
 
-def _check_quantities(field: str, quantities: dict[str, str]) -> list[Cause]:
-    found: list[Cause] = []
-    for name, quantity in quantities.items():
-        place = f"{field}[{name}]"
-        found += [invalid(place, name, fault) for fault in resource_name_faults(name)]
-        found += [invalid(place, quantity, fault) for fault in quantity_faults(name, quantity)]
-    return found
+def _check_amounts(requests: dict[str, str], limits: dict[str, str]) -> list[Cause]:
+    quantities = [
+        invalid(f"{field}[{name}]", quantity, fault)
+        for field, amounts in (("limits", limits), ("requests", requests))
+        for name, quantity in amounts.items()
+        for fault in quantity_faults(name, quantity)
+    ]
+    compared = _check_requests(requests, limits)
+    return [*quantities, *compared, *_check_huge_pages(limits | requests)]
 
 
 def _check_requests(requests: dict[str, str], limits: dict[str, str]) -> list[Cause]:
@@ -267,7 +317,7 @@ def _check_limit_type(new: Any, old: Any) -> Causes:
 
 def _check_limit_names(new: Any, old: Any) -> Causes:
     is_containers = new.get("type") in ("Pod", "Container")
-    faults = resource_name_faults if is_containers else validate_label_key
+    faults = resource_name_faults if is_containers else standard_name_faults
     return [
         invalid(f"{part}[{name}]", name, fault)
         for part in _LIMIT_FIELDS

@@ -189,7 +189,7 @@ def _check_addresses(addresses: Sequence[str], families: Sequence[str]) -> list[
             f"expected an {family} value as indicated by `ipFamilies[{at}]`",
         )
         for at, (family, version) in enumerate(zip(families, versions, strict=False))
-        if family != version
+        if family in IP_FAMILIES and family != version
     ]
 
 

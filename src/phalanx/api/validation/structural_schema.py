@@ -112,8 +112,12 @@ def _check_shapes(schema: Object, path: str) -> Iterator[Cause]:
     for place, inner in _nested_schemas(schema, path):
         if isinstance(inner, bool) and not place.endswith("items"):
             continue
-        if isinstance(inner, list):
+        if isinstance(inner, list) and inner:
             yield forbidden(place, "items must be a schema object and not an array")
+            continue
+        if place.endswith(".items") and not isinstance(inner, dict):
+            # Kubernetes reads anything but an object and a list as absent.
+            yield required(place, "must be specified")
             continue
         try:
             normalize(JSON_SCHEMA_PROPS, deepcopy(inner))

@@ -76,14 +76,16 @@ def _check_field_items(new: Any, old: Any) -> Causes:
     """Check the files of a downward API; Kubernetes reports causes without the index of a file."""
     found: list[Cause] = []
     for item in new:
-        found += _FIELD_ITEM(item, CREATED)
+        causes = _FIELD_ITEM(item, CREATED)
         if "resourceFieldRef" in item and "fieldRef" in item:
             detail = "fieldRef and resourceFieldRef can not be specified simultaneously"
             found.append(invalid("", "resource", detail))
         elif "resourceFieldRef" in item and not item["resourceFieldRef"].get("containerName"):
+            causes = [c for c in causes if c.field != "resourceFieldRef.resource"]
             found.append(required("resourceFieldRef.containerName"))
         elif "resourceFieldRef" not in item and "fieldRef" not in item:
             found.append(required("", "one of fieldRef and resourceFieldRef is required"))
+        found += causes
     return found
 
 
@@ -300,7 +302,7 @@ def _check_affinity_immutable(new: Any, old: Any) -> Causes:
 
 
 def _check_node_affinity(new: Any, old: Any) -> Causes:
-    return _NODE_SELECTOR(new, old) if new.get("required") else [required("required")]
+    return _NODE_SELECTOR(new, old) if "required" in new else [required("required")]
 
 
 _NODE_SELECTOR = struct(("required", if_present(NODE_SELECTOR)))

@@ -8,34 +8,43 @@ from __future__ import annotations
 import binascii
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from phalanx.api.formats import validate_dns_label, validate_label_value
+from phalanx.api.formats import validate_dns_label
 from phalanx.api.kinds import (
     CRON_JOB,
+    DAEMON_SET,
+    DEPLOYMENT,
     JOB,
     PERSISTENT_VOLUME,
     PERSISTENT_VOLUME_CLAIM,
     POD,
     POD_TEMPLATE,
+    REPLICA_SET,
+    REPLICATION_CONTROLLER,
     SECRET,
     SERVICE,
+    STATEFUL_SET,
     STORAGE_CLASS,
     Kind,
 )
-from phalanx.api.resources import exact_value
 from phalanx.api.storage import BETA_STORAGE_CLASS
+from phalanx.api.validation.pod_warnings import warn_of_fraction, warn_of_labels, warn_of_pod
 from phalanx.api.wire import Object
 
-#: Deprecated labels of nodes and the labels that replace them.
-_DEPRECATED_LABELS = {
-    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
-}
 
-
-def find_warnings(kind: Kind, obj: Object) -> Sequence[str]:
-    """Return the warnings about an object."""
-    functions = _WARNINGS.get(kind.qualified_name)
+def find_warnings(kind: Kind, obj: Object, old: Object | None) -> Sequence[str]:
+    """Return the warnings about a new object, or about a change of one."""
+    name = kind.qualified_name
+    if old is None:
+        functions = _ALL_WARNINGS.get(name, ())
+    else:
+        functions = _WARNINGS.get(name, ())
+        if name in _WARNINGS_ON_CHANGE and _generation(obj) != _generation(old):
+            functions += _WARNINGS_ON_CHANGE[name]
     return [text for find in functions for text in find(obj)] if functions else ()
+
+
+def _generation(obj: Object) -> int:
+    return int(obj["metadata"].get("generation", 0))
 
 
 def _class_annotation(obj: Object) -> Iterator[str]:
@@ -58,111 +67,61 @@ def _volume_node_labels(volume: Object) -> Iterator[str]:
     required = (volume["spec"].get("nodeAffinity") or {}).get("required") or {}
     for at, term in enumerate(required.get("nodeSelectorTerms") or ()):
         place = f"spec.nodeAffinity.required.nodeSelectorTerms[{at}].matchExpressions"
-        yield from _label_warnings(place, term.get("matchExpressions") or ())
+        yield from warn_of_labels(term.get("matchExpressions") or (), place)
 
 
 def _class_node_labels(storage_class: Object) -> Iterator[str]:
     for at, term in enumerate(storage_class.get("allowedTopologies") or ()):
         place = f"allowedTopologies[{at}].matchLabelExpressions"
-        yield from _label_warnings(place, term.get("matchLabelExpressions") or ())
-
-
-def _label_warnings(place: str, requirements: Sequence[Object]) -> Iterator[str]:
-    for at, requirement in enumerate(requirements):
-        key = requirement.get("key", "")
-        if instead := _DEPRECATED_LABELS.get(key):
-            yield f'{place}[{at}].key: {key} is deprecated since v1.17; use "{instead}" instead'
+        yield from warn_of_labels(term.get("matchLabelExpressions") or (), place)
 
 
 def _fractional_request(claim: Object) -> Iterator[str]:
     size = (claim["spec"].get("resources") or {}).get("requests", {}).get("storage", "0")
-    if exact_value(size).denominator != 1:
-        yield (
-            f'spec.resources.requests[storage]: fractional byte value "{size}" is invalid, must '
-            "be an integer"
-        )
+    yield from warn_of_fraction(size, "spec.resources.requests[storage]")
 
 
-def _pod_hostname(pod: Object) -> Iterator[str]:
-    if faults := validate_dns_label(pod["metadata"].get("name", "")):
-        yield (
-            "metadata.name: this is used in the Pod's hostname, which can result in surprising "
-            f"behavior; a DNS label is recommended: {list(faults)}"
-        )
+def _warn_of_name(use: str) -> Callable[[Object], Iterator[str]]:
+    """Warn of a name that is no DNS label although pods are named after the object."""
+
+    def find(obj: Object) -> Iterator[str]:
+        if faults := validate_dns_label(obj["metadata"].get("name", "")):
+            yield (
+                f"metadata.name: this is used in {use}, which can result in surprising "
+                f"behavior; a DNS label is recommended: [{' '.join(faults)}]"
+            )
+
+    return find
 
 
 def _pod_template_at(*path: str) -> Callable[[Object], Iterator[str]]:
-    """Return the warnings about the pod spec at a path."""
+    """Return the warnings about the template of pods at a path."""
+
+    def find(obj: Object) -> Iterator[str]:
+        template: Object = obj
+        for key in path:
+            template = template.get(key) or {}
+        yield from warn_of_pod(template, ".".join(path))
+
+    return find
+
+
+def _index_counts_at(*path: str) -> Callable[[Object], Iterator[str]]:
+    """Warn of a Job with more indexes than its status can list."""
 
     def find(obj: Object) -> Iterator[str]:
         spec: Object = obj
         for key in path:
             spec = spec.get(key) or {}
-        yield from _volume_paths(spec)
-        yield from _affinity_values(spec, ".".join(path))
+        many = spec.get("completions", 0) > 10**5 and spec.get("parallelism", 0) > 10**4
+        if many and spec.get("completionMode") == "Indexed":
+            yield (
+                f"{'.'.join(path)}: In Indexed Jobs with a number of completions higher than 10^5 "
+                "and a parallelism higher than 10^4, Kubernetes might not be able to track "
+                "completedIndexes when a big number of indexes fail"
+            )
 
     return find
-
-
-def _affinity_values(spec: Object, place: str) -> Iterator[str]:
-    """Warn of label values that no node can have; a preference with one is never met."""
-    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
-    for at, term in enumerate(affinity.get(preferred) or ()):
-        expressions = (term.get("preference") or {}).get("matchExpressions") or ()
-        for number, expression in enumerate(expressions):
-            for index, value in enumerate(expression.get("values") or ()):
-                for fault in validate_label_value(value):
-                    yield (
-                        f"{place}.affinity.nodeAffinity.{preferred}[{at}].preference."
-                        f"matchExpressions[{number}].values[{index}]: {value} is invalid, {fault}"
-                    )
-
-
-def _volume_paths(spec: Object) -> Iterator[str]:
-    """Warn of files of a volume that hide each other, and of projections without a source."""
-    for volume in spec.get("volumes") or ():
-        name = volume.get("name", "")
-        for source, label, field in _FILE_SOURCES:
-            if source in volume:
-                part = volume[source]
-                shown = f'{label} "{part.get(field, "")}"' if field else label
-                paths = [(item.get("path", ""), "") for item in part.get("items") or ()]
-                yield from _overlaps(f'volume "{name}" ({shown})', paths)
-        if "projected" in volume:
-            sources = volume["projected"].get("sources") or ()
-            if not all(sources):
-                yield f'volume "{name}" (Projected) has no sources provided'
-            paths = [path for source in sources for path in _projected_paths(source)]
-            yield from _overlaps(f'volume "{name}" (Projected)', paths)
-
-
-_FILE_SOURCES = (
-    ("configMap", "ConfigMap", "name"),
-    ("secret", "Secret", "secretName"),
-    ("downwardAPI", "DownwardAPI", ""),
-)
-
-
-def _projected_paths(source: Object) -> Iterator[tuple[str, str]]:
-    for part, label in (
-        ("secret", "Secret"),
-        ("configMap", "ConfigMap"),
-        ("downwardAPI", "DownwardAPI"),
-    ):
-        for item in (source.get(part) or {}).get("items") or ():
-            yield item.get("path", ""), f" ({label})"
-    if path := (source.get("serviceAccountToken") or {}).get("path"):
-        yield path, " (ServiceAccountToken)"
-
-
-def _overlaps(place: str, paths: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Warn once if a path is another one, or below another one."""
-    for at, (path, label) in enumerate(paths):
-        for other, other_label in paths[:at]:
-            if path == other or f"{path}/".startswith(f"{other}/"):
-                yield (f'{place}: overlapping paths: "{path}"{label} with "{other}"{other_label}')
-                return
 
 
 def _tls_content(secret: Object) -> Iterator[str]:
@@ -186,14 +145,50 @@ def _service_fields(service: Object) -> Iterator[str]:
         yield 'spec.trafficDistribution: "PreferClose" is deprecated; use "PreferSameZone"'
 
 
+_NAMES_PODS = _warn_of_name("Pod names and hostnames")
+_JOB_TEMPLATE = ("spec", "jobTemplate", "spec")
+
+#: Warnings about every write of an object.
 _WARNINGS: Mapping[str, tuple[Callable[[Object], Iterator[str]], ...]] = {
     PERSISTENT_VOLUME.qualified_name: (_class_annotation, _recycle_policy, _volume_node_labels),
     PERSISTENT_VOLUME_CLAIM.qualified_name: (_class_annotation, _fractional_request),
     STORAGE_CLASS.qualified_name: (_class_node_labels,),
-    POD.qualified_name: (_pod_hostname, _pod_template_at("spec")),
-    POD_TEMPLATE.qualified_name: (_pod_template_at("template", "spec"),),
-    JOB.qualified_name: (_pod_template_at("spec", "template", "spec"),),
-    CRON_JOB.qualified_name: (_pod_template_at("spec", "jobTemplate", "spec", "template", "spec"),),
     SECRET.qualified_name: (_tls_content,),
     SERVICE.qualified_name: (_service_fields,),
+}
+#: Warnings about new objects. Pods are changed too often to be looked at again.
+_WARNINGS_ON_CREATE: Mapping[str, tuple[Callable[[Object], Iterator[str]], ...]] = {
+    POD.qualified_name: (_warn_of_name("the Pod's hostname"), _pod_template_at()),
+    **{
+        kind.qualified_name: (_NAMES_PODS,)
+        for kind in (CRON_JOB, DEPLOYMENT, JOB, REPLICA_SET, REPLICATION_CONTROLLER)
+    },
+}
+#: Warnings about new objects and changes that raise the generation: templates of pods.
+_WARNINGS_ON_CHANGE: Mapping[str, tuple[Callable[[Object], Iterator[str]], ...]] = {
+    POD_TEMPLATE.qualified_name: (_pod_template_at("template"),),
+    JOB.qualified_name: (_index_counts_at("spec"), _pod_template_at("spec", "template")),
+    CRON_JOB.qualified_name: (
+        _index_counts_at(*_JOB_TEMPLATE),
+        _pod_template_at(*_JOB_TEMPLATE, "template"),
+    ),
+    **{
+        kind.qualified_name: (_pod_template_at("spec", "template"),)
+        for kind in (
+            DAEMON_SET,
+            DEPLOYMENT,
+            REPLICA_SET,
+            REPLICATION_CONTROLLER,
+            STATEFUL_SET,
+        )
+    },
+}
+#: All warnings about new objects.
+_ALL_WARNINGS: Mapping[str, tuple[Callable[[Object], Iterator[str]], ...]] = {
+    name: (
+        *_WARNINGS.get(name, ()),
+        *_WARNINGS_ON_CREATE.get(name, ()),
+        *_WARNINGS_ON_CHANGE.get(name, ()),
+    )
+    for name in (*_WARNINGS, *_WARNINGS_ON_CREATE, *_WARNINGS_ON_CHANGE)
 }

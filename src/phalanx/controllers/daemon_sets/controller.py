@@ -30,7 +30,6 @@ from phalanx.controllers.daemon_sets.sync import (
     plan_daemon_pods,
     target_node,
 )
-from phalanx.controllers.disruption import controller_uids
 from phalanx.controllers.event_recorder import ObjectEvent
 from phalanx.controllers.pod_control import BURST_REPLICAS, PodControl
 from phalanx.controllers.pod_ownership import (
@@ -38,7 +37,7 @@ from phalanx.controllers.pod_ownership import (
     is_active,
     orphan_namespaces,
     owner_key,
-    plan_claims,
+    plan_adoption,
 )
 from phalanx.controllers.reconcile_loop import (
     Informers,
@@ -81,7 +80,7 @@ class DaemonSetController:
         )
         self._sets, self._pods = self._informers[0].cache, self._informers[1].cache
         self._nodes, self._revisions = self._informers[2].cache, self._informers[3].cache
-        self._pods_by_owner = self._pods.index(controller_uids)
+        self._pods_by_owner = self._pods.index(controlling_uids)
         self._orphans = self._pods.index(orphan_namespaces)
         self._revisions_by_owner = self._revisions.index(controlling_uids)
         self._orphan_revisions = self._revisions.index(orphan_namespaces)
@@ -119,7 +118,7 @@ class DaemonSetController:
         """Adopt and release pods and revisions; return whether there were any."""
         meta, selector = daemon_set.metadata, daemon_set.spec.selector
         changes: list[Patch] = [
-            *plan_claims(
+            *plan_adoption(
                 DAEMON_SET,
                 meta,
                 selector,
@@ -127,7 +126,7 @@ class DaemonSetController:
                 owned=self._pods_by_owner[meta.uid],
                 orphans=[pod for pod in self._orphans[meta.namespace] if is_active(pod)],
             ),
-            *plan_claims(
+            *plan_adoption(
                 DAEMON_SET,
                 meta,
                 selector,

@@ -27,10 +27,10 @@ import msgspec
 from phalanx.api.apps import REVISION_LABEL, DaemonSet
 from phalanx.api.core import Node, Pod
 from phalanx.api.defaults.workloads import TEMPLATE_GENERATION
+from phalanx.api.formats import resolve_int_or_percent
 from phalanx.api.kinds import DAEMON_SET
 from phalanx.api.meta import ObjectMeta
 from phalanx.api.wire import Object
-from phalanx.controllers.deployments.replica_sets import resolve_share
 from phalanx.controllers.pod_ownership import build_template_pod, seconds_until_available
 from phalanx.scheduler.cluster.node_constraints import NodeConstraints, node_constraints_of
 
@@ -213,7 +213,7 @@ def _max_surge(daemon_set: DaemonSet, desired: int) -> int:
     strategy = daemon_set.spec.update_strategy
     if strategy.type != "RollingUpdate":
         return 0
-    return resolve_share(strategy.rolling_update.max_surge, desired, round_up=True)
+    return resolve_int_or_percent(strategy.rolling_update.max_surge, desired, round_up=True)
 
 
 def _plan_update(
@@ -221,7 +221,7 @@ def _plan_update(
 ) -> None:
     rolling = state.daemon_set.spec.update_strategy.rolling_update
     surge = _max_surge(state.daemon_set, len(desired))
-    unavailable = resolve_share(rolling.max_unavailable, len(desired), round_up=True)
+    unavailable = resolve_int_or_percent(rolling.max_unavailable, len(desired), round_up=True)
     going = {pod.metadata.uid for pod in (*plan.deletions, *plan.ended)}
     alive = {
         name: [

@@ -21,13 +21,12 @@ from phalanx.api.selectors import selector_matches
 from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.deployments.sync import DeploymentState, plan_sync
-from phalanx.controllers.disruption import controller_uids
 from phalanx.controllers.event_recorder import ObjectEvent
 from phalanx.controllers.pod_ownership import (
     controlling_uids,
     orphan_namespaces,
     owner_key,
-    plan_claims,
+    plan_adoption,
 )
 from phalanx.controllers.reconcile_loop import (
     Action,
@@ -58,7 +57,7 @@ class DeploymentController:
         self._sets, self._pods = self._informers[1].cache, self._informers[2].cache
         self._sets_by_owner = self._sets.index(controlling_uids)
         self._orphan_sets = self._sets.index(orphan_namespaces)
-        self._pods_by_owner = self._pods.index(controller_uids)
+        self._pods_by_owner = self._pods.index(controlling_uids)
         self._deployments_by_namespace = self._deployments.index(_namespaces)
         self._loop: ReconcileLoop[Key] = ReconcileLoop(
             client,
@@ -85,7 +84,7 @@ class DeploymentController:
             return ReconcilePlan()
         meta, owned = deployment.metadata, self._sets_by_owner[deployment.metadata.uid]
         claims = list(
-            plan_claims(
+            plan_adoption(
                 DEPLOYMENT,
                 meta,
                 deployment.spec.selector,

@@ -13,6 +13,7 @@ from copy import deepcopy
 from typing import Any
 
 from phalanx.api.apps import POD_TEMPLATE_HASH, Deployment, ReplicaSet
+from phalanx.api.formats import resolve_int_or_percent
 from phalanx.api.kinds import DEPLOYMENT, REPLICA_SET
 from phalanx.api.meta import LAST_APPLIED_ANNOTATION
 from phalanx.api.wire import Object, compact_json
@@ -37,21 +38,13 @@ _NOT_COPIED = frozenset(
 )
 
 
-def resolve_share(share: int | str, total: int, *, round_up: bool) -> int:
-    """Return a number, or a percentage of a total."""
-    if isinstance(share, int):
-        return share
-    # The API allows any number of leading zeros, `int` limits the number of digits.
-    percent = int(share.rstrip("%").lstrip("0") or 0)
-    return -(-total * percent // 100) if round_up else total * percent // 100
-
-
 def max_surge(deployment: Deployment) -> int:
     """Return how many pods there may be above the desired number."""
     spec = deployment.spec
     if spec.strategy.type != "RollingUpdate":
         return 0
-    return resolve_share(spec.strategy.rolling_update.max_surge, spec.replicas, round_up=True)
+    surge = spec.strategy.rolling_update.max_surge
+    return resolve_int_or_percent(surge, spec.replicas, round_up=True)
 
 
 def max_unavailable(deployment: Deployment) -> int:
@@ -60,7 +53,7 @@ def max_unavailable(deployment: Deployment) -> int:
     if spec.strategy.type != "RollingUpdate" or not spec.replicas:
         return 0
     share = spec.strategy.rolling_update.max_unavailable
-    found = resolve_share(share, spec.replicas, round_up=False)
+    found = resolve_int_or_percent(share, spec.replicas, round_up=False)
     if not found and not max_surge(deployment):
         found = 1
     return min(found, spec.replicas)

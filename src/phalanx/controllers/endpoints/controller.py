@@ -38,8 +38,8 @@ from phalanx.controllers.reconcile_loop import (
 )
 
 _WORKERS = 4
-#: Seconds for which changes of the pods of one Service are collected.
-_POD_EVENT_DELAY = 0.1
+#: Seconds for which changes of the pods, slices and Endpoints of one Service are collected.
+_EVENT_DELAY = 0.1
 
 
 class EndpointSliceController:
@@ -136,22 +136,26 @@ class EndpointSliceController:
     def _on_pod_change(self, old: Pod | None, new: Pod | None) -> None:
         if not self._services:
             return
+        # A pod without an address is in no slice.
         for pod in (old, new):
-            for label in _labels(pod) if pod is not None else ():
+            for label in _addressed_labels(pod) if pod is not None else ():
                 for service in self._services_by_label[label]:
                     if pod and service.spec.selector.items() <= pod.metadata.labels.items():
-                        self._loop.queue.add_after(service.metadata.key, _POD_EVENT_DELAY)
+                        self._loop.queue.add_after(service.metadata.key, _EVENT_DELAY)
 
     def _on_slice_change(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         for one in (old, new):
             for manager, key in _slice_keys(one) if one is not None else ():
-                queue = self._loop.queue if manager == SLICE_CONTROLLER else self._mirrors.queue
-                queue.add(key)
+                if manager == SLICE_CONTROLLER:
+                    # Most are our own writes: the Endpoints of the same sync are seen by then.
+                    self._loop.queue.add_after(key, _EVENT_DELAY)
+                else:
+                    self._mirrors.queue.add(key)
 
     def _on_endpoints_change(self, old: Endpoints | None, new: Endpoints | None) -> None:
         endpoints = new or old
         if endpoints is not None:
-            self._loop.queue.add(endpoints.metadata.key)
+            self._loop.queue.add_after(endpoints.metadata.key, _EVENT_DELAY)
             self._mirrors.queue.add(endpoints.metadata.key)
 
 

@@ -1,8 +1,8 @@
 """The Jobs of a JobSet, by attempt and state, and the counts of them in its status.
 
-A Job carries the number of its attempt. After a restart the Jobs of earlier attempts are deleted;
-they count for nothing. An attempt of a single Job is the attempt of the JobSet plus the number of
-times that this Job was restarted alone.
+A Job carries two numbers: how often the JobSet had restarted when it was created, and how often
+this Job had been restarted alone. Jobs with a smaller number than the status has are deleted; they
+count for nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from phalanx.api.batch import COMPLETE, FAILED, Job
 from phalanx.api.job_sets import (
     JOB_INDEX,
+    JOB_RESTART_ATTEMPT,
     REPLICATED_JOB_NAME,
     RESTART_ATTEMPT,
     JobSet,
@@ -37,11 +38,10 @@ def pod_count(job: Job) -> int:
     return job.spec.parallelism if completions is None else min(job.spec.parallelism, completions)
 
 
-def expected_attempt(job_set: JobSet, role: str, index: int) -> int:
-    """Return the attempt that a Job should be of."""
+def count_own_restarts(job_set: JobSet, role: str, index: int) -> int:
+    """Return how often a Job was restarted alone."""
     status = find_status(job_set.status.replicated_jobs_status, role)
-    own = status.job_restarts[index] if 0 <= index < len(status.job_restarts) else 0
-    return job_set.status.restarts + own
+    return status.job_restarts[index] if 0 <= index < len(status.job_restarts) else 0
 
 
 def find_status(statuses: Sequence[ReplicatedJobStatus], role: str) -> ReplicatedJobStatus:
@@ -72,8 +72,11 @@ def classify_jobs(job_set: JobSet, jobs: Sequence[Job]) -> ChildJobs:
     """Sort the Jobs that a JobSet controls. A Job without a valid attempt is of an earlier one."""
     active, successful, failed, previous = [], [], [], []
     for job in sorted(jobs, key=lambda one: one.metadata.name):
-        attempt = _parse_number(job.metadata.labels.get(RESTART_ATTEMPT, ""))
-        if attempt < expected_attempt(job_set, role_name(job), job_index(job)):
+        labels = job.metadata.labels
+        attempt = _parse_number(labels.get(RESTART_ATTEMPT, ""))
+        own = _parse_number(labels.get(JOB_RESTART_ATTEMPT, "0"))
+        expected = count_own_restarts(job_set, role_name(job), job_index(job))
+        if attempt < job_set.status.restarts or own < expected:
             previous.append(job)
         elif job.true_condition(FAILED):
             failed.append(job)

@@ -4,7 +4,8 @@
 
 A sync performs its plan in the order of the fields of `JobSetPlan`. It fails closed: if a group,
 the Service or a claim cannot be created, no Job is, an event says why, and the JobSet is retried
-with back-off. The counts of Jobs are written in any case. JobSets that another controller manages
+with back-off. The counts of Jobs are written in any case. A JobSet is synced only once the caches
+show the Jobs and the status of its last sync. JobSets that another controller manages
 (`spec.managedBy`) are never written.
 """
 
@@ -17,17 +18,23 @@ from typing import Any
 from msgspec.structs import replace
 
 from phalanx import logs
-from phalanx.api.batch import Job
+from phalanx.api.batch import COMPLETE, Job
+from phalanx.api.batch import FAILED as JOB_FAILED
 from phalanx.api.core import Service
 from phalanx.api.errors import ApiError, Conflict, NotFound
-from phalanx.api.job_sets import COMPLETED, JOB_SET_CONTROLLER, JobSet
+from phalanx.api.job_sets import (
+    COMPLETED,
+    JOB_SET_CONTROLLER,
+    JobSet,
+    ReplicatedJobStatus,
+)
 from phalanx.api.kinds import JOB, JOB_SET, PERSISTENT_VOLUME_CLAIM, SERVICE, Kind
 from phalanx.api.meta import Key, OwnerReference
 from phalanx.api.scheduling import CompositePodGroup, PodGroup, Workload
 from phalanx.api.storage import PersistentVolumeClaim
 from phalanx.api.wire import Object
-from phalanx.builder.ensure_plan import CreateObject, Group, ObservedObjects
-from phalanx.builder.ownership import GROUP_TEMPLATE, SCHEDULING_PARENTS, read_link
+from phalanx.builder.ensure_plan import CreateObject, Group, ObjectOperation, ObservedObjects
+from phalanx.builder.ownership import SCHEDULING_PARENTS, read_link
 from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
 from phalanx.client.work_queue import WorkQueue
@@ -56,13 +63,19 @@ from phalanx.controllers.workload_operations import (
     AncestorIndex,
     TargetKey,
     find_ancestors,
-    perform_operation,
+    linked_parent_keys,
+    perform_operations,
+    target_keys,
     target_of,
+    workload_keys,
 )
+from phalanx.controllers.write_tracker import WriteTracker
 from phalanx.telemetry import Counter, MetricSpec
 
 LOG = logs.component("jobset-controller")
-_WORKERS = 8
+_WORKERS = 16
+#: Seconds for which changes of the numbers of pods of Jobs are collected.
+COUNT_DELAY = 0.1
 #: Jobs of one JobSet that are created or deleted at the same time.
 MAX_PARALLEL_JOBS = 50
 #: The values of `spec.managedBy` that this controller manages.
@@ -110,15 +123,18 @@ class JobSetController:
             self._groups = informers.of(PodGroup).cache
             self._composites = informers.of(CompositePodGroup).cache
         self._services = informers.of(Service).cache
+        self._writes = WriteTracker(
+            client, {JOB: self._jobs, JOB_SET: self._job_sets, SERVICE: self._services}, clock
+        )
         self._claims = informers.of(PersistentVolumeClaim).cache
         self._jobs_by_owner = self._jobs.index(_owner_uids)
-        self._workloads_by_target = self._workloads.index(_target_keys)
-        self._groups_by_workload = self._groups.index(_workload_keys)
-        self._composites_by_workload = self._composites.index(_workload_keys)
-        self._job_sets_by_parent = self._job_sets.index(_parent_keys)
+        self._workloads_by_target = self._workloads.index(target_keys)
+        self._groups_by_workload = self._groups.index(workload_keys)
+        self._composites_by_workload = self._composites.index(workload_keys)
+        self._job_sets_by_parent = self._job_sets.index(linked_parent_keys)
         self._job_sets.subscribe(self._on_job_set_change)
-        self._jobs.subscribe(self._on_owned_change)
-        self._services.subscribe(self._on_owned_change)
+        self._jobs.subscribe(self._on_job_change)
+        self._services.subscribe(self._on_service_change)
         self._workloads.subscribe(self._on_workload_change)
         self._groups.subscribe(self._on_group_change)
         self._composites.subscribe(self._on_group_change)
@@ -133,6 +149,8 @@ class JobSetController:
 
         Raises what a retry cures.
         """
+        if not self._writes.has_caught_up(key):
+            raise StaleCacheError(f"the caches do not show the last writes for JobSet {key} yet")
         job_set = self._job_sets.get(key)
         if job_set is None or job_set.spec.managed_by not in MANAGED_BY_NAMES:
             return None
@@ -153,10 +171,10 @@ class JobSetController:
         """Find the controllers above that of a linked JobSet, if that one has no Workload."""
         ancestors: Sequence[OwnerReference] = ()
         namespace, owner = job_set.metadata.namespace, job_set.metadata.controller
-        targets, above = _parent_keys(job_set), list[TargetKey]()
+        targets, above = linked_parent_keys(job_set), list[TargetKey]()
         if owner is not None and targets and not self._workloads_by_target[targets[0]]:
             if workload := self._workload_of_parent_group(job_set):
-                above = _target_keys(workload)
+                above = target_keys(workload)
             else:
                 ancestors = await find_ancestors(self._client, namespace, owner)
                 above = [target_of(namespace, one) for one in ancestors]
@@ -168,7 +186,7 @@ class JobSetController:
         link = read_link({"metadata": {"annotations": job_set.metadata.annotations}})
         parent = Key(job_set.metadata.namespace, link.parent if link else "")
         group = self._composites.get(parent)
-        return next(map(self._workloads.get, _workload_keys(group)), None) if group else None
+        return next(map(self._workloads.get, workload_keys(group)), None) if group else None
 
     def read_state(self, job_set: JobSet, ancestors: Sequence[OwnerReference] = ()) -> JobSetState:
         """Read what belongs to a JobSet from the caches."""
@@ -191,7 +209,7 @@ class JobSetController:
         namespace, name = job_set.metadata.namespace, job_set.metadata.name
         own = (namespace, JOB_SET.group, JOB_SET.name, name)
         above = [target_of(namespace, one) for one in ancestors]
-        targets = [own, *_parent_keys(job_set), *above]
+        targets = [own, *linked_parent_keys(job_set), *above]
         found = [one for target in targets for one in self._workloads_by_target[target]]
         joined = self._workload_of_parent_group(job_set)
         if joined is not None and joined not in found:
@@ -211,13 +229,12 @@ class JobSetController:
             )
             for job in plan.jobs_to_delete
         )
-        for operation in plan.group_operations:
-            try:
-                await perform_operation(self._client, operation, job_set.metadata.uid)
-            except ApiError as error:
-                verb = "Create" if isinstance(operation, CreateObject) else "Update"
-                self._report_failure(job_set, f"Failed{operation.kind.name}{verb}", error)
-                raise
+
+        def report(operation: ObjectOperation, error: ApiError) -> None:
+            verb = "Create" if isinstance(operation, CreateObject) else "Update"
+            self._report_failure(job_set, f"Failed{operation.kind.name}{verb}", error)
+
+        await perform_operations(self._client, plan.group_operations, job_set.metadata.uid, report)
         for obj in plan.objects_to_create:
             await self._create(job_set, obj)
         await self._perform_together(self._create(job_set, job) for job in plan.jobs_to_create)
@@ -240,17 +257,18 @@ class JobSetController:
         # A retained claim has no owner, and is used again by a JobSet of the same name.
         owner = meta.uid if obj["metadata"].get("ownerReferences") else ""
         try:
-            await perform(self._client, Create(kind, obj, owner_uid=owner))
+            created = await perform(self._client, Create(kind, obj, owner_uid=owner))
         except ApiError as error:
             self._report_failure(job_set, _CREATION_FAILURES[kind], error)
             raise
+        self._writes.record(meta.key, kind, created or {})
         LOG.debug("object created", key=meta.key, kind=kind.name, object=obj["metadata"]["name"])
 
     async def _patch_job(self, job: Job, change: Object) -> None:
         conditional = {**change, "metadata": {"uid": job.metadata.uid}}
         await perform(self._client, Patch(JOB, job.metadata.key, conditional))
 
-    async def _perform_together(self, requests: Iterable[Coroutine[Any, Any, None]]) -> None:
+    async def _perform_together(self, requests: Iterable[Coroutine[Any, Any, object]]) -> None:
         """Perform requests about Jobs, a bounded number at a time; raise the first failure."""
         waiting = list(requests)
         try:
@@ -274,11 +292,14 @@ class JobSetController:
             "status": encode_status(plan.status),
         }
         try:
-            await self._client.patch(JOB_SET, meta.key, change, subresource="status")
+            written = await self._client.patch(
+                JOB_SET, meta.key, change, subresource="status", brief=True
+            )
         except NotFound:
             return
         except Conflict as error:
             raise StaleCacheError(str(error)) from error
+        self._writes.record(meta.key, JOB_SET, written)
         if plan.status.terminal_state and not job_set.status.terminal_state:
             is_completed = plan.status.terminal_state == COMPLETED
             counter = COMPLETED_JOB_SETS if is_completed else FAILED_JOB_SETS
@@ -298,16 +319,20 @@ class JobSetController:
         )
 
     def _on_job_set_change(self, old: JobSet | None, new: JobSet | None) -> None:
-        if new is not None:
+        if new is not None and (old is None or _without_counts(old) != _without_counts(new)):
             self._queue.add(new.metadata.key)
-        elif old is not None:
+        elif new is None and old is not None:
             self._ancestors.remember(old.metadata.key, ())
 
-    def _on_owned_change(self, old: Job | Service | None, new: Job | Service | None) -> None:
-        for one in (old, new):
-            owner = one.metadata.controller if one is not None else None
-            if one is not None and owner is not None and owner.kind == JOB_SET.name:
-                self._queue.add(Key(one.metadata.namespace, owner.name))
+    def _on_job_change(self, old: Job | None, new: Job | None) -> None:
+        # A new Job only has to be counted, as changes of the numbers of its pods.
+        is_counted = new and (not old or _relevant_state(old) == _relevant_state(new))
+        for key in _job_set_keys(old, new):
+            self._queue.add_after(key, COUNT_DELAY if is_counted else 0.0)
+
+    def _on_service_change(self, old: Service | None, new: Service | None) -> None:
+        for key in _job_set_keys(old):
+            self._queue.add(key)
 
     def _on_workload_change(self, old: Workload | None, new: Workload | None) -> None:
         for workload in (old, new):
@@ -318,14 +343,14 @@ class JobSetController:
         if old and new and _relevant_fields(old) == _relevant_fields(new):
             return
         for group in (old, new):
-            for key in _workload_keys(group) if group else ():
+            for key in workload_keys(group) if group else ():
                 if workload := self._workloads.get(key):
                     for job_set in self._job_sets_of(workload):
                         self._queue.add(job_set)
 
     def _job_sets_of(self, workload: Workload) -> Iterator[Key]:
         """The JobSet to which a Workload refers, or the JobSets whose parent it refers to."""
-        for target in _target_keys(workload):
+        for target in target_keys(workload):
             namespace, group, kind, name = target
             if (group, kind) == (JOB_SET.group, JOB_SET.name):
                 yield Key(namespace, name)
@@ -337,32 +362,47 @@ class JobSetController:
 _CREATION_FAILURES: dict[Kind, str] = {
     JOB: "JobCreationFailed",
     SERVICE: "HeadlessServiceCreationFailed",
-    PERSISTENT_VOLUME_CLAIM: "VolumeClaimCreationFailed",
+    PERSISTENT_VOLUME_CLAIM: "PVCCreationFailed",
 }
 _KIND_BY_NAME = {kind.name: kind for kind in _CREATION_FAILURES}
+
+
+def _job_set_keys(*owned: Job | Service | None) -> set[Key]:
+    """The JobSets that control objects."""
+    metas = [one.metadata for one in owned if one is not None]
+    return {
+        Key(meta.namespace, owner.name)
+        for meta in metas
+        if (owner := meta.controller) is not None and owner.kind == JOB_SET.name
+    }
+
+
+def _without_counts(job_set: JobSet) -> JobSet:
+    """A JobSet without what a sync writes last and never acts on: the counts of its Jobs."""
+    metadata = replace(job_set.metadata, resource_version="")
+    counts = tuple(
+        ReplicatedJobStatus(
+            one.name,
+            job_restarts=one.job_restarts,
+            job_restarts_count_towards_max=one.job_restarts_count_towards_max,
+        )
+        for one in job_set.status.replicated_jobs_status
+    )
+    return replace(
+        job_set, metadata=metadata, status=replace(job_set.status, replicated_jobs_status=counts)
+    )
+
+
+def _relevant_state(job: Job) -> tuple[object, ...]:
+    """What a sync of its JobSet reads of a Job, except for the numbers of pods."""
+    meta = job.metadata
+    is_counted = job.true_condition(COMPLETE), job.true_condition(JOB_FAILED)
+    return meta.deletion_timestamp, meta.labels, job.spec, is_counted
 
 
 def _owner_uids(job: Job) -> list[str]:
     owner = job.metadata.controller
     return [owner.uid] if owner and owner.kind == JOB_SET.name else []
-
-
-def _target_keys(workload: Workload) -> list[TargetKey]:
-    target = workload.controller_identity
-    return [(workload.metadata.namespace, *target)] if target else []
-
-
-def _workload_keys(group: Group) -> list[Key]:
-    ref = group.spec.workload_ref
-    return [Key(group.metadata.namespace, ref.workload_name)] if ref else []
-
-
-def _parent_keys(job_set: JobSet) -> list[TargetKey]:
-    """The controller of a JobSet that is linked to its controller's Workload."""
-    owner = job_set.metadata.controller
-    if owner is None or GROUP_TEMPLATE not in job_set.metadata.annotations:
-        return []
-    return [target_of(job_set.metadata.namespace, owner)]
 
 
 def _relevant_fields(group: Group) -> tuple[object, ...]:

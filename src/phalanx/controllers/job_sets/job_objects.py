@@ -22,6 +22,7 @@ from phalanx.api.job_sets import (
     JOB_GROUP_INDEX,
     JOB_INDEX,
     JOB_KEY,
+    JOB_RESTART_ATTEMPT,
     JOB_SET_NAME,
     JOB_SET_UID,
     NAMESPACED_JOB,
@@ -37,6 +38,8 @@ from phalanx.api.kinds import JOB, JOB_SET, PERSISTENT_VOLUME_CLAIM, SERVICE
 from phalanx.api.validation.pod_template import claim_template_name
 from phalanx.api.wire import Object
 from phalanx.builder.ownership import Link
+from phalanx.controllers.job_sets.child_jobs import count_own_restarts
+from phalanx.controllers.pod_ownership import controller_reference
 
 #: Fields of a Job that the Workload of the JobSet replaces.
 _COMPILED_FIELDS = ("scheduling", "gangPolicy")
@@ -45,18 +48,6 @@ _COMPILED_FIELDS = ("scheduling", "gangPolicy")
 def job_name(job_set: JobSet, role: ReplicatedJobSpec, index: int) -> str:
     """Return the name of a Job."""
     return f"{job_set.metadata.name}-{role.name}-{index}"
-
-
-def controller_reference(job_set: JobSet) -> Object:
-    """Return the owner reference of objects that a JobSet controls."""
-    return {
-        "apiVersion": JOB_SET.api_version,
-        "kind": JOB_SET.name,
-        "name": job_set.metadata.name,
-        "uid": job_set.metadata.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
 
 
 def coordinator_endpoint(job_set: JobSet) -> str:
@@ -68,9 +59,7 @@ def coordinator_endpoint(job_set: JobSet) -> str:
     return f"{host}.{job_set.subdomain}"
 
 
-def job_labels(
-    job_set: JobSet, role: ReplicatedJobSpec, index: int, attempt: int
-) -> dict[str, str]:
+def job_labels(job_set: JobSet, role: ReplicatedJobSpec, index: int) -> dict[str, str]:
     """Return the labels of a Job and its pods; the same as annotations."""
     roles = job_set.spec.replicated_jobs
     before = roles[: roles.index(role)]
@@ -80,7 +69,8 @@ def job_labels(
         JOB_SET_UID: job_set.metadata.uid,
         REPLICATED_JOB_NAME: role.name,
         GROUP_NAME: role.group_name,
-        RESTART_ATTEMPT: attempt,
+        RESTART_ATTEMPT: job_set.status.restarts,
+        JOB_RESTART_ATTEMPT: count_own_restarts(job_set, role.name, index),
         REPLICATED_JOB_REPLICAS: role.replicas,
         GLOBAL_REPLICAS: sum(one.replicas for one in roles),
         JOB_INDEX: index,
@@ -100,7 +90,6 @@ def build_job(
     role: ReplicatedJobSpec,
     index: int,
     *,
-    attempt: int,
     group: str,
     link: Link | None = None,
 ) -> Object:
@@ -108,7 +97,7 @@ def build_job(
 
     `link` is the template of that group in the Workload of a parent: the Job carries it too.
     """
-    meta, labels = job_set.metadata, job_labels(job_set, role, index, attempt)
+    meta, labels = job_set.metadata, job_labels(job_set, role, index)
     exclusive = exclusive_annotations(job_set, role)
     template = deepcopy(role.template)
     spec = {
@@ -142,20 +131,21 @@ def build_job(
             "namespace": meta.namespace,
             "labels": job_meta["labels"],
             "annotations": job_meta["annotations"],
-            "ownerReferences": [controller_reference(job_set)],
+            "ownerReferences": [controller_reference(JOB_SET, job_set.metadata)],
         },
         "spec": spec,
     }
 
 
 def exclusive_annotations(job_set: JobSet, role: ReplicatedJobSpec) -> dict[str, str]:
-    """Return the annotations about exclusive placement; those of the JobSet apply to all roles."""
+    """Return the annotations about exclusive placement: of the JobSet, or of the role instead."""
     own = (role.template.get("metadata") or {}).get("annotations") or {}
+    found: dict[str, str] = {}
     for given in (job_set.metadata.annotations, own):
         if EXCLUSIVE_TOPOLOGY in given:
             names = (EXCLUSIVE_TOPOLOGY, NODE_SELECTOR_STRATEGY)
-            return {name: given[name] for name in names if name in given}
-    return {}
+            found |= {name: given[name] for name in names if name in given}
+    return found
 
 
 def _select_labelled_nodes(
@@ -196,7 +186,7 @@ def build_service(job_set: JobSet) -> Object:
         "metadata": {
             "name": job_set.subdomain,
             "namespace": job_set.metadata.namespace,
-            "ownerReferences": [controller_reference(job_set)],
+            "ownerReferences": [controller_reference(JOB_SET, job_set.metadata)],
         },
         "spec": {
             "clusterIP": "None",
@@ -221,7 +211,8 @@ def claim_name(job_set: JobSet, template: Object) -> str:
 
 def build_claim(job_set: JobSet, template: Object, retention: str) -> Object:
     """Build a shared volume claim; one that is retained has no owner."""
-    owned = {"ownerReferences": [controller_reference(job_set)]} if retention == "Delete" else {}
+    owners = [controller_reference(JOB_SET, job_set.metadata)]
+    owned = {"ownerReferences": owners} if retention == "Delete" else {}
     meta = template.get("metadata") or {}
     labels = {**(meta.get("labels") or {}), JOB_SET_NAME: job_set.metadata.name}
     annotations = {"annotations": dict(meta["annotations"])} if meta.get("annotations") else {}

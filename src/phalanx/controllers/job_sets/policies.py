@@ -8,7 +8,7 @@ policy, or once it has restarted `maxRestarts` times, it fails.
     FailJobSet                           nothing
     RestartJobSet                        all Jobs  yes
     RestartJobSetAndIgnoreMaxRestarts    all Jobs  no
-    RestartJob                           the Job   yes, for that Job
+    RestartJob                           the Job   yes
     RestartJobAndIgnoreMaxRestarts       the Job   no
 """
 
@@ -74,10 +74,7 @@ def apply_failure_policy(job_set: JobSet, failed: Sequence[Job]) -> JobSetFailed
     if action == "FailJobSet":
         text = "applying FailJobSet failure policy action"
         return JobSetFailed("FailJobSetFailurePolicyAction", _name_job(text, first))
-    used = job_set.status.restarts_count_towards_max
-    if action not in _RESTART_ALL:
-        used += _own_restarts(job_set, first)
-    if action not in _UNLIMITED and used >= policy.max_restarts:
+    if action not in _UNLIMITED and _count_restarts(job_set.status) >= policy.max_restarts:
         text = "jobset failed due to reaching max number of restarts"
         return JobSetFailed("ReachedMaxRestarts", _name_job(text, first))
     status = (
@@ -127,11 +124,10 @@ def _restart_all(status: JobSetStatus, *, counts: bool) -> JobSetStatus:
     )
 
 
-def _own_restarts(job_set: JobSet, job: Job) -> int:
-    """How often a Job was restarted alone, as far as that counts."""
-    status = find_status(job_set.status.replicated_jobs_status, role_name(job))
-    counted = status.job_restarts_count_towards_max
-    return counted[job_index(job)] if 0 <= job_index(job) < len(counted) else 0
+def _count_restarts(status: JobSetStatus) -> int:
+    """How many restarts count towards the maximum: of the JobSet, and of single Jobs."""
+    alone = (sum(one.job_restarts_count_towards_max) for one in status.replicated_jobs_status)
+    return status.restarts_count_towards_max + sum(alone)
 
 
 def _restart_one(job_set: JobSet, job: Job, *, counts: bool) -> JobSetStatus:

@@ -28,6 +28,7 @@ from phalanx.api.job_sets import (
     SUSPENDED,
     JobSet,
     JobSetStatus,
+    ReplicatedJobStatus,
 )
 from phalanx.api.kinds import Kind
 from phalanx.api.meta import (
@@ -45,7 +46,6 @@ from phalanx.controllers.job_sets.child_jobs import (
     ChildJobs,
     classify_jobs,
     count_jobs,
-    expected_attempt,
     role_name,
 )
 from phalanx.controllers.job_sets.job_objects import (
@@ -135,7 +135,15 @@ def plan_sync(state: JobSetState) -> JobSetPlan:
         _end(plan, COMPLETED, "AllJobsCompleted", text, now=state.now, event_type=NORMAL)
     else:
         _run(plan, state, jobs)
+    if plan.status == counted and _has_no_counts(job_set, counted):
+        plan.status = job_set.status
     return plan
+
+
+def _has_no_counts(job_set: JobSet, counted: JobSetStatus) -> bool:
+    """Whether there is nothing to report yet: the JobSet is new, and none of its Jobs is active."""
+    zeros = tuple(ReplicatedJobStatus(role.name) for role in job_set.spec.replicated_jobs)
+    return not job_set.status.replicated_jobs_status and counted.replicated_jobs_status == zeros
 
 
 def _clean_up(plan: JobSetPlan, state: JobSetState, jobs: ChildJobs) -> None:
@@ -189,17 +197,16 @@ def _run(plan: JobSetPlan, state: JobSetState, jobs: ChildJobs) -> None:
     started, is_in_progress = startable_roles(job_set, plan.status.replicated_jobs_status)
     if not _waits_for_previous(job_set, jobs):
         present = {job.metadata.name for job in state.jobs}
-        # A suspended JobSet has all its Jobs, so that a queue can admit them.
-        for role in job_set.spec.replicated_jobs if is_suspended else started:
+        # A suspended JobSet has its Jobs, except for those that depend on others.
+        starts_all = is_suspended and job_set.spec.starts_in_order
+        for role in job_set.spec.replicated_jobs if starts_all else started:
             for index in range(role.replicas):
                 if job_name(job_set, role, index) not in present:
-                    attempt = expected_attempt(job_set, role.name, index)
                     plan.jobs_to_create.append(
                         build_job(
                             job_set,
                             role,
                             index,
-                            attempt=attempt,
                             group=groups.name_for(role.name, index),
                             link=groups.links.get(role.name),
                         )
@@ -248,10 +255,10 @@ def _report_start(plan: JobSetPlan, state: JobSetState, *, is_in_progress: bool)
         return
     if is_in_progress:
         text = "in order startup policy is in progress"
-        condition = Condition(STARTUP_IN_PROGRESS, "True", STARTUP_IN_PROGRESS, text)
+        condition = Condition(STARTUP_IN_PROGRESS, "True", f"InOrder{STARTUP_IN_PROGRESS}", text)
     else:
         text = "in order startup policy has completed"
-        condition = Condition(STARTUP_COMPLETED, "True", STARTUP_COMPLETED, text)
+        condition = Condition(STARTUP_COMPLETED, "True", f"InOrder{STARTUP_COMPLETED}", text)
     _set_condition(plan, condition, state.now, excludes=(STARTUP_IN_PROGRESS, STARTUP_COMPLETED))
 
 

@@ -258,8 +258,12 @@ class JobReconciliation:
             self._quota_excess = await self._context.quotas.find_excess(plan.snapshot)
             if self._quota_excess:
                 return 0
+        first_batch = len(plan.pods_to_create) if membership.is_gang else 1
+        if (self._job.spec.template.get("spec") or {}).get("schedulingGroup"):
+            # The pods of a JobSet name their group themselves: a gang waits for the last of them.
+            first_batch = GROUP_BATCH
         created, failures = await self._pod_operations.create(
-            plan.pods_to_create, membership.group, at_once=membership.is_gang
+            plan.pods_to_create, membership.group, first_batch=first_batch
         )
         self._context.metrics.record_pod_creations(plan, created, len(failures))
         refusals = [one for one in failures if membership.is_gang and is_quota_refusal(one)]
@@ -304,6 +308,8 @@ class JobReconciliation:
 #: Seconds for which changes of the pods of one Job are collected before it is synced.
 POD_EVENT_DELAY = 0.1
 _WORKERS = 16
+#: The pods that a Job in the group of another owner creates first; a quota may refuse them.
+GROUP_BATCH = 16
 #: The values of `spec.managedBy` that this controller manages where it is the only one.
 MANAGED_BY_NAMES = ("", JOB_CONTROLLER, OWN_JOB_CONTROLLER)
 

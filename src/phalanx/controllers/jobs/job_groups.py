@@ -27,6 +27,7 @@ from phalanx.api.workload_sources import (
 )
 from phalanx.client.client import Client
 from phalanx.controllers.event_recorder import ObjectEvent
+from phalanx.controllers.pod_ownership import controller_reference
 from phalanx.controllers.reconcile_loop import (
     Create,
     Informers,
@@ -94,14 +95,7 @@ def _build_group(job: Job) -> Object:
     spec: Object = {"schedulingPolicy": {"gang": {"minCount": max(min(count, at_once), 1)}}}
     if "schedulingConstraints" in scheduling:
         spec["schedulingConstraints"] = scheduling["schedulingConstraints"]
-    owner = {
-        "apiVersion": JOB.api_version,
-        "kind": JOB.name,
-        "name": meta.name,
-        "uid": meta.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
+    owner = controller_reference(JOB, meta)
     return {
         "apiVersion": POD_GROUP.api_version,
         "kind": POD_GROUP.name,

@@ -34,6 +34,7 @@ from phalanx.controllers.jobs.job_pods import (
 )
 from phalanx.controllers.jobs.replicas import PodToCreate
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
+from phalanx.controllers.pod_ownership import controller_reference
 from phalanx.controllers.reconcile_loop import Patch, StaleCacheError, perform
 from phalanx.controllers.write_tracker import TrackedWriter
 
@@ -70,21 +71,9 @@ def build_pod(job: Job, new: PodToCreate, group: str) -> Object:
             "labels": labels,
             "annotations": annotations,
             "finalizers": [*(template_meta.get("finalizers") or ()), TRACKING_FINALIZER],
-            "ownerReferences": [job_owner_reference(job)],
+            "ownerReferences": [controller_reference(JOB, job.metadata)],
         },
         "spec": spec,
-    }
-
-
-def job_owner_reference(job: Job) -> Object:
-    """Build the owner reference by which a Job controls a pod."""
-    return {
-        "apiVersion": JOB.api_version,
-        "kind": JOB.name,
-        "name": job.metadata.name,
-        "uid": job.metadata.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
     }
 
 
@@ -118,14 +107,14 @@ class PodOperations:
         self._writer, self._job, self._record_event = writer, job, record_event
 
     async def create(
-        self, pods: Sequence[PodToCreate], group: str, *, at_once: bool
+        self, pods: Sequence[PodToCreate], group: str, *, first_batch: int
     ) -> tuple[int, list[OperationFailure]]:
-        """Create pods: all at once, or in batches that double, so that a quota costs few requests.
+        """Create pods in batches that double, so that a quota costs few requests.
 
         Stops after the batch with the first failure. Returns the number of pods created and the
         failures; the first failure is recorded as an event.
         """
-        size, created = len(pods) if at_once else 1, 0
+        size, created = max(first_batch, 1), 0
         while created < len(pods):
             batch = pods[created : created + size]
             done, failures = await run_concurrently(partial(self._create, group), batch)
@@ -166,7 +155,7 @@ class PodOperations:
     async def adopt(self, pods: Iterable[Pod]) -> list[OperationFailure]:
         """Make the Job the controller of pods, and track them."""
         change: Object = {
-            "ownerReferences": [job_owner_reference(self._job)],
+            "ownerReferences": [controller_reference(JOB, self._job.metadata)],
             "finalizers": [TRACKING_FINALIZER],
         }
         adopt = partial(self._patch_metadata, "Pod adopted", change, exact=True)
@@ -180,7 +169,7 @@ class PodOperations:
         return (await run_concurrently(release, pods))[1]
 
     async def _create(self, group: str, new: PodToCreate) -> None:
-        created = await self._writer.create(POD, build_pod(self._job, new, group))
+        created = await self._writer.create(POD, build_pod(self._job, new, group), brief=True)
         name = created["metadata"]["name"]
         self._record_event(JobEvent("SuccessfulCreate", f"Created pod: {name}"))
         self._log("Pod created", name)

@@ -46,7 +46,6 @@ from phalanx.api.scheduling import (
 )
 from phalanx.api.validation.job_policies import asks_for_gang
 from phalanx.builder.ownership import (
-    GROUP_TEMPLATE,
     SCHEDULING_PARENTS,
     ManageBoth,
     ManageGroups,
@@ -64,8 +63,15 @@ from phalanx.controllers.jobs.scheduling_intent import (
 )
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
 from phalanx.controllers.jobs.workload_objects import JobWorkloadReconciler
+from phalanx.controllers.pod_ownership import controlling_uids
 from phalanx.controllers.reconcile_loop import Informers, StaleCacheError
-from phalanx.controllers.workload_operations import AncestorIndex, TargetKey, target_of
+from phalanx.controllers.workload_operations import (
+    AncestorIndex,
+    TargetKey,
+    linked_parent_keys,
+    target_keys,
+    workload_keys,
+)
 from phalanx.controllers.write_tracker import TrackedWriter
 
 LOG = logs.component("job-controller")
@@ -131,10 +137,10 @@ class JobWorkloadManager:
         self._workloads = informers.of(Workload).cache
         self._groups = informers.of(PodGroup).cache
         self._jobs = informers.of(Job).cache
-        self._workloads_by_target = self._workloads.index(_target_keys)
-        self._groups_by_workload = self._groups.index(_workload_keys)
-        self._groups_by_owner = self._groups.index(_owner_uids)
-        self._jobs_by_parent = self._jobs.index(_parent_keys)
+        self._workloads_by_target = self._workloads.index(target_keys)
+        self._groups_by_workload = self._groups.index(workload_keys)
+        self._groups_by_owner = self._groups.index(controlling_uids)
+        self._jobs_by_parent = self._jobs.index(linked_parent_keys)
         self._intents = _build_intents(options)
         self._ancestors = AncestorIndex()
         #: The Workloads for which a sync waits, by uid.
@@ -288,7 +294,7 @@ class JobWorkloadManager:
 
     def _jobs_of_workload(self, workload: Workload) -> Iterator[Key]:
         """The Job to which a Workload refers, or the Jobs whose parent it refers to."""
-        for namespace, group, kind, name in _target_keys(workload):
+        for namespace, group, kind, name in target_keys(workload):
             if (group, kind) == (JOB.group, JOB.name):
                 yield Key(namespace, name)
             target = namespace, group, kind, name
@@ -302,7 +308,7 @@ class JobWorkloadManager:
             if (owner.api_version, owner.kind) == (JOB.api_version, JOB.name):
                 yield Key(group.metadata.namespace, owner.name)
             return
-        for key in _workload_keys(group):
+        for key in workload_keys(group):
             workload = self._workloads.get(key)
             yield from self._jobs_of_workload(workload) if workload else ()
 
@@ -322,29 +328,6 @@ def _build_intents(options: JobSchedulingOptions) -> SchedulingIntents:
     )
 
 
-def _target_keys(workload: Workload) -> list[TargetKey]:
-    target = workload.controller_identity
-    return [(workload.metadata.namespace, *target)] if target else []
-
-
-def _workload_keys(group: PodGroup) -> list[Key]:
-    ref = group.spec.workload_ref
-    return [Key(group.metadata.namespace, ref.workload_name)] if ref else []
-
-
-def _owner_uids(group: PodGroup) -> list[str]:
-    owner = group.metadata.controller
-    return [owner.uid] if owner else []
-
-
-def _parent_keys(job: Job) -> list[TargetKey]:
-    """The controller of a Job that is linked to its controller's Workload."""
-    owner = job.metadata.controller
-    if owner is None or GROUP_TEMPLATE not in job.metadata.annotations:
-        return []
-    return [target_of(job.metadata.namespace, owner)]
-
-
 def _relevant_fields(group: PodGroup) -> tuple[object, ...]:
     """The fields of a PodGroup that a sync of its Job reads."""
     meta, degraded = group.metadata, find_condition(group.status.conditions, DEGRADED)
@@ -352,7 +335,29 @@ def _relevant_fields(group: PodGroup) -> tuple[object, ...]:
     return group.spec, meta.annotations, meta.owner_references, meta.deletion_timestamp, state
 
 
-class MissingKindWorkloadManager:
+class _WithoutGroups:
+    """The methods that the workload managers without groups share."""
+
+    def owned_groups(self, job: Job) -> Sequence[PodGroup]:
+        """Return nothing: there are no groups."""
+        return ()
+
+    def gang_size(self, job: Job) -> int | None:
+        """Return None: there are no gangs."""
+        return None
+
+    def ignores_disruptions(self, job: Job, pods: Iterable[Pod]) -> bool:
+        """Return False: there are no gangs."""
+        return False
+
+    def forget(self, job: Key) -> None:
+        """Do nothing: nothing is kept."""
+
+    async def clean_up(self, job: Job, writer: TrackedWriter) -> None:
+        """Do nothing: a finished Job has no objects."""
+
+
+class MissingKindWorkloadManager(_WithoutGroups):
     """Creates no objects: the API server does not serve `missing_kind`."""
 
     def __init__(
@@ -377,27 +382,12 @@ class MissingKindWorkloadManager:
                 return GroupMembership(fallback=fallback_event("ParentWorkloadNotFound", text))
         return NO_GROUP
 
-    def owned_groups(self, job: Job) -> Sequence[PodGroup]:
-        """Return nothing: there are no groups."""
-        return ()
-
-    def gang_size(self, job: Job) -> int | None:
-        """Return None: there are no gangs."""
-        return None
-
-    def ignores_disruptions(self, job: Job, pods: Iterable[Pod]) -> bool:
-        """Return False: there are no gangs."""
-        return False
-
     def forget(self, job: Key) -> None:
         """Drop the state of a deleted Job."""
         self._intents.forget(job)
 
-    async def clean_up(self, job: Job, writer: TrackedWriter) -> None:
-        """Do nothing: a finished Job has no objects."""
 
-
-class DisabledWorkloadManager:
+class DisabledWorkloadManager(_WithoutGroups):
     """Creates no objects: the feature gate WorkloadWithJob is off."""
 
     async def ensure_group(self, snapshot: JobSnapshot, writer: TrackedWriter) -> GroupMembership:
@@ -406,24 +396,6 @@ class DisabledWorkloadManager:
             return NO_GROUP
         text = f"The feature gate {WORKLOAD_WITH_JOB} is off"
         return GroupMembership(fallback=fallback_event("WorkloadWithJobDisabled", text))
-
-    def owned_groups(self, job: Job) -> Sequence[PodGroup]:
-        """Return nothing: there are no groups."""
-        return ()
-
-    def gang_size(self, job: Job) -> int | None:
-        """Return None: there are no gangs."""
-        return None
-
-    def ignores_disruptions(self, job: Job, pods: Iterable[Pod]) -> bool:
-        """Return False: there are no gangs."""
-        return False
-
-    def forget(self, job: Key) -> None:
-        """Do nothing: nothing is kept."""
-
-    async def clean_up(self, job: Job, writer: TrackedWriter) -> None:
-        """Do nothing: a finished Job has no objects."""
 
 
 JobWorkloads = JobWorkloadManager | MissingKindWorkloadManager | DisabledWorkloadManager

@@ -17,13 +17,15 @@ import msgspec
 
 from phalanx.api.apps import StatefulSet
 from phalanx.api.core import Pod
-from phalanx.api.kinds import LEADER_WORKER_SET, POD, STATEFUL_SET, Kind
+from phalanx.api.formats import resolve_int_or_percent
+from phalanx.api.kinds import LEADER_WORKER_SET, POD, STATEFUL_SET
 from phalanx.api.leader_worker_sets import (
     EXCLUSIVE_TOPOLOGY_ANNOTATION,
     GROUP_INDEX_LABEL,
     GROUP_KEY_LABEL,
     LEADER_INDEX,
     LEADER_NAME_ANNOTATION,
+    LEADER_TPU_ANNOTATION,
     LWS_REVISION_LABEL,
     NAME_LABEL,
     REPLICAS_ANNOTATION,
@@ -36,26 +38,13 @@ from phalanx.api.leader_worker_sets import (
     WORKER_INDEX_LABEL,
     WORKLOAD_NAME_ANNOTATION,
     LeaderWorkerSet,
+    requests_tpus,
 )
-from phalanx.api.meta import ObjectMeta, OwnerReference
 from phalanx.api.wire import Object
 from phalanx.controllers.leader_worker_sets.revisions import revision_key
-from phalanx.controllers.leader_worker_sets.rollout import RolloutStep, resolve_share
+from phalanx.controllers.leader_worker_sets.rollout import RolloutStep
+from phalanx.controllers.pod_ownership import controller_reference
 from phalanx.controllers.reconcile_loop import Patch
-
-
-def controller_of_kind(kind: Kind, meta: ObjectMeta) -> Object:
-    """Return the owner reference of what an object controls."""
-    reference = OwnerReference(
-        kind.api_version,
-        kind.name,
-        meta.name,
-        uid=meta.uid,
-        controller=True,
-        block_owner_deletion=True,
-    )
-    built: Object = msgspec.to_builtins(reference)
-    return built
 
 
 def group_size(lws: LeaderWorkerSet) -> int:
@@ -93,7 +82,7 @@ def build_leader_set(
             "namespace": meta.namespace,
             "labels": labels,
             "annotations": {REPLICAS_ANNOTATION: str(lws.spec.replicas)},
-            "ownerReferences": [controller_of_kind(LEADER_WORKER_SET, meta)],
+            "ownerReferences": [controller_reference(LEADER_WORKER_SET, meta)],
         },
         "spec": {
             "serviceName": meta.name,
@@ -116,7 +105,7 @@ def build_leader_set(
 def _leader_max_unavailable(lws: LeaderWorkerSet) -> int | str:
     """The bound of the StatefulSet, which must allow one pod; its partition sets the pace."""
     share = lws.spec.rollout_strategy.rolling_update_configuration.max_unavailable
-    return share if resolve_share(share, lws.spec.replicas, round_up=False) else 1
+    return share if resolve_int_or_percent(share, lws.spec.replicas, round_up=False) else 1
 
 
 def build_worker_set(
@@ -131,6 +120,9 @@ def build_worker_set(
     }
     labels = {**selector, LWS_REVISION_LABEL: revision_key(meta)}
     annotations = {**_pod_annotations(lws, workload), LEADER_NAME_ANNOTATION: meta.name}
+    leader_template = group.get("leaderTemplate") or group.get("workerTemplate") or {}
+    if requests_tpus(leader_template.get("spec") or {}):
+        annotations[LEADER_TPU_ANNOTATION] = "true"
     template = _build_template(group.get("workerTemplate") or {}, labels, annotations)
     if node_selector:
         spec = template["spec"]
@@ -140,7 +132,7 @@ def build_worker_set(
             "name": meta.name,
             "namespace": meta.namespace,
             "labels": labels,
-            "ownerReferences": [controller_of_kind(POD, meta)],
+            "ownerReferences": [controller_reference(POD, meta)],
         },
         "spec": {
             "serviceName": meta.name if has_own_subdomain(lws) else lws.metadata.name,
@@ -261,11 +253,11 @@ def merge_difference(old: Object, new: Object) -> Object:
 def build_service(lws: LeaderWorkerSet, leader: Pod | None) -> Object:
     """Build the headless Service of all groups, or of the group of one leader."""
     selector = {NAME_LABEL: lws.metadata.name}
-    owner = controller_of_kind(LEADER_WORKER_SET, lws.metadata)
+    owner = controller_reference(LEADER_WORKER_SET, lws.metadata)
     name = lws.metadata.name
     if leader is not None:
         selector[GROUP_INDEX_LABEL] = leader.metadata.labels.get(GROUP_INDEX_LABEL, "")
-        owner, name = controller_of_kind(POD, leader.metadata), leader.metadata.name
+        owner, name = controller_reference(POD, leader.metadata), leader.metadata.name
     return {
         "metadata": {
             "name": name,

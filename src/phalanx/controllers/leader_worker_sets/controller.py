@@ -41,7 +41,7 @@ from phalanx.api.scheduling import (
     PodGroup,
     Workload,
 )
-from phalanx.builder.ownership import GROUP_TEMPLATE, SCHEDULING_PARENTS
+from phalanx.builder.ownership import SCHEDULING_PARENTS
 from phalanx.client.cache import CacheIndex
 from phalanx.client.client import Client
 from phalanx.client.informer import Informer
@@ -65,7 +65,7 @@ from phalanx.controllers.reconcile_loop import (
     ReconcilePlan,
     treat_conflict_as_stale,
 )
-from phalanx.controllers.workload_operations import TargetKey, target_of
+from phalanx.controllers.workload_operations import linked_parent_keys, target_keys
 
 _WORKERS = 8
 DEFAULT_PREEMPTION_POLICY = "PreemptLowerPriority"
@@ -96,7 +96,7 @@ class LeaderWorkerSetController:
             sets, stateful_sets, pods, services, revisions, nodes,
         ]  # fmt: skip
         self._sets, self._services, self._nodes = sets.cache, services.cache, nodes.cache
-        self._sets_by_parent = self._sets.index(_parent_keys)
+        self._sets_by_parent = self._sets.index(linked_parent_keys)
         self._stateful_sets = stateful_sets.cache.index(_set_keys)
         self._pods, self._members = pods.cache.index(_set_keys), pods.cache.index(groups_of)
         self._revisions = revisions.cache.index(_set_keys)
@@ -215,7 +215,7 @@ class LeaderWorkerSetController:
 
     def _on_workload_change(self, old: Workload | None, new: Workload | None) -> None:
         for workload in (old, new):
-            for target in _target_keys(workload) if workload else ():
+            for target in target_keys(workload) if workload else ():
                 namespace, group, kind, name = target
                 if (group, kind) == (LEADER_WORKER_SET.group, LEADER_WORKER_SET.name):
                     self._loop.queue.add(Key(namespace, name))
@@ -234,7 +234,7 @@ class _SchedulingCaches:
         self.informers: list[Informer[Any]] = [workloads, groups, composites, classes]
         self.workloads, self.groups = workloads.cache, groups.cache
         self.composites, self._classes = composites.cache, classes.cache
-        self._workloads_by_target = self.workloads.index(_target_keys)
+        self._workloads_by_target = self.workloads.index(target_keys)
         self._groups_by_set = self.groups.index(_set_keys)
         self._composites_by_set = self.composites.index(_set_keys)
 
@@ -249,7 +249,7 @@ class _SchedulingCaches:
         ]
         return SchedulingObjectState(
             self._workloads_by_target[target],
-            [one for parent in _parent_keys(lws) for one in self._workloads_by_target[parent]],
+            [one for key in linked_parent_keys(lws) for one in self._workloads_by_target[key]],
             groups,
             [
                 one
@@ -290,16 +290,3 @@ def _set_keys(part: HasMetadata) -> tuple[Key, ...]:
     """The set whose name is a label of an object."""
     name = part.metadata.labels.get(NAME_LABEL)
     return (Key(part.metadata.namespace, name),) if name else ()
-
-
-def _target_keys(workload: Workload) -> list[TargetKey]:
-    target = workload.controller_identity
-    return [(workload.metadata.namespace, *target)] if target else []
-
-
-def _parent_keys(lws: LeaderWorkerSet) -> list[TargetKey]:
-    """The controller of a set that is linked to its controller's Workload."""
-    owner = lws.metadata.controller
-    if owner is None or GROUP_TEMPLATE not in lws.metadata.annotations:
-        return []
-    return [target_of(lws.metadata.namespace, owner)]

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from phalanx.api.formats import resolve_int_or_percent
 from phalanx.api.leader_worker_sets import LwsRollingUpdate
 
 
@@ -71,8 +72,8 @@ def _plan_step(
 ) -> RolloutStep:
     if leaders is None:
         return RolloutStep(0, wanted)
-    surge = min(resolve_share(config.max_surge, wanted, round_up=True), wanted)
-    unavailable = resolve_share(config.max_unavailable, wanted, round_up=False)
+    surge = min(resolve_int_or_percent(config.max_surge, wanted, round_up=True), wanted)
+    unavailable = resolve_int_or_percent(config.max_unavailable, wanted, round_up=False)
     if not leaders.is_current:
         replicas = wanted + _needed_surge(surge, wanted, unavailable)
         return RolloutStep(min(wanted, leaders.replicas), replicas)
@@ -120,12 +121,3 @@ def _next_partition(leaders: LeaderSetState, groups: Sequence[GroupState], step:
 
 def _state(groups: Sequence[GroupState], index: int) -> GroupState:
     return groups[index] if index < len(groups) else GroupState()
-
-
-def resolve_share(share: int | str, total: int, *, round_up: bool) -> int:
-    """Return a number, or a percentage of a total."""
-    if isinstance(share, int):
-        return share
-    # The API allows any number of leading zeros, `int` limits the number of digits.
-    percent = int(share.rstrip("%").lstrip("0") or 0)
-    return (percent * total + (99 if round_up else 0)) // 100

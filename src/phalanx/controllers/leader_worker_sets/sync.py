@@ -45,7 +45,6 @@ from phalanx.controllers.leader_worker_sets.child_objects import (
     build_leader_set,
     build_service,
     build_worker_set,
-    controller_of_kind,
     group_size,
     has_own_subdomain,
     plan_leader_set_change,
@@ -68,6 +67,7 @@ from phalanx.controllers.leader_worker_sets.workload_objects import (
     SchedulingPlan,
     plan_scheduling,
 )
+from phalanx.controllers.pod_ownership import controller_reference
 from phalanx.controllers.reconcile_loop import (
     Action,
     Create,
@@ -121,7 +121,7 @@ def plan_sync(state: LeaderWorkerSetState) -> ReconcilePlan:
     lws, leader_set = state.lws, state.leader_set
     if lws.metadata.deletion_timestamp:
         return ReconcilePlan()
-    reference = controller_of_kind(LEADER_WORKER_SET, lws.metadata)
+    reference = controller_reference(LEADER_WORKER_SET, lws.metadata)
     if refusal := _explain_foreign_leader_set(lws, leader_set):
         event = ObjectEvent(LEADER_WORKER_SET, lws.metadata, "FailedAdoption", refusal, "Warning")
         return ReconcilePlan([RecordEvent(event)])

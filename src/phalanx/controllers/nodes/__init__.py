@@ -8,6 +8,8 @@ A hosted node is simulated (nothing is executed) or a process node (pods run as 
     simulated_kubelet.py    moves pods of simulated nodes through their stages
     process_kubelet.py      runs pods of process nodes
     container_process.py    a container as a local process; `launch.py` sets its limits
+    simulated_devices.py    ResourceSlices of simulated nodes (`--devices`)
+    device_variables.py     the devices of a container as environment variables of its process
     process_metrics.py      CPU and memory of these processes, for `kubectl top`
     pod_status.py           the status documents that kubelets write
     node_lifecycle.py       nodes without heartbeats; taints that follow from conditions

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from phalanx import logs
+from phalanx.api.core import TOKEN_MOUNT_PATH
 from phalanx.api.errors import ApiError
 from phalanx.api.kinds import POD
 from phalanx.api.meta import Key
@@ -72,7 +73,9 @@ def build_container_command(
     """
     if not container.get("command"):
         raise UnsupportedContainer("it has no command, and process nodes do not run images")
-    if container.get("volumeMounts") or container.get("envFrom"):
+    mounts = container.get("volumeMounts") or ()
+    # Admission mounts a token into every container: processes do without it.
+    if container.get("envFrom") or any(m.get("mountPath") != TOKEN_MOUNT_PATH for m in mounts):
         raise UnsupportedContainer("process nodes support neither volumeMounts nor envFrom")
     if container.get("restartPolicy"):
         raise UnsupportedContainer("process nodes do not support sidecars")

@@ -54,52 +54,52 @@ class HeartbeatMonitor:
         self._timeout = timeout
         #: The time of the last heartbeat by node, oldest first.
         self._last_seen: dict[str, float] = {}
-        self._silent: dict[str, None] = {}
+        self._unresponsive: dict[str, None] = {}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._last_seen or name in self._silent
+        return name in self._last_seen or name in self._unresponsive
 
     def __iter__(self) -> Iterator[str]:
-        yield from (*self._last_seen, *self._silent)
+        yield from (*self._last_seen, *self._unresponsive)
 
     def record_heartbeat(self, name: str, now: float) -> None:
         """Record a heartbeat of a node."""
         self.forget(name)
         self._last_seen[name] = now
 
-    def mark_silent(self, name: str) -> None:
-        """Treat a node as silent because its conditions already say so."""
+    def mark_unresponsive(self, name: str) -> None:
+        """Treat a node as unresponsive because its conditions already say so."""
         self.forget(name)
-        self._silent[name] = None
+        self._unresponsive[name] = None
 
     def forget(self, name: str) -> None:
         """Forget a node: expect no heartbeat from it."""
         self._last_seen.pop(name, None)
-        self._silent.pop(name, None)
+        self._unresponsive.pop(name, None)
 
     def sweep(self, now: float) -> list[str]:
-        """Return the nodes that have become silent since the last sweep."""
+        """Return the nodes that have become unresponsive since the last sweep."""
         limit = now - self._timeout
         late = list(takewhile(lambda name: self._last_seen[name] < limit, self._last_seen))
         for name in late:
             del self._last_seen[name]
-            self._silent[name] = None
+            self._unresponsive[name] = None
         return late
 
-    def is_silent(self, name: str) -> bool:
+    def is_unresponsive(self, name: str) -> bool:
         """Whether the last heartbeat of a node is too old."""
-        return name in self._silent
+        return name in self._unresponsive
 
     @property
-    def are_all_silent(self) -> bool:
-        """Whether all nodes are silent: then this controller may be disconnected itself."""
-        return bool(self._silent) and not self._last_seen
+    def are_all_unresponsive(self) -> bool:
+        """Whether all nodes are unresponsive: then this controller may be disconnected itself."""
+        return bool(self._unresponsive) and not self._last_seen
 
 
 LOG = logs.component("node-lifecycle-controller")
 
 LEASE_NAMESPACE = "kube-node-lease"
-#: Seconds without a renewal after which a node is silent, and between two sweeps.
+#: Seconds without a renewal after which a node is unresponsive, and between two sweeps.
 HEARTBEAT_TIMEOUT, SWEEP_INTERVAL = 50.0, 5.0
 NO_SCHEDULE, NO_EXECUTE = "NoSchedule", "NoExecute"
 _PREFIX = "node.kubernetes.io/"
@@ -123,13 +123,13 @@ _MANAGED_TAINTS: frozenset[TaintKey] = frozenset(
         *((key, NO_EXECUTE) for key in (_NOT_READY, _UNREACHABLE)),
     }
 )
-#: The conditions that only a kubelet knows: Unknown while the node is silent.
+#: The conditions that only a kubelet knows: Unknown while the node is unresponsive.
 _KUBELET_CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 _WORKERS = 8
 
 
 class NodeLifecycle:
-    """Writes conditions and taints of nodes, and Ready=False on pods of silent nodes.
+    """Writes conditions and taints of nodes, and Ready=False on pods of unresponsive nodes.
 
     Never deletes a node or a pod.
     """
@@ -154,7 +154,7 @@ class NodeLifecycle:
 
     async def run(self) -> None:
         """Reconcile nodes until cancelled."""
-        # `are_all_silent` is only meaningful once all nodes and leases are known.
+        # `are_all_unresponsive` is only meaningful once all nodes and leases are known.
         for informer in self._informers:
             await informer.synced.wait()
         async with asyncio.TaskGroup() as group:
@@ -162,12 +162,13 @@ class NodeLifecycle:
             group.create_task(self._monitor_heartbeats())
 
     def reconcile(self, name: str) -> ReconcilePlan:
-        """Set the conditions of a silent node to Unknown; then taints and pods follow them."""
+        """Set the conditions of an unresponsive node to Unknown; taints and pods follow them."""
         node = self._nodes.get(Key("", name))
         if node is None or name not in self._heartbeats:
             return ReconcilePlan()
         now = self._clock.now()
-        if self._heartbeats.is_silent(name) and (unknown := list(_unknown_conditions(node, now))):
+        unresponsive = self._heartbeats.is_unresponsive(name)
+        if unresponsive and (unknown := list(_unknown_conditions(node, now))):
             return ReconcilePlan([_node_status_patch(node, unknown)])
         taints = _taint_patches(node, self._desired_taints(node), now)
         return ReconcilePlan(
@@ -182,12 +183,14 @@ class NodeLifecycle:
         keys = [key for condition, key in _CONDITION_TAINTS.items() if condition in current]
         if node.spec.unschedulable:
             keys.append(_UNSCHEDULABLE)
-        effects = (NO_SCHEDULE,) if self._heartbeats.are_all_silent else (NO_SCHEDULE, NO_EXECUTE)
+        effects = (
+            (NO_SCHEDULE,) if self._heartbeats.are_all_unresponsive else (NO_SCHEDULE, NO_EXECUTE)
+        )
         taints = [(key, effect) for effect in effects for key in keys]
         return [taint for taint in taints if taint in _MANAGED_TAINTS]
 
     def _mark_pods_not_ready(self, name: str, now: float) -> Iterator[Action]:
-        """Set Ready=False on the pods of a silent node."""
+        """Set Ready=False on the pods of an unresponsive node."""
         for pod in self._pods_by_node[name]:
             ready = find_condition(pod.status.conditions, "Ready")
             if ready is not None and ready.status == "True" and not pod.is_terminal:
@@ -203,20 +206,22 @@ class NodeLifecycle:
                 yield RecordEvent(event)
 
     async def _monitor_heartbeats(self) -> None:
-        """Sweep periodically for nodes that have become silent."""
+        """Sweep periodically for nodes that have become unresponsive."""
         while True:
             await self._has_nodes.wait()
             await asyncio.sleep(SWEEP_INTERVAL)
-            silent = self._heartbeats.sweep(self._clock.now())
-            for name in silent:
+            unresponsive = self._heartbeats.sweep(self._clock.now())
+            for name in unresponsive:
                 LOG.info(
                     "node heartbeats stopped", kind="Node", key=name, timeout=HEARTBEAT_TIMEOUT
                 )
-            if silent and self._heartbeats.are_all_silent:
-                LOG.warning("all nodes are silent: no pod is evicted", nodes=len(silent))
+            if unresponsive and self._heartbeats.are_all_unresponsive:
+                LOG.warning(
+                    "all nodes are unresponsive: no pod is evicted", nodes=len(unresponsive)
+                )
                 self._enqueue(self._heartbeats)
             else:
-                self._enqueue(silent)
+                self._enqueue(unresponsive)
 
     def _enqueue(self, names: Iterable[str]) -> None:
         for name in names:
@@ -232,21 +237,22 @@ class NodeLifecycle:
             self._suspect_unknown(self._nodes.get(Key("", name)))
 
     def _suspect_unknown(self, node: Node | None) -> None:
-        """Treat a node whose Ready condition was Unknown before our start as silent."""
+        """Treat a node whose Ready condition was Unknown before our start as unresponsive."""
         if (
             node is not None
             and _ready_status(node) == "Unknown"
             and node.metadata.name in self._heartbeats
         ):
-            self._heartbeats.mark_silent(node.metadata.name)
+            self._heartbeats.mark_unresponsive(node.metadata.name)
 
     def _record_heartbeat(self, name: str) -> None:
-        were_all_silent, is_new = self._heartbeats.are_all_silent, name not in self._heartbeats
-        if self._heartbeats.is_silent(name):
+        were_all_unresponsive = self._heartbeats.are_all_unresponsive
+        is_new = name not in self._heartbeats
+        if self._heartbeats.is_unresponsive(name):
             LOG.info("node heartbeats resumed", kind="Node", key=name)
         self._heartbeats.record_heartbeat(name, self._clock.now())
         self._has_nodes.set()
-        if were_all_silent:
+        if were_all_unresponsive:
             self._enqueue(self._heartbeats)
         elif is_new:
             self._loop.queue.add(name)
@@ -274,7 +280,7 @@ def _ready_status(node: Node) -> str:
 
 
 def _unknown_conditions(node: Node, now: float) -> Iterator[Object]:
-    """Yield the kubelet conditions of a silent node that are not Unknown yet."""
+    """Yield the kubelet conditions of an unresponsive node that are not Unknown yet."""
     for kind in _KUBELET_CONDITIONS:
         found = find_condition(node.status.conditions, kind)
         if found is None:

@@ -86,6 +86,7 @@ class HostedNodePool:
 
     Call `register` first unless the Node objects exist. Requests about one node use
     `node_client(name)` if given; `client` registers the nodes and renews their leases in bulk.
+    Without `heartbeats` there are neither leases nor status reports.
     """
 
     def __init__(
@@ -97,8 +98,11 @@ class HostedNodePool:
         rules: Sequence[StageRule] = (),
         host: ProcessHost | None = None,
         node_client: NodeClient | None = None,
+        *,
+        heartbeats: bool = True,
     ) -> None:
         self._client, self._clock, self._node_client = client, clock, node_client
+        self._has_heartbeats = heartbeats
         self._nodes = {node.name: node for node in nodes}
         # Imported late: it needs numpy, which commands that only name nodes do not.
         from phalanx.controllers.nodes.pod_admission import PodAdmission
@@ -133,8 +137,9 @@ class HostedNodePool:
         """Run kubelets, lease renewal and status reports until cancelled."""
         leases = LeaseRenewer(self._client, self._clock, self._nodes, node_client=self._node_client)
         errors = self._client.errors
+        heartbeats = (leases.run, self._status_reporter.run) if self._has_heartbeats else ()
         async with asyncio.TaskGroup() as group:
-            for run in (self._kubelet.run, leases.run, self._status_reporter.run):
+            for run in (self._kubelet.run, *heartbeats):
                 group.create_task(errors.keep_running(run, LOG, controller="nodes"))
 
     async def register(self) -> list[str]:

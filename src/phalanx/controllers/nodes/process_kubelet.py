@@ -41,7 +41,12 @@ from phalanx.controllers.nodes.container_process import (
     build_container_command,
     service_account_of,
 )
-from phalanx.controllers.nodes.device_variables import claim_names, device_variables
+from phalanx.controllers.nodes.device_variables import (
+    claim_names,
+    device_variables,
+    extended_claim_name,
+    extended_resource_variables,
+)
 from phalanx.controllers.nodes.pod_status import (
     container_status,
     readiness_conditions,
@@ -159,30 +164,32 @@ class PodRun:
         spec = found["spec"]
         folder = self._host.pod_directory(self.uid)
         base_env = self._host.environment(folder, spec.get("hostname") or found["metadata"]["name"])
-        claims = await self._get_claims(found)
+        claims = {
+            entry: await self._get_claim(found, name) for entry, name in claim_names(found).items()
+        }
+        extended = extended_claim_name(found)
+        extended_claim = await self._get_claim(found, extended) if extended else {}
+
+        def build(container: Object) -> _Container:
+            devices = {
+                **device_variables(container, claims),
+                **extended_resource_variables(container, found, extended_claim),
+            }
+            return _build_container(found, container, {**base_env, **devices})
+
         self._policy, self._start_time = spec.get("restartPolicy", "Always"), self._now()
-        self._init_containers = [
-            _build_container(found, container, {**base_env, **device_variables(container, claims)})
-            for container in spec.get("initContainers") or ()
-        ]
-        self._containers = [
-            _build_container(found, container, {**base_env, **device_variables(container, claims)})
-            for container in spec["containers"]
-        ]
+        self._init_containers = [build(one) for one in spec.get("initContainers") or ()]
+        self._containers = [build(one) for one in spec["containers"]]
         self._deadline_seconds = min(
             spec.get("activeDeadlineSeconds") or _NO_DEADLINE, _NO_DEADLINE
         )
 
-    async def _get_claims(self, pod: Object) -> dict[str, Object]:
-        """Return the resource claims of a pod by the name of their entry in `resourceClaims`."""
-        found: dict[str, Object] = {}
-        for entry, name in claim_names(pod).items():
-            key = Key(pod["metadata"]["namespace"], name)
-            try:
-                found[entry] = await self._client.get(RESOURCE_CLAIM, key)
-            except NotFound:
-                raise UnsupportedContainer(f'resourceclaim "{name}" not found') from None
-        return found
+    async def _get_claim(self, pod: Object, name: str) -> Object:
+        """Return a resource claim of a pod; raises UnsupportedContainer without it."""
+        try:
+            return await self._client.get(RESOURCE_CLAIM, Key(pod["metadata"]["namespace"], name))
+        except NotFound:
+            raise UnsupportedContainer(f'resourceclaim "{name}" not found') from None
 
     async def _check_permission(self, found: Object) -> None:
         """Raise UnsupportedContainer unless the service account may run processes."""

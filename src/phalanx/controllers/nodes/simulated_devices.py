@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from phalanx.api.formats import validate_dns_subdomain
-from phalanx.api.validation.dynamic_resources import identifier_faults
+from phalanx.api.validation.dynamic_resources import check_identifier
 from phalanx.api.wire import Object
 
 #: The most devices that one ResourceSlice may have, as in Kubernetes.
@@ -75,8 +75,8 @@ def build_devices(driver: str, count: int, values: Mapping[str, str]) -> Simulat
     attributes: dict[str, Object] = {}
     capacity: dict[str, Object] = {}
     for name, value in values.items():
-        if faults := identifier_faults(name.rpartition("/")[2]):
-            raise BadDevices(f'invalid attribute "{name}": {faults[0]}')
+        if causes := check_identifier(name.rpartition("/")[2]):
+            raise BadDevices(f'invalid attribute "{name}": {causes[0].message}')
         if not value:
             raise BadDevices(f'attribute "{name}" has no value; an example is {EXAMPLE}')
         if _QUANTITY_WITH_UNIT.fullmatch(value):

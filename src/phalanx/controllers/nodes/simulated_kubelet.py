@@ -297,7 +297,9 @@ assert {attribute for attribute, _ in _FIELD_PARSERS.values()} == {
 }
 
 
-_WORKERS = 16
+#: Enough to keep a server busy that has nothing else to do. Beside pods that are being created and
+#: bound, simulated kubelets take a small share of it.
+_WORKERS = 4
 #: Exit codes of a container that ended on SIGTERM, and of one that was killed.
 EXIT_SIGTERM, EXIT_SIGKILL = 143, 137
 

@@ -24,7 +24,6 @@ from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
 from phalanx.client.work_queue import WorkQueue
 from phalanx.clock import Clock
-from phalanx.controllers.disruption import controller_uids
 from phalanx.controllers.event_recorder import ObjectEvent
 from phalanx.controllers.pod_control import PodControl
 from phalanx.controllers.pod_ownership import (
@@ -33,7 +32,7 @@ from phalanx.controllers.pod_ownership import (
     is_active,
     orphan_namespaces,
     owner_key,
-    plan_claims,
+    plan_adoption,
 )
 from phalanx.controllers.reconcile_loop import (
     Informers,
@@ -72,7 +71,7 @@ class ReplicaSetController:
         self._informers = (informers.of(struct), informers.of(Pod))
         self._owners: ObjectCache[ReplicaOwner] = self._informers[0].cache
         self._pods = self._informers[1].cache
-        self._pods_by_owner = self._pods.index(controller_uids)
+        self._pods_by_owner = self._pods.index(controlling_uids)
         self._orphans = self._pods.index(orphan_namespaces)
         self._owners_by_namespace = self._owners.index(_namespaces)
         self._owners_by_controller = self._owners.index(controlling_uids)
@@ -104,7 +103,7 @@ class ReplicaSetController:
         """Adopt and release pods; return whether there were any."""
         meta = owner.metadata
         changes = list(
-            plan_claims(
+            plan_adoption(
                 self._kind,
                 meta,
                 owner.selector,

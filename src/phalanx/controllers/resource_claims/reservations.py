@@ -216,7 +216,7 @@ def _reservation_patch(claim: DeviceClaim, consumers: list[ClaimConsumer]) -> Pa
     """Patch the reservations; removing the last one deallocates the devices."""
     status: Object = {"reservedFor": msgspec.to_builtins(consumers) or None}
     if not consumers and PROTECTION_FINALIZER in claim.metadata.finalizers:
-        status["allocation"] = None
+        status |= {"allocation": None, "devices": None}
     return _claim_patch(claim, {"status": status}, subresource="status")
 
 
@@ -226,7 +226,8 @@ def _release_patches(claim: DeviceClaim) -> list[Action]:
     if PROTECTION_FINALIZER not in finalizers:
         return []
     if claim.status.allocation is not None:
-        return [_claim_patch(claim, {"status": {"allocation": None}}, subresource="status")]
+        change = {"status": {"allocation": None, "devices": None}}
+        return [_claim_patch(claim, change, subresource="status")]
     remaining = [name for name in finalizers if name != PROTECTION_FINALIZER]
     return [_claim_patch(claim, {"metadata": {"finalizers": remaining or None}})]
 

@@ -5,6 +5,9 @@ informers ─▶ SchedulerState ─▶ decision ─▶ bind or evict ─▶ stat
 scheduler.py         the loop: pop an entity, decide, assume, bind or evict, report
 event_handlers.py    cluster objects from informers into the scheduler state
 binder.py            GroupBinding for whole groups; pod by pod on foreign servers
+claim_writer.py      allocates claims one by one before the pods are bound, on foreign servers
+volume_prebinder.py  waits until volumes of placed pods are provisioned and bound
+device_prebinder.py  waits until drivers have prepared the devices of placed pods
 bind_intents.py      completes or undoes gangs that a foreign server bound in part
 evictor.py           evicts victims of preemption
 status_writer.py     conditions and counts of pods, PodGroups and CompositePodGroups

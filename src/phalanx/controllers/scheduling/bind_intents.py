@@ -26,7 +26,7 @@ import msgspec
 
 from phalanx import logs
 from phalanx.api.core import Pod
-from phalanx.api.errors import Conflict
+from phalanx.api.errors import ApiError, Conflict, Invalid
 from phalanx.api.kinds import POD, POD_GROUP
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import BINDING_INTENT_ANNOTATION, PodGroup
@@ -36,7 +36,14 @@ from phalanx.client.client import Client
 from phalanx.client.protocol import parse_revision
 from phalanx.controllers.event_recorder import EventRecorder, ObjectEvent
 from phalanx.controllers.pod_groups import groups_of
-from phalanx.controllers.reconcile_loop import Delete, Patch, ReconcileLoop, ReconcilePlan
+from phalanx.controllers.reconcile_loop import (
+    Action,
+    Delete,
+    Patch,
+    ReconcileLoop,
+    ReconcilePlan,
+    StaleCacheError,
+)
 from phalanx.controllers.scheduling.status_writer import ConditionUpdate, SchedulingStatusWriter
 from phalanx.randomness import Random
 from phalanx.scheduler.entity import Entity
@@ -74,7 +81,9 @@ class BindIntents:
         self._client, self._random, self._groups = client, random, groups
         self._status_writer, self._recorder = status_writer, recorder
         self._members = pods.index(groups_of)
-        self._loop: ReconcileLoop[Key] = ReconcileLoop(client, self.reconcile)
+        self._loop: ReconcileLoop[Key] = ReconcileLoop(
+            client, self.reconcile, on_error=_treat_closed_as_stale
+        )
         self._open: dict[Key, _OpenIntent] = {}
         #: Gangs that are being bound, and in how many attempts.
         self._in_progress: Counter[Key] = Counter()
@@ -237,6 +246,12 @@ def _open_patch(group: PodGroup, intent_id: str) -> Object:
             "annotations": {BINDING_INTENT_ANNOTATION: intent_id},
         }
     }
+
+
+def _treat_closed_as_stale(key: Key, action: Action, error: ApiError) -> None:
+    """Handle the error of closing an intent that is closed already: the cache does not show it."""
+    if isinstance(error, Invalid) and isinstance(action, Patch) and action.content == JSON_PATCH:
+        raise StaleCacheError(f"the bind intent of PodGroup {key} has changed") from error
 
 
 def _close_patch(key: Key, intent_id: str) -> Patch:

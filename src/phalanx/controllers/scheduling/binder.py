@@ -16,11 +16,12 @@ Neither binds a pod of another uid, nor a pod that has a node.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from phalanx import logs
 from phalanx.api.core import Pod
@@ -33,6 +34,7 @@ from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
 from phalanx.controllers.scheduling.bind_intents import BindIntents, count_bound_members
 from phalanx.controllers.scheduling.claim_writer import ClaimWriter
+from phalanx.controllers.scheduling.device_prebinder import DevicePreBinder
 from phalanx.controllers.scheduling.volume_prebinder import VolumePreBinder
 from phalanx.scheduler.decision import Binding, ClaimReservation, Placed
 from phalanx.scheduler.entity import Entity
@@ -54,8 +56,9 @@ class BindAttempt(NamedTuple):
     placed: Placed
     #: When the entity was popped from the queue.
     popped_at: float = 0.0
-    #: Seconds within which its claims must be bound.
+    #: Seconds within which its claims must be bound, and its devices prepared.
     volume_timeout: float = 600.0
+    device_timeout: float = 600.0
 
     @property
     def namespace(self) -> str:
@@ -138,8 +141,9 @@ class PreBindQueue:
         self,
         volumes: VolumePreBinder | None = None,
         on_started: Callable[[BindAttempt], None] = lambda attempt: None,
+        devices: DevicePreBinder | None = None,
     ) -> None:
-        self._volumes, self._on_started = volumes, on_started
+        self._volumes, self._on_started, self._devices = volumes, on_started, devices
         #: The attempts of each gang that are not finished, in order.
         self._unfinished: dict[Key, list[_PreBind]] = {}
 
@@ -147,28 +151,62 @@ class PreBindQueue:
         """Whether an attempt cannot be bound at once."""
         if _gang_of(attempt) in self._unfinished:
             return True
+        return self._needs_volumes(attempt) or self._needs_devices(attempt)
+
+    def _needs_volumes(self, attempt: BindAttempt) -> bool:
         return self._volumes is not None and self._volumes.is_needed(attempt.placed.volumes)
 
-    async def bind_volumes(self, attempt: BindAttempt) -> None:
-        """Bind the claims of an attempt. Raises ApiError, Unreachable."""
+    def _needs_devices(self, attempt: BindAttempt) -> bool:
+        return self._devices is not None and self._devices.is_needed(attempt.placed.claims)
+
+    async def bind_claims(self, attempt: BindAttempt) -> BindAttempt:
+        """Bind the claims of an attempt; return the rest. Raises ApiError, Unreachable."""
         gang, volumes, own = _gang_of(attempt), attempt.placed.volumes, _PreBind()
         queue = self._unfinished.setdefault(gang, []) if gang is not None else []
         earlier = tuple(queue)
         queue.append(own)
         try:
-            if self._volumes is not None and self._volumes.is_needed(volumes):
+            needs_volumes, needs_devices = (
+                self._needs_volumes(attempt),
+                self._needs_devices(attempt),
+            )
+            if needs_volumes or needs_devices:
                 self._on_started(attempt)
+            if self._volumes is not None and needs_volumes:
                 await self._volumes.bind(volumes, attempt.volume_timeout)
+            if self._devices is not None and needs_devices:
+                claims = await self._devices.bind(
+                    attempt.placed.claims,
+                    attempt.device_timeout,
+                    keeps_groups=has_other_members(attempt),
+                )
+                attempt = attempt._replace(placed=replace(attempt.placed, claims=claims))
             for one in earlier:
                 await one.finished.wait()
                 if one.has_failed:
+                    await self.release(attempt)
                     raise Conflict("the claims of other members of the gang could not be bound")
             own.has_failed = False
+            return attempt
         finally:
             own.finished.set()
             queue.remove(own)
             if gang is not None and not queue:
                 self._unfinished.pop(gang, None)
+
+    async def release(self, attempt: BindAttempt) -> None:
+        """Release devices that were prepared for pods which could not be bound."""
+        if self._devices is not None:
+            keeps_groups = has_other_members(attempt)
+            await self._devices.release(attempt.placed.claims, keeps_groups=keeps_groups)
+
+
+def has_other_members(attempt: BindAttempt) -> bool:
+    """Whether other members of the entity have, or are about to get, a node.
+
+    They use the claims of the group.
+    """
+    return bool(attempt.entity.other_members)
 
 
 def _gang_of(attempt: BindAttempt) -> Key | None:
@@ -223,20 +261,20 @@ class GroupBinder:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._run_transactions())
             while True:
-                group.create_task(self._bind_volumes(await self._pre_binding.get()))
+                group.create_task(self._bind_claims(await self._pre_binding.get()))
 
-    async def _bind_volumes(self, attempt: BindAttempt) -> None:
+    async def _bind_claims(self, attempt: BindAttempt) -> None:
         """Bind the claims of an attempt, then queue its pods."""
         error: RequestError
         REQUEST_ID.set(attempt.request_id)
         try:
-            await self._pre_binds.bind_volumes(attempt)
+            ready = await self._pre_binds.bind_claims(attempt)
         except (ApiError, Unreachable) as caught:
             error = caught
         except Exception as caught:
             error = contain_bind_error(self._client, caught, attempt)
         else:
-            self._queue.append(attempt)
+            self._queue.append(ready)
             self._wakeup.set()
             return
         for one in (attempt, *self._remove_dependents(attempt)):
@@ -283,6 +321,8 @@ class GroupBinder:
             return
         dependents = self._remove_dependents(batch[0]) if error is not None else []
         for attempt in (*batch, *dependents):
+            if error is not None and not isinstance(error, _AMBIGUOUS_ERRORS):
+                await self._pre_binds.release(attempt)
             bindings = attempt.placed.bindings
             if error is None:
                 result = BindResult(attempt, bindings, {}, has_quorum=True, is_reported=True)
@@ -366,7 +406,12 @@ class _BindProgress:
 
 
 class PodBinder:
-    """Binds placed entities pod by pod, with bind intents for gangs."""
+    """Binds placed entities pod by pod, with bind intents for gangs.
+
+    The server does not check room, and other schedulers bind pods meanwhile. `find_overfull`
+    returns those nodes of bindings that have become too full: before the first member is bound, and
+    before each one. The rest of the entity, or all of it, is placed again.
+    """
 
     def __init__(
         self,
@@ -375,8 +420,10 @@ class PodBinder:
         on_finished: OnBindFinished,
         claims: ClaimWriter | None = None,
         pre_binds: PreBindQueue | None = None,
+        find_overfull: Callable[[Sequence[Binding]], Collection[str]] = lambda bindings: (),
     ) -> None:
         self._client, self._intents, self._on_finished = client, intents, on_finished
+        self._find_overfull = find_overfull
         self._claims, self._pre_binds = claims, pre_binds or PreBindQueue()
         #: How many attempts wait for claims to be bound.
         self._pre_binding = 0
@@ -419,6 +466,8 @@ class PodBinder:
 
     async def _bind(self, progress: _BindProgress) -> None:
         entity, bindings = progress.attempt.entity, progress.attempt.placed.bindings
+        if self._fail_overfull(progress):
+            return
         if not isinstance(entity.group, PodGroup) or not self._intents.is_needed(entity):
             await self._bind_all(progress, "")
             return
@@ -438,27 +487,46 @@ class PodBinder:
             error = Conflict("bound members of the gang were deleted after the placement")
             progress.failures = dict.fromkeys(progress.attempt.placed.bindings, error)
             return
-        claims = progress.attempt.placed.claims
+        claims = left = progress.attempt.placed.claims
         try:
             if self._pre_binds.is_needed(progress.attempt):
                 self._pre_binding += 1
                 try:
-                    await self._pre_binds.bind_volumes(progress.attempt)
+                    left = (await self._pre_binds.bind_claims(progress.attempt)).placed.claims
                 finally:
                     self._pre_binding -= 1
             if claims and self._claims is not None:
-                await self._claims.reserve(claims)
+                await self._claims.reserve(left)
         except (ApiError, Unreachable) as error:
             progress.failures = dict.fromkeys(progress.attempt.placed.bindings, error)
+            if left is not claims:
+                await self._pre_binds.release(progress.attempt)
             return
-        async with asyncio.TaskGroup() as group:
-            for binding in progress.attempt.placed.bindings:
-                group.create_task(self._bind_one(progress, binding, intent_id))
+        if not self._fail_overfull(progress):
+            async with asyncio.TaskGroup() as group:
+                for binding in progress.attempt.placed.bindings:
+                    group.create_task(self._bind_one(progress, binding, intent_id))
         if claims and self._claims is not None:
-            await self._claims.settle(claims, {binding.uid for binding in progress.failures})
+            failed = {binding.uid for binding in progress.failures}
+            keeps_groups = bool(progress.bound) or has_other_members(progress.attempt)
+            await self._claims.settle(claims, failed, keeps_groups=keeps_groups)
+
+    def _fail_overfull(self, progress: _BindProgress) -> bool:
+        """Let an attempt fail of which too few members would still fit, before any is bound."""
+        bindings = progress.attempt.placed.bindings
+        nodes = self._find_overfull(bindings)
+        failures = {one: _overfull_error(one) for one in bindings if one.node in nodes}
+        probe = _BindProgress(progress.attempt, failures=dict(failures))
+        if (error := probe.fatal_error) is None:
+            return False
+        progress.failures = dict.fromkeys(bindings, error) | failures
+        return True
 
     async def _bind_one(self, progress: _BindProgress, binding: Binding, intent_id: str) -> None:
         async with self._request_slots:
+            if self._find_overfull([binding]):
+                progress.failures[binding] = _overfull_error(binding)
+                return
             if fatal_error := progress.fatal_error:
                 # Every further bind would have to be undone.
                 progress.failures[binding] = fatal_error
@@ -495,6 +563,10 @@ class PodBinder:
         except (ApiError, Unreachable, TimeoutError):
             return False
         return (pod.metadata.uid, pod.spec.node_name) == (binding.uid, binding.node)
+
+
+def _overfull_error(binding: Binding) -> Conflict:
+    return Conflict(f"node {binding.node} has no room left: other pods were bound to it meanwhile")
 
 
 def _binding_object(binding: Binding, intent_id: str) -> Object:

@@ -73,7 +73,7 @@ class IdleClaimReleaser:
         meta = claim.metadata
         change = {
             "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
-            "status": {"allocation": None, "reservedFor": None},
+            "status": {"allocation": None, "devices": None, "reservedFor": None},
         }
         await self._client.patch(RESOURCE_CLAIM, meta.key, change, subresource="status")
         LOG.info("deallocation of ResourceClaim completed", kind="ResourceClaim", key=meta.key)
@@ -92,25 +92,34 @@ class ClaimWriter:
         written: list[ClaimReservation] = []
         try:
             for one in reservations:
-                written.append(one)
-                await self._reserve_one(one)
+                await self._reserve_one(one, written)
         except (ApiError, Unreachable):
             await self.release(written)
             raise
 
-    async def settle(self, reservations: Iterable[ClaimReservation], failed: set[str]) -> None:
-        """End an attempt: release the claims of pods, by uid, that could not be bound."""
+    async def settle(
+        self, reservations: Iterable[ClaimReservation], failed: set[str], *, keeps_groups: bool
+    ) -> None:
+        """End an attempt: release the claims of pods, by uid, that could not be bound.
+
+        With `keeps_groups` some member of the group has a node and uses the claims of the group.
+        """
         done = list(reservations)
-        await self.release([one for one in done if one.pod_uid in failed])
+        unused = [one for one in done if one.pod_uid in failed]
+        await self.release(unused, keeps_groups=keeps_groups)
         for one in done:
             self._created.pop(one.pod_uid, None)
 
-    async def release(self, reservations: Iterable[ClaimReservation]) -> None:
+    async def release(
+        self, reservations: Iterable[ClaimReservation], *, keeps_groups: bool = False
+    ) -> None:
         """Take reservations back, and allocations that were made for them.
 
         What cannot be released now is released when the pod ends.
         """
         for one in reservations:
+            if keeps_groups and one.consumer.kind is not POD:
+                continue
             try:
                 await self._release_one(one)
             except (ApiError, Unreachable) as error:
@@ -150,8 +159,10 @@ class ClaimWriter:
         }
         await self._client.patch(POD, pod, change, subresource="status")
 
-    async def _reserve_one(self, one: ClaimReservation) -> None:
+    async def _reserve_one(self, one: ClaimReservation, written: list[ClaimReservation]) -> None:
+        """Allocate and reserve a claim; adds it to `written` before something is written."""
         if one.spec is not None:
+            written.append(one)
             await self._create(one)
             return
         for _ in range(_MAX_WRITE_ATTEMPTS):
@@ -168,6 +179,7 @@ class ClaimWriter:
                 if one.consumer not in consumers:
                     status["reservedFor"] = msgspec.to_builtins([*consumers, one.consumer])
                 if status:
+                    written.append(one)
                     await self._patch(claim, {"status": status}, subresource="status")
             except Conflict:
                 continue
@@ -185,7 +197,7 @@ class ClaimWriter:
             return
         status: Object = {"reservedFor": msgspec.to_builtins(consumers) or None}
         if not consumers and one.allocation is not None:
-            status["allocation"] = None
+            status |= {"allocation": None, "devices": None}
         await self._patch(claim, {"status": status}, subresource="status")
 
     async def _get(self, key: Key) -> DeviceClaim:

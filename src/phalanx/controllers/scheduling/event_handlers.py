@@ -16,6 +16,7 @@ from phalanx.api.kinds import (
     PERSISTENT_VOLUME,
     PERSISTENT_VOLUME_CLAIM,
     POD_GROUP,
+    RESOURCE_CLAIM,
     Kind,
 )
 from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, Key, ObjectMeta
@@ -89,6 +90,11 @@ class EventHandlers:
         self.groups = self._groups.cache if self._groups else ObjectCache[PodGroup]()
         composites = self._composites
         self.composites = composites.cache if composites else ObjectCache[CompositePodGroup]()
+
+    @property
+    def device_claims(self) -> ObjectCache[DeviceClaim]:
+        """The claims for devices as the informer knows them."""
+        return self._device_informers[DEVICE_KINDS.index(RESOURCE_CLAIM)].cache
 
     @property
     def volume_caches(self) -> VolumeCaches:

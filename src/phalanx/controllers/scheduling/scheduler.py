@@ -11,7 +11,7 @@ may run at the same time: the server validates every GroupBinding again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import assert_never
 
 from phalanx import logs
@@ -35,6 +35,7 @@ from phalanx.controllers.scheduling.binder import (
 )
 from phalanx.controllers.scheduling.claim_writer import ClaimWriter, IdleClaimReleaser
 from phalanx.controllers.scheduling.decision_log import DecisionLog
+from phalanx.controllers.scheduling.device_prebinder import DevicePreBinder
 from phalanx.controllers.scheduling.event_handlers import EventHandlers
 from phalanx.controllers.scheduling.evictor import Eviction, Evictor
 from phalanx.controllers.scheduling.exact_solver import AsyncSolver, HighsSolver, InlineSolver
@@ -54,6 +55,7 @@ from phalanx.scheduler.cluster.group_tree import group_ref
 from phalanx.scheduler.decision import (
     SCHEDULER_ERROR,
     Binding,
+    ClaimReservation,
     Decision,
     Impossible,
     Placed,
@@ -124,12 +126,9 @@ class Scheduler:
         self._status_writer = SchedulingStatusWriter(
             client, handlers.pods, handlers.groups, clock=clock, scheduler_view=view
         )
+        counts, composites = self.cache.count_placed_members, handlers.composites
         self._composite_writer = CompositeStatusWriter(
-            client,
-            handlers.groups,
-            handlers.composites,
-            clock=clock,
-            placed_members=self.cache.count_placed_members,
+            client, handlers.groups, composites, clock=clock, placed_members=counts
         )
         self._pending = PendingStatusReporter(
             handlers.pods,
@@ -142,13 +141,21 @@ class Scheduler:
         )
         self._binder = self._build_binder(client, random, is_foreign=is_foreign)
         self._evictor = Evictor(client, clock, self._on_evicted, is_foreign=is_foreign)
-        #: Hooks: called right before each cycle, and right before a decision is carried out.
+        #: Hooks: awaited before each pop; called before each cycle, and before each decision acts.
+        self.before_pop: list[Callable[[], Awaitable[None]]] = []
         self.before_cycle: list[Callable[[Entity], None]] = []
         self.after_decision: list[Callable[[Entity, Decision], None]] = []
         self._wakeup, self._is_deciding, self._is_stopped = asyncio.Event(), False, False
+        #: Set while entities may be held back that have not been reported.
+        self._has_unreported = asyncio.Event()
         handlers.groups.subscribe(self._on_group_changed)
         handlers.composites.subscribe(self._on_group_changed)
-        handlers.register(self._wakeup.set)
+        handlers.register(self._on_batch)
+
+    def _on_batch(self) -> None:
+        """Observed objects have changed."""
+        self._wakeup.set()
+        self._has_unreported.set()
 
     def _build_binder(
         self, client: Client, random: Random, *, is_foreign: bool
@@ -157,7 +164,9 @@ class Scheduler:
         volumes = VolumePreBinder(
             client, self._handlers.volume_caches, self._clock, is_foreign=is_foreign
         )
-        pre_binds = PreBindQueue(volumes, self._on_volumes_awaited)
+        writer = ClaimWriter(client, random)
+        self._devices = DevicePreBinder(writer, self._handlers.device_claims)
+        pre_binds = PreBindQueue(volumes, self._on_claims_awaited, self._devices)
         if not is_foreign:
             return GroupBinder(
                 client,
@@ -175,7 +184,12 @@ class Scheduler:
             recorder=next(iter(self._recorders.values())),
         )
         return PodBinder(
-            client, intents, self._on_bound, ClaimWriter(client, random), pre_binds=pre_binds
+            client,
+            intents,
+            self._on_bound,
+            claims=writer,
+            pre_binds=pre_binds,
+            find_overfull=self.cache.overfull_nodes,
         )
 
     @property
@@ -217,6 +231,8 @@ class Scheduler:
                 # A foreign server does not check whether the resources of the node suffice.
                 await asyncio.sleep(STALE_CACHE_PAUSE)
                 continue
+            for wait in self.before_pop:
+                await wait()
             begin = self._clock.now()
             if self._decision_log and self._decision_log.needs_checkpoint:
                 self._decision_log.begin(self._handlers.initial_records(begin))
@@ -228,6 +244,7 @@ class Scheduler:
             self._is_deciding = True
             try:
                 await self._attempt(entity, begin)
+                self._has_unreported.set()
                 # Other tasks run between two decisions.
                 await asyncio.sleep(0)
             finally:
@@ -279,6 +296,7 @@ class Scheduler:
 
     async def _wait_for_work(self) -> None:
         """Wait for an event, or for the end of the next back-off."""
+        self.cache.limit_changes()
         times = (self.queue.next_backoff_end(), self._state.reservations.next_time())
         until = min((time for time in times if time is not None), default=None)
         seconds = None if until is None else max(until - self._clock.now(), 0)
@@ -323,9 +341,16 @@ class Scheduler:
             return
         match decision:
             case Placed():
-                timeout = self._state.profiles.policy(entity).bind_timeout_seconds
-                attempt = BindAttempt(entity, decision, popped_at=begin, volume_timeout=timeout)
-                self._binder.submit(attempt)
+                policy = self._state.profiles.policy(entity)
+                self._binder.submit(
+                    BindAttempt(
+                        entity,
+                        decision,
+                        popped_at=begin,
+                        volume_timeout=policy.bind_timeout_seconds,
+                        device_timeout=policy.device_timeout_seconds,
+                    )
+                )
             case Preempting():
                 groups = self._handlers.disrupted_groups(decision)
                 self._composite_writer.forget_updates(
@@ -418,14 +443,19 @@ class Scheduler:
         seconds = self._clock.now() - eviction.decided_at
         self._metrics.observe_eviction(entity, succeeded=not errors, seconds=seconds)
 
-    def _on_volumes_awaited(self, attempt: BindAttempt) -> None:
-        """Write the nodes for which volumes are provisioned; no condition, as in Kubernetes."""
+    def _on_claims_awaited(self, attempt: BindAttempt) -> None:
+        """Write the nodes for which claims are prepared; no condition, as in Kubernetes."""
         entity = attempt.entity
-        pods = {member.pod.metadata.uid: member.pod.metadata for member in entity.members}
+        pods = {member.pod.metadata.uid: member.pod for member in entity.members}
+        claims: dict[str, list[ClaimReservation]] = {}
+        for one in attempt.placed.claims:
+            claims.setdefault(one.pod_uid, []).append(one)
         for _, uid, node in attempt.placed.bindings:
-            self._status_writer.report_pod(
-                pods[uid], ConditionUpdate("", "", "", nominated_node=node)
-            )
+            nomination = ConditionUpdate("", "", "", nominated_node=node)
+            self._status_writer.report_pod(pods[uid].metadata, nomination)
+            if self._devices.is_needed(claims.get(uid, ())):
+                message = f"Waiting until drivers have prepared the devices on node {node}"
+                self._record_event(pods[uid], "BindingConditionsPending", message)
         if isinstance(entity.group, PodGroup):
             update = ConditionUpdate("True", "Scheduled", "", quorum=entity.quorum)
             self._status_writer.report_group(entity.group.metadata, update)
@@ -465,7 +495,7 @@ class Scheduler:
                 pod.metadata, ConditionUpdate("False", SCHEDULER_ERROR, message)
             )
             self._record_event(pod, "FailedScheduling", message, event_type="Warning")
-        self._wakeup.set()
+        self._on_batch()
 
     def _record_event(
         self, pod: Pod, reason: str, message: str, event_type: str = "Normal"
@@ -489,13 +519,19 @@ class Scheduler:
         """Report entities that cannot be tried yet, once a second.
 
         Runs on the full second, so that the time of a report does not depend on the start time.
+        Pauses while no entity is held back and nothing changes.
         """
         while True:
+            await self._has_unreported.wait()
             await asyncio.sleep(1 - self._clock.now() % 1)
+            self._has_unreported.clear()
             for key in self._state.take_voided_nominations():
                 self._status_writer.void_nomination(key)
-            self._pending.update(self.queue.list_held_back(), self._clock.now())
-            self._pending.update_trees(self.queue.broken_trees())
+            held_back, trees = self.queue.list_held_back(), list(self.queue.broken_trees())
+            self._pending.update(held_back, self._clock.now())
+            self._pending.update_trees(trees)
+            if held_back or trees:
+                self._has_unreported.set()
 
 
 def _reference_to(entity: Entity) -> Object:

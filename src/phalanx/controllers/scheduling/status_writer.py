@@ -236,6 +236,7 @@ class SchedulingStatusWriter:
         wait = self._message_delay(group, conditions) if conditions else 0.0
         if wait:
             conditions = []
+        counts |= self._count_preemption(group, conditions)
         if not conditions and counts and self._scheduler_view.is_busy():
             return ReconcilePlan(requeue_after=COUNT_DELAY)
         if not conditions:
@@ -354,6 +355,16 @@ class SchedulingStatusWriter:
             "readyPods": (status.ready_pods, self._count_ready(group)),
         }
         return {name: new for name, (old, new) in counts.items() if new != old}
+
+    def _count_preemption(self, group: PodGroup, conditions: list[Object]) -> Object:
+        """Return the count of preemptions, if the conditions to be written begin another one."""
+        if not self._scheduler_view.has_counts(group.metadata.key):
+            return {}
+        old = find_condition(group.status.conditions, PREEMPTED)
+        was_preempted = old is not None and old.status == "True"
+        is_preempted = any(one.get("status") for one in conditions if one["type"] == PREEMPTED)
+        is_new = is_preempted and not was_preempted
+        return {"preemptions": group.status.preemptions + 1} if is_new else {}
 
     def _count_members(self, group: Key) -> tuple[int, int]:
         """Return how many live members of a group wait for a node, and how many have one."""

@@ -30,8 +30,8 @@ from phalanx.api.selectors import selector_matches
 from phalanx.api.storage import PersistentVolumeClaim
 from phalanx.client.client import Client
 from phalanx.clock import Clock
-from phalanx.controllers.disruption import controller_uids
 from phalanx.controllers.event_recorder import ObjectEvent
+from phalanx.controllers.pod_ownership import controlling_uids
 from phalanx.controllers.reconcile_loop import (
     Action,
     Create,
@@ -68,10 +68,8 @@ class StatefulSetController:
         )
         self._sets, self._pods = self._informers[0].cache, self._informers[1].cache
         self._claims, self._revisions = self._informers[2].cache, self._informers[3].cache
-        self._pods_by_owner = self._pods.index(controller_uids)
-        self._revisions_by_owner = self._revisions.index(
-            lambda one: [owner.uid] if (owner := one.metadata.controller) else []
-        )
+        self._pods_by_owner = self._pods.index(controlling_uids)
+        self._revisions_by_owner = self._revisions.index(controlling_uids)
         self._revisions_by_prefix = self._revisions.index(lambda one: [_prefix_key(one.metadata)])
         self._loop: ReconcileLoop[Key] = ReconcileLoop(
             client, self.reconcile, _WORKERS, record=record, on_error=self._record_failure

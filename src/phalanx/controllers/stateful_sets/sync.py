@@ -29,6 +29,7 @@ from phalanx.api.apps import (
     StatefulSetStatus,
 )
 from phalanx.api.core import Pod
+from phalanx.api.formats import resolve_int_or_percent
 from phalanx.api.kinds import PERSISTENT_VOLUME_CLAIM, POD, STATEFUL_SET
 from phalanx.api.meta import find_condition, parse_timestamp
 from phalanx.api.storage import PersistentVolumeClaim
@@ -272,7 +273,8 @@ class _PodPlanner:
         rolling, total = self._set.spec.update_strategy.rolling_update, len(self._set.ordinals)
         pods = [(ordinal, pod) for ordinal, pod in self._replicas if pod is not None]
         available = sum(self._state.is_available(pod) for _, pod in pods)
-        allowed = _resolve_max_unavailable(rolling.max_unavailable, total) - (total - available)
+        limit = resolve_int_or_percent(rolling.max_unavailable, total, round_up=False)
+        allowed = max(limit, 1) - (total - available)
         first, update = self._first_updated, self._revisions.update.metadata.name
         for ordinal, pod in reversed(pods):
             if allowed <= 0 or ordinal < first:
@@ -292,11 +294,3 @@ class _PodPlanner:
 
     def _set_event(self, reason: str, message: str) -> RecordEvent:
         return RecordEvent(ObjectEvent(STATEFUL_SET, self._set.metadata, reason, message=message))
-
-
-def _resolve_max_unavailable(share: int | str, total: int) -> int:
-    """Return a number, or a percentage of the replicas rounded down; at least one."""
-    if isinstance(share, int):
-        return max(share, 1)
-    # The API allows any number of leading zeros, `int` limits the number of digits.
-    return max(total * int(share.rstrip("%").lstrip("0") or 0) // 100, 1)

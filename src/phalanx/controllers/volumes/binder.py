@@ -65,7 +65,7 @@ class VolumeBinder:
         self._claims, self._volumes = self._informers[0].cache, self._informers[1].cache
         self._classes, self._pods = self._informers[2].cache, self._informers[3].cache
         self._nodes = self._informers[4].cache
-        self._volumes_by_class = self._volumes.index(lambda volume: [volume.storage_class])
+        self._free_volumes = self._volumes.index(_free_class)
         self._volumes_by_claim = self._volumes.index(_reserved_keys)
         self._unbound_claims = self._claims.index(_waiting_class)
         self._claims_by_volume = self._claims.index(lambda claim: [claim.spec.volume_name])
@@ -114,16 +114,15 @@ class VolumeBinder:
             reference = obj.spec.claim_ref
             return plan_volume(obj, self._claims.get(reference.key) if reference else None)
         meta, name = obj.metadata, obj.storage_class
-        candidates = {
-            volume.metadata.name: volume
-            for volume in (*self._volumes_by_claim[meta.key], *self._volumes_by_class[name])
-        }
+        candidates: list[PersistentVolume] = []
+        if BIND_COMPLETED not in meta.annotations:
+            candidates = [*self._volumes_by_claim[meta.key], *self._free_volumes[name]]
         pods = self._pods_by_claim[meta.key]
         return plan_claim(
             ClaimState(
                 obj,
                 self._volumes.get(Key("", obj.spec.volume_name)),
-                list(candidates.values()),
+                candidates,
                 storage_class=self._classes.get(Key("", name)),
                 default_class=self._default_class(),
                 node=self._nodes.get(Key("", meta.annotations.get(SELECTED_NODE, ""))),
@@ -167,7 +166,7 @@ class VolumeBinder:
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> None:
         claim = new or old
-        if claim is None:
+        if claim is None or (old and new and _binding_fields(old) == _binding_fields(new)):
             return
         key = claim.metadata.key
         self._loop.queue.add(Ref(_CLAIM, *key))
@@ -200,11 +199,25 @@ class VolumeBinder:
             for key in claim_keys_of(pod):
                 # A pod changes only what the event about a waiting claim says. In Kubernetes the
                 # next resync does that; a pod that is placed before then gets no such event.
-                self._loop.queue.add_after(Ref(_CLAIM, *key), _RESYNC_SECONDS)
+                claim = self._claims.get(key)
+                if claim is None or not claim.is_bound:
+                    self._loop.queue.add_after(Ref(_CLAIM, *key), _RESYNC_SECONDS)
 
 
 def _reserved_keys(volume: PersistentVolume) -> list[Hashable]:
     return [volume.spec.claim_ref.key] if volume.spec.claim_ref else []
+
+
+def _free_class(volume: PersistentVolume) -> list[Hashable]:
+    """The class of a volume that no claim has."""
+    return [] if volume.spec.claim_ref else [volume.storage_class]
+
+
+def _binding_fields(claim: PersistentVolumeClaim) -> tuple[object, ...]:
+    """What the plans of a claim and its volume read: not the conditions, which change with pods."""
+    meta, status = claim.metadata, claim.status
+    is_deleted = bool(meta.deletion_timestamp)
+    return meta.uid, meta.annotations, is_deleted, claim.spec, status.phase, status.capacity
 
 
 def _waiting_class(claim: PersistentVolumeClaim) -> list[Hashable]:

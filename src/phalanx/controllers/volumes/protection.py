@@ -6,12 +6,14 @@
 
 A claim that a pod owns (a generic ephemeral volume) is freed when that pod has ended. That no pod
 uses a claim is confirmed with the API, because the cache may be stale. While a claim is bound and
-not being deleted, its condition Unused says whether no pod that has not ended names it. The
-controllers are disabled on a foreign API server, which has its own.
+not being deleted, its condition Unused says whether no pod that has not ended names it. Conditions
+are written at a limited rate: they inform, and must not delay the binding of many claims and pods.
+The controllers are disabled on a foreign API server, which has its own.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 
 from phalanx.api.core import Pod
@@ -47,8 +49,8 @@ def claim_keys_of(pod: Pod) -> Sequence[Key]:
     return [key for key, _ in volume_claims_of(pod)]
 
 
-#: Seconds until the condition Unused follows a change of a pod.
-_CONDITION_DELAY = 1.0
+#: How many conditions are written at once, and how many per second after these.
+_CONDITION_BURST, _CONDITION_RATE = 50, 100.0
 
 
 class ClaimProtection:
@@ -59,6 +61,9 @@ class ClaimProtection:
         self._informers = (informers.of(PersistentVolumeClaim), informers.of(Pod))
         self._claims, self._pods = self._informers[0].cache, self._informers[1].cache
         self._pods_by_claim = self._pods.index(claim_keys_of)
+        #: When the last condition is written at this rate, and the claims whose condition waits.
+        self._last_slot = 0.0
+        self._delayed: set[Key] = set()
         self._loop: ReconcileLoop[Key] = ReconcileLoop(
             client,
             self.reconcile,
@@ -77,6 +82,7 @@ class ClaimProtection:
 
     def reconcile(self, key: Key) -> ReconcilePlan:
         """Plan: release a claim that is deleted and unused, or update its condition."""
+        self._delayed.discard(key)
         claim = self._claims.get(key)
         if claim is None:
             return ReconcilePlan()
@@ -131,21 +137,36 @@ class ClaimProtection:
     def _on_claim_change(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> None:
-        if new is not None:
+        if new is not None and new.metadata.deletion_timestamp:
             self._loop.queue.add(new.metadata.key)
+        elif new is not None:
+            self._delay_condition(new)
 
     def _on_pod_change(self, old: Pod | None, new: Pod | None) -> None:
-        if new is not None and not new.spec.volumes:
-            return
         pod = new or old
-        if pod is not None and pod.spec.volumes:
-            for key in claim_keys_of(pod):
-                claim = self._claims.get(key)
-                if claim is not None and not claim.metadata.deletion_timestamp:
-                    # Only the condition may change: it must not delay the binding of many pods.
-                    self._loop.queue.add_after(key, _CONDITION_DELAY)
-                else:
-                    self._loop.queue.add(key)
+        if pod is None or not pod.spec.volumes:
+            return
+        is_used_as_before = old and new and old.is_terminal == new.is_terminal
+        for key in claim_keys_of(pod):
+            claim = self._claims.get(key)
+            if claim is None or claim.metadata.deletion_timestamp:
+                self._loop.queue.add(key)
+            elif not is_used_as_before:
+                self._delay_condition(claim)
+
+    def _delay_condition(self, claim: PersistentVolumeClaim) -> None:
+        """Reconcile a claim, of which only the condition may change, as soon as the rate allows."""
+        key = claim.metadata.key
+        if key in self._delayed or not self._plan_condition(claim, self._pods_by_claim[key]):
+            return
+        now = asyncio.get_running_loop().time()
+        self._last_slot = max(self._last_slot, now) + 1 / _CONDITION_RATE
+        delay = self._last_slot - _CONDITION_BURST / _CONDITION_RATE - now
+        if delay > 0:
+            self._delayed.add(key)
+            self._loop.queue.add_after(key, delay)
+        else:
+            self._loop.queue.add(key)
 
 
 class VolumeProtection:
@@ -178,9 +199,9 @@ class VolumeProtection:
 
 def _is_held(claim: PersistentVolumeClaim, pods: Iterable[Pod]) -> bool:
     """Whether a pod that names a claim keeps it from being removed."""
-    owners = [one.uid for one in claim.metadata.owner_references if one.controller]
     return any(
-        bool(pod.spec.node_name) and not (pod.metadata.uid in owners and pod.is_terminal)
+        bool(pod.spec.node_name)
+        and not (pod.is_terminal and claim.metadata.is_controlled_by(pod.metadata.uid))
         for pod in pods
     )
 

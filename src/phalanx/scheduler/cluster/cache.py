@@ -25,7 +25,12 @@ from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Key, Ref, pod_group_ref
 from phalanx.api.other_kinds import PodDisruptionBudget
 from phalanx.api.resources import node_allocatable
-from phalanx.scheduler.cluster.cluster_delta import ClusterDelta, NodeRoom, RoomUser
+from phalanx.scheduler.cluster.cluster_delta import (
+    ClusterDelta,
+    NodeRoom,
+    RoomUser,
+    is_equivalent_node,
+)
 from phalanx.scheduler.cluster.device_cache import DeviceCache
 from phalanx.scheduler.cluster.group_tree import Group, eviction_fields, root_priority
 from phalanx.scheduler.cluster.peer_constraints import Labels
@@ -133,7 +138,7 @@ class SchedulerCache:
             self._remove_node(name, info)
             # Affinity and spread no longer count the pods of the node.
             return ClusterDelta(ClusterEvent.POD_PLACED) if old else None
-        if old is not None and _is_equivalent_node(old, node):
+        if old is not None and is_equivalent_node(old, node):
             return None
         before, info = self.room(name), self._node_info(name)
         info.node, info.allocatable = node, self._resource_row(node_allocatable(node))
@@ -146,21 +151,35 @@ class SchedulerCache:
     def update_pod(self, key: Key, pod: Pod | None) -> tuple[ClusterDelta, ...]:
         """Add, replace or (None) remove a pod. Returns the changes for pending entities."""
         old = self._pod_states.get(key)
-        new = None if pod is None or pod.is_terminal else build_pod_state(pod, old)
+        if old is not None:
+            # Indexes then share one key object per pod.
+            key = old.key
+        new = None if pod is None or pod.is_terminal else build_pod_state(key, pod, old)
         if old is not None and (new is None or new.uid != old.uid):
             self.devices.drop_pod(old.uid)
             self.volumes.drop_pod(old.uid)
         return self._replace_pod(key, old, new)
 
     def nominate(self, bindings: Iterable[Binding]) -> list[ClusterDelta]:
-        """Nominate nodes ("": none) for pending pods that wait until victims have terminated."""
+        """Nominate nodes ("": none) for pending pods that were attempted and wait for victims."""
         changes: list[ClusterDelta] = []
         for key, uid, node in bindings:
             state = self._pod_states.get(key)
             if state and state.uid == uid and state.nominated_node != node:
-                changes += self._replace_pod(
-                    key, state, replace(state, nominated_node=node, is_nomination_unreported=True)
-                )
+                new = replace(state, is_nomination_withheld=False, is_nomination_unreported=True)
+                changes += self._replace_pod(key, state, replace(new, nominated_node=node))
+        return changes
+
+    def withhold_nominations(
+        self, pods: Iterable[Key], *, withheld: bool = True
+    ) -> list[ClusterDelta]:
+        """Leave the nominations of pods that cannot be attempted out of account, or count them."""
+        changes: list[ClusterDelta] = []
+        for key in pods:
+            state = self._pod_states.get(key)
+            if state and state.nominated_node and state.is_nomination_withheld != withheld:
+                new = replace(state, is_nomination_withheld=withheld)
+                changes += self._replace_pod(key, state, new)
         return changes
 
     def mark_evicting(self, pods: Iterable[tuple[Key, str]], *, evicting: bool = True) -> None:
@@ -208,11 +227,11 @@ class SchedulerCache:
 
         Pods that are gone or have a node already are skipped.
         """
-        changes: list[ClusterDelta] = []
+        changes, state_of = list[ClusterDelta](), self._pod_states.get
         for key, uid, node in bindings:
-            state = self._pod_states.get(key)
+            state = state_of(key)
             if state and state.uid == uid and not state.node:
-                changes += self._replace_pod(key, state, state.with_node(node))
+                changes += self._replace_pod(state.key, state, state.with_node(node))
         return changes
 
     def forget(self, bindings: Iterable[Binding]) -> list[ClusterDelta]:
@@ -234,6 +253,21 @@ class SchedulerCache:
         is_moved = self._needs_rebuild or self._moved_nodes
         return not is_moved or all(self.has_node(node) for _, _, node in bindings)
 
+    def overfull_nodes(self, bindings: Iterable[Binding]) -> set[str]:
+        """Return the nodes of assumed bindings whose pods request more than the nodes have.
+
+        Other schedulers may have bound pods there since the decision. Only resources that the
+        assumed pods request themselves count, and only those that the node has.
+        """
+        found, columns = set(), self._columns
+        for key, _, name in bindings:
+            info, state = self._nodes.get(name), self._pod_states.get(key)
+            if info is not None and state is not None and name not in found:
+                wanted = (columns[resource] for resource, _ in state.shape.requests)
+                if any(info.requested[i] > info.allocatable[i] > 0 for i in wanted):
+                    found.add(name)
+        return found
+
     def count_placed_members(self, group: Key) -> int:
         """Count the live members of a PodGroup that have a node, bound or assumed."""
         return self._member_counts.get(group, 0)
@@ -244,12 +278,8 @@ class SchedulerCache:
 
     def assumed_bindings(self) -> list[Binding]:
         """Return the assumed bindings, sorted."""
-        found = [
-            Binding(k, state.uid, state.node)
-            for k, state in self._pod_states.items()
-            if state.assumed
-        ]
-        return sorted(found)
+        assumed = [one for one in self._pod_states.values() if one.assumed]
+        return sorted(Binding(one.key, one.uid, one.node) for one in assumed)
 
     def evicting_pods(self) -> list[tuple[Key, str]]:
         """Return the victims, by key and uid, that are not observed to terminate yet."""
@@ -257,12 +287,12 @@ class SchedulerCache:
 
     def unreported_nominations(self) -> list[Binding]:
         """Return the nominations ("": none any more) that the API does not show yet."""
-        pods = self._pod_states.items()
-        return sorted(
-            Binding(k, state.uid, state.nominated_node)
-            for k, state in pods
-            if state.is_nomination_unreported
-        )
+        unreported = [one for one in self._pod_states.values() if one.is_nomination_unreported]
+        return sorted(Binding(one.key, one.uid, one.nominated_node) for one in unreported)
+
+    def withheld_nominations(self) -> list[Key]:
+        """Return the pods whose nominations do not count yet, sorted."""
+        return sorted(key for key, one in self._pod_states.items() if one.is_nomination_withheld)
 
     def object_counts(self) -> dict[str, int]:
         """Count nodes, pods on nodes, and pods whose binding is only assumed."""
@@ -287,6 +317,11 @@ class SchedulerCache:
         if any(self.volumes.changes):
             self.volumes.apply_changes()
         return self._snapshot
+
+    def limit_changes(self, max_pods: int = 1000) -> None:
+        """Bring the snapshot up to date between cycles if it lacks many changes of pods."""
+        if len(self._changed_pods) > max_pods:
+            self.snapshot()
 
     def check(self) -> list[str]:
         """Return a message for every invariant that does not hold.
@@ -315,8 +350,8 @@ class SchedulerCache:
         moved = not (old and new and old.node == new.node and old.shape == new.shape)
         before = old.as_assigned(old.node) if old and old.node else None
         after = new.as_assigned(new.node) if new and new.node else None
-        old_nomination = old.nomination if old else None
-        new_nomination = new.nomination if new else None
+        old_nomination = old.nomination if old and old.nominated_node else None
+        new_nomination = new.nomination if new and new.nominated_node else None
         assigned, left = after or new_nomination, before if moved else None
         if old_nomination and (assigned is None or assigned.node != old_nomination.node):
             left = old_nomination
@@ -402,9 +437,9 @@ class SchedulerCache:
             if name not in columns:
                 self._add_column(name)
             used[columns[name]] += sign * amount
-        cpu, memory = shape.nonzero_requests
-        node.nonzero_requested[CPU] += sign * cpu
-        node.nonzero_requested[MEMORY] += sign * memory
+        (cpu, memory), nonzero = shape.nonzero_requests, node.nonzero_requested
+        nonzero[CPU] += sign * cpu
+        nonzero[MEMORY] += sign * memory
 
     def _count_member(self, group: Key | None, change: int) -> None:
         if group:
@@ -464,11 +499,8 @@ class SchedulerCache:
                 nodes.append(info.node)
                 loads.append(info.loads)
         self._snapshot = new = Snapshot(nodes, self._columns, loads)
-        new.member_counts, new.group_trees, new.nominations = (
-            old.member_counts,
-            old.group_trees,
-            old.nominations,
-        )
+        new.member_counts, new.group_trees = old.member_counts, old.group_trees
+        new.nominations = old.nominations
         new.budgets, new.pod_index, new.devices = old.budgets, self._pod_index, old.devices
         new.volumes = old.volumes
         self._pod_index.set_node_index(new.index)
@@ -548,28 +580,16 @@ class SchedulerCache:
         snapshot = self.snapshot()
         for name, i in snapshot.index.items():
             info, row = self._nodes[name], snapshot.node_class(i)
-            arrays = np.concatenate(
-                (snapshot.allocatable[i], snapshot.requested[i], snapshot.nonzero_requested[i])
-            )
+            parts = snapshot.allocatable[i], snapshot.requested[i], snapshot.nonzero_requested[i]
             cells = [*row.allocatable, *row.requested, *row.nonzero_requested]
             known = [*clamp_row((*info.allocatable, *info.requested, *info.nonzero_requested))]
-            if not known == cells == arrays.tolist():
+            if not known == cells == np.concatenate(parts).tolist():
                 yield f"the snapshot of node {name} differs from the cache"
             if row.used_ports != info.used_ports:
                 yield f"the snapshot of node {name} has other host ports than the cache"
         if snapshot.member_counts != self._member_counts:
             yield "the snapshot counts other members than the cache"
         yield from snapshot.pod_index.check()
-
-
-def _is_equivalent_node(node: Node, other: Node) -> bool:
-    """Whether two versions are equal in all that filters and scores read, as after a heartbeat."""
-    return (
-        node.spec == other.spec
-        and node.metadata.labels == other.metadata.labels
-        and node.status.allocatable == other.status.allocatable
-        and node.status.images == other.status.images
-    )
 
 
 def _set_or_remove(values: dict[_K, _V], key: _K, value: _V | None) -> None:

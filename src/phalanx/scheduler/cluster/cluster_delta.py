@@ -123,7 +123,7 @@ class ClusterDelta(Struct, frozen=True, eq=False):
     after: NodeRoom | None = None
     #: The versions of the pod that came, changed or went.
     pods: tuple[AssignedPod, ...] = ()
-    #: Whether entities that ask one question may get different answers after the change.
+    #: Whether entities with equal conditions may get different decisions after the change.
     concerns_each: bool = False
 
     @property
@@ -215,3 +215,13 @@ def _has_grown(before: NodeRoom, after: NodeRoom, views: tuple[RoomView, RoomVie
     old, new = before.free_amounts(views[0]), after.free_amounts(views[1])
     old = old + [0] * (len(new) - len(old))
     return any(amount > known for known, amount in zip(old, new, strict=True))
+
+
+def is_equivalent_node(node: Node, other: Node) -> bool:
+    """Whether two versions are equal in all that filters and scores read, as after a heartbeat."""
+    return (
+        node.spec == other.spec
+        and node.metadata.labels == other.metadata.labels
+        and node.status.allocatable == other.status.allocatable
+        and node.status.images == other.status.images
+    )

@@ -80,10 +80,12 @@ def _apply_claims(
     gone_consumers: Collection[str],
 ) -> None:
     """Free the devices of removed pods, and take those that added pods were given."""
-    freed = {pod.uid for pod in removed if pod.shape.has_claims}.union(gone_consumers)
+    devices = snapshot.devices
+    freed = {pod.uid for pod in removed if devices.is_consumer(pod.uid)}.union(gone_consumers)
     claims = [claim for pod in added for claim in pod.claims]
-    if freed or claims:
-        snapshot.devices = snapshot.devices.fork(freed, claims)
+    returned = [claim for pod in removed for claim in pod.claims]
+    if freed or claims or returned:
+        snapshot.devices = devices.fork(freed, claims, returned)
 
 
 def _apply_volumes(
@@ -323,5 +325,5 @@ class HypotheticalPodIndex(PodIndex):
             contains = self._matcher(selection)
             counts -= self._count_nodes(pod.node for pod in self._removed if contains(pod))
             counts += self._count_nodes(pod.node for pod in self._added if contains(pod))
-            self._pod_counts[selection] = counts
+            self._pod_counts.keep(selection, counts)
         return counts

@@ -91,9 +91,9 @@ class NodeConstraints(NamedTuple):
         return terms is None or any(term.matches(name, labels) for term in terms)
 
     def only_node(self, snapshot: Snapshot) -> int | None:
-        """Return the row of the only node that may match, found without a look at the others.
+        """Return the row of the only node that may match, found without reading the others.
 
-        None if several may match, or none: then all nodes are looked at. The pods of a DaemonSet
+        None if several may match, or none: then all nodes are compared. The pods of a DaemonSet
         name their node in a required term; other pods select a host by its label.
         """
         if self.required_terms is not None:

@@ -150,6 +150,13 @@ class PeerConstraints(NamedTuple):
         yield from (weighted.term.selector for weighted in self.preferred)
         yield from (spread.selector for spread in self.spreads)
 
+    @property
+    def topology_keys(self) -> Iterator[str]:
+        """The topology key of every constraint."""
+        yield from (term.topology_key for term in (*self.affinity, *self.anti_affinity))
+        yield from (weighted.term.topology_key for weighted in self.preferred)
+        yield from (spread.topology_key for spread in self.spreads)
+
 
 NO_PEER_CONSTRAINTS = PeerConstraints()
 

@@ -11,7 +11,8 @@ writes here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -34,10 +35,17 @@ from phalanx.scheduler.volumes.state import VolumeUser
 IntArray = NDArray[np.int64]
 
 _COUNTS_LIMIT = 256
+#: Label keys by whose values pods are indexed.
+_INDEXED_KEYS_LIMIT = 8
 _COMPARISONS_PER_STEP = 20_000
+#: So many seconds after its grace period a pod is gone, unless it hangs.
+TERMINATION_SECONDS = 2.0
+#: A pod that still exists so many seconds after its deletionTimestamp, which includes its grace
+#: period, hangs: it does not count as leaving any more.
+MAX_OVERDUE_SECONDS = 30.0
 
 
-class AssignedPod(Struct, frozen=True, order=True):
+class AssignedPod(Struct, frozen=True, order=True, gc=False):
     """A pod on a node, with what affinity, spread and preemption read of it."""
 
     key: Key
@@ -62,6 +70,18 @@ class AssignedPod(Struct, frozen=True, order=True):
     #: The PersistentVolumeClaims that it uses, and what the placement gives them.
     volume_keys: tuple[Key, ...] = ()
     volumes: tuple[AssignedVolume, ...] = ()
+    #: How long it may terminate once it is deleted.
+    grace_seconds: int = 0
+
+    def gone_at(self, now: float) -> float:
+        """Return when it is gone if it is evicted now, or was before, by its grace period."""
+        if self.terminating and self.leaves_by != inf:
+            return max(self.leaves_by - MAX_OVERDUE_SECONDS, now)
+        return now + self.grace_seconds
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether a terminating pod should be gone by now."""
+        return self.leaves_by - MAX_OVERDUE_SECONDS + TERMINATION_SECONDS < now
 
     @property
     def volume_user(self) -> VolumeUser:
@@ -90,6 +110,114 @@ class PodSelection(NamedTuple):
         if self.excludes_terminating and pod.terminating:
             return False
         return all(s.matches(pod.namespace, pod.labels, namespaces) for s in self.selectors)
+
+    @property
+    def required_label(self) -> tuple[str, str] | None:
+        """A label that all its pods have; None if no single label is required."""
+        for selector in self.selectors:
+            for one in selector.requirements:
+                if one.operator == "in" and len(one.values) == 1:
+                    return one.key, next(iter(one.values))
+        return None
+
+
+class SelectionCounts:
+    """Counts per node of selections, found by the labels of a pod that may be in them.
+
+    Most selections require a label, as those of the Services of many JobSets do: a pod is compared
+    with the selections that require one of its labels, and with those that require none.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[PodSelection, IntArray] = {}
+        #: Selections by key and value of the label that they require; "" for none. Empty if no
+        #: counts are kept.
+        self.by_label: dict[str, dict[str, dict[PodSelection, None]]] = {}
+
+    def __contains__(self, selection: PodSelection) -> bool:
+        return selection in self._counts
+
+    def get(self, selection: PodSelection) -> IntArray | None:
+        """Return the counts of a selection, if they are kept."""
+        return self._counts.get(selection)
+
+    def keep(self, selection: PodSelection, counts: IntArray) -> None:
+        """Keep counts as the most recently used ones; discard the least recently used."""
+        if self._counts.pop(selection, None) is None:
+            key, value = selection.required_label or ("", "")
+            self.by_label.setdefault(key, {}).setdefault(value, {})[selection] = None
+        self._counts[selection] = counts
+        if len(self._counts) > _COUNTS_LIMIT:
+            self._discard(next(iter(self._counts)))
+
+    def _discard(self, selection: PodSelection) -> None:
+        del self._counts[selection]
+        key, value = selection.required_label or ("", "")
+        values = self.by_label[key]
+        del values[value][selection]
+        if not values[value]:
+            del values[value]
+        if not values:
+            del self.by_label[key]
+
+    def clear(self) -> None:
+        """Discard all counts."""
+        self._counts.clear()
+        self.by_label.clear()
+
+    def items(self) -> list[tuple[PodSelection, IntArray]]:
+        """Return all selections with their counts."""
+        return list(self._counts.items())
+
+    def candidates(self, labels: Labels) -> Iterator[tuple[PodSelection, IntArray]]:
+        """Iterate over the selections that a pod with these labels may be in."""
+        for key, values in self.by_label.items():
+            value = labels.get(key) if key else ""
+            for selection in values.get(value, ()) if value is not None else ():
+                yield selection, self._counts[selection]
+
+
+class PodsByLabel:
+    """Pods by the values of the labels that selections require.
+
+    A new selection then costs as many comparisons as there are pods with its label: each of a
+    thousand JobSets has a Service, which selects its own pods only. A key is indexed when a
+    selection first requires it.
+    """
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, dict[str, dict[Key, AssignedPod]]] = {}
+
+    def add(self, pod: AssignedPod) -> None:
+        """Add a pod to the indexes of its labels."""
+        for key, values in self._by_key.items():
+            if (value := pod.labels.get(key)) is not None:
+                values.setdefault(value, {})[pod.key] = pod
+
+    def remove(self, pod: AssignedPod) -> None:
+        """Remove a pod from the indexes of its labels."""
+        for key, values in self._by_key.items():
+            value = pod.labels.get(key)
+            if value is not None and (pods := values.get(value)):
+                pods.pop(pod.key, None)
+                if not pods:
+                    del values[value]
+
+    def find(
+        self, label: tuple[str, str], pods: Mapping[Key, AssignedPod]
+    ) -> Mapping[Key, AssignedPod]:
+        """Return those of all `pods` that have a label."""
+        key, value = label
+        values = self._by_key.pop(key, None)
+        if values is None:
+            values = {}
+            for pod in pods.values():
+                if (held := pod.labels.get(key)) is not None:
+                    values.setdefault(held, {})[pod.key] = pod
+        self._by_key[key] = values
+        if len(self._by_key) > _INDEXED_KEYS_LIMIT:
+            del self._by_key[next(iter(self._by_key))]
+        return values.get(value, {})
 
 
 def selections_of(constraints: PeerConstraints) -> Iterator[PodSelection]:
@@ -136,7 +264,7 @@ class PodIndex:
         #: The terminating pods, and the number of other pods by priority and PodGroup.
         self._terminating_pods: dict[Key, AssignedPod] = {}
         self._evictable_pods: dict[int, dict[Key | None, int]] = {}
-        self._pod_counts: dict[PodSelection, IntArray] = {}
+        self._pod_counts, self._pods_by_label = SelectionCounts(), PodsByLabel()
         self._index: Mapping[str, int] = {}
 
     def set_node_index(self, index: Mapping[str, int]) -> None:
@@ -154,7 +282,8 @@ class PodIndex:
         assigned = filter(None, map(self._assigned_pods.get, dict.fromkeys(pods)))
         on_new_nodes = [pod for pod in assigned if pod.node in index and is_new[index[pod.node]]]
         for selection, counts in self._pod_counts.items():
-            moved = self._pod_counts[selection] = np.where(is_new, 0, counts[rows])
+            moved = np.where(is_new, 0, counts[rows])
+            self._pod_counts.keep(selection, moved)
             for pod in on_new_nodes:
                 moved[index[pod.node]] += selection.contains(pod, self.namespaces)
 
@@ -174,9 +303,11 @@ class PodIndex:
         if old == new:
             return
         if old is not None:
+            self._pods_by_label.remove(old)
             self._add_to_counts(old, -1)
             self._count_evictable(old, -1)
         if new is not None:
+            self._pods_by_label.add(new)
             self._add_to_counts(new, +1)
             self._count_evictable(new, +1)
 
@@ -227,10 +358,10 @@ class PodIndex:
 
     def count_per_node(self, selection: PodSelection) -> IntArray:
         """Count the pods of a selection on each node. The caller must not change the array."""
-        counts = self._pod_counts.pop(selection, None)
+        counts = self._pod_counts.get(selection)
         if counts is None:
-            counts = self._count_from_scratch(selection)
-        self._keep_counts(selection, counts)
+            counts = self._count_pods(selection, self._candidates(selection))
+        self._pod_counts.keep(selection, counts)
         return counts
 
     def count_in_steps(self, selection: PodSelection) -> Iterator[int]:
@@ -239,13 +370,14 @@ class PodIndex:
             return
         pods_per_step = max(_COMPARISONS_PER_STEP // max(len(selection.selectors), 1), 1)
         contains, nodes = self._matcher(selection), list[str]()
-        for number, pod in enumerate(self._assigned_pods.values(), 1):
+        candidates = self._candidates(selection)
+        for number, pod in enumerate(candidates, 1):
             if contains(pod):
                 nodes.append(pod.node)
             if number % pods_per_step == 0:
                 yield number
-        self._keep_counts(selection, self._count_nodes(nodes))
-        yield len(self._assigned_pods)
+        self._pod_counts.keep(selection, self._count_nodes(nodes))
+        yield len(candidates)
 
     def count_term_holders(self, terms: Iterable[ExistingPodTerm]) -> IntArray:
         """Count the pods on each node that hold some terms, once for each of the terms."""
@@ -256,19 +388,12 @@ class PodIndex:
                     counts[self._index[node]] += count
         return counts
 
-    def _keep_counts(self, selection: PodSelection, counts: IntArray) -> None:
-        """Keep counts up to date from now on; discard the least recently used ones."""
-        self._pod_counts[selection] = counts
-        if len(self._pod_counts) > _COUNTS_LIMIT:
-            del self._pod_counts[next(iter(self._pod_counts))]
-
     def _add_to_counts(self, pod: AssignedPod, change: int) -> None:
         if pod.shape.peer_constraints is not NO_PEER_CONSTRAINTS:
             for term in existing_pod_terms(pod.peer_constraints):
                 self._add_existing_term(term, pod.node, change)
-        if self._pod_counts and pod.node in self._index:
-            i = self._index[pod.node]
-            for selection, counts in self._pod_counts.items():
+        if self._pod_counts.by_label and (i := self._index.get(pod.node)) is not None:
+            for selection, counts in self._pod_counts.candidates(pod.labels):
                 if selection.contains(pod, self.namespaces):
                     counts[i] += change
 
@@ -280,9 +405,16 @@ class PodIndex:
         if not nodes:
             del self.existing_terms[term]
 
-    def _count_from_scratch(self, selection: PodSelection) -> IntArray:
+    def _candidates(self, selection: PodSelection) -> Collection[AssignedPod]:
+        """The pods that may be in a selection: those with the label that it requires."""
+        label = selection.required_label
+        if label is None:
+            return self._assigned_pods.values()
+        return self._pods_by_label.find(label, self._assigned_pods).values()
+
+    def _count_pods(self, selection: PodSelection, pods: Iterable[AssignedPod]) -> IntArray:
         contains = self._matcher(selection)
-        return self._count_nodes(pod.node for pod in self._assigned_pods.values() if contains(pod))
+        return self._count_nodes(pod.node for pod in pods if contains(pod))
 
     def _count_nodes(self, names: Iterable[str]) -> IntArray:
         rows = [self._index[name] for name in names if name in self._index]
@@ -308,7 +440,7 @@ class PodIndex:
     def check(self) -> Iterator[str]:
         """Iterate over messages about counts that are wrong; none in a consistent index."""
         for selection, counts in self._pod_counts.items():
-            if (self._count_from_scratch(selection) != counts).any():
+            if (self._count_pods(selection, self._assigned_pods.values()) != counts).any():
                 yield f"the counts of {selection} differ from its pods"
         terms: dict[ExistingPodTerm, dict[str, int]] = {}
         for pod in self._assigned_pods.values():

@@ -12,18 +12,15 @@ from phalanx.api.meta import Key, find_condition, parse_timestamp
 from phalanx.api.scheduling import DISRUPTION_TARGET
 from phalanx.api.storage import volume_keys_of
 from phalanx.scheduler.cluster.peer_constraints import Labels
-from phalanx.scheduler.cluster.pod_index import AssignedPod
+from phalanx.scheduler.cluster.pod_index import MAX_OVERDUE_SECONDS, AssignedPod
 from phalanx.scheduler.cluster.pod_shape import PodShape, shape_of
 from phalanx.scheduler.devices.state import claim_keys_of
 
-#: A pod that still exists so many seconds after its deletionTimestamp, which includes its grace
-#: period, hangs: it does not count as leaving any more.
-MAX_OVERDUE_SECONDS = 30.0
 #: The reason of the DisruptionTarget condition of victims of preemption.
 _PREEMPTION_REASON = "PreemptionByScheduler"
 
 
-class PodState(Struct, frozen=True):
+class PodState(Struct, frozen=True, gc=False):
     """A pod that has not ended. `node` is "" while the pod is pending."""
 
     key: Key
@@ -40,6 +37,8 @@ class PodState(Struct, frozen=True):
     #: The nominated node, and whether the API does not show the nomination yet.
     nominated_node: str = ""
     is_nomination_unreported: bool = False
+    #: Whether the nomination does not count because its entity cannot be attempted yet.
+    is_nomination_withheld: bool = False
     #: Whether the pod is a victim whose eviction the API does not show yet.
     evicting: bool = False
     #: The claims that the pod names.
@@ -49,6 +48,8 @@ class PodState(Struct, frozen=True):
     #: Until when it counts as leaving, and whether it was preempted, once it terminates.
     leaves_by: float = 0.0
     preempted: bool = False
+    #: How long it may terminate once it is deleted.
+    grace_seconds: int = 0
 
     @property
     def live_group(self) -> Key | None:
@@ -62,7 +63,7 @@ class PodState(Struct, frozen=True):
     @property
     def nomination(self) -> AssignedPod | None:
         """The pod as if it ran on its nominated node; None if it has a node or no nomination."""
-        if self.node or not self.nominated_node:
+        if self.node or not self.nominated_node or self.is_nomination_withheld:
             return None
         return self.as_assigned(self.nominated_node)
 
@@ -80,6 +81,7 @@ class PodState(Struct, frozen=True):
             start_time=self.start_time,
             claim_keys=self.claim_keys,
             volume_keys=self.volume_keys,
+            grace_seconds=self.grace_seconds,
         )
         if not pod.terminating:
             return pod
@@ -87,11 +89,11 @@ class PodState(Struct, frozen=True):
         return replace(pod, leaves_by=leaves_by, preempted=self.preempted or self.evicting)
 
 
-def build_pod_state(pod: Pod, old: PodState | None) -> PodState:
+def build_pod_state(key: Key, pod: Pod, old: PodState | None) -> PodState:
     """Combine the observed version of a live pod with what the API does not show yet."""
     meta, nominated_node = pod.metadata, pod.status.nominated_node_name
     state = PodState(
-        meta.key,
+        key,
         meta.uid,
         pod.occupied_node,
         shape=shape_of(pod),
@@ -103,6 +105,7 @@ def build_pod_state(pod: Pod, old: PodState | None) -> PodState:
         nominated_node=nominated_node,
         claim_keys=claim_keys_of(pod) if pod.spec.resource_claims else (),
         volume_keys=volume_keys_of(pod) if pod.spec.volumes else (),
+        grace_seconds=pod.spec.termination_grace_period_seconds or 0,
     )
     if state.terminating:
         disrupted = find_condition(pod.status.conditions, DISRUPTION_TARGET)
@@ -117,6 +120,8 @@ def build_pod_state(pod: Pod, old: PodState | None) -> PodState:
         state = replace(state, preempted=True)
     if old.is_nomination_unreported and old.nominated_node != nominated_node:
         state = replace(state, nominated_node=old.nominated_node, is_nomination_unreported=True)
+    if old.is_nomination_withheld and state.nominated_node:
+        state = replace(state, is_nomination_withheld=True)
     evicting = old.evicting and not state.terminating
     if not state.node and old.assumed:
         return replace(state, node=old.node, assumed=True, evicting=evicting)

@@ -184,7 +184,7 @@ class TopologyDomains(NamedTuple):
 
 
 class SnapshotCache(Generic[_T]):
-    """A value that one module keeps with every snapshot, for as long as the snapshot lives.
+    """A value that one module keeps with every snapshot, for as long as the snapshot exists.
 
     The module that derives the value owns the cache, as a constant; the snapshot only carries it.
     A fork starts without the values of its origin.

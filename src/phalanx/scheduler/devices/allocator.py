@@ -67,10 +67,17 @@ Reaches = Callable[[NodeReach], bool]
 class NodeDevices:
     """The devices that one node reaches, by what is required of them."""
 
-    __slots__ = ("_inventory", "_node", "_reaches")
+    __slots__ = ("_inventory", "_node", "_rank", "_reaches")
 
-    def __init__(self, inventory: DeviceInventory, node: str, reaches: Reaches) -> None:
-        self._inventory, self._node, self._reaches = inventory, node, reaches
+    def __init__(
+        self,
+        inventory: DeviceInventory,
+        node: str,
+        reaches: Reaches,
+        rank: Callable[[NodeReach], int] | None = None,
+    ) -> None:
+        """`rank` puts devices with a low rank first; without one, the order of pools counts."""
+        self._inventory, self._node, self._reaches, self._rank = inventory, node, reaches, rank
 
     def candidates(self, alternative: RequestAlternative) -> Candidates:
         """Return the devices that a request selects, in order."""
@@ -80,7 +87,9 @@ class NodeDevices:
         if not shared.devices and not shared.error:
             return local
         reached = [device for device in shared.devices if self._reaches(device.reach)]
-        devices = sorted((*local.devices, *reached), key=lambda one: one.id[:2])
+        devices = sorted((*local.devices, *reached), key=lambda one: one.order)
+        if (rank := self._rank) is not None:
+            devices.sort(key=lambda one: rank(one.reach))
         return Candidates(
             tuple(devices),
             local.tainted + shared.tainted,
@@ -122,7 +131,7 @@ def _take_first(
     """Choose the first free devices: what the search does if devices are only counted."""
     left, chosen = alternative.number, []
     for device in candidates.devices:
-        if not usage.is_used(device.id):
+        if not usage.is_used(device.id) and alternative.may_use(device):
             chosen.append(DeviceChoice(alternative, device))
             left -= 1
             if not left:
@@ -226,6 +235,8 @@ class _AllocationSearch:
         self._steps += 1
         if self._steps > MAX_STEPS:
             raise AllocationLimit
+        if not alternative.may_use(device):
+            return None
         claim = self._requests[number][0]
         chosen, share = self._chosen[claim], None
         if alternative.is_admin:
@@ -362,8 +373,8 @@ def format_quantity(amount: Fraction) -> str:
     return canonical_quantity(f"{amount * 10**9 // 1}n")
 
 
-def build_allocation(claim: ClaimRequests, choices: ClaimChoices) -> Object:
-    """Build the allocation of a claim as the API has it."""
+def build_allocation(claim: ClaimRequests, choices: ClaimChoices, node: str) -> Object:
+    """Build the allocation of a claim, for a pod on a node, as the API has it."""
     results: list[Object] = []
     config: dict[str, tuple[Object, ...]] = {}
     for alternative, device, share in choices:
@@ -377,6 +388,12 @@ def build_allocation(claim: ClaimRequests, choices: ClaimChoices) -> Object:
         if share is not None:
             result["consumedCapacity"] = format_share(share)
             result["shareID"] = NEW_SHARE_ID
+        for field, conditions in (
+            ("bindingConditions", device.device.binding_conditions),
+            ("bindingFailureConditions", device.device.binding_failure_conditions),
+        ):
+            if conditions:
+                result[field] = list(conditions)
         if alternative.config:
             config[alternative.name] = alternative.config
         results.append(result)
@@ -386,7 +403,7 @@ def build_allocation(claim: ClaimRequests, choices: ClaimChoices) -> Object:
             {"source": "FromClass", "opaque": opaque} for one in config.values() for opaque in one
         ]
         devices["config"] = [*of_classes, *claim.config]
-    selector = _node_selector(choices)
+    selector = _node_selector(choices, node)
     return {"devices": devices, "nodeSelector": selector} if selector else {"devices": devices}
 
 
@@ -395,10 +412,13 @@ def _to_json(value: object) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
-def _node_selector(choices: ClaimChoices) -> Object | None:
-    """The nodes that reach all devices: one node, those that all selectors match, or (None) all."""
+def _node_selector(choices: ClaimChoices, node: str) -> Object | None:
+    """The nodes that reach all devices: one node, those that all selectors match, or (None) all.
+
+    A device that binds to its node is from then on reached from the node of the pod alone.
+    """
     for choice in choices:
-        if node := choice.device.reach.node:
+        if choice.device.reach.node or choice.device.device.binds_to_node:
             by_name = {"key": "metadata.name", "operator": "In", "values": [node]}
             return {"nodeSelectorTerms": [{"matchFields": [by_name]}]}
     term: Object = {}

@@ -1,7 +1,8 @@
 """Extended resources that devices serve: a pod requests `example.com/gpu`, a DeviceClass serves it.
 
-If no node lists the resource, the pod gets a claim for it, which is created when the pod is bound.
-The claim has one request for each container and resource:
+On a node that does not list the resource, the pod gets a claim for it, which is created when the
+pod is bound. On a node that lists it, the pod uses that. The claim has one request for each
+container and resource:
 
     containers[0]: cpu 1, example.com/gpu 2     request container-0-request-1, two devices
 """

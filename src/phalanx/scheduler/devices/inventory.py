@@ -50,6 +50,10 @@ class PoolKey(NamedTuple):
     pool: str
 
 
+#: Pools are tried in the order of this value.
+PoolOrder = tuple[bool, str, str]
+
+
 class DeviceId(NamedTuple):
     """A device: its driver, its pool and its name."""
 
@@ -81,16 +85,18 @@ class DeviceModel(NamedTuple):
 class PublishedDevice:
     """A device of a complete pool."""
 
-    __slots__ = ("counters", "device", "id", "kind", "reach", "taints")
+    __slots__ = ("counters", "device", "id", "kind", "order", "reach", "taints")
 
     def __init__(
         self,
         device_id: DeviceId,
         model: DeviceModel,
         reach: NodeReach,
+        *,
         taints: tuple[DeviceTaint, ...],
+        order: PoolOrder,
     ) -> None:
-        self.id, self.reach, self.taints = device_id, reach, taints
+        self.id, self.reach, self.taints, self.order = device_id, reach, taints, order
         self.device, self.kind, self.counters = model
 
     @property
@@ -101,9 +107,11 @@ class PublishedDevice:
     @property
     def symmetry(self) -> object:
         """Equal for devices that are interchangeable while they are free; None: for no other."""
+        device = self.device
         if self.is_shareable or self.counters:
             return None
-        return self.kind, self.reach, self.taints
+        conditions = device.binding_conditions, device.binding_failure_conditions
+        return self.kind, self.reach, self.taints, conditions, device.binds_to_node
 
 
 class DevicePool:
@@ -125,23 +133,28 @@ class DevicePool:
 
     @cached_property
     def devices(self) -> dict[str, PublishedDevice]:
-        """The devices that may be allocated, with the taints that rules add to them.
-
-        A device with binding conditions is not used: nothing here waits for these conditions.
-        """
+        """The devices that may be allocated, with the taints that rules add to them."""
         found: dict[str, PublishedDevice] = {}
         for one in self._slices if self.is_usable else ():
             for model in model_slice(one).devices:
                 device = model.device
-                if not device.binding_conditions:
-                    rules = (r for r in self._rules if selects_device(r, device.name))
-                    found[device.name] = PublishedDevice(
-                        DeviceId(*self._key, device.name),
-                        model,
-                        _reach(one, device),
-                        device.taints + tuple(rule.spec.taint for rule in rules),
-                    )
+                rules = (r for r in self._rules if selects_device(r, device.name))
+                found[device.name] = PublishedDevice(
+                    DeviceId(*self._key, device.name),
+                    model,
+                    _reach(one, device),
+                    taints=device.taints + tuple(rule.spec.taint for rule in rules),
+                    order=self.order,
+                )
         return found
+
+    @cached_property
+    def order(self) -> PoolOrder:
+        """When the pool is tried: pools with binding conditions come last."""
+        has_conditions = any(
+            device.binding_conditions for one in self._slices for device in one.spec.devices
+        )
+        return has_conditions, *self._key
 
     def count_plain(self, requirement: DeviceRequirement) -> int | None:
         """Count the devices that a requirement selects; None if they must be looked at singly."""
@@ -207,7 +220,7 @@ class SliceModel:
                 is_selected = kind is not None and all(kind.matches(one) for one in expressions)
             except SelectorError:
                 return 0
-            count += is_selected and not device.binding_conditions
+            count += is_selected
         return count
 
 
@@ -409,8 +422,8 @@ class DeviceInventory:
     def shared_devices(self) -> Iterator[PublishedDevice]:
         """The devices that several nodes reach, in order."""
         self._update_pools()
-        for key in sorted(self._shared):
-            yield from (one for one in self._pools[key].devices.values() if not one.reach.node)
+        for pool in sorted((self._pools[key] for key in self._shared), key=_pool_order):
+            yield from (one for one in pool.devices.values() if not one.reach.node)
 
     def unusable_pools(self) -> Iterator[DevicePool]:
         """The pools that cannot be used: slices are missing, or two devices have one name."""
@@ -422,10 +435,11 @@ class DeviceInventory:
         self._update_pools()
         found = self._candidates.get((node, requirement))
         if found is None:
+            pools = [self._pools[key] for key in self._local.get(node, ())]
             devices = (
                 device
-                for key in sorted(self._local.get(node, ()))
-                for device in self._pools[key].devices.values()
+                for pool in sorted(pools, key=_pool_order)
+                for device in pool.devices.values()
                 if device.reach.node == node
             )
             found = self._candidates[node, requirement] = select_devices(requirement, devices)
@@ -474,6 +488,10 @@ class DeviceInventory:
                     pools[key] = None
         self._outdated_pools.clear()
         self._candidates.clear()
+
+
+def _pool_order(pool: DevicePool) -> PoolOrder:
+    return pool.order
 
 
 def _set_or_remove(values: dict[str, _T], name: str, value: _T | None) -> None:

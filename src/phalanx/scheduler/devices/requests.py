@@ -26,7 +26,11 @@ from phalanx.api.dynamic_resources import (
 )
 from phalanx.api.resources import exact_value
 from phalanx.api.wire import Object
-from phalanx.scheduler.devices.inventory import DeviceInventory, DeviceRequirement
+from phalanx.scheduler.devices.inventory import (
+    DeviceInventory,
+    DeviceRequirement,
+    PublishedDevice,
+)
 
 #: The most devices that one claim may have, as in Kubernetes.
 MAX_DEVICES_PER_CLAIM = 32
@@ -60,11 +64,17 @@ class RequestAlternative(NamedTuple):
     #: The amounts that it takes of the capacity of each device.
     capacity: Mapping[str, Fraction] = {}
     config: tuple[Object, ...] = ()
+    #: Whether the claim is created with the binding, so that nothing can be awaited before it.
+    is_bound_at_once: bool = False
 
     @property
     def parent(self) -> str:
         """The name of the request."""
         return self.name.partition("/")[0]
+
+    def may_use(self, device: PublishedDevice) -> bool:
+        """Whether the binding can wait for the conditions of a device."""
+        return not (self.is_bound_at_once and device.device.binding_conditions)
 
 
 class ClaimRequests(NamedTuple):

@@ -39,8 +39,13 @@ class DemandedClaim(NamedTuple):
 
     spec: bytes
     shared_key: Key | None = None
-    #: Whether it is created with the binding, for extended resources of the pod.
-    is_extended: bool = False
+    #: If it is created with the binding: the extended resource of the pod of each request.
+    resources: tuple[str, ...] = ()
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether it is created with the binding, for extended resources of the pod."""
+        return bool(self.resources)
 
 
 class ClaimDemand(NamedTuple):
@@ -136,11 +141,15 @@ class DeviceState:
         self._origin: DeviceState | None = None
 
     def fork(
-        self, freed_uids: Collection[str] = (), added: Iterable[AssignedClaim] = ()
+        self,
+        freed_uids: Collection[str] = (),
+        added: Iterable[AssignedClaim] = (),
+        removed: Iterable[AssignedClaim] = (),
     ) -> DeviceState:
         """Copy the state, without claims that only consumers with these uids use, and with others.
 
-        The claim of a PodGroup stays allocated while the PodGroup exists.
+        `removed` were added to an earlier copy. The claim of a PodGroup stays allocated while the
+        PodGroup exists.
         """
         forked = DeviceState(self.inventory)
         forked.requests, forked.claims = self.requests, self.claims
@@ -149,6 +158,8 @@ class DeviceState:
         for key in self._claims_freed_by(freed_uids) if freed_uids else ():
             if (allocation := self.allocation_of(key)) is not None:
                 forked.usage.add(uses_of(allocation), -1)
+        for _, given in removed:
+            forked.usage.add(uses_of(decode_allocation(given)), -1)
         for key, given in added:
             if forked.allocation_of(key) is None:
                 forked.assume(key, decode_allocation(given))
@@ -159,6 +170,13 @@ class DeviceState:
         for key in keys:
             if all(one.uid in uids for one in self.claims[key].claim.status.reserved_for):
                 yield key
+
+    def is_consumer(self, uid: str) -> bool:
+        """Whether a claim is reserved for the pod with a uid, named by it or not.
+
+        The claim for extended resources is no entry of the pod's `resourceClaims`.
+        """
+        return uid in self._reserved
 
     def pod_consumers(self) -> set[str]:
         """Return the uids of the pods that claims are reserved for."""

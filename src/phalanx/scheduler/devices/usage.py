@@ -18,6 +18,7 @@ from phalanx.api.resources import exact_value
 from phalanx.scheduler.devices.inventory import DeviceId
 
 _CHANGES_LIMIT = 65_536
+_NOTHING = Fraction(0)
 
 #: The amounts that a share takes of each capacity.
 ConsumedCapacity = Mapping[str, Fraction]
@@ -83,8 +84,15 @@ class DeviceUsage:
 
     def consumed(self, device: DeviceId, capacity: str) -> Fraction:
         """How much of a capacity of a shared device is consumed."""
-        found = self._shares.get(device, {}).get(capacity, Fraction(0))
-        return found if self._base is None else found + self._base.consumed(device, capacity)
+        total = _NOTHING
+        usage: DeviceUsage | None = self
+        while usage is not None:
+            share = usage._shares.get(device)
+            if share is not None and (amount := share.get(capacity)):
+                # Additions of fractions are slow, and mostly there is one amount.
+                total = total + amount if total else amount
+            usage = usage._base
+        return total
 
     def add(self, uses: Iterable[DeviceUse], sign: int = 1) -> None:
         """Count uses of devices, or (`sign` -1) take them back."""

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from msgspec.structs import replace as but
 
 from phalanx.api.core import Node, NodeSpec, NodeStatus, Pod, Taint
-from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, Key, pod_group_ref
+from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, Key, Ref, pod_group_ref
 from phalanx.api.resources import node_allocatable
 from phalanx.scheduler.cluster.device_cache import DeviceCache
 from phalanx.scheduler.cluster.group_tree import GroupTreeProblem
@@ -235,12 +235,12 @@ def _running_workloads(experiment: Experiment) -> Iterator[EndingWorkload]:
         experiment.known.cache.snapshot(),
         {pod.metadata.key for pod in experiment.entity.other_members},
     )
-    keys_by_title: dict[str, list[Key]] = {}
+    keys_by_title: dict[str, dict[Key, None]] = {}
     for key, pod in experiment.known.pods.items():
         may_end = not pod.metadata.deletion_timestamp and not pod.is_daemon
         if pod.occupied_node and key not in own_members and may_end:
             for title in _workload_titles(pod, snapshot):
-                keys_by_title.setdefault(title, []).append(key)
+                keys_by_title.setdefault(title, {})[key] = None
     for title, keys in keys_by_title.items():
         yield EndingWorkload(len(keys), title, tuple(sorted(keys)))
 
@@ -250,10 +250,18 @@ def _workload_titles(pod: Pod, snapshot: Snapshot) -> Iterator[str]:
     if pod.group is None:
         yield f"Pod {pod.metadata.key}"
         return
-    yield f"PodGroup {pod.group}"
-    root = snapshot.group_trees.root(pod_group_ref(pod.group))
+    ref = pod_group_ref(pod.group)
+    yield _title_of_group(ref, snapshot)
+    root = snapshot.group_trees.root(ref)
     if not isinstance(root, GroupTreeProblem) and root.kind == COMPOSITE_POD_GROUP_KIND:
-        yield str(root)
+        yield _title_of_group(root, snapshot)
+
+
+def _title_of_group(ref: Ref, snapshot: Snapshot) -> str:
+    """Name a group as users know it: by the controller that owns it, if there is one."""
+    group = snapshot.group_trees.get(ref)
+    owner = group.metadata.controller if group else None
+    return f"{owner.kind} {ref.namespace}/{owner.name}" if owner else str(ref)
 
 
 def _with_enough_resources(

@@ -3,16 +3,19 @@
 The start of each entity is planned with the planner of reservations, in the order of reservations,
 each beside those before it, as if every one of them had a reservation. The expected ends of running
 pods come from the objects alone: deadlines, annotations, and the run times of pods that succeeded
-and still exist. The scheduler may know more of them. Nothing is written.
+and still exist. The scheduler may know more of them: the start that it has written in a condition
+`Reserved` counts. Nothing is written.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
 
-from phalanx.api.meta import Ref, find_condition
+from phalanx.api.meta import Key, Ref, find_condition, pod_group_ref
 from phalanx.api.scheduling import RESERVED, PodGroup
-from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.plugins.reservation import ReservationMode
 from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects, SchedulerState, load_state
@@ -21,6 +24,7 @@ from phalanx.scheduler.reservation.reservation import (
     Reservation,
     ReservationOrder,
     join_and,
+    parse_expected_start,
 )
 from phalanx.scheduler.search.solver import Steps
 
@@ -38,9 +42,16 @@ class ExpectedStart:
     waits_for: tuple[str, ...] = ()
     #: Whether the scheduler has reserved nodes for it.
     is_reserved: bool = False
+    #: Between which times it starts, if the queue ahead was simulated (`start_forecast.py`). The
+    #: latest is None if the end of something that it waits for is unknown.
+    earliest: float | None = None
+    latest: float | None = None
 
     def describe(self, now: float) -> str:
-        """Say it in a phrase: `reserved; expected in 12 min, when job/a and job/b end`."""
+        """Say it in a phrase: `reserved; expected in 12 min, when job/a and job/b end`.
+
+        With a range: `expected in 12 min (5 min to 20 min), when job/a ends`.
+        """
         prefix = "reserved; " if self.is_reserved else ""
         verb = "ends" if len(self.waits_for) == 1 else "end"
         awaited = f", when {join_and(self.waits_for)} {verb}" if self.waits_for else ""
@@ -48,7 +59,17 @@ class ExpectedStart:
             return f"{prefix}expected start unknown{awaited}"
         if self.time <= now:
             return f"{prefix}expected now"
-        return f"{prefix}expected in {describe_seconds(self.time - now)}{awaited}"
+        seconds = describe_seconds(self.time - now)
+        return f"{prefix}expected in {seconds}{self._describe_range(now)}{awaited}"
+
+    def _describe_range(self, now: float) -> str:
+        if self.earliest is None:
+            return ""
+        earliest = describe_seconds(max(self.earliest - now, 0))
+        if self.latest is None:
+            return f" (not before {earliest}, latest unknown)" if self.earliest > now else ""
+        latest = describe_seconds(max(self.latest - now, 0))
+        return f" ({earliest} to {latest})" if earliest != latest else ""
 
 
 def describe_seconds(seconds: float) -> str:
@@ -68,15 +89,15 @@ def expected_starts(
     run_times, snapshot = state.reservations.run_times, state.cache.snapshot()
     for _ in run_times.update():
         pass
-    planner, found = ReservationPlanner(snapshot, run_times, now), dict[Ref, ExpectedStart]()
-    reserved = _reserved_groups(cluster)
-    for request in _requests_in_order(state, now)[:MAX_PLANNED]:
-        made = _finish(planner.plan(request))
+    written = _written_starts(cluster)
+    requests = _requests_in_order(state, written, now)
+    planner = ReservationPlanner(snapshot, run_times, now, reserved=_reserved_pods(requests))
+    found: dict[Ref, ExpectedStart] = {}
+    for one in requests[:MAX_PLANNED]:
+        made = _finish(planner.plan(one.request))
         if made is not None:
-            found[request.entity.ref] = ExpectedStart(
-                made.expected_start,
-                made.waits_for,
-                is_reserved=_is_reserved(request.entity, reserved),
+            found[made.ref] = ExpectedStart(
+                made.expected_start, made.waits_for, is_reserved=one.is_reserved
             )
     return found
 
@@ -86,49 +107,72 @@ def restore_written_reservations(
 ) -> None:
     """Plan the reservations again that the scheduler has written, and set them in a loaded state.
 
-    Only conditions say which entities have one. Those are before all others of their priority.
+    Only conditions say which entities have one.
     """
-    if not (reserved := _reserved_groups(cluster)):
+    if not (written := _written_starts(cluster)):
         return
     requests = [
-        request._replace(order=request.order._replace(since=float("-inf")))
-        for request in _requests_in_order(state, now)
-        if _is_reserved(request.entity, reserved)
-        and request.policy.reservation.mode != ReservationMode.OFF
+        one
+        for one in _requests_in_order(state, written, now)
+        if one.is_reserved and one.request.policy.reservation.mode != ReservationMode.OFF
     ]
     run_times = state.reservations.run_times
     for _ in run_times.update():
         pass
-    pods = frozenset(key for request in requests for key in request.entity.pod_keys)
-    planner = ReservationPlanner(state.cache.snapshot(), run_times, now, reserved=pods)
-    made = [_finish(planner.plan(request)) for request in requests[:MAX_PLANNED]]
+    planner = ReservationPlanner(
+        state.cache.snapshot(), run_times, now, reserved=_reserved_pods(requests)
+    )
+    made = [_finish(planner.plan(one.request)) for one in requests[:MAX_PLANNED]]
     planner.close()
     state.reservations.restore([one for one in made if one is not None], ())
 
 
-def _requests_in_order(state: SchedulerState, now: float) -> list[ReservationRequest]:
-    """Return the entities that wait, in the order of reservations."""
-    requests = []
+class _PlannedEntity(NamedTuple):
+    """An entity whose start is planned, and whether the scheduler has reserved nodes for it."""
+
+    request: ReservationRequest
+    is_reserved: bool
+
+
+def _requests_in_order(
+    state: SchedulerState, written: Mapping[Ref, float | None], now: float
+) -> list[_PlannedEntity]:
+    """Return the entities that wait, in the order of reservations.
+
+    Those that have a reservation are before all others of their priority.
+    """
+    found = []
     for info in state.queue.list_entities():
         entity = state.queue.waiting_entity(info.ref, now)
         if entity is not None:
+            refs = (entity.ref, *(one.ref for one in entity.groups))
+            starts = [written[ref] for ref in refs if ref in written]
             # Objects that do not exist yet have waited for no time at all.
-            order = ReservationOrder(-info.priority, entity.ready_since or now, info.ref)
-            requests.append(ReservationRequest(entity, order, state.profiles.policy(entity)))
-    return sorted(requests, key=lambda request: request.order)
+            since = -inf if starts else entity.ready_since or now
+            order = ReservationOrder(-info.priority, since, info.ref)
+            policy, start = state.profiles.policy(entity), starts[0] if starts else None
+            request = ReservationRequest(entity, order, policy, written_start=start)
+            found.append(_PlannedEntity(request, is_reserved=bool(starts)))
+    return sorted(found, key=lambda one: one.request.order)
 
 
-def _is_reserved(entity: Entity, reserved: set[Ref]) -> bool:
-    return not reserved.isdisjoint({entity.ref, *(group.ref for group in entity.groups)})
+def _reserved_pods(requests: Iterable[_PlannedEntity]) -> frozenset[Key]:
+    """Return the pods of reservations: their nominations follow from the plan."""
+    entities = (one.request.entity for one in requests if one.is_reserved)
+    return frozenset(key for entity in entities for key in entity.pod_keys)
 
 
-def _reserved_groups(cluster: ClusterObjects) -> set[Ref]:
-    """Return the groups for which the scheduler has written that nodes are reserved."""
-    found = set()
+def _written_starts(cluster: ClusterObjects) -> dict[Ref, float | None]:
+    """Return the groups for which nodes are reserved, as the scheduler has written it.
+
+    With the expected start, `inf` if that is unknown, None if it must be planned.
+    """
+    found: dict[Ref, float | None] = {}
     for group in cluster.groups:
         condition = find_condition(group.status.conditions, RESERVED)
         if isinstance(group, PodGroup) and condition and condition.status == "True":
-            found.add(Ref("PodGroup", *group.metadata.key))
+            start = parse_expected_start(condition.reason, condition.message or "")
+            found[pod_group_ref(group.metadata.key)] = None if cluster.is_hypothetical else start
     return found
 
 

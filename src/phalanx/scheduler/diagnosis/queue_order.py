@@ -7,11 +7,13 @@ then longer wait. Reasons are read from the conditions that the scheduler wrote.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from phalanx.api.core import Pod
+from phalanx.api.job_sets import JOB_INDEX, REPLICATED_JOB_NAME
+from phalanx.api.leader_worker_sets import GROUP_INDEX_LABEL, SUBGROUP_INDEX_LABEL
 from phalanx.api.meta import (
     POD_KIND,
     Condition,
@@ -26,6 +28,7 @@ from phalanx.api.scheduling import (
     COMPOSITE_INITIALLY_SCHEDULED,
     FINISHED_ANNOTATION,
     POD_GROUP_INITIALLY_SCHEDULED,
+    USER_LABEL,
     CompositePodGroup,
     PodGroup,
 )
@@ -38,6 +41,8 @@ from phalanx.scheduler.queue.scheduler_state import ClusterObjects, creation_tim
 #: The reason of a workload that no scheduler has attempted yet.
 NOT_TRIED_YET = "NotTriedYet"
 _POD_SCHEDULED = "PodScheduled"
+#: Labels that tell the groups of one LeaderWorkerSet or JobSet apart, where all members agree.
+_PART_LABELS = (GROUP_INDEX_LABEL, SUBGROUP_INDEX_LABEL, REPLICATED_JOB_NAME, JOB_INDEX)
 
 
 class WorkloadState(Enum):
@@ -75,6 +80,18 @@ class WorkloadRow:
     owner: str = ""
     #: Which entity has preempted it, and when; "" if none did since it was last placed.
     preempted: str = ""
+    #: How often it was preempted.
+    preemptions: int = 0
+    #: When it was created, when its present pods began to run, and when the last of them ended.
+    created: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
+    #: The user that its label names; "" for none.
+    user: str = ""
+    #: Which one it is of several with the same owner, such as the index of a replica.
+    part: str = ""
+    #: Why it waits in one sentence, if that was found out; otherwise the message says it.
+    summary: str = ""
 
     @property
     def members(self) -> int:
@@ -91,6 +108,16 @@ class WorkloadRow:
         """How commands name it: `job/train`, or `podgroup/train` without an owner."""
         kind, _, name = (self.owner or f"{self.kind}/{self.ref.name}").partition("/")
         return f"{kind.lower()}/{name}"
+
+    @property
+    def display_name(self) -> str:
+        """The name in tables: `job/train`, or `leaderworkerset/llm[0]` of several."""
+        return f"{self.argument}[{self.part}]" if self.part else self.argument
+
+    @property
+    def display_title(self) -> str:
+        """The title in reports: `Job/train`, or `LeaderWorkerSet/llm[0]` of several."""
+        return f"{self.title}[{self.part}]" if self.part else self.title
 
     @property
     def has_run(self) -> bool:
@@ -136,7 +163,36 @@ def list_workloads(cluster: ClusterObjects, *, include_all: bool = False) -> lis
     ended = [row for row in settled if row.state is WorkloadState.ENDED and include_all]
     running = [row for row in settled if row.state is WorkloadState.RUNNING]
     rows = [*sorted(ended, key=_age_key), *sorted(running, key=_age_key)]
-    return [*rows, *_waiting_rows(queued, pods_by_entity, group_trees)]
+    rows += _waiting_rows(queued, pods_by_entity, group_trees)
+    return _with_parts(rows, pods_by_entity)
+
+
+def _with_parts(
+    rows: Sequence[WorkloadRow], pods_by_entity: dict[Ref, _EntityPods]
+) -> list[WorkloadRow]:
+    """Return the rows; those of one owner that has several say which part of it they are.
+
+    The groups of earlier attempts have ended and may be the same part as a later one.
+    """
+    siblings: dict[tuple[str, str], list[Ref]] = {}
+    for row in rows:
+        if row.owner:
+            siblings.setdefault((row.ref.namespace, row.owner), []).append(row.ref)
+    parts: dict[Ref, str] = {}
+    for (_, owner), refs in siblings.items():
+        if len(refs) > 1:
+            for place, ref in enumerate(sorted(refs)):
+                parts[ref] = _find_part(ref, owner, pods_by_entity[ref]) or str(place)
+    return [replace(row, part=parts[row.ref]) if row.ref in parts else row for row in rows]
+
+
+def _find_part(ref: Ref, owner: str, pods: _EntityPods) -> str:
+    """Return what the labels of the pods of a group say, or the suffix of the name of a pod."""
+    if ref.kind == POD_KIND:
+        return ref.name.removeprefix(f"{owner.partition('/')[2]}-")
+    labels = [pod.metadata.labels for pod in (*pods.placed, *pods.pending, *pods.ended)]
+    values = [{one.get(label, "") for one in labels} for label in _PART_LABELS]
+    return "-".join(found.pop() for found in values if len(found) == 1 and "" not in found)
 
 
 def _age_key(row: WorkloadRow) -> tuple[float, bool, Key, str]:
@@ -188,7 +244,7 @@ def _build_settled_row(ref: Ref, pods: _EntityPods, group_tree: GroupTrees) -> W
         since = parse_timestamp(condition.last_transition_time)
     is_over = _is_finished(group) or not pods.placed
     state = WorkloadState.ENDED if is_over else WorkloadState.RUNNING
-    return _build_row(ref, state, position=0, since=since, pods=pods, group=group)
+    return _build_row(ref, state, position=0, since=since, pods=pods, group_tree=group_tree)
 
 
 def _waiting_rows(
@@ -211,7 +267,7 @@ def _waiting_rows(
             position=position if state is WorkloadState.WAITING else 0,
             since=info.timestamp,
             pods=live,
-            group=group_tree.get(info.ref),
+            group_tree=group_tree,
             info=info,
             preempted=describe_preemption(group for group in groups if group),
         )
@@ -224,12 +280,20 @@ def _build_row(
     position: int,
     since: float,
     pods: _EntityPods,
-    group: Group | None,
+    group_tree: GroupTrees,
     info: QueuedEntityInfo | None = None,
     preempted: str = "",
 ) -> WorkloadRow:
+    group = group_tree.get(ref)
     reason, message = _waiting_reason(info, pods, group) if info else _end_reason(group)
     any_pod = (pods.pending or pods.placed or pods.ended)[0]
+    run_pods = [*pods.placed, *pods.ended]
+    starts = [pod.status.start_time for pod in run_pods if pod.status.start_time]
+    names = dict.fromkeys(
+        pod_group_ref(one.group) for one in [*run_pods, *pods.pending] if one.group
+    )
+    pod_groups = [one for name in names if isinstance(one := group_tree.get(name), PodGroup)]
+    ends = [pod.finish_time for pod in pods.ended if pod.finish_time is not None]
     return WorkloadRow(
         ref,
         state,
@@ -248,7 +312,18 @@ def _build_row(
         failed=sum(pod.status.phase == "Failed" for pod in pods.ended),
         owner=owner_of(group or any_pod),
         preempted=preempted,
+        preemptions=max((one.status.preemptions for one in pod_groups), default=0),
+        created=creation_time((group or any_pod).metadata),
+        started_at=min(map(parse_timestamp, starts), default=None),
+        ended_at=max(ends, default=None) if state is WorkloadState.ENDED else None,
+        user=_find_user(group, any_pod),
     )
+
+
+def _find_user(group: Group | None, pod: Pod) -> str:
+    """Return the user that the label of a group, or else of its pod, names."""
+    labels = pod.metadata.labels | (group.metadata.labels if group else {})
+    return labels.get(USER_LABEL, "")
 
 
 def _waiting_reason(

@@ -22,9 +22,10 @@ from typing import NamedTuple
 from msgspec.structs import replace as but
 
 from phalanx.api.core import Node, NodeSpec, NodeStatus, Pod, PodStatus, Taint
-from phalanx.api.meta import Key, ObjectMeta, Ref
+from phalanx.api.meta import POD_KIND, Key, ObjectMeta, Ref
 from phalanx.api.scheduling import MEMBERS_TO_RUN_ANNOTATION, CompositePodGroup, PodGroup
 from phalanx.scheduler.cluster.group_tree import Group, GroupTrees
+from phalanx.scheduler.cluster.snapshot import Snapshot
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import (
     Binding,
@@ -36,6 +37,7 @@ from phalanx.scheduler.decision import (
     UnreadyReason,
     Waiting,
 )
+from phalanx.scheduler.diagnosis.capacity_evidence import collect_evidence, summarize_refusal
 from phalanx.scheduler.diagnosis.cures import HOSTNAME, group_by_shape, node_shape
 from phalanx.scheduler.diagnosis.diagnosis import NOT_READY
 from phalanx.scheduler.diagnosis.expected_starts import (
@@ -51,15 +53,18 @@ from phalanx.scheduler.diagnosis.experiment import (
     find_smallest,
 )
 from phalanx.scheduler.diagnosis.queue_order import entity_of_pod, pods_with_entities
+from phalanx.scheduler.diagnosis.start_forecast import add_ranges
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.explain import describe_refusal, describe_unready, explain
-from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
+from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles, SchedulerPolicy
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects, creation_time, load_state
 from phalanx.scheduler.search.solver import SolverFunction, no_solver
 
 FITS, NEVER, PREEMPTS = "Fits", "NeverFits", "Preempts"
 #: How many decisions may be made to find the workloads that must end.
 MAX_DECISIONS = 150
+#: How the text about an entity that is alone in the cluster begins.
+_ALONE = "even if nothing else ran"
 
 
 class ForecastVerdict(IntEnum):
@@ -96,6 +101,8 @@ class Forecast:
     details: tuple[str, ...] = ()
     #: When it is expected to start, if it waits and the start was planned.
     expected: ExpectedStart | None = None
+    #: How many members of a group fit and what the nodes lack; "" if the message says enough.
+    summary: str = ""
 
 
 class AttemptedEntity(NamedTuple):
@@ -115,7 +122,7 @@ def forecast(
     found = [simulation.forecast_for(subject) for subject in subjects]
     if not any(one.verdict is ForecastVerdict.WAITS for one in found):
         return found
-    starts = expected_starts(cluster, profiles, now)
+    starts = add_ranges(expected_starts(cluster, profiles, now), cluster, profiles, now)
     return [
         replace(one, expected=starts.get(one.subject))
         if one.verdict is ForecastVerdict.WAITS
@@ -229,7 +236,14 @@ class _QueueSimulation:
         workloads = _pods_by_workload(victims, self._state.cache.snapshot().group_trees)
         evicted = tuple(RunningWorkload(ref, len(keys)) for ref, keys in workloads.items())
         message = explain(decision).message
-        return Forecast(subject, ForecastVerdict.WAITS, PREEMPTS, message=message, victims=evicted)
+        return Forecast(
+            subject,
+            ForecastVerdict.WAITS,
+            PREEMPTS,
+            message=message,
+            victims=evicted,
+            summary="it fits after less important workloads are preempted.",
+        )
 
     def _forecast_waiting(self, subject: Ref, entity: Entity, decision: Waiting) -> Forecast:
         """Find the workloads that must end, or find that it does not fit even without them."""
@@ -242,12 +256,15 @@ class _QueueSimulation:
         ]
         workloads = _pods_by_workload(running, experiment.known.cache.snapshot().group_trees)
         all_ended = ClusterChange(ended_pods=tuple(pod.metadata.key for pod in running))
+        policy = experiment.policy
         with experiment.apply_change(all_ended) as snapshot:
-            alone = decide(entity, snapshot, experiment.policy, solver=self._solver)
-        if not isinstance(alone, Placed):
-            return _forecast_never_fits(subject, alone)
+            alone = decide(entity, snapshot, policy, solver=self._solver)
+            if not isinstance(alone, Placed):
+                summary = _summarize(entity, alone, snapshot, policy=policy, condition=_ALONE)
+                return _forecast_never_fits(subject, alone, summary)
         blockers = _minimal_blockers(experiment, list(workloads.items()))
         waits_for = tuple(RunningWorkload(ref, len(keys)) for ref, keys in blockers)
+        present = experiment.known.cache.snapshot()
         return Forecast(
             subject,
             ForecastVerdict.WAITS,
@@ -256,6 +273,7 @@ class _QueueSimulation:
             waits_for=waits_for,
             is_cut_short=experiment.is_cut_short,
             details=_refusal_details(decision),
+            summary=_summarize(entity, decision, present, policy=policy),
         )
 
     def _new_experiment(self, entity: Entity, decision: Waiting) -> Experiment:
@@ -281,19 +299,42 @@ def _forecast_not_ready(subject: Ref, unready: UnreadyReason) -> Forecast:
     return Forecast(subject, verdict, NOT_READY, message=describe_unready(unready))
 
 
-def _forecast_never_fits(subject: Ref, alone: Decision) -> Forecast:
+def _summarize(
+    entity: Entity,
+    decision: Decision,
+    snapshot: Snapshot,
+    *,
+    policy: SchedulerPolicy,
+    condition: str = "",
+) -> str:
+    """Say why a group is refused in the words of users; "" for a pod, and beside a reservation."""
+    is_held = isinstance(decision, Waiting) and bool(decision.held_by)
+    if entity.ref.kind == POD_KIND or is_held or isinstance(decision, Impossible):
+        return ""
+    evidence = collect_evidence(entity, snapshot, policy)
+    bound = len(entity.other_members)
+    return summarize_refusal(decision, evidence, bound=bound, condition=condition)
+
+
+def _forecast_never_fits(subject: Ref, alone: Decision, summary: str) -> Forecast:
     """The forecast of an entity that is refused although nothing else runs."""
     message = explain(alone).message
     if isinstance(alone, Waiting) and alone.undecided:
         return Forecast(
-            subject, ForecastVerdict.WAITS, alone.reason, message=message, is_cut_short=True
+            subject,
+            ForecastVerdict.WAITS,
+            alone.reason,
+            message=message,
+            is_cut_short=True,
+            summary=summary,
         )
     return Forecast(
         subject,
         ForecastVerdict.NEVER,
         NEVER,
-        message=f"even if nothing else ran: {message}",
+        message=f"{_ALONE}: {message}",
         details=_refusal_details(alone),
+        summary=summary,
     )
 
 
@@ -376,9 +417,8 @@ def with_nodes(cluster: ClusterObjects, count: int, template: NewNodeTemplate) -
     used_names = {node.metadata.name for node in cluster.nodes}
     names = (f"new-{n}" for n in range(len(used_names) + count))
     new_names = [name for name in names if name not in used_names][:count]
-    return replace(
-        cluster, nodes=[*cluster.nodes, *(_new_node(name, template) for name in new_names)]
-    )
+    nodes = [*cluster.nodes, *(_new_node(name, template) for name in new_names)]
+    return replace(cluster, nodes=nodes, is_hypothetical=True)
 
 
 def _new_node(name: str, template: NewNodeTemplate) -> Node:
@@ -395,7 +435,8 @@ def without_node(cluster: ClusterObjects, name: str) -> ClusterObjects | Unknown
     if len(nodes) == len(list(cluster.nodes)):
         return UnknownObject(f"there is no node {name} to drain; see kubectl get nodes")
     pods = [_recreate_pod(pod) if pod.occupied_node == name else pod for pod in cluster.pods]
-    return replace(cluster, nodes=nodes, pods=[pod for pod in pods if pod is not None])
+    left = [pod for pod in pods if pod is not None]
+    return replace(cluster, nodes=nodes, pods=left, is_hypothetical=True)
 
 
 def _recreate_pod(pod: Pod) -> Pod | None:
@@ -420,7 +461,7 @@ def with_min_count(
     ]
     if all(new is old for new, old in zip(changed, cluster.groups, strict=True)):
         return UnknownObject(f"there is no gang {Key(namespace, name)}; see phalanx queue")
-    return replace(cluster, groups=changed)
+    return replace(cluster, groups=changed, is_hypothetical=True)
 
 
 def _matches_name(group: Group, namespace: str, name: str) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.placement.claim_placement import resolve_claims
+from phalanx.scheduler.placement.claim_placement import resolve_claims, with_device_nodes
 from phalanx.scheduler.placement.group_placement import count_scheduled
 from phalanx.scheduler.placement.node_scores import node_scores_of
 from phalanx.scheduler.placement.topology_domains import node_capacities
@@ -46,7 +46,7 @@ class CapacityEstimate:
     """How many members of one entity fit on each node and in each domain that it may choose."""
 
     def __init__(self, entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy) -> None:
-        self._snapshot = snapshot
+        self._snapshot = snapshot = with_device_nodes(entity, snapshot)
         entity = resolve_volumes(resolve_claims(entity, snapshot), snapshot, policy)
         self._checks_capacity = policy.checks_capacity
         self._members = Counter(member.shape for member in entity.members)

@@ -41,7 +41,12 @@ from phalanx.scheduler.devices.state import (
 )
 from phalanx.scheduler.entity import Entity, Member
 from phalanx.scheduler.placement.volume_placement import hold_nominated_volumes
-from phalanx.scheduler.plugins.claim_assignments import AssignedClaims, ClaimAssignments
+from phalanx.scheduler.plugins.claim_assignments import (
+    SERVED_BY_DEVICES,
+    AssignedClaims,
+    ClaimAssignments,
+    lists_resource,
+)
 from phalanx.scheduler.plugins.dynamic_resources import NOT_AVAILABLE
 
 _HAS_CLAIMS = attrgetter("shape.has_claims")
@@ -56,11 +61,11 @@ def resolve_claims(entity: Entity, snapshot: Snapshot) -> Entity:
         return entity
     uses = Counter(key for member in entity.members for key in claim_keys_of(member.pod))
     shared_keys = {key for key, count in uses.items() if count > 1}
-    return _ClaimResolver(snapshot.devices, shared_keys, served).resolve(entity)
+    return _ClaimResolver(snapshot, shared_keys, served).resolve(entity)
 
 
 def served_resources(entity: Entity, snapshot: Snapshot) -> frozenset[str]:
-    """The resources that members request, no node lists, and a DeviceClass serves."""
+    """The resources that members request, some node does not list, and a DeviceClass serves."""
     inventory = snapshot.devices.inventory
     if not inventory.classes:
         return frozenset()
@@ -69,25 +74,40 @@ def served_resources(entity: Entity, snapshot: Snapshot) -> frozenset[str]:
 
 
 def unlisted_resources(entity: Entity, snapshot: Snapshot) -> set[str]:
-    """The extended resources that members request and no node lists: devices may serve them."""
+    """The extended resources that members request and some node does not list.
+
+    Devices may serve them there.
+    """
     requests = {id(member.shape): member.shape.requests for member in entity.members}
     names = {name for amounts in requests.values() for name, _ in amounts if "/" in name}
-    return {name for name in names if not _is_listed(snapshot, name)}
+    return {name for name in names if not lists_resource(snapshot, name).all()}
 
 
-def _is_listed(snapshot: Snapshot, resource: str) -> bool:
-    column = snapshot.columns.get(resource)
-    return column is not None and bool(snapshot.allocatable[:, column].any())
+def with_device_nodes(entity: Entity, snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot in which only devices limit a resource on nodes that do not list it.
+
+    It differs where some nodes list a resource and devices serve it on others.
+    """
+    listed = {name: lists_resource(snapshot, name) for name in served_resources(entity, snapshot)}
+    mixed = {name: mask for name, mask in listed.items() if mask.any()}
+    if not mixed:
+        return snapshot
+    forked = snapshot.fork()
+    for name, mask in mixed.items():
+        forked.allocatable[~mask, snapshot.columns[name]] = SERVED_BY_DEVICES
+    return forked
 
 
 class _ClaimResolver:
     """Puts demands into shapes; members with equal shapes and demands share one shape.
 
-    `served` are the extended resources that devices serve.
+    `served` are the extended resources that devices serve. Requests for those that no node lists
+    are dropped; the others count on the nodes that list them.
     """
 
-    def __init__(self, devices: DeviceState, shared_keys: set[Key], served: frozenset[str]) -> None:
-        self._devices, self._shared_keys, self._served = devices, shared_keys, served
+    def __init__(self, snapshot: Snapshot, shared_keys: set[Key], served: frozenset[str]) -> None:
+        self._devices, self._shared_keys, self._served = snapshot.devices, shared_keys, served
+        self._unlisted = {name for name in served if not lists_resource(snapshot, name).any()}
         self._shapes: dict[tuple[int, ClaimDemand], PodShape] = {}
 
     def resolve(self, entity: Entity) -> Entity:
@@ -111,7 +131,7 @@ class _ClaimResolver:
         # By identity: the shapes of the members live as long as the resolver.
         found = self._shapes.get((id(shape), demand))
         if found is None:
-            requests = tuple(one for one in shape.requests if one[0] not in self._served)
+            requests = tuple(one for one in shape.requests if one[0] not in self._unlisted)
             found = but(shape, claims=demand, requests=requests, has_claims=True)
             self._shapes[id(shape), demand] = found
         return Member(member.pod, found, member.attempts, member.timestamp)
@@ -121,7 +141,7 @@ class _ClaimResolver:
         if not requests:
             return demand
         spec = encode_spec(extended_claim_spec(requests))
-        claim = DemandedClaim(spec, is_extended=True)
+        claim = DemandedClaim(spec, resources=tuple(one.resource for one in requests))
         return demand._replace(unallocated=(*demand.unallocated, claim))
 
 

@@ -193,6 +193,8 @@ def is_at_least(shape: PodShape, other: PodShape) -> bool:
         shape.node_constraints == other.node_constraints
         and all(requests.get(name, 0) >= amount for name, amount in other.requests)
         and (not other.ports or shape.ports == other.ports)
+        and (not other.claims or shape.claims == other.claims)
+        and (not other.volumes or shape.volumes == other.volumes)
     )
 
 

@@ -46,7 +46,11 @@ from phalanx.scheduler.plugins.inter_pod_affinity import INTER_POD_AFFINITY
 from phalanx.scheduler.plugins.node_affinity import NODE_AFFINITY
 from phalanx.scheduler.plugins.peer_counts import PeerCounts, PeerProfile
 from phalanx.scheduler.plugins.plugin import FilterDependency
-from phalanx.scheduler.plugins.plugin_context import PluginContext, PodAffinityState
+from phalanx.scheduler.plugins.plugin_context import (
+    PluginContext,
+    PodAffinityState,
+    initial_context,
+)
 from phalanx.scheduler.plugins.volume_assignments import VolumeAssignments
 from phalanx.scheduler.policy import SchedulerPolicy
 from phalanx.scheduler.volumes.demand import AssignedVolume
@@ -76,12 +80,19 @@ class PlacementSimulation:
         policy: SchedulerPolicy,
         members: Collection[Member],
         nodes: IntArray | None = None,
+        *,
+        prefers_reach: bool = False,
     ) -> None:
+        """`prefers_reach`: see ClaimAssignments."""
         self.snapshot, self._policy, self._nodes = snapshot, policy, nodes
         self._simulated_load = SimulatedLoad(snapshot)
         self._rankings: dict[object, NodeRanking | ClaimRanking] = {}
         #: None if no member has claims; and what each member got.
-        self._claims = ClaimAssignments(snapshot) if any(map(_HAS_CLAIMS, members)) else None
+        self._claims = (
+            ClaimAssignments(snapshot, prefers_reach=prefers_reach)
+            if any(map(_HAS_CLAIMS, members))
+            else None
+        )
         self._assigned_claims: dict[str, AssignedClaims] = {}
         #: None if no member has claims whose volumes depend on other pods.
         self._volumes = VolumeAssignments(snapshot) if _has_dynamic_volumes(members) else None
@@ -296,7 +307,13 @@ class PlacementSimulation:
         scores = node_scores_of(self.snapshot, self._policy, member.shape)
         on_assign = None if peers is None else partial(peers.add_pod, peers.profile_of(member))
         state = None if peers is None else self._build_affinity_state(peers, member)
-        if state is None and not scores.normalized_scores:
+        normalized = scores.normalized_scores
+        if member.shape.volumes.unbound:
+            # Whether nodes differ in their volumes may change while the scores are kept.
+            normalized = applicable_normalized_scores(
+                self._policy, initial_context(self.snapshot, member.shape)
+            )
+        if state is None and not normalized:
             keys = scores.sorted_keys if nodes is None else SortedKeys(scores.keys[nodes])
             return HeapRanking(scores, load, on_assign, sorted_keys=keys)
         context = self._plugin_context(

@@ -9,6 +9,7 @@ what they need from here (docs/plugins.md).
     claim_assignments   the devices that a simulation gives to members
     volume_assignments  the volumes that a simulation gives to members
     peer_counts         pods per topology domain, for affinity and spread
+    volume_scoring      the score of VolumeBinding
     load_scoring        formulas that serve one node and many
     arguments           base structs and rules of plugin arguments
     filtering           runs filters, explains why no node takes a pod
@@ -17,7 +18,8 @@ what they need from here (docs/plugins.md).
     node_resources_balanced_allocation, pod_topology_spread, inter_pod_affinity,
     volume_restrictions, node_volume_limits, volume_binding, volume_zone,
     dynamic_resources, image_locality,
-    extended_resource_packing, extended_resource_avoidance
+    extended_resource_packing, extended_resource_avoidance,
+    reservation (settings of `scheduler/reservation/`)
 """
 
 from phalanx.scheduler.plugins.arguments import PluginArgs

@@ -30,7 +30,7 @@ from phalanx.scheduler.devices.allocator import (
     build_allocation,
 )
 from phalanx.scheduler.devices.inventory import DeviceRequirement, NodeReach, PublishedDevice
-from phalanx.scheduler.devices.requests import RequestAlternative
+from phalanx.scheduler.devices.requests import ClaimRequests, RequestAlternative
 from phalanx.scheduler.devices.state import (
     AssignedClaim,
     ClaimDemand,
@@ -42,6 +42,9 @@ from phalanx.scheduler.entity import Member
 
 #: More pods than any node takes.
 UNLIMITED = 1 << 40
+#: The allocatable amount of a resource on nodes where devices serve it. No pod requests as much,
+#: and no node has exactly that.
+SERVED_BY_DEVICES = (1 << 45) + 1
 _SELECTORS_LIMIT = 1024
 
 AssignedClaims = tuple[AssignedClaim, ...]
@@ -70,11 +73,26 @@ def nodes_of_selector(snapshot: Snapshot, selector: NodeSelector) -> BoolArray:
     return found[1]
 
 
-class ClaimAssignments:
-    """The devices in use in one simulation."""
+def lists_resource(snapshot: Snapshot, resource: str) -> BoolArray:
+    """Return the nodes that have a resource themselves."""
+    column = snapshot.columns.get(resource)
+    if column is None:
+        return np.zeros(len(snapshot), bool)
+    amounts = snapshot.allocatable[:, column]
+    found: BoolArray = (amounts > 0) & (amounts != SERVED_BY_DEVICES)
+    return found
 
-    def __init__(self, snapshot: Snapshot) -> None:
+
+class ClaimAssignments:
+    """The devices in use in one simulation.
+
+    With `prefers_reach`, claims that several members use get devices that more nodes reach before
+    others, so that the members have more nodes to choose from.
+    """
+
+    def __init__(self, snapshot: Snapshot, *, prefers_reach: bool = False) -> None:
         self._snapshot, self._state = snapshot, snapshot.devices
+        self._prefers_reach = prefers_reach
         self._usage = DeviceUsage(snapshot.devices.usage)
         self._shared: dict[Key, _SharedAllocation] = {}
         #: The allocations of the members that were assigned and not collected yet, in order.
@@ -86,7 +104,7 @@ class ClaimAssignments:
 
     def fork(self) -> ClaimAssignments:
         """Copy the present state."""
-        forked = ClaimAssignments(self._snapshot)
+        forked = ClaimAssignments(self._snapshot, prefers_reach=self._prefers_reach)
         forked._usage, forked._shared = self._usage.copy(), dict(self._shared)
         return forked
 
@@ -98,7 +116,7 @@ class ClaimAssignments:
         assigned = []
         for claim, chosen in choices:
             requests = self._state.requests.get(claim.spec)
-            allocation = build_allocation(requests, chosen)
+            allocation = build_allocation(requests, chosen, self._snapshot.names[i])
             self._usage.add([choice.use for choice in chosen if choice.use])
             if claim.shared_key is not None:
                 selector = decode_allocation(allocation).node_selector
@@ -143,12 +161,16 @@ class ClaimAssignments:
         if not self.is_reachable(demand, i):
             return None
         claims = [one for one in demand.unallocated if not self._is_allocated(one.shared_key)]
+        requests = [self._requests_on(one, i) for one in claims]
+        if claims and claims[-1].resources and not requests[-1].requests:
+            # The claim for extended resources comes last; the node has all of them.
+            claims, requests = claims[:-1], requests[:-1]
         if not claims:
             return []
         try:
             found = allocate_claims(
-                [self._state.requests.get(one.spec) for one in claims],
-                self._node_devices(i),
+                requests,
+                self._node_devices(i, ranked=self._prefers_reach and demand.has_shared),
                 self._state.inventory,
                 self._usage,
             )
@@ -156,6 +178,19 @@ class ClaimAssignments:
             self.is_undecided = True
             return None
         return None if found is None else list(zip(claims, found, strict=True))
+
+    def _requests_on(self, claim: DemandedClaim, i: int) -> ClaimRequests:
+        """Return the requests of a claim, without those for resources that a node itself has."""
+        found = self._state.requests.get(claim.spec)
+        if not claim.resources:
+            return found
+        columns, allocatable = self._snapshot.columns, self._snapshot.node_class(i).allocatable
+        needed = []
+        for request, name in zip(found.requests, claim.resources, strict=True):
+            amount = allocatable[columns[name]] if name in columns else 0
+            if amount in (0, SERVED_BY_DEVICES):
+                needed.append(tuple(one._replace(is_bound_at_once=True) for one in request))
+        return found._replace(requests=tuple(needed))
 
     def _is_allocated(self, shared_key: Key | None) -> bool:
         """Whether a shared claim was allocated since the beginning of the cycle."""
@@ -189,10 +224,13 @@ class ClaimAssignments:
                         return f"request {alternative.name}: {error}"
         return ""
 
-    def _node_devices(self, i: int) -> NodeDevices:
+    def _node_devices(self, i: int, *, ranked: bool = False) -> NodeDevices:
         snapshot = self._snapshot
         return NodeDevices(
-            self._state.inventory, snapshot.names[i], lambda reach: _reaches(snapshot, reach, i)
+            self._state.inventory,
+            snapshot.names[i],
+            lambda reach: _reaches(snapshot, reach, i),
+            (lambda reach: -int(nodes_of_reach(snapshot, reach).sum())) if ranked else None,
         )
 
 
@@ -319,13 +357,17 @@ def claim_capacities(snapshot: Snapshot, demand: ClaimDemand) -> IntArray:
                 served = np.maximum(served, pods)
             if claim.shared_key is not None:
                 served = np.where(served > 0, UNLIMITED, 0)
+            for resource in claim.resources:
+                served[lists_resource(snapshot, resource)] = UNLIMITED
             most = np.minimum(most, served)
     return most
 
 
 def first_counted_request(snapshot: Snapshot, demand: ClaimDemand) -> RequestAlternative | None:
-    """Return the first request of a demand that takes devices; None if none does."""
+    """Return the first request of a demand that takes devices on every node; None if none does."""
     for claim in demand.unallocated:
+        if any(lists_resource(snapshot, resource).any() for resource in claim.resources):
+            continue
         for alternatives in snapshot.devices.requests.get(claim.spec).requests:
             if alternatives and not alternatives[0].is_admin:
                 return alternatives[0]
@@ -338,7 +380,8 @@ def is_demand_countable(snapshot: Snapshot, demand: ClaimDemand) -> bool:
         return False
     for claim in demand.unallocated:
         requests = snapshot.devices.requests.get(claim.spec)
-        if not requests.is_countable:
+        is_mixed = any(lists_resource(snapshot, resource).any() for resource in claim.resources)
+        if is_mixed or not requests.is_countable:
             return False
         inventory, requirement = snapshot.devices.inventory, requests.requests[0][0].requirement
         if inventory.has_counters or inventory.shared_candidates(requirement).devices:

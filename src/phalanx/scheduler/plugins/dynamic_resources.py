@@ -6,8 +6,12 @@ serve the first alternatives of requests with `firstAvailable`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from phalanx.api.cel.timestamps import parse_duration
+from phalanx.api.cel.values import EvaluationError
 from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray
 from phalanx.scheduler.decision import NODE_EVENTS, ClusterEvent
 from phalanx.scheduler.devices.requests import describe_claim
@@ -83,10 +87,23 @@ def _score_alternatives(context: PluginContext, passed: BoolArray) -> IntArray:
 
 
 class DynamicResourcesArgs(PluginArgs, frozen=True):
-    """The arguments of DynamicResources; without effect, since the search is bounded by counts."""
+    """The arguments of DynamicResources.
+
+    `filter_timeout` has no effect, since the search is bounded by counts.
+    """
 
     filter_timeout: str = "10s"
     binding_timeout: str = "600s"
+
+
+def _configure(args: DynamicResourcesArgs) -> Plugin:
+    try:
+        seconds = parse_duration(args.binding_timeout).nanos / 1e9
+    except EvaluationError as error:
+        raise ValueError(f"bindingTimeout: {error}") from error
+    if seconds < 1:
+        raise ValueError("bindingTimeout: must be at least 1s")
+    return replace(DYNAMIC_RESOURCES, policy_fields={"device_timeout_seconds": seconds})
 
 
 DYNAMIC_RESOURCES: Plugin = Plugin(
@@ -100,5 +117,6 @@ DYNAMIC_RESOURCES: Plugin = Plugin(
     ),
     score=NormalizedScore(_has_alternatives, _score_alternatives),
     weight=2,
-    arguments=Arguments(DynamicResourcesArgs, lambda args: DYNAMIC_RESOURCES),
+    policy_fields={"device_timeout_seconds": 600.0},
+    arguments=Arguments(DynamicResourcesArgs, _configure),
 )

@@ -31,4 +31,4 @@ def score_image_locality(snapshot: Snapshot, shape: PodShape) -> IntArray | None
     return np.asarray(100 * (clamped - _MIN_IMAGE_BYTES) // (most - _MIN_IMAGE_BYTES), np.int64)
 
 
-IMAGE_LOCALITY = Plugin("ImageLocality", score=StaticScore(score_image_locality))
+IMAGE_LOCALITY = Plugin("ImageLocality", score=StaticScore(score_image_locality), breaks_ties=True)

@@ -148,6 +148,7 @@ def node_resources_balanced_allocation(
         arguments=Arguments(
             NodeResourcesBalancedAllocationArgs, node_resources_balanced_allocation, _ARGS_RULES
         ),
+        breaks_ties=True,
     )
 
 

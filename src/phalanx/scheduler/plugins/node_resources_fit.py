@@ -125,7 +125,7 @@ UtilizationPoint = tuple[int, int]
 
 def requested_to_capacity_ratio(points: Sequence[UtilizationPoint]) -> AllocationStrategy:
     """The strategy of a piecewise linear function, whose points are in order of utilization."""
-    scores = [_interpolate(points, utilization) for utilization in range(101)]
+    scores = [interpolate(points, utilization) for utilization in range(101)]
 
     def score(used: PerNode, capacity: PerNode, arithmetic: Arithmetic) -> PerNode:
         return arithmetic.take(scores, _most_allocated(used, capacity, arithmetic))
@@ -133,7 +133,7 @@ def requested_to_capacity_ratio(points: Sequence[UtilizationPoint]) -> Allocatio
     return AllocationStrategy(score, skips_zero_scores=True)
 
 
-def _interpolate(points: Sequence[UtilizationPoint], at: int) -> int:
+def interpolate(points: Sequence[UtilizationPoint], at: int) -> int:
     """The function's value: constant outside the points, rounded towards the left one inside."""
     for (left, begin), (right, end) in pairwise(points):
         if left <= at <= right:
@@ -264,6 +264,7 @@ def node_resources_fit(args: NodeResourcesFitArgs) -> Plugin:
         score=allocation_score(strategy, resources),
         arguments=Arguments(NodeResourcesFitArgs, node_resources_fit, _ARGS_RULES),
         policy_fields={"packing_resources": resources},
+        breaks_ties=True,
     )
 
 

@@ -162,6 +162,9 @@ class Plugin:
     support: PluginSupport = PluginSupport.CONFIGURABLE
     #: Fields of SchedulerPolicy that the arguments of this plugin set.
     policy_fields: Mapping[str, Any] | None = None
+    #: Whether the score only breaks ties between nodes for pods that are packed
+    #: (`SchedulerPolicy.scores_of`). In-tree plugins only.
+    breaks_ties: bool = False
 
     @property
     def extension_points(self) -> tuple[str, ...]:

@@ -93,6 +93,9 @@ CAPACITY_FILTER_NAMES = tuple(
     one.name for one in IN_TREE_PLUGINS if one.filter and one.filter.limits_capacity
 )
 
+#: The scores that only break ties between nodes for pods that are packed.
+TIE_BREAKING_SCORES = frozenset(one.name for one in IN_TREE_PLUGINS if one.breaks_ties)
+
 
 @dataclass(frozen=True, slots=True)
 class PluginRegistry:

@@ -45,6 +45,8 @@ UNLIMITED = 1 << 40
 NO_VOLUME_FOUND = "node(s) didn't find available persistent volumes to bind"
 NOT_ENOUGH_STORAGE = "node(s) did not have enough free storage"
 _CACHE_LIMIT = 256
+#: The largest size in KiB that counts: one EiB; larger ones count as this.
+_MAX_KIB = 1 << 50
 
 
 def _by_size(info: VolumeInfo) -> tuple[Fraction, str]:
@@ -113,6 +115,24 @@ class _Candidates:
         for row, local in self.by_row.items():
             counts[row] += len(local)
         return counts
+
+    def smallest_per_node(self, size: int) -> IntArray:
+        """Return the size, in KiB, of the smallest volume that each node reaches; 0 for none."""
+        none = np.iinfo(np.int64).max
+        smallest = np.full(size, none)
+        if self.everywhere:
+            smallest[:] = count_kib(self.everywhere[0].size)
+        for info, mask in self.masked:
+            smallest[mask] = np.minimum(smallest[mask], count_kib(info.size))
+        for row, local in self.by_row.items():
+            if local:
+                smallest[row] = min(smallest.item(row), count_kib(local[0].size))
+        return np.where(smallest == none, 0, smallest)
+
+
+def count_kib(size: Fraction) -> int:
+    """Return a size in KiB, rounded up, such that sums and percentages fit into 64 bits."""
+    return min(-int(-size // 1024), _MAX_KIB)
 
 
 def _only_row(snapshot: Snapshot, selector: NodeSelector) -> int | None:
@@ -357,7 +377,7 @@ class VolumeAssignments:
                     return NO_VOLUME_FOUND
                 choice.moves[slot] = ""
             elif reserved is not None:
-                if reserved.size < claim.size or not self._is_usable(reserved.affinity, i):
+                if not self._is_usable(reserved.affinity, i):
                     return NO_VOLUME_FOUND
                 choice.moves[slot] = reserved.name
             elif not self._match(slot, choice.moves, set()):
@@ -470,6 +490,16 @@ def _claim_capacities(snapshot: Snapshot, claim: UnboundClaim) -> IntArray:
     if claim.key is not None:
         counts = np.where(counts > 0, UNLIMITED, 0)
     return np.where(found.provision.sufficient, UNLIMITED, counts)
+
+
+def smallest_volumes(snapshot: Snapshot, claim: UnboundClaim) -> IntArray:
+    """Return the size, in KiB, of the volume that each node has for a claim; 0 for none."""
+    return _look_up(snapshot, claim).candidates.smallest_per_node(len(snapshot))
+
+
+def provisionable_nodes(snapshot: Snapshot, claim: UnboundClaim) -> BoolArray:
+    """Return the nodes for which a volume for a claim can be provisioned."""
+    return _look_up(snapshot, claim).provision.sufficient
 
 
 def attached_drivers(demand: VolumeDemand) -> dict[str, int]:

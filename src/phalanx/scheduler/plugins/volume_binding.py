@@ -1,7 +1,8 @@
 """VolumeBinding: rejects nodes from which the volumes of a pod's claims cannot be used.
 
 Bound claims restrict the nodes by the node affinity of their volumes, whatever other pods do. For
-claims that are bound with the pod, `volume_assignments.py` finds volumes node by node.
+claims that are bound with the pod, `volume_assignments.py` finds volumes node by node. The score
+(`volume_scoring.py`) prefers nodes with emptier storage.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from phalanx.scheduler.plugins.arguments import (
     UtilizationShapePoint,
 )
 from phalanx.scheduler.plugins.plugin import (
-    SCORE,
     Arguments,
     Filter,
     FilterDependency,
@@ -30,6 +30,7 @@ from phalanx.scheduler.plugins.plugin import (
 )
 from phalanx.scheduler.plugins.plugin_context import PluginContext
 from phalanx.scheduler.plugins.volume_assignments import VolumeAssignments
+from phalanx.scheduler.plugins.volume_scoring import DEFAULT_SHAPE, build_volume_score
 from phalanx.scheduler.volumes.demand import UNBOUND_IMMEDIATE
 
 AFFINITY_CONFLICT = "node(s) didn't match PersistentVolume's node affinity"
@@ -100,6 +101,15 @@ def _policy_fields(args: VolumeBindingArgs) -> dict[str, float]:
     return {"bind_timeout_seconds": float(args.bind_timeout_seconds)}
 
 
+def _configure(args: VolumeBindingArgs) -> Plugin:
+    points = [(point.utilization, point.score * 10) for point in args.shape]
+    return replace(
+        VOLUME_BINDING,
+        policy_fields=_policy_fields(args),
+        score=build_volume_score(points or DEFAULT_SHAPE),
+    )
+
+
 VOLUME_BINDING: Plugin = Plugin(
     "VolumeBinding",
     filter=Filter(
@@ -110,11 +120,11 @@ VOLUME_BINDING: Plugin = Plugin(
         wakes_on=NODE_EVENTS | {ClusterEvent.VOLUMES_CHANGED},
         is_modelled=True,
     ),
-    points=(SCORE,),
+    score=build_volume_score(DEFAULT_SHAPE),
     policy_fields=_policy_fields(VolumeBindingArgs()),
     arguments=Arguments(
         VolumeBindingArgs,
-        lambda args: replace(VOLUME_BINDING, policy_fields=_policy_fields(args)),
+        _configure,
         struct(
             ("bindTimeoutSeconds", optional(minimum(0))),
             ("shape", optional(UTILIZATION_SHAPE_RULES)),

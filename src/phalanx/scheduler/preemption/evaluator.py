@@ -47,6 +47,8 @@ NOT_ALLOWED = "not eligible due to preemptionPolicy=Never."
 VICTIMS_TERMINATING = "waiting for pods that are leaving"
 #: The entity does not fit once its own victims are gone either; it waits for them all the same.
 OWN_VICTIMS_TERMINATING = "not eligible due to a terminating pod on the nominated node"
+#: The entity waits until pods have terminated, and keeps its nominated nodes meanwhile.
+AWAITS_VICTIMS = (VICTIMS_TERMINATING, OWN_VICTIMS_TERMINATING)
 NOT_HELPFUL = "not helpful for scheduling"
 LEVEL_PREFERRED = "no pod is evicted before the widest topology level is allowed"
 SEARCH_RUNNING = "an exact search for victims is running"

@@ -57,6 +57,18 @@ class QueueListing:
                     sub_queue, entry.state, pods, scheduler=scheduler_name, outcome=outcome
                 )
 
+    def entities_of_owner(self, uid: str) -> list[Ref]:
+        """Return the entities with pending pods that an owner with this uid has created."""
+        return [
+            entry.ref
+            for entry in self._entries.values()
+            if any(
+                owner.uid == uid
+                for member in entry.pending.values()
+                for owner in member.pod.metadata.owner_references
+            )
+        ]
+
     @property
     def late_member_count(self) -> int:
         """How many pods were created during the cycle of their group, and wait for its end."""

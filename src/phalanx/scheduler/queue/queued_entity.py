@@ -72,7 +72,7 @@ class QueueTrigger(Enum):
 
 
 class HeldBackPod(NamedTuple):
-    """A pending pod whose entity is incomplete or gated, and whether it was ready before."""
+    """A pending pod whose entity is incomplete or gated, or was; and whether it was ready."""
 
     key: Key
     uid: str
@@ -163,7 +163,7 @@ class QueuedEntity:
     #: What may end its refusal, while it is backing off.
     condition: WakeCondition | None = None
     #: The condition under which it waited before its present attempt, and of its last refusal.
-    asked: WakeCondition | None = None
+    attempted_for: WakeCondition | None = None
     refused_for: WakeCondition = NO_CONDITION
     #: How many members must get a node for its last refusal to end.
     lacking: int = 1

@@ -1,13 +1,13 @@
-"""RefusalMemo: one answer for all entities that ask the same question about one snapshot.
+"""RefusalMemo: one decision for all entities that differ in names only, about one snapshot.
 
-Gangs that differ in nothing but names get the same answer while nothing changes: the first refusal
-is repeated for the others, with the names of their own pods.
+Gangs that differ in nothing but names get the same decision while nothing changes: the refusal of
+the first is repeated for the others, with the names of their own pods.
 
-    gangs a, b and c of 8 equal pods are created     one cycle for a; b and c get its answer
+    gangs a, b and c of 8 equal pods are created     one cycle for a; b and c get its refusal
     a pod ends                                       the memo is empty again
 
-Only refusals of equal members are remembered that name no other object of the entity. The answer is
-the one that a cycle would give, so that a replay that starts later makes the same decisions.
+Only refusals of equal members are remembered that name no other object of the entity. Each is the
+one that a cycle would give, so that a replay that starts later makes the same decisions.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from phalanx.scheduler.placement.group_placement import sort_members
 from phalanx.scheduler.policy import SchedulerPolicy
 from phalanx.scheduler.queue.wake_condition import is_final, may_be_kept_away
 
-#: The answers that are remembered for one version of the cluster.
-_MAX_ANSWERS = 1024
+#: The refusals that are remembered for one version of the cluster.
+_MAX_REFUSALS = 1024
 
 
 class RefusalMemo:
-    """The refusals of the present version of the cluster, by question.
+    """The refusals of the present version of the cluster, by what a cycle reads of the entity.
 
     A refusal that the passing of time may end is not remembered.
     """
 
     def __init__(self) -> None:
         self._version: Hashable = None
-        self._answers: dict[Hashable, Waiting] = {}
+        self._refusals: dict[Hashable, Waiting] = {}
 
     def find(
         self,
@@ -54,10 +54,10 @@ class RefusalMemo:
         """
         if version != self._version:
             self._version = version
-            self._answers.clear()
-        question = _question_of(entity, snapshot, policy) if self._answers else None
-        answer = self._answers.get((question, holders)) if question is not None else None
-        return _answer_to(entity, answer) if answer is not None else None
+            self._refusals.clear()
+        signature = _signature_of(entity, snapshot, policy) if self._refusals else None
+        found = self._refusals.get((signature, holders)) if signature is not None else None
+        return _rename_refusal(entity, found) if found is not None else None
 
     def store(
         self,
@@ -71,14 +71,14 @@ class RefusalMemo:
         """Remember a refusal by the version of the last `find`."""
         if not is_final(decision) or decision.retry_delay is not None:
             return
-        if len(self._answers) < _MAX_ANSWERS:
-            question = _question_of(entity, snapshot, policy)
-            if question is not None:
-                self._answers.setdefault((question, holders), decision)
+        if len(self._refusals) < _MAX_REFUSALS:
+            signature = _signature_of(entity, snapshot, policy)
+            if signature is not None:
+                self._refusals.setdefault((signature, holders), decision)
 
 
-def _question_of(entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy) -> Hashable | None:
-    """Return what a cycle reads of an entity; None if equal entities may get other answers."""
+def _signature_of(entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy) -> Hashable | None:
+    """Return what a cycle reads of an entity; None if equal entities may get other decisions."""
     group, shape = entity.group, entity.members[0].shape
     is_plain = (
         not entity.children
@@ -106,11 +106,11 @@ def _question_of(entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy) ->
     )
 
 
-def _answer_to(entity: Entity, answer: Waiting) -> Waiting:
+def _rename_refusal(entity: Entity, found: Waiting) -> Waiting:
     """Return the refusal of an equal entity with the names of this one."""
     members = (member.pod.metadata for member in sort_members(entity.members))
     pods = tuple(
         UnplacedPod(meta.key, meta.uid, refusal)
-        for meta, (_, _, refusal) in zip(members, answer.pods, strict=True)
+        for meta, (_, _, refusal) in zip(members, found.pods, strict=True)
     )
-    return replace(answer, group=entity.group_key, pods=pods)
+    return replace(found, group=entity.group_key, pods=pods)

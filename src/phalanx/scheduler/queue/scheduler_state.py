@@ -21,7 +21,7 @@ of a decision log, and `visible_pod` and `visible_group` for each event.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -50,11 +50,13 @@ from phalanx.scheduler.decision import (
     Decision,
     Placed,
     Preempting,
+    Waiting,
     nominations_of,
 )
 from phalanx.scheduler.devices.state import claims_of_pod
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.policy import DEFAULT_POLICY, DEFAULT_PROFILES, Profiles
+from phalanx.scheduler.queue.claim_index import ClaimIndex
 from phalanx.scheduler.queue.decision_log import (
     VOLUME_RECORDS,
     BindingsRolledBack,
@@ -95,32 +97,6 @@ from phalanx.scheduler.volumes.state import VolumeObject
 
 VOLUME_STRUCTS = {record: struct for struct, record in VOLUME_RECORDS.items()}
 GroupType = TypeVar("GroupType", PodGroup, CompositePodGroup)
-
-
-class ClaimIndex:
-    """The claims that pending pods name."""
-
-    def __init__(self) -> None:
-        self._pods_by_claim: dict[Key, dict[Key, None]] = {}
-        self._claims_by_pod: dict[Key, tuple[Key, ...]] = {}
-
-    def __contains__(self, pod: Key) -> bool:
-        return pod in self._claims_by_pod
-
-    def update(self, pod: Key, claims: Iterable[Key]) -> None:
-        """Note which claims a pending pod names; none if it is not pending."""
-        for claim in self._claims_by_pod.pop(pod, ()):
-            del self._pods_by_claim[claim][pod]
-            if not self._pods_by_claim[claim]:
-                del self._pods_by_claim[claim]
-        if named := tuple(dict.fromkeys(claims)):
-            self._claims_by_pod[pod] = named
-            for claim in named:
-                self._pods_by_claim.setdefault(claim, {})[pod] = None
-
-    def pods_of(self, claim: Key) -> list[Key]:
-        """Return the pending pods that name a claim."""
-        return list(self._pods_by_claim.get(claim, ()))
 
 
 class SchedulerState:
@@ -167,13 +143,15 @@ class SchedulerState:
         snapshot, policy = self.cache.snapshot(), self.profiles.policy(entity)
         holds = self.reservations.holds_for(entity, snapshot, self._popped_at)
         version, holders = self.version, holds.holders if holds is not None else ()
-        is_usual = holds is None or not holds.is_ahead
+        is_usual = holds is None or not self.reservations.is_before_equal(entity)
         if is_usual:
             answer = self._memo.find(entity, snapshot, policy, version=version, holders=holders)
             if answer is not None:
                 return answer
         decision = yield from run_cycle(entity, snapshot, policy, holds=holds)
-        if is_usual and version == self.version:
+        # Evictions take time: a refusal for reservations that hold then is of this entity alone.
+        is_equal = not isinstance(decision, Waiting) or set(decision.holders) <= set(holders)
+        if is_usual and is_equal and version == self.version:
             self._memo.store(entity, decision, snapshot, policy, holders=holders)
         return decision
 
@@ -246,7 +224,7 @@ class SchedulerState:
         elif isinstance(decision, Preempting):
             if not self._may_preempt(entity, decision):
                 self.queue.requeue(entity, now)
-                self._drop_nominations(now)
+                self._update_nominations(now)
                 return False
             self.cache.mark_evicting((victim.pod, victim.uid) for victim in decision.victims)
         self._nominate(entity, decision, now)
@@ -261,12 +239,12 @@ class SchedulerState:
                 self.cache.snapshot(),
                 policy,
                 reservations=self.reservations.current,
-                asks_alone=self.reservations.is_before_any(entity),
+                is_alone=self.reservations.is_before_equal(entity),
                 has_limit=self.reservations.has_limit(entity, now),
             )
             lacking = count_lacking(condition, decision)
             self.queue.done(entity, decision, now, condition, lacking=lacking)
-        self._drop_nominations(now)
+        self._update_nominations(now)
         if is_freed:
             self._wake_held(now, concerns_each=False)
         return True
@@ -276,12 +254,28 @@ class SchedulerState:
         nodes_exist = self.cache.has_nodes(decision.waiting.nominated)
         return nodes_exist and self.queue.may_preempt(entity, decision)
 
-    def _drop_nominations(self, now: float) -> None:
-        """Drop the nominations of entities that cannot be attempted any more."""
-        if pods := self.queue.take_held_back():
-            self._voided_nominations |= {pod.key: None for pod in pods if pod.was_ready}
-            void = (Binding(pod.key, pod.uid, "") for pod in pods)
-            self._wake(self.cache.nominate(void), now)
+    def _update_nominations(self, now: float) -> None:
+        """Count the nominations of entities that can be attempted, and no others.
+
+        An entity that could be attempted before has lost its nominations. Of one that is not
+        complete yet they count as soon as it is: members are observed one after the other.
+        """
+        if not (pods := self.queue.take_held_back_changes()):
+            return
+        held_back = [one for one in pods if self.queue.is_held_back(one.key)]
+        lost = [one for one in held_back if one.was_ready]
+        self._voided_nominations |= {one.key: None for one in lost}
+        void = (Binding(one.key, one.uid, "") for one in lost)
+        unready = [one.key for one in held_back if not one.was_ready]
+        self._wake([*self.cache.nominate(void), *self._withhold(unready)], now)
+        keys = {one.key for one in held_back}
+        ready = (one.key for one in pods if one.key not in keys)
+        self.cache.withhold_nominations(ready, withheld=False)
+
+    def _withhold(self, pods: Sequence[Key]) -> list[ClusterDelta]:
+        """Leave the nominations of pods that cannot be attempted out of account."""
+        self.queue.has_withheld |= bool(pods)
+        return self.cache.withhold_nominations(pods)
 
     def take_voided_nominations(self) -> list[Key]:
         """Return the pods whose nominated nodes must be removed from the API."""
@@ -371,30 +365,29 @@ class SchedulerState:
         is_composite = isinstance(observed, CompositePodGroupObserved)
         ref = (composite_pod_group_ref if is_composite else pod_group_ref)(observed.key)
         change = self.cache.update_group(ref, observed.group)
-        if not is_composite:
-            meta = observed.group.metadata if observed.group else None
-            if self.reservations.observe_group(observed.key, meta):
-                self._wake_held_each(observed.at)
+        meta = observed.group.metadata if observed.group else None
+        has_limit = not is_composite and self.reservations.observe_group(observed.key, meta)
         if observed.group is None:
             is_changed = self.queue.remove_group(ref, observed.at)
         else:
             is_changed = self.queue.observe_group(observed.group, observed.at)
         if is_changed:
-            self.reservations.observe_entity()
-        self._drop_nominations(observed.at)
+            self.reservations.observe_entity(ref)
+        if has_limit and meta is not None:
+            self.queue.activate(ref, observed.at)
+        if self.queue.held_back_changes:
+            self._update_nominations(observed.at)
         self._wake([change], observed.at)
 
     def _observe_budget(self, observed: DisruptionBudgetObserved) -> None:
         self.cache.update_budget(observed.key, observed.budget)
 
     def _observe_job(self, observed: JobObserved) -> None:
-        if self.reservations.observe_job(observed.key, observed.job):
-            self._wake_held_each(observed.at)
-
-    def _wake_held_each(self, now: float) -> None:
-        """Attempt entities again that reservations hold: they may be known to end in time now."""
-        if self.reservations.current:
-            self._wake_held(now, concerns_each=True)
+        has_limit, job = self.reservations.observe_job(observed.key, observed.job), observed.job
+        if has_limit and job is not None and self.reservations.current:
+            # Reservations may hold its pods, which may be known to end in time now.
+            for ref in self.queue.entities_of_owner(job.uid):
+                self.queue.activate(ref, observed.at)
 
     def _wake_held(self, now: float, *, concerns_each: bool) -> None:
         event = ClusterEvent.RESERVATION_CHANGED
@@ -418,6 +411,8 @@ class SchedulerState:
         event = self.cache.devices.update_claim(observed.key, observed.claim)
         for pod in self._device_claims.pods_of(observed.key):
             self.queue.observe_claims(pod, observed.at)
+        if self.queue.held_back_changes:
+            self._update_nominations(observed.at)
         self._wake([event], observed.at)
 
     def _observe_volume_object(self, observed: VolumeObjectObserved) -> None:
@@ -444,15 +439,16 @@ class SchedulerState:
         if key in self._volume_claims or (pending and pending.spec.volumes):
             self._volume_claims.update(key, volume_keys_of(pending) if pending else ())
         self._run_times.observe_pod(key, pod, now)
+        if pending is not None:
+            self.reservations.observe_pending_pod(pending)
         if pod is None:
             self.queue.remove_pod(key, now)
         else:
             self.queue.observe_pod(pod, now)
             if pod.status.nominated_node_name and self.queue.is_held_back(key):
-                void = Binding(key, pod.metadata.uid, "")
-                changes = (*changes, *self.cache.nominate([void]))
-        if self.queue.has_held_back:
-            self._drop_nominations(now)
+                changes = (*changes, *self._withhold([key]))
+        if self.queue.held_back_changes:
+            self._update_nominations(now)
         if changes:
             self._wake(changes, now)
 
@@ -492,6 +488,8 @@ class ClusterObjects:
     jobs: Iterable[Job] = ()
     #: The uids of pods whose eviction has been decided and is not visible in the API yet.
     evicting: Collection[str] = ()
+    #: Whether it was changed to ask a question: starts that the scheduler has written do not hold.
+    is_hypothetical: bool = False
 
 
 def load_state(objects: ClusterObjects, profiles: Profiles = DEFAULT_PROFILES) -> SchedulerState:

@@ -85,12 +85,12 @@ class SchedulingQueue(QueueListing):
         self.claim_problem: ClaimProblem = lambda pod: ""
         #: See `Profiles`.
         self.keeps_arrival_order = False
-        #: The pending pods of entities that became incomplete or gated; see `take_held_back`.
-        self._newly_held_back: dict[Key, HeldBackPod] = {}
-        self.has_held_back = False
+        #: The pending pods of entities that became incomplete or gated, or are not any more.
+        #: Whether nominations were withheld: then one may exist that its pod does not show yet.
+        self.held_back_changes, self.has_withheld = dict[Key, HeldBackPod](), False
         #: The next sequence number: the order of entities with equal timestamps.
         self.sequence = 0
-        #: How many entities, and pods of theirs, arrived in which queue, and why.
+        #: How many entities, and pods, arrived in which queue, and why.
         self.arrivals: Counter[QueueArrival] = Counter()
         self.pod_arrivals: Counter[QueueArrival] = Counter()
 
@@ -111,8 +111,7 @@ class SchedulingQueue(QueueListing):
     ) -> None:
         """A claim of a pending pod has changed."""
         entry = self._entry_by_pod.get(pod)
-        member = entry.pending.get(pod) if entry else None
-        if entry is not None and member is not None:
+        if entry is not None and (member := entry.pending.get(pod)) is not None:
             entry.upsert_pod(member.pod, now, pending=True)
             self._notify(entry, event, now)
 
@@ -127,8 +126,7 @@ class SchedulingQueue(QueueListing):
     def observe_group(self, group: Group, now: float) -> bool:
         """Add a group, or its new version; whether it changed for scheduling."""
         name = group_ref(group)
-        is_changed = not is_same_group(self._group_tree.get(name), group)
-        if is_changed:
+        if is_changed := not is_same_group(self._group_tree.get(name), group):
             self._update_tree(name, group, now)
         else:
             self._group_tree.update(name, group)
@@ -162,6 +160,7 @@ class SchedulingQueue(QueueListing):
             assert source is not None
             target = self._entry_by_pod[pod.metadata.key] = self._get_or_create(new)
             target.adopt_pod(pod.metadata.key, source)
+            self._note_held_back(pod, was_ready=source.state not in _UNREADY)
 
     def _entity_of_group(self, name: Ref) -> Ref:
         """The entity of a group: the root of its tree, or itself if the tree has a problem."""
@@ -176,7 +175,7 @@ class SchedulingQueue(QueueListing):
         )
 
     def wake(self, change: ClusterDelta, now: float) -> None:
-        """The cluster changed: activate the first entity of every question that it may answer."""
+        """The cluster changed: activate the first entity under every condition that it may cure."""
         self._changes += 1
         for entry in self._in_flight.values():
             entry.miss_change(change)
@@ -185,9 +184,11 @@ class SchedulingQueue(QueueListing):
                 self._apply(self._entries[ref], QueueTrigger.WOKEN, now, event=change.event)
 
     def activate(self, ref: Ref, now: float) -> None:
-        """Attempt an entity again that waits for a change, without one."""
-        entry = self._entries.get(ref)
-        if entry is not None and entry.state is QueueState.BACKING_OFF:
+        """Attempt an entity, or that of a group, again that waits for a change, without one."""
+        entry = self._entries.get(self._entity_of_group(ref))
+        if entry is not None and entry.state is QueueState.IN_FLIGHT:
+            entry.miss_change(ClusterDelta(ClusterEvent.RESERVATION_CHANGED))
+        elif entry is not None and entry.state is QueueState.BACKING_OFF:
             self._apply(entry, QueueTrigger.WOKEN, now)
 
     def pop(self, now: float) -> Entity | None:
@@ -207,8 +208,7 @@ class SchedulingQueue(QueueListing):
     def waiting_entity(self, ref: Ref, now: float) -> Entity | None:
         """Return an entity that waits for its next attempt; None if there is none."""
         entry = self._entries.get(ref)
-        is_waiting = entry is not None and entry.state in _WAITING
-        return entry.build_entity(now) if entry is not None and is_waiting else None
+        return entry.build_entity(now) if entry and entry.state in _WAITING else None
 
     def done(
         self,
@@ -224,7 +224,7 @@ class SchedulingQueue(QueueListing):
         `condition` says what may end a refusal, by default every event that the outcome names, and
         `lacking` how many members must get a node for that.
         """
-        entry = self._entry_in_flight(entity)
+        entry = self._entries[entity.ref]
         trigger = QueueTrigger.PLACED if isinstance(outcome, Placed) else QueueTrigger.REFUSED
         self._transition(entry, trigger)
         entry.outdated_count = 0
@@ -238,23 +238,26 @@ class SchedulingQueue(QueueListing):
 
     def is_current(self, entity: Entity, bindings: Iterable[Binding]) -> bool:
         """Whether these pods are still pending and the groups of the entity are unchanged."""
-        entry = self._entry_in_flight(entity)
+        entry = self._entries[entity.ref]
         is_pending = all(entry.is_pending(pod, uid) for pod, uid, _ in bindings)
         tree = [part.group for part in entity.groups]
         refs = self._group_tree.valid_subtree(entry.ref) if entry.ref.kind != POD_KIND else ()
         now = [self._group_tree.get(ref) for ref in refs]
         return is_pending and len(tree) == len(now) and all(map(is_same_group, tree, now))
 
-    def take_held_back(self) -> list[HeldBackPod]:
-        """Return the pods whose entity became incomplete or gated meanwhile."""
-        found, self.has_held_back = list(self._newly_held_back.values()), False
-        self._newly_held_back.clear()
+    def _note_held_back(self, pod: Pod, *, was_ready: bool) -> None:
+        """Note that a pending pod may have become one that cannot be attempted, or can be again."""
+        key, uid = pod.metadata.key, pod.metadata.uid
+        self.held_back_changes.setdefault(key, HeldBackPod(key, uid, was_ready))
+
+    def take_held_back_changes(self) -> list[HeldBackPod]:
+        """Return the pods whose entity became incomplete or gated meanwhile, or ready again."""
+        found, self.held_back_changes = list(self.held_back_changes.values()), {}
         return found
 
     def is_held_back(self, key: Key) -> bool:
         """Whether the entity of a pending pod is incomplete or gated."""
-        entry = self._entry_by_pod.get(key)
-        return entry is not None and entry.state in HELD_BACK
+        return (entry := self._entry_by_pod.get(key)) is not None and entry.state in HELD_BACK
 
     def may_preempt(self, entity: Entity, decision: Preempting) -> bool:
         """Whether a preemption is still right: the entity is unchanged and no room appeared.
@@ -262,7 +265,7 @@ class SchedulingQueue(QueueListing):
         Room that keeps appearing does not delay a preemption forever: after MAX_OUTDATED outdated
         decisions in a row the next one is carried out.
         """
-        entry = self._entry_in_flight(entity)
+        entry = self._entries[entity.ref]
         is_current = self.is_current(entity, decision.waiting.nominated)
         if not is_current or entry.target_state is not QueueState.ACTIVE:
             return False
@@ -278,7 +281,7 @@ class SchedulingQueue(QueueListing):
 
     def requeue(self, entity: Entity, now: float) -> None:
         """End an attempt whose decision is outdated; the entity keeps its position."""
-        self._apply(self._entry_in_flight(entity), QueueTrigger.OUTDATED, now)
+        self._apply(self._entries[entity.ref], QueueTrigger.OUTDATED, now)
 
     def return_unbound(self, bindings: Iterable[Binding], now: float) -> None:
         """Bindings failed: queue the pods again, after a back-off."""
@@ -301,12 +304,12 @@ class SchedulingQueue(QueueListing):
     def checkpoint(self, now: float) -> list[QueuedEntityCheckpoint]:
         """Return what a queue with the same pods and groups needs to continue like this one.
 
-        Which entity asks a question is not stored: the next one is attempted as well.
+        Which entity is attempted for others is not stored: the next one is attempted as well.
         """
         self._refreshed_at = now
-        for ref, condition in self._waiting.questions_being_asked():
-            self._entries[ref].asked = None
-            self._pass_on(ref, condition, now)
+        for ref, condition in self._waiting.attempted_entities():
+            self._entries[ref].attempted_for = None
+            self._attempt_next(ref, condition, now)
         entries = [entry for entry in self._entries.values() if entry.queue_name or entry.others]
         for entry in entries:
             if entry.condition is not None:
@@ -345,6 +348,9 @@ class SchedulingQueue(QueueListing):
         entry = self._entry_by_pod[pod.metadata.key] = self._get_or_create(self._entity_of_pod(pod))
         if entry.upsert_pod(pod, now, pending=self._is_ours(pod)):
             self._notify(entry, ClusterEvent.MEMBER_CHANGED, now)
+        elif pod.status.nominated_node_name and entry.condition and entry.condition.scope:
+            # Another client nominated a node: what the pod takes there is room for its entity.
+            self._recheck_backoff(entry, now)
 
     def _drop_replaced_pod(self, pod: Pod, now: float) -> None:
         """Remove the old pod if a pod was deleted and recreated between two observations."""
@@ -368,14 +374,10 @@ class SchedulingQueue(QueueListing):
                     del self._entry_by_pod[key]
 
     def _get_or_create(self, ref: Ref) -> QueuedEntity:
-        entry = self._entries.get(ref)
-        if entry is None:
+        if (entry := self._entries.get(ref)) is None:
             entry = QueuedEntity(ref, self._group_tree, claim_problem=self.claim_problem)
             self._entries[ref] = entry
         return entry
-
-    def _entry_in_flight(self, entity: Entity) -> QueuedEntity:
-        return self._entries[entity.ref]
 
     def _notify(self, entry: QueuedEntity, event: ClusterEvent, now: float) -> None:
         """An event occurred that concerns this entity alone."""
@@ -396,11 +398,12 @@ class SchedulingQueue(QueueListing):
         self._transition(entry, trigger)(self, entry, now)
         if entry.state is before:
             return
-        if entry.state in HELD_BACK:
-            for key, member in entry.pending.items():
-                self.has_held_back, uid = True, member.pod.metadata.uid
-                self._newly_held_back[key] = HeldBackPod(key, uid, was_ready=before not in _UNREADY)
-        if before in _UNREADY and entry.state is QueueState.ACTIVE:
+        if entry.state in HELD_BACK or before in HELD_BACK:
+            pods = entry.pods if before in HELD_BACK else (m.pod for m in entry.pending.values())
+            for pod in pods:
+                if self.has_withheld or before not in _UNREADY or pod.status.nominated_node_name:
+                    self._note_held_back(pod, was_ready=before not in _UNREADY)
+        if before in _UNREADY and (entry.state is QueueState.ACTIVE or not entry.ready_since):
             entry.ready_since = now
         if line := entry.queue_name:
             arrival = QueueArrival(SubQueue(line, entry.is_group), event or trigger)
@@ -420,31 +423,30 @@ class SchedulingQueue(QueueListing):
         """Enter the state that follows from the objects of the entity."""
         self._enter_state(entry, entry.target_state)
         if entry.state is not QueueState.ACTIVE:
-            self._end_question(entry, now)
+            self._end_shared_attempt(entry, now)
 
-    def _end_question(self, entry: QueuedEntity, now: float) -> None:
-        """The entity gives its question no answer for others: the next one asks."""
-        asked, entry.asked = entry.asked, None
-        if asked is not None:
-            self._pass_on(entry.ref, asked, now)
+    def _end_shared_attempt(self, entry: QueuedEntity, now: float) -> None:
+        """The attempt of the entity decides nothing for others: the next one is attempted."""
+        attempted_for, entry.attempted_for = entry.attempted_for, None
+        if attempted_for is not None:
+            self._attempt_next(entry.ref, attempted_for, now)
 
-    def _pass_on(self, ref: Ref, asked: WakeCondition, now: float) -> None:
-        following = self._waiting.pass_on(ref, asked)
-        if following is not None:
+    def _attempt_next(self, ref: Ref, attempted_for: WakeCondition, now: float) -> None:
+        if (following := self._waiting.next_after(ref, attempted_for)) is not None:
             self._apply(self._entries[following], QueueTrigger.WOKEN, now)
 
     def _expire(self, entry: QueuedEntity, now: float) -> None:
         """Attempt an entity again if time may help, or to bring its message up to date.
 
-        The answer is certain to be the same if nothing has changed, or if an entity before it asks
-        the same question. Messages are brought up to date one after the other.
+        The decision is certain to be the same if nothing has changed, or if an equal entity is
+        before it. Messages are brought up to date one after the other.
         """
         condition = entry.condition
         assert condition is not None
         if condition.depends_on_time:
             self._reclassify(entry, now)
             return
-        if entry.changes_seen == self._changes or not self._waiting.may_ask(entry, condition):
+        if entry.changes_seen == self._changes or not self._waiting.is_first(entry, condition):
             entry.failures += 1
             self._waiting.set_timer(entry, now + self._backoff_of(entry))
         elif now < self._refreshed_at + REFRESH_SECONDS:
@@ -462,7 +464,7 @@ class SchedulingQueue(QueueListing):
     def _recheck_backoff(self, entry: QueuedEntity, now: float) -> None:
         """Continue the back-off unless the entity can no longer be attempted.
 
-        From now on it asks a question of its own.
+        From now on it has a condition of its own.
         """
         if entry.target_state is not QueueState.ACTIVE:
             self._reclassify(entry, now)
@@ -479,7 +481,7 @@ class SchedulingQueue(QueueListing):
     def _on_placed(self, entry: QueuedEntity, now: float) -> None:
         """Attempt leftover members again at once; members created meanwhile start a new wait."""
         entry.failures, entry.outcome = 0, None
-        self._end_question(entry, now)
+        self._end_shared_attempt(entry, now)
         if entry.has_returned_pods:
             self._on_returned(entry, now)
             return
@@ -494,7 +496,7 @@ class SchedulingQueue(QueueListing):
         An entity that is refused for the same condition as before keeps its position.
         """
         condition = entry.refused_for
-        if condition != entry.asked and not self.keeps_arrival_order:
+        if condition != entry.attempted_for and not self.keeps_arrival_order:
             self._renew_timestamp(entry, now)
         if entry.has_returned_pods:
             self._on_returned(entry, now)
@@ -506,7 +508,7 @@ class SchedulingQueue(QueueListing):
     def _on_outdated(self, entry: QueuedEntity, now: float) -> None:
         """Attempt again at once, unless bindings failed meanwhile: these may fail again."""
         if entry.has_returned_pods:
-            self._end_question(entry, now)
+            self._end_shared_attempt(entry, now)
             self._on_returned(entry, now)
         else:
             self._reclassify(entry, now)
@@ -535,26 +537,26 @@ class SchedulingQueue(QueueListing):
             seconds = min(seconds, delay)
         self._enter_state(entry, QueueState.BACKING_OFF)
         self._wait_until(entry, now + seconds, condition)
-        self._end_question(entry, now)
+        self._end_shared_attempt(entry, now)
 
     def _backoff_of(self, entry: QueuedEntity) -> float:
         return self._back_off.delay_after(entry.consecutive_failures, len(entry.pending))
 
     def _wait_until(self, entry: QueuedEntity, until: float, condition: WakeCondition) -> None:
-        self._stop_waiting(entry, asks=False)
+        self._stop_waiting(entry, is_attempted=False)
         entry.condition = condition
         self._waiting.add(entry, condition, entry.lacking)
         self._waiting.set_timer(entry, until)
 
-    def _stop_waiting(self, entry: QueuedEntity, *, asks: bool) -> None:
+    def _stop_waiting(self, entry: QueuedEntity, *, is_attempted: bool) -> None:
         if entry.condition is not None:
-            self._waiting.remove(entry, entry.condition, asks=asks)
-            entry.asked = entry.condition if asks else None
+            self._waiting.remove(entry, entry.condition, is_attempted=is_attempted)
+            entry.attempted_for = entry.condition if is_attempted else None
             entry.condition = None
 
     def _enter_state(self, entry: QueuedEntity, state: QueueState) -> None:
         """Leave one state, enter another, and update the indexes."""
-        self._stop_waiting(entry, asks=state is QueueState.ACTIVE)
+        self._stop_waiting(entry, is_attempted=state is QueueState.ACTIVE)
         self._in_flight.pop(entry.ref, None)
         entry.state = state
         if state is QueueState.IN_FLIGHT:

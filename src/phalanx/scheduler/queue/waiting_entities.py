@@ -1,7 +1,7 @@
-"""WaitingEntities: the refused entities by the question that they ask, and which one asks it next.
+"""WaitingEntities: the refused entities by their wake condition, and which one is attempted next.
 
-Entities with equal wake conditions ask one question. A change wakes the first of them, in queue
-order, and the answer holds for all:
+Entities with equal wake conditions are decided alike. A change wakes the first of them, in queue
+order, and its decision holds for all:
 
     refused again, for the same condition    nothing else is attempted
     placed, changed or deleted               the next one is attempted
@@ -22,14 +22,14 @@ from phalanx.scheduler.queue.wake_condition import WakeCondition
 
 
 @dataclass(slots=True)
-class _Question:
+class _EqualEntities:
     """The entities that wait under one condition."""
 
     #: The sort key of each waiting entity, and a heap of them that may contain others.
     waiting: dict[Ref, QueueSortKey] = field(default_factory=dict)
     order: list[tuple[QueueSortKey, Ref]] = field(default_factory=list)
-    #: The entity that was woken and whose answer is awaited.
-    asked_by: Ref | None = None
+    #: The entity that was woken and is attempted for all.
+    attempted: Ref | None = None
     #: How many members still lack a node, after the changes since the last refusal.
     lacking: int = 1
 
@@ -49,32 +49,32 @@ class WaitingEntities:
         self._entries: dict[Ref, QueuedEntity] = {}
         #: When the back-off of each entity ends, as a heap that may contain earlier timers.
         self._timers: list[tuple[float, Ref]] = []
-        self._questions: dict[WakeCondition, _Question] = {}
+        self._by_condition: dict[WakeCondition, _EqualEntities] = {}
         self._by_event: dict[ClusterEvent, dict[WakeCondition, None]] = {
             event: {} for event in ClusterEvent
         }
 
     def add(self, entry: QueuedEntity, condition: WakeCondition, lacking: int) -> None:
         """Let an entity wait until changes may give so many of its members a node."""
-        question = self._questions.get(condition)
-        if question is None:
-            question = self._questions[condition] = _Question()
+        equal = self._by_condition.get(condition)
+        if equal is None:
+            equal = self._by_condition[condition] = _EqualEntities()
             for event in condition.events:
                 self._by_event[event][condition] = None
-        if question.asked_by == entry.ref:
-            question.asked_by = None
-        question.lacking = lacking
-        question.waiting[entry.ref] = key = entry.sort_key
-        heappush(question.order, (key, entry.ref))
+        if equal.attempted == entry.ref:
+            equal.attempted = None
+        equal.lacking = lacking
+        equal.waiting[entry.ref] = key = entry.sort_key
+        heappush(equal.order, (key, entry.ref))
 
-    def remove(self, entry: QueuedEntity, condition: WakeCondition, *, asks: bool) -> None:
-        """Remove an entity. If it is attempted it asks its question, unless another one does."""
-        question = self._questions[condition]
-        del question.waiting[entry.ref]
+    def remove(self, entry: QueuedEntity, condition: WakeCondition, *, is_attempted: bool) -> None:
+        """Remove an entity. If it is attempted, then for all equal ones, unless another one is."""
+        equal = self._by_condition[condition]
+        del equal.waiting[entry.ref]
         self._entries.pop(entry.ref, None)
-        if asks and question.asked_by is None:
-            question.asked_by = entry.ref
-        self._drop_if_unused(condition, question)
+        if is_attempted and equal.attempted is None:
+            equal.attempted = entry.ref
+        self._drop_if_unused(condition, equal)
 
     def set_timer(self, entry: QueuedEntity, until: float) -> None:
         """Let an entity wait until this time at most."""
@@ -99,58 +99,58 @@ class WaitingEntities:
             self._entries[heappop(self._timers)[1]] if until is not None and until <= now else None
         )
 
-    def may_ask(self, entry: QueuedEntity, condition: WakeCondition) -> bool:
+    def is_first(self, entry: QueuedEntity, condition: WakeCondition) -> bool:
         """Whether an entity is the first under its condition, and no other one is attempted."""
-        question = self._questions[condition]
-        return question.asked_by is None and question.first() == entry.ref
+        equal = self._by_condition[condition]
+        return equal.attempted is None and equal.first() == entry.ref
 
     def awaits(self, event: ClusterEvent) -> bool:
         """Whether an entity waits for an event."""
         return bool(self._by_event[event])
 
     def cured_by(self, change: ClusterDelta) -> list[Ref]:
-        """Return the first entity, or each, of every question that a change may answer otherwise.
+        """Return the first entity, or each, under every condition that a change may cure.
 
-        A question that is being asked is left out: its attempt sees the change, and answers for the
-        others unless the change concerns each of them.
+        A condition under which an entity is attempted is left out: the attempt reads the changed
+        cluster, and holds for the others unless the change concerns each of them.
         """
         found: list[Ref] = []
         for condition in self._by_event[change.event]:
-            question = self._questions[condition]
-            if question.asked_by is not None and not change.concerns_each:
+            equal = self._by_condition[condition]
+            if equal.attempted is not None and not change.concerns_each:
                 continue
-            question.lacking -= condition.count_cured(change)
-            if question.lacking <= 0 and change.concerns_each:
-                found += sorted(question.waiting, key=question.waiting.__getitem__)
-            elif question.lacking <= 0:
-                first = question.first()
+            equal.lacking -= condition.count_cured(change)
+            if equal.lacking <= 0 and change.concerns_each:
+                found += sorted(equal.waiting, key=equal.waiting.__getitem__)
+            elif equal.lacking <= 0:
+                first = equal.first()
                 assert first is not None
                 found.append(first)
         return found
 
     def count_lacking(self, condition: WakeCondition) -> int:
         """Count the members that still lack a node under a condition."""
-        return self._questions[condition].lacking
+        return self._by_condition[condition].lacking
 
-    def pass_on(self, ref: Ref, condition: WakeCondition) -> Ref | None:
-        """Return the next entity under a condition whose question another one asks no more."""
-        question = self._questions.get(condition)
-        if question is None or question.asked_by != ref:
+    def next_after(self, ref: Ref, condition: WakeCondition) -> Ref | None:
+        """Return the next entity under a condition under which another one is attempted no more."""
+        equal = self._by_condition.get(condition)
+        if equal is None or equal.attempted != ref:
             return None
-        question.asked_by = None
-        self._drop_if_unused(condition, question)
-        return question.first()
+        equal.attempted = None
+        self._drop_if_unused(condition, equal)
+        return equal.first()
 
-    def _drop_if_unused(self, condition: WakeCondition, question: _Question) -> None:
-        if not question.waiting and question.asked_by is None:
-            del self._questions[condition]
+    def _drop_if_unused(self, condition: WakeCondition, equal: _EqualEntities) -> None:
+        if not equal.waiting and equal.attempted is None:
+            del self._by_condition[condition]
             for event in condition.events:
                 del self._by_event[event][condition]
 
-    def questions_being_asked(self) -> list[tuple[Ref, WakeCondition]]:
-        """Return the questions whose answer is awaited, and the entities that ask them."""
+    def attempted_entities(self) -> list[tuple[Ref, WakeCondition]]:
+        """Return the entities that are attempted for others too, with their conditions."""
         return [
-            (question.asked_by, condition)
-            for condition, question in self._questions.items()
-            if question.asked_by is not None
+            (equal.attempted, condition)
+            for condition, equal in self._by_condition.items()
+            if equal.attempted is not None
         ]

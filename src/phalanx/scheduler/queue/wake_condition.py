@@ -7,7 +7,7 @@ gang that lacks three is woken when the changes since its refusal add up to thre
 never too low: where a refusal cannot be described exactly, every event of `Waiting.wakes_on` may
 cure it.
 
-Entities with equal conditions ask one question: equal members, quorum, priority and topology under
+Entities with equal conditions are decided alike: equal members, quorum, priority and topology under
 one policy. What refuses the first of them refuses all, so the queue attempts the first one only
 (`waiting_entities.py`):
 
@@ -54,9 +54,9 @@ from phalanx.scheduler.reservation.reservation import Reservation
 ANY_NUMBER = 1 << 30
 #: The events whose changes are described; a refusal that awaits another one is not.
 _DESCRIBED_EVENTS = PEER_EVENTS | ENTITY_EVENTS | {ClusterEvent.RESERVATION_CHANGED}
-#: Entities beside smaller reservations than this ask one question.
+#: Entities beside smaller reservations than this have equal conditions.
 _MIN_RESERVED_PODS = 64
-#: With more terms of anti-affinity than this in the cluster, every entity asks for itself.
+#: With more terms of anti-affinity than this in the cluster, no two entities have equal conditions.
 _MAX_COMPARED_TERMS = 64
 
 
@@ -68,9 +68,9 @@ class RefusalScope(Struct, frozen=True):
     evictable: bool
     #: Whether anti-affinity of running pods may select members.
     is_kept_away: bool
-    #: Whether equal entities get the same answer.
+    #: Whether equal entities get the same decision.
     is_shared: bool
-    #: Whether the same cluster may give another answer later: a wider topology level will be
+    #: Whether the same cluster may give another decision later: a wider topology level will be
     #: allowed, or the entity fits once pods have left, which may hang in Terminating.
     depends_on_time: bool
     #: How many members of each group had a node.
@@ -83,22 +83,22 @@ class RefusalScope(Struct, frozen=True):
 
 
 class WakeCondition(Struct, frozen=True, cache_hash=True):
-    """The changes that may cure a refusal. Entities with equal conditions ask one question."""
+    """The changes that may cure a refusal. Entities with equal conditions are decided alike."""
 
     events: frozenset[ClusterEvent]
-    #: The entity, if no other one asks the same question.
+    #: The entity, if no other one is decided alike.
     ref: Ref | None = None
     #: None: every event may cure the refusal.
     scope: RefusalScope | None = None
     scheduler: str = ""
     priority: int = 0
-    groups: tuple[GroupQuestion, ...] = ()
+    groups: tuple[GroupSignature, ...] = ()
     #: The labels of nodes that select the topology domains of the members.
     topology_keys: frozenset[str] = frozenset()
 
     @property
     def depends_on_time(self) -> bool:
-        """Whether the same cluster may give another answer later."""
+        """Whether the same cluster may give another decision later."""
         return self.scope is None or self.scope.depends_on_time
 
     def count_cured(self, change: ClusterDelta) -> int:
@@ -139,7 +139,7 @@ class WakeCondition(Struct, frozen=True, cache_hash=True):
 NO_CONDITION = WakeCondition(frozenset())
 
 
-class GroupQuestion(Struct, frozen=True, cache_hash=True):
+class GroupSignature(Struct, frozen=True, cache_hash=True):
     """One group of an entity: its quorum, its topology, and its pending members by shape."""
 
     depth: int
@@ -155,17 +155,18 @@ def condition_of(
     policy: SchedulerPolicy,
     *,
     reservations: Sequence[Reservation] = (),
-    asks_alone: bool = False,
+    is_alone: bool = False,
     has_limit: bool = False,
 ) -> WakeCondition:
     """Return which changes may cure the refusal of an entity beside the reservations.
 
-    `asks_alone`: the answer to an equal entity may differ, because it is behind a reservation.
+    `is_alone`: the decision about an equal entity may differ, because it is behind a reservation
+    of their priority.
     `has_limit`: the entity declares when it ends. Every reservation before it holds an entity
     without a limit; of those with one, only those that the same reservations hold are equal.
     """
     scope = _scope_of(entity, decision, snapshot, policy)
-    if scope is not None and asks_alone:
+    if scope is not None and is_alone:
         scope = replace(scope, is_shared=False)
     if scope is not None and isinstance(decision, Waiting) and decision.holders:
         held = [one for one in reservations if one.ref in decision.holders]
@@ -174,7 +175,7 @@ def condition_of(
             scope,
             free=True,
             is_held=True,
-            # Rounded, so that other reservations seldom make it another question.
+            # Rounded, so that other reservations seldom make it another condition.
             reserved_pods=1 << (pods - 1).bit_length(),
             holders=decision.holders if has_limit else (),
         )
@@ -232,7 +233,7 @@ def build_condition(
         scope,
         scheduler=entity.scheduler_name,
         priority=entity.priority,
-        groups=tuple(_questions_of(entity)),
+        groups=tuple(_signatures_of(entity)),
         topology_keys=topology_label_keys(entity),
     )
 
@@ -242,18 +243,18 @@ def has_peer_constraints(entity: Entity) -> bool:
     return any(member.shape.has_peer_constraints for member in entity.members)
 
 
-def _questions_of(entity: Entity, depth: int = 0) -> Iterator[GroupQuestion]:
+def _signatures_of(entity: Entity, depth: int = 0) -> Iterator[GroupSignature]:
     group = entity.group
     annotation = group.metadata.annotations.get(TOPOLOGY_ANNOTATION, "") if group else ""
     members = Counter(member.shape for member in entity.members) if not entity.children else {}
-    yield GroupQuestion(
+    yield GroupSignature(
         depth,
         entity.quorum,
         (entity.topology_key, annotation),
         members=frozenset(members.items()),
     )
     for child in entity.children:
-        yield from _questions_of(child, depth + 1)
+        yield from _signatures_of(child, depth + 1)
 
 
 def _scope_of(

@@ -12,19 +12,24 @@ With an expected start, the nodes that become free last are taken, so that nodes
 stay open for others: on equal nodes this is EASY backfill. Without one, the nodes that are free now
 are taken first, and the nodes change whenever others come nearer. What is free of them is kept, so
 that the room that is missing never grows and the entity starts in the end.
+
+A nominated pod counts as running from now on, whatever its priority: a preemptor was allowed to
+evict pods because that delays no reservation, and a new plan must not take the room from it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from phalanx.api.meta import Key
+from phalanx.api.scheduling import TOPOLOGY_ANNOTATION
 from phalanx.scheduler.cluster.hypothetical import with_changes
+from phalanx.scheduler.cluster.pod_index import AssignedPod
 from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot, label_value
 from phalanx.scheduler.entity import Entity, EntityRejection
 from phalanx.scheduler.group_tree_placement import place_required
@@ -32,12 +37,15 @@ from phalanx.scheduler.placement.capacity_estimate import count_needed
 from phalanx.scheduler.placement.claim_placement import (
     find_gone_consumers,
     resolve_claims,
+    with_device_nodes,
     with_nominated_pods,
 )
 from phalanx.scheduler.placement.group_placement import (
     Assignment,
     GroupPlacement,
     PlacementContext,
+    count_scheduled,
+    sort_members,
     to_assigned_pods,
     to_bindings,
 )
@@ -51,6 +59,7 @@ from phalanx.scheduler.reservation.reservation import (
     KeptAmount,
     Reservation,
     ReservationOrder,
+    starts_after_victims,
 )
 from phalanx.scheduler.reservation.run_times import RunTimes
 from phalanx.scheduler.search.solver import NO_SOLVER_ANSWER, SolverRequest, Steps
@@ -73,6 +82,8 @@ class ReservationRequest(NamedTuple):
     order: ReservationOrder
     policy: SchedulerPolicy
     previous: Reservation | None = None
+    #: The start that the scheduler has written, if another planner asks; `inf`: unknown.
+    written_start: float | None = None
 
 
 class _Plan(NamedTuple):
@@ -94,9 +105,8 @@ class ReservationPlanner:
         now: float,
         *,
         reserved: frozenset[Key] = frozenset(),
+        preemptors: Iterable[Entity] = (),
     ) -> None:
-        #: The pods of the reservations of the last plan: their nominations follow from the plan.
-        self._reserved = reserved
         self._real, self._base, self._run_times, self._now = snapshot, snapshot, run_times, now
         self._ends = run_times.ends
         self._ends.align(snapshot)
@@ -107,6 +117,15 @@ class ReservationPlanner:
         self._ending = self._timeline(self._ends.slots())
         self._reserved_ends: tuple[EndTimeline, ...] = ()
         self._timelines: tuple[EndTimeline, ...] = ()
+        #: The nominated pods, except those of the reservations of the last plan: their nominations
+        #: follow from the plan.
+        self._nominated = {
+            key: pod for key, pod in snapshot.nominations.items() if key not in reserved
+        }
+        #: The nominated pods of entities whose victims hang, by the order of their entity.
+        self._late: list[tuple[ReservationOrder, Key]] = []
+        #: The pods that count as running in this pass only.
+        self._added = self._add_nominated(preemptors) if self._nominated else {}
         self._growths: dict[Hashable, CapacityGrowth] = {}
         #: The reservation that was planned last. It counts for others from the next one on, and
         #: mostly there is none.
@@ -118,9 +137,35 @@ class ReservationPlanner:
         times = np.where(times < now - OVERDUE_SECONDS, np.inf, np.maximum(times, now))
         return EndTimeline(self._ends, slots, times, size=len(self._real))
 
+    def _add_nominated(self, preemptors: Iterable[Entity]) -> dict[Key, None]:
+        """Set the ends of nominated pods whose entity is known to end; returns these pods.
+
+        The entity starts when its victims are gone.
+        """
+        found: dict[Key, None] = {}
+        now, terminating = self._now, dict[str, list[AssignedPod]]()
+        for pod in self._real.pod_index.terminating_pods():
+            terminating.setdefault(pod.node, []).append(pod)
+        for entity in preemptors:
+            keys = [key for key in entity.pod_keys if key in self._nominated]
+            nodes = dict.fromkeys(self._nominated[key].node for key in keys)
+            leaving = [pod for node in nodes for pod in terminating.get(node, ())]
+            start = starts_after_victims(leaving, now)
+            if any(pod.is_overdue(now) for pod in leaving):
+                order = ReservationOrder(-entity.priority, entity.ready_since, entity.ref)
+                self._late += [(order, key) for key in keys]
+            end = self._run_times.end_after(entity, start)
+            if end is None or end == np.inf:
+                continue
+            for key in keys:
+                pod = self._nominated[key]
+                self._ends.set(key, pod.node, pod.shape, end=end)
+                found[key] = None
+        return found
+
     def close(self) -> None:
-        """End the pass: reserved entities no longer count as running."""
-        for key in self._reserved_pods:
+        """End the pass: reserved and nominated pods no longer count as running."""
+        for key in self._added:
             self._ends.remove(key)
 
     def plan(self, request: ReservationRequest) -> Steps[Reservation | None]:
@@ -131,21 +176,41 @@ class ReservationPlanner:
         running, ending = [pod.metadata.key for pod in request.entity.other_members], self._ending
         if running:
             # Members that run already do not end before the others start.
-            ending = self._timeline(self._ends.slots([*running, *self._reserved_pods]))
+            ending = self._timeline(self._ends.slots([*running, *self._added]))
         self._timelines = (ending, *self._reserved_ends)
         entity = resolve_claims(request.entity, self._base)
         entity = resolve_volumes(entity, self._base, request.policy)
         request = request._replace(entity=entity)
         # Pods that are gone free their devices even if the claims do not say so yet.
-        base = with_changes(self._base, gone_consumers=find_gone_consumers(entity, self._base))
+        base = with_device_nodes(request.entity, self._base)
+        base = with_changes(base, gone_consumers=find_gone_consumers(entity, base))
         yield 1
-        plan = yield from self._find_start(request, base)
+        nominated = self._with_nominated(base, entity)
+        plan = yield from self._find_start(request, nominated)
+        if self._late and self._is_delayed(request, plan):
+            # The victims of a preemptor hang, so that it would end too late: it loses its room.
+            for order, key in self._late:
+                if order > request.order:
+                    self._nominated.pop(key, None)
+            nominated = self._with_nominated(base, entity)
+            plan = yield from self._find_start(request, nominated)
+        if plan is None and nominated is not base:
+            plan = yield from self._drain(request, nominated)
         if plan is None:
             plan = yield from self._drain(request, base)
         if plan is None:
             return None
+        if request.written_start is not None:
+            # The scheduler knows more run times than the objects say.
+            plan = plan._replace(start=max(request.written_start, self._now))
         self._last = (entity, plan)
         return self._build(request, plan)
+
+    def _is_delayed(self, request: ReservationRequest, plan: _Plan | None) -> bool:
+        """Whether a plan starts later than the last one."""
+        previous = request.previous
+        start = previous.expected_start if previous is not None else None
+        return start is not None and (plan is None or plan.start > start)
 
     def _add(self, entity: Entity, plan: _Plan) -> None:
         """Let the entity count as running, from now on, for the reservations that follow."""
@@ -153,41 +218,77 @@ class ReservationPlanner:
         self._base = with_changes(self._base, added=tuple(pods))
         for i, amounts in plan.needs.items():
             self._earlier[i] = self._earlier.get(i, 0) + amounts
+        for pod in pods:
+            self._nominated.pop(pod.key, None)
         end = self._run_times.end_after(entity, plan.start)
         if end is None:
             return
         for pod in pods:
             self._ends.set(pod.key, pod.node, pod.shape, end=end)
             self._reserved_pods.append(pod.key)
+            self._added[pod.key] = None
         self._reserved_ends = (self._timeline(self._ends.slots_of(self._reserved_pods)),)
+
+    def _with_nominated(self, base: Snapshot, entity: Entity) -> Snapshot:
+        """Add the nominated pods, except those of the entity and of reservations."""
+        own = entity.pod_keys
+        others = [pod for key, pod in self._nominated.items() if key not in own]
+        if not others:
+            return base
+        ignored = base.nominations.keys() - {pod.key for pod in others}
+        return with_nominated_pods(base, min(pod.priority for pod in others), ignored)
 
     # ---- with an expected start ----------------------------------------------------------------
 
     def _find_start(self, request: ReservationRequest, base: Snapshot) -> Steps[_Plan | None]:
-        """Find the first time at which enough pods have ended by their known ends."""
-        # Other nominated pods start before the entity does, and when they end is unknown.
-        entity = request.entity
-        own = self._reserved.union(entity.pod_keys)
-        base = with_nominated_pods(base, entity.priority, own)
-        needed = count_needed(entity, base)
+        """Find the first time at which enough pods have ended by their known ends.
+
+        Nominated pods start before the entity does, and may end before it starts.
+        """
+        own = request.entity.pod_keys
+        running, nominated = self._timelines, [key for key in self._nominated if key not in own]
+        if len(slots := self._ends.slots_of(nominated)):
+            self._timelines = (*running, self._timeline(slots))
+        try:
+            return (yield from self._find_first_time(request, base))
+        finally:
+            self._timelines = running
+
+    def _find_first_time(self, request: ReservationRequest, base: Snapshot) -> Steps[_Plan | None]:
+        needed = count_needed(request.entity, base)
         time = self._growth(request).first_time(self._timelines, base, needed)
         if time is None:
             return None
         plan = yield from self._place_after(request, base, time)
-        trials, times = 1, np.empty(0)
-        while plan is None and trials <= _MAX_TRIALS:
-            # The estimate was too optimistic. Probe upwards in doubling steps, then the last end.
-            if trials == 1:
-                times = np.sort(np.concatenate([one.times for one in self._timelines]))
-                times = times[times < np.inf]
-            tried = int(np.searchsorted(times, time, "right"))
-            if tried == len(times):
+        if plan is None:
+            plan = yield from self._probe_later_times(request, base, time)
+        return None if plan is None else (yield from self._keep_start(request, base, plan))
+
+    def _probe_later_times(
+        self, request: ReservationRequest, base: Snapshot, time: float
+    ) -> Steps[_Plan | None]:
+        """Find the first later end at which the entity fits: the estimate was too optimistic.
+
+        Probes in doubling steps, then the last end, then between the last two probes.
+        """
+        times = np.unique(np.concatenate([one.times for one in self._timelines]))
+        times = times[(times > time) & (times < np.inf)]
+        if not len(times):
+            return None
+        # The entity does not fit at `failed`; it fits with `plan`, at `fits`.
+        failed, fits, trials, plan = -1, -1, 1, None
+        while plan is None:
+            if failed == len(times) - 1:
                 return None
             step = 1 << trials if trials < _MAX_TRIALS else len(times)
-            time = float(times[min(tried + step, len(times)) - 1])
-            plan = yield from self._place_after(request, base, time)
-            trials += 1
-        return None if plan is None else (yield from self._keep_start(request, base, plan))
+            fits = min(failed + step, len(times) - 1)
+            plan = yield from self._place_after(request, base, float(times[fits]))
+            failed, trials = (fits, trials + 1) if plan is None else (failed, trials)
+        while fits - failed > 1:
+            middle = (failed + fits) // 2
+            found = yield from self._place_after(request, base, float(times[middle]))
+            plan, failed, fits = (plan, middle, fits) if found is None else (found, failed, middle)
+        return plan
 
     def _growth(self, request: ReservationRequest) -> CapacityGrowth:
         """Return the capacity for an entity; equal entities share one."""
@@ -213,8 +314,38 @@ class ReservationPlanner:
         # Nodes that become free at the same time have the same rank.
         _, ranks = np.unique(last_ends, return_inverse=True)
         snapshot = self._without(base, time, request.entity)
-        found = yield from _place(request, snapshot, ranks, nodes=nodes)
+        found = self.place_equal_members(request, snapshot, ranks, nodes=nodes)
+        if found is None:
+            found = yield from place_by_rank(request, snapshot, ranks, nodes=nodes)
         return self._plan(max(time, self._now), found)
+
+    def place_equal_members(
+        self,
+        request: ReservationRequest,
+        snapshot: Snapshot,
+        ranks: IntArray,
+        *,
+        nodes: IntArray | None = None,
+    ) -> Sequence[Assignment] | None:
+        """Return what `place_by_rank` does for equal members that need nothing but resources.
+
+        Their nodes follow from how many of them each node holds. None: members differ, or have
+        other requirements.
+        """
+        entity = request.entity
+        needed = entity.quorum - count_scheduled(entity, snapshot)
+        if needed <= 0 or not _needs_resources_only(entity, snapshot, request.policy):
+            return None
+        capacity = self._growth(request).capacity(snapshot)
+        order = np.argsort(-ranks, kind="stable")
+        if nodes is not None:
+            is_here = np.zeros(len(snapshot), bool)
+            is_here[nodes] = True
+            order = order[is_here[order]]
+        rows = np.repeat(order, capacity[order])[:needed].tolist()
+        if len(rows) < needed:
+            return ()
+        return list(map(Assignment, sort_members(entity.members)[:needed], rows))
 
     def _plan(self, start: float, found: Sequence[Assignment]) -> _Plan | None:
         """Return the plan to start on these nodes; None if the entity does not fit."""
@@ -250,7 +381,7 @@ class ReservationPlanner:
         free_now = growth.capacity(base)
         plans: list[_Plan] = []
         for nodes in self._preferred_nodes(request, free_now):
-            found = yield from _place(request, final, free_now, nodes=nodes)
+            found = yield from place_by_rank(request, final, free_now, nodes=nodes)
             if plan := self._plan(np.inf, found):
                 plans.append(plan)
                 break
@@ -258,11 +389,11 @@ class ReservationPlanner:
         if previous is not None:
             rows = sorted({index[node] for node in previous.nodes if node in index})
             nodes = np.array(rows, np.int64)
-            found = yield from _place(request, final, free_now, nodes=nodes)
+            found = yield from place_by_rank(request, final, free_now, nodes=nodes)
             if plan := self._plan(np.inf, found):
                 plans.append(plan)
         if not plans:
-            found = yield from _place(request, final, free_now, allows_search=True)
+            found = yield from place_by_rank(request, final, free_now, allows_search=True)
             return self._plan(np.inf, found)
         return min(plans, key=self._missing)
 
@@ -361,7 +492,22 @@ def _has_peers(entity: Entity) -> bool:
     return any(one.shape.has_peer_constraints or one.shape.ports for one in entity.members)
 
 
-def _place(
+def _needs_resources_only(entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy) -> bool:
+    """Whether members are equal, and each node that has enough resources takes them."""
+    first, group, pods = entity.members[0].shape, entity.group, snapshot.pod_index
+    has_others = first.has_peer_constraints or first.has_claims or first.has_volumes or first.ports
+    has_peers = pods.existing_terms or (pods.services and policy.spread_defaults.spreads)
+    has_topology = entity.topology_key or (
+        group is not None and TOPOLOGY_ANNOTATION in group.metadata.annotations
+    )
+    return (
+        not (entity.children or has_others or has_peers or has_topology)
+        and policy.has_default_filters
+        and all(member.shape is first or member.shape == first for member in entity.members)
+    )
+
+
+def place_by_rank(
     request: ReservationRequest,
     snapshot: Snapshot,
     ranks: IntArray,

@@ -13,13 +13,16 @@ Without an expected start nothing is backfilled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
-from phalanx.api.meta import Key, Ref, timestamp
+from phalanx.api.meta import Key, Ref, parse_timestamp, timestamp
+from phalanx.scheduler.cluster.pod_index import TERMINATION_SECONDS, AssignedPod
 from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot
 from phalanx.scheduler.decision import Binding
 from phalanx.scheduler.entity import Entity
@@ -27,6 +30,11 @@ from phalanx.scheduler.reservation.pod_ends import PodEnds, amounts_per_node
 
 #: From so many seconds before the expected start on, the nodes are nominated.
 IMMINENT_SECONDS = 30.0
+
+
+#: The reasons of the condition `Reserved` while there is a reservation.
+START_EXPECTED, START_UNKNOWN = "StartExpected", "StartUnknown"
+_EXPECTED_START = re.compile(r"; expected start (\d[^\s,]*)")
 
 
 class ReservationOrder(NamedTuple):
@@ -87,7 +95,7 @@ class Reservation(Struct, frozen=True):
     @property
     def reason(self) -> str:
         """The reason of the condition: whether the start can be foreseen."""
-        return "StartUnknown" if self.expected_start is None else "StartExpected"
+        return START_UNKNOWN if self.expected_start is None else START_EXPECTED
 
     @property
     def message(self) -> str:
@@ -111,6 +119,39 @@ class Reservation(Struct, frozen=True):
         return f"{self.ref.kind.lower()}/{self.ref.name} (expected start {when})"
 
 
+def parse_expected_start(reason: str, message: str) -> float | None:
+    """Return the expected start that a condition `Reserved` names; `inf` if it is unknown.
+
+    None if the condition does not say it.
+    """
+    if reason == START_UNKNOWN:
+        return inf
+    found = _EXPECTED_START.search(message)
+    return parse_timestamp(found[1]) if found else None
+
+
+def starts_after_victims(
+    terminating: Iterable[AssignedPod], now: float, victims: Sequence[AssignedPod] = ()
+) -> float:
+    """Return when an entity can start on its nominated nodes: its victims must be gone.
+
+    `victims` are about to be evicted; others are `terminating` there. Without any it is now.
+    """
+    leaving = [pod for pod in terminating if pod.leaves_by > now]
+    gone = max((pod.gone_at(now) for pod in (*victims, *leaving)), default=now)
+    return gone + TERMINATION_SECONDS if leaving or gone > now else now
+
+
+#: Returns when an entity ends that starts at a time; None if it does not declare that.
+DeclaredEnd = Callable[[float], float | None]
+
+
+def ends_before(end: float | None, reservation: Reservation) -> bool:
+    """Whether an entity that ends at a time may use the room of a reservation until then."""
+    start = reservation.expected_start
+    return not reservation.is_strict and end is not None and start is not None and end <= start
+
+
 def join_and(names: Sequence[str], limit: int = 3) -> str:
     """Join names as in a sentence: `job/a, job/b and 2 more`."""
     shown = [*names[:limit], *([f"{len(names) - limit} more"] if len(names) > limit else [])]
@@ -123,6 +164,8 @@ class ReservationHolds:
     `own` are the bindings of its own reservation, `nominated` the same if it is about to start.
     `avoided` are the reservations behind the entity: it leaves their room to them if it can.
     `ignored` are the pods of those reservations: their nominations keep nothing from the entity.
+    `backfilled` are the reservations before which the entity ends if it starts now; `declared_end`
+    returns when it ends if it starts later.
     """
 
     def __init__(
@@ -134,9 +177,30 @@ class ReservationHolds:
         nominated: tuple[Binding, ...] = (),
         avoided: Sequence[Reservation] = (),
         ignored: frozenset[Key] = frozenset(),
+        backfilled: Sequence[Reservation] = (),
+        declared_end: DeclaredEnd = lambda start: None,
     ) -> None:
         self._reservations, self._ends, self._own = reservations, ends, own
         self.nominated, self._avoided, self.ignored = nominated, avoided, ignored
+        self._backfilled, self._declared_end = backfilled, declared_end
+
+    def starting_at(self, time: float) -> ReservationHolds:
+        """Return what is kept from the entity if it starts at a time.
+
+        A preemptor starts when its victims are gone: it may then end too late for a backfill.
+        """
+        end = self._declared_end(time) if self._backfilled else None
+        late = [one for one in self._backfilled if not ends_before(end, one)]
+        if not late:
+            return self
+        return ReservationHolds(
+            sorted([*self._reservations, *late], key=lambda one: one.order),
+            self._ends,
+            own=self._own,
+            nominated=self.nominated,
+            avoided=self._avoided,
+            ignored=self.ignored,
+        )
 
     @property
     def with_avoided(self) -> ReservationHolds | None:
@@ -150,14 +214,17 @@ class ReservationHolds:
         rows = {snapshot.index[one.node] for one in self._own if one.node in snapshot.index}
         return np.array(sorted(rows), np.int64) if rows else None
 
+    def unreserved_rows(self, snapshot: Snapshot) -> IntArray:
+        """Return the nodes on which nothing is kept from the entity; none beside `Strict`."""
+        if any(reservation.is_strict for reservation in self._reservations):
+            return np.empty(0, np.int64)
+        is_open = np.ones(len(snapshot), bool)
+        is_open[list(self._kept_per_node(snapshot, ()))] = False
+        return np.flatnonzero(is_open)
+
     def __bool__(self) -> bool:
         """Whether anything is kept from the entity."""
         return bool(self._reservations)
-
-    @property
-    def is_ahead(self) -> bool:
-        """Whether the entity has a reservation, or one is behind it."""
-        return bool(self._own or self._avoided or self.ignored)
 
     @property
     def holders(self) -> tuple[Ref, ...]:
@@ -206,13 +273,16 @@ class ReservationHolds:
         """Return the largest amount that any reservation keeps, by node and resource."""
         found: dict[int, IntArray] = {}
         for reservation in self._reservations:
-            own: dict[int, IntArray] = {}
+            # A node is reserved even if it keeps nothing now: pods that end in time release exactly
+            # what the entity needs there, and their room is free for no other entity.
+            own: dict[int, IntArray] = {
+                snapshot.index[one.node]: np.zeros(len(snapshot.columns), np.int64)
+                for one in reservation.bindings
+                if one.node in snapshot.index
+            }
             for node, resource, amount in reservation.kept:
                 if node in snapshot.index and resource in snapshot.columns:
-                    row = own.setdefault(
-                        snapshot.index[node], np.zeros(len(snapshot.columns), np.int64)
-                    )
-                    row[snapshot.columns[resource]] = amount
+                    own[snapshot.index[node]][snapshot.columns[resource]] = amount
             for i, amounts in _freed_late(snapshot, victims, reservation, self._ends).items():
                 if i in own:
                     own[i] -= amounts

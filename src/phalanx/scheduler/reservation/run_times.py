@@ -11,7 +11,7 @@ it ends in time. A median only estimates when room becomes free. Pods of control
 ended pods, and `restartPolicy: Always` pods without a declared limit, never end.
 
 Observations are collected and evaluated only when a plan needs them: without a waiting entity an
-observed pod costs one dictionary entry.
+observed pod costs one dictionary entry, and none if its end cannot depend on a Job or PodGroup.
 """
 
 from __future__ import annotations
@@ -54,6 +54,14 @@ class _PodOnNode(NamedTuple):
     since: float
 
 
+class EndRange(NamedTuple):
+    """Between which times a pod ends, in seconds since the epoch; `inf` if that is unknown."""
+
+    earliest: float
+    expected: float
+    latest: float
+
+
 class RunTimes:
     """What one scheduler knows about the run times of pods. Bounded by the pods on nodes."""
 
@@ -68,16 +76,18 @@ class RunTimes:
         #: The pods whose end depends on a Job (by uid) or a PodGroup (by key).
         self._dependents: dict[Hashable, dict[Key, None]] = {}
         self._history: dict[Hashable, deque[float]] = {}
-        #: Whether a pod was observed since the last plan.
+        #: Whether the pods on nodes, or their ends, have changed since the last plan.
         self.is_changed = False
 
     def observe_pod(self, key: Key, pod: Pod | None, now: float) -> None:
         """A pod was created, changed or (None) deleted."""
-        self.is_changed = True
         if pod is not None and not pod.spec.node_name:
             if key in self._changed or key in self._pods:
+                self.is_changed = True
                 self._forget(key)
-        elif pod is not None and not pod.is_terminal:
+            return
+        self.is_changed = True
+        if pod is not None and not pod.is_terminal and not _never_ends(pod):
             since = self._known_since(key, pod, now)
             self._changed[key] = _PodOnNode(pod, pod.spec.node_name, since)
         else:
@@ -142,6 +152,36 @@ class RunTimes:
         ends = [self._end_of_pod(member.pod, start) for member in entity.members]
         return None if None in ends else max(end for end in ends if end is not None)
 
+    def end_range(self, pod: Pod, since: float, now: float) -> EndRange | None:
+        """Return between which times a pod that started at some time ends; None if never.
+
+        A pod that has outlived what is known of it may end at any moment, or never.
+        """
+        if pod.metadata.deletion_timestamp:
+            end = max(parse_timestamp(pod.metadata.deletion_timestamp), now)
+            return EndRange(end, end, end)
+        if self._end_of_pod(pod, since) is None:
+            return None
+        declared = self._declared_end(pod, since)
+        found = (self._history.get(source) for source in _history_keys(pod))
+        seconds = next((samples for samples in found if samples), None)
+        earliest = since + min(seconds) if seconds else now
+        expected = latest = inf
+        if seconds:
+            expected, latest = since + median(seconds), since + max(seconds)
+        if declared is not None:
+            expected = declared
+            is_deadline = self._has_deadline(pod)
+            latest = declared if is_deadline or latest == inf else max(latest, declared)
+        expected, latest = (end if end >= now else inf for end in (expected, latest))
+        return EndRange(max(min(earliest, expected), now), expected, max(expected, latest))
+
+    def _has_deadline(self, pod: Pod) -> bool:
+        owner = _owner_of(pod)
+        job = self._jobs.get(owner.uid) if owner else None
+        deadlines = (pod.spec.active_deadline_seconds, job.active_deadline_seconds if job else None)
+        return any(deadline is not None for deadline in deadlines)
+
     def owner_of(self, key: Key) -> str:
         """Name the owner of a pod that ends: `job/a`; without an owner, its group or itself."""
         found = self._pods.get(key)
@@ -180,6 +220,7 @@ class RunTimes:
     def _renew(self, dependency: Hashable) -> None:
         """The limit of a Job or PodGroup changed: evaluate its pods again."""
         for key in self._dependents.get(dependency, ()):
+            self.is_changed = True
             self._changed.setdefault(key, self._pods[key])
 
     def _expected_end(self, on_node: _PodOnNode) -> float | None:
@@ -222,17 +263,13 @@ class RunTimes:
 
     def _remember(self, pod: Pod, now: float) -> None:
         """Keep the run time of a pod that succeeded, for the median."""
-        finished = [
-            parse_timestamp(status.state.terminated.finished_at)
-            for status in pod.status.container_statuses
-            if status.state.terminated and status.state.terminated.finished_at
-        ]
+        finished = pod.finish_time
         if not pod.status.start_time:
             known = self._changed.get(pod.metadata.key) or self._pods.get(pod.metadata.key)
             start = known.since if known else now
         else:
             start = parse_timestamp(pod.status.start_time)
-        seconds = max(finished, default=now) - start
+        seconds = (now if finished is None else finished) - start
         if seconds <= 0 or not isfinite(seconds):
             return
         for source in _history_keys(pod):
@@ -247,6 +284,19 @@ def _owner_of(pod: Pod) -> OwnerReference | None:
     """The controller of a pod; without one, its first owner."""
     meta = pod.metadata
     return meta.controller or next(iter(meta.owner_references), None)
+
+
+def _never_ends(pod: Pod) -> bool:
+    """Whether a pod without owner and PodGroup runs until it is deleted."""
+    spec, meta = pod.spec, pod.metadata
+    return (
+        spec.scheduling_group is None
+        and not meta.owner_references
+        and spec.restart_policy == "Always"
+        and spec.active_deadline_seconds is None
+        and not meta.deletion_timestamp
+        and parse_run_time(meta.annotations) is None
+    )
 
 
 def _is_replaced(pod: Pod) -> bool:

@@ -12,15 +12,17 @@ keeps room only from entities behind its own in the same order: no two wait for 
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from typing import NamedTuple
 
 from phalanx.api.batch import JobRunTime
-from phalanx.api.meta import Key, ObjectMeta, Ref
+from phalanx.api.core import Pod
+from phalanx.api.meta import Key, ObjectMeta, Ref, pod_group_ref, pod_ref
 from phalanx.scheduler.cluster.snapshot import Snapshot
-from phalanx.scheduler.decision import Binding, Decision, Placed, Waiting
+from phalanx.scheduler.decision import Binding, Decision, Placed, Waiting, nominations_of
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.plugins.reservation import ReservationArgs, ReservationMode
 from phalanx.scheduler.policy import Profiles
@@ -30,6 +32,7 @@ from phalanx.scheduler.reservation.reservation import (
     Reservation,
     ReservationHolds,
     ReservationOrder,
+    ends_before,
 )
 from phalanx.scheduler.reservation.run_times import RunTimes
 from phalanx.scheduler.search.solver import Steps
@@ -37,6 +40,8 @@ from phalanx.scheduler.search.solver import Steps
 #: How many entities a plan examines at most, and for how many seconds one is not examined again
 #: that cannot run even if all pods that end are gone.
 MAX_EXAMINED, INFEASIBLE_SECONDS = 32, 60.0
+#: How many preemptors are remembered; the nominated pods of others count as never ending.
+MAX_PREEMPTORS = 1024
 #: Seconds until reservations are planned again although nothing has happened.
 MIN_PLAN_INTERVAL = 1.0
 
@@ -74,13 +79,18 @@ class ReservationTracker:
         self._dropped: tuple[Reservation, ...] = ()
         #: How often the reservations have changed.
         self.version = 0
-        self._is_enabled = any(
-            policy.reservation.mode != ReservationMode.OFF for policy in profiles.policies.values()
-        )
+        modes = {policy.reservation.mode for policy in profiles.policies.values()}
+        self._is_enabled = modes != {ReservationMode.OFF}
+        #: Whether every level of priority has one reservation at most.
+        self._is_easy = modes <= {ReservationMode.EASY, ReservationMode.OFF}
         #: The refused entities; until they have waited long enough they are in the heap.
         self._waiting: dict[Ref, _WaitingEntity] = {}
+        #: Whether a tree of groups was refused: its groups are not in `_waiting` themselves.
+        self._has_trees = False
         self._patience: list[tuple[float, _WaitingEntity]] = []
         self._eligible: list[_WaitingEntity] = []
+        #: The entities that have nominated nodes, the last one last.
+        self._preemptors: dict[Ref, Entity] = {}
         #: When the last turn of an entity was over.
         self._turns: dict[Ref, float] = {}
         #: Until when an entity that cannot run is not examined again.
@@ -92,7 +102,8 @@ class ReservationTracker:
     def observe_group(self, key: Key, meta: ObjectMeta | None) -> bool:
         """A PodGroup was created, changed or (None) deleted; whether run times have changed."""
         is_changed = self.run_times.observe_group(key, meta)
-        self._is_changed |= is_changed
+        if is_changed:
+            self.observe_entity(pod_group_ref(key))
         return is_changed
 
     def observe_job(self, key: Key, job: JobRunTime | None) -> bool:
@@ -106,9 +117,19 @@ class ReservationTracker:
         self._infeasible.clear()
         self._is_changed = True
 
-    def observe_entity(self) -> None:
-        """A group changed: its entity may be incomplete, or need other room."""
-        self._is_changed = True
+    def observe_entity(self, ref: Ref) -> None:
+        """A group or a pending pod changed: its entity may be incomplete, or need other room.
+
+        Nothing is planned for an entity that was not refused yet.
+        """
+        self._is_changed |= ref in self._waiting or self._has_trees
+
+    def observe_pending_pod(self, pod: Pod) -> None:
+        """A pending pod was created or changed."""
+        if self._waiting:
+            self.observe_entity(
+                pod_group_ref(pod.group) if pod.group else pod_ref(pod.metadata.key)
+            )
 
     def note_decision(self, entity: Entity, decision: Decision, now: float) -> bool:
         """A decision was made; whether that ended a reservation."""
@@ -122,11 +143,20 @@ class ReservationTracker:
             return self._forget(entity.ref)
         if not self._is_enabled:
             return False
+        self._note_preemptor(entity, decision)
         args = self._profiles.policy(entity).reservation
         if args.mode == ReservationMode.OFF or not _lacks_room(decision):
             return self._forget(entity.ref)
         self._note_waiting(entity, args)
         return False
+
+    def _note_preemptor(self, entity: Entity, decision: Decision) -> None:
+        """Keep an entity with nominated nodes: a plan must know when it ends."""
+        self._preemptors.pop(entity.ref, None)
+        if nominations_of(decision):
+            self._preemptors[entity.ref] = entity
+            if len(self._preemptors) > MAX_PREEMPTORS:
+                del self._preemptors[next(iter(self._preemptors))]
 
     def return_pods(self, pods: Iterable[Key], now: float) -> None:
         """Bindings failed: the pods are on no node."""
@@ -139,6 +169,7 @@ class ReservationTracker:
         if self._waiting.get(entity.ref) != waiting:
             self._remove(entity.ref)
             self._waiting[entity.ref] = waiting
+            self._has_trees |= entity.is_composite
             heappush(self._patience, (entity.ready_since + args.patience, waiting))
 
     def _forget(self, ref: Ref) -> bool:
@@ -184,7 +215,18 @@ class ReservationTracker:
             return FreedRoom(is_any=False, concerns_each=False, nodes=())
         self._end_turns(now)
         reserved = frozenset(pod for one in before for pod, _, _ in one.bindings)
-        planner = ReservationPlanner(snapshot, self.run_times, now, reserved=reserved)
+        self._preemptors = {
+            ref: entity
+            for ref, entity in self._preemptors.items()
+            if not entity.pod_keys.isdisjoint(snapshot.nominations)
+        }
+        planner = ReservationPlanner(
+            snapshot,
+            self.run_times,
+            now,
+            reserved=reserved,
+            preemptors=self._preemptors.values(),
+        )
         try:
             found = yield from self._plan_in_order(planner, lookup, now)
         finally:
@@ -242,7 +284,7 @@ class ReservationTracker:
         found: list[Reservation] = []
         levels: set[int] = set()
         examined = 0
-        for waiting in list(self._eligible):
+        for waiting in self._candidates(levels):
             order, mode = waiting.order, waiting.args.mode
             limit = waiting.args.depth if mode == ReservationMode.CONSERVATIVE else MAX_EXAMINED
             if len(found) >= limit or examined >= MAX_EXAMINED:
@@ -266,6 +308,23 @@ class ReservationTracker:
             if mode == ReservationMode.STRICT:
                 break
         return found
+
+    def _candidates(self, reserved_levels: Collection[int]) -> Iterator[_WaitingEntity]:
+        """Yield the eligible entities in order; where it suffices, one of each level.
+
+        Thousands may wait: those behind the reservation of their level are not visited. The caller
+        may forget the entity at hand.
+        """
+        eligible, at = self._eligible, 0
+        while at < len(eligible):
+            waiting = eligible[at]
+            level = waiting.order.negated_priority
+            if self._is_easy and level in reserved_levels:
+                at = bisect_right(eligible, level, at, key=lambda one: one.order.negated_priority)
+                continue
+            yield waiting
+            if at < len(eligible) and eligible[at] is waiting:
+                at += 1
 
     def _review_time(self, one: Reservation, now: float) -> float:
         """Return when a reservation must be planned again even if nothing happens."""
@@ -292,10 +351,18 @@ class ReservationTracker:
         """Whether the entity declares when it ends, which matters beside reservations."""
         return bool(self.current) and self.run_times.declared_end(entity, now) is not None
 
-    def is_before_any(self, entity: Entity) -> bool:
-        """Whether the entity has a reservation, or is before one in the order."""
+    def is_before_equal(self, entity: Entity) -> bool:
+        """Whether the entity has a reservation, or is before one of its priority in the order.
+
+        The decision about an equal entity may then differ. All entities of one priority are on the
+        same side of a reservation of another priority.
+        """
         order = self.order_of(entity)
-        return any(one.order >= order or one.ref == entity.ref for one in self.current)
+        return any(
+            one.ref == entity.ref
+            or (one.order.negated_priority == order.negated_priority and one.order >= order)
+            for one in self.current
+        )
 
     def entities_to_nominate(self, snapshot: Snapshot, now: float) -> list[Ref]:
         """Return the entities whose nominated nodes are not those of their reservation.
@@ -330,21 +397,19 @@ class ReservationTracker:
                 before.append(one)
         for _ in self.run_times.update() if before else ():
             pass
-        end = self.run_times.declared_end(entity, now) if before else None
-        if end is not None:
-            before = [
-                one
-                for one in before
-                if one.is_strict or one.expected_start is None or one.expected_start < end
-            ]
+        declared_end = partial(self.run_times.declared_end, entity)
+        end = declared_end(now) if before else None
+        backfilled = [one for one in before if ends_before(end, one)]
         avoided = [one for one in behind if not one.is_strict]
         return ReservationHolds(
-            before,
+            [one for one in before if one not in backfilled] if backfilled else before,
             self.run_times.ends,
             own=own,
             nominated=nominated,
             avoided=avoided,
             ignored=frozenset(pod for one in behind for pod, _, _ in one.bindings),
+            backfilled=backfilled,
+            declared_end=declared_end,
         )
 
 

@@ -63,6 +63,7 @@ class MergedProblem:
                 )
                 for rule in original.spreads
             ),
+            totals=tuple(one._replace(requests=one.requests[first]) for one in original.totals),
         )
 
     def _merge(self, group: GroupRequirement) -> GroupRequirement:

@@ -382,6 +382,13 @@ class _FormulationBuilder:
                         if requests[k][resource]
                     }
                     self._program.add_at_most(terms, high)
+        for total in self._problem.totals:
+            taken = {
+                column: int(total.requests[kind])
+                for (kind, _), column in self._columns.items()
+                if total.requests[kind]
+            }
+            self._program.add_at_most(taken, max(total.amount, 0))
 
     def _slots_by_domain(self, domains: NodeDomains) -> dict[int, list[NodeSlot]]:
         found = defaultdict[int, list[NodeSlot]](list)

@@ -39,6 +39,7 @@ from phalanx.scheduler.plugins.plugin import FilterDependency
 from phalanx.scheduler.plugins.plugin_context import PodAffinityState, SpreadState, initial_context
 from phalanx.scheduler.plugins.pod_topology_spread import POD_TOPOLOGY_SPREAD
 from phalanx.scheduler.plugins.volume_assignments import volume_capacities
+from phalanx.scheduler.search.device_counts import ResourceTotal, count_devices
 
 # The filters whose results change as members are placed. Each has `is_modelled`.
 _FIT, _PORTS = NODE_RESOURCES_FIT.name, NODE_PORTS.name
@@ -200,7 +201,7 @@ class PlacementProblem:
     kinds: tuple[MemberKind, ...]
     requirement: GroupRequirement
     nodes: IntArray
-    #: Requests per kind and resource; free amounts per node and resource.
+    #: Requests per kind and resource; free amounts per node and resource. Devices count too.
     requests: IntArray
     free: IntArray
     #: Whether a kind may use a node, per kind and node.
@@ -208,6 +209,8 @@ class PlacementProblem:
     conflicts: tuple[ConflictRule, ...] = ()
     affinities: tuple[AffinityRule, ...] = ()
     spreads: tuple[SpreadRule, ...] = ()
+    #: What all nodes share: devices that several of them reach.
+    totals: tuple[ResourceTotal, ...] = ()
 
     @property
     def needed(self) -> int:
@@ -233,7 +236,7 @@ class PlacementProblem:
     @property
     def is_simple(self) -> bool:
         """Whether greedy placement finds a placement if one exists."""
-        # Devices are not modelled, except that a node without any is not allowed.
+        # Devices are only counted.
         has_claims = any(kind.shape.claims or kind.shape.volumes.is_dynamic for kind in self.kinds)
         has_constraints = self.is_order_dependent or self.conflicts or has_claims
         return len(self.kinds) == 1 and self.requirement.is_flat and not has_constraints
@@ -314,10 +317,12 @@ class _ProblemBuilder:
             for levels in restrictions:
                 row &= np.any([ids >= 0 for ids in levels], axis=0) if levels else False
         self._nodes = np.flatnonzero(allowed.any(axis=0))
+        requirement = self._requirement(self._scope, iter(self._kinds_by_scope))
         requests, free = self._resource_matrices()
+        requests, free, totals = self._with_devices(requests, free, requirement)
         return PlacementProblem(
             kinds=self._kinds,
-            requirement=self._requirement(self._scope, iter(self._kinds_by_scope)),
+            requirement=requirement,
             nodes=self._nodes,
             requests=requests,
             free=free,
@@ -325,6 +330,26 @@ class _ProblemBuilder:
             conflicts=tuple(self._conflict_rules()),
             affinities=tuple(self._affinity_rules()),
             spreads=tuple(self._spread_rules()),
+            totals=totals,
+        )
+
+    def _with_devices(
+        self, requests: IntArray, free: IntArray, requirement: GroupRequirement
+    ) -> tuple[IntArray, IntArray, tuple[ResourceTotal, ...]]:
+        """Add the devices that may run out to the resources, and return what nodes share."""
+        demands = [kind.shape.claims for kind in self._kinds]
+        if not any(demands) or DYNAMIC_RESOURCES.name not in self._filter_names:
+            return requests, free, ()
+        counts = np.array([len(kind.members) for kind in self._kinds])
+        needs_all = requirement.least_members == counts.sum()
+        found = count_devices(self._snapshot, demands, self._nodes, needs_all=needs_all)
+        wanted = counts @ found.requests
+        scarce = (found.free < wanted).any(axis=0)
+        totals = (one for one in found.totals if one.amount < counts @ one.requests)
+        return (
+            np.hstack((requests, found.requests[:, scarce])),
+            np.hstack((free, np.minimum(found.free, wanted)[:, scarce])),
+            tuple(totals),
         )
 
     def _requirement(self, scope: GroupScope, kinds: Iterator[tuple[int, ...]]) -> GroupRequirement:

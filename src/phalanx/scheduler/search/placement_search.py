@@ -128,9 +128,14 @@ class CandidateVerifier:
         return (yield from self._place_remaining(simulation, assigned, members))
 
     def _new_trial(self) -> PlacementSimulation:
+        # Greedy placement has tried the devices in their own order.
         context = self._context
         return PlacementSimulation(
-            context.snapshot, context.policy, self._members, nodes=context.nodes
+            context.snapshot,
+            context.policy,
+            self._members,
+            nodes=context.nodes,
+            prefers_reach=True,
         )
 
     def _place_remaining(
@@ -329,7 +334,12 @@ def lacks_resources(problem: PlacementProblem) -> bool:
         return True
     every = np.repeat(asks, counts, axis=0)
     least = np.cumsum(np.sort(every, axis=0), axis=0)
-    return bool((least[problem.needed - 1] > problem.free.sum(axis=0)).any())
+    if bool((least[problem.needed - 1] > problem.free.sum(axis=0)).any()):
+        return True
+    return any(
+        np.sort(np.repeat(one.requests, counts))[: problem.needed].sum() > one.amount
+        for one in problem.totals
+    )
 
 
 def _conflict_limits(problem: PlacementProblem, kind: int, places: IntArray) -> Iterator[int]:

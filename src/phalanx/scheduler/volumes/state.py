@@ -1,4 +1,4 @@
-"""VolumeState: volumes, claims and who uses them, as one scheduling cycle sees them.
+"""VolumeState: volumes, claims and their users, as one scheduling cycle sees them.
 
 The cache owns one state and changes it between two cycles. A cycle forks it: the victims of a
 preemption free ReadWriteOncePod claims and attach slots, and members that are placed take volumes.
@@ -23,6 +23,7 @@ from phalanx.api.storage import (
     PersistentVolumeClaim,
     StorageClass,
     VolumeAttachment,
+    is_suitable_reserved,
     volume_claims_of,
     volume_keys_of,
 )
@@ -150,7 +151,7 @@ class VolumeState:
                     forked.assume(one)
         return forked
 
-    # ---- who uses what ---------------------------------------------------------------------------
+    # ---- users of claims -------------------------------------------------------------------------
 
     def add_user(self, user: VolumeUser) -> None:
         """Count the claims of a pod on a node."""
@@ -283,12 +284,18 @@ class VolumeState:
         return claim.selected_node
 
     def find_reserved(self, key: Key) -> VolumeInfo | None:
-        """Return the volume that names a claim which is not bound yet."""
+        """Return the volume that names a claim which is not bound yet, and suits it."""
         claim = self.claims.get(key)
         for name in self._reserved.get(key, ()) if claim else ():
             info = self.volumes[name]
+            volume = info.volume
             assert claim is not None
-            if info.volume.is_reserved_for(claim) and not info.volume.metadata.deletion_timestamp:
+            if (
+                volume.is_reserved_for(claim)
+                and not volume.metadata.deletion_timestamp
+                and volume.storage_class == claim.storage_class
+                and is_suitable_reserved(claim, volume)
+            ):
                 return info
         return None
 

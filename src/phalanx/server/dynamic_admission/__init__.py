@@ -11,6 +11,6 @@
     actions.py          bindings and evictions of pods
     webhook_client.py   HTTPS requests to webhooks
 
-Without such objects a write costs one look at a flag. The handlers wait for hooks before they
+Without such objects a write only checks a flag. The handlers wait for hooks before they
 commit; an object that has changed meanwhile is reviewed again.
 """

@@ -8,10 +8,14 @@ Binding) have no other form.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+import orjson
+
 from phalanx.api.conversion.hub import from_hub, to_hub
+from phalanx.api.custom_resources.custom_kinds import CustomKind
 from phalanx.api.kinds import NAMESPACE, Kind
 from phalanx.api.wire import Object, UserInfo
 from phalanx.server.objects import decode_record
@@ -57,6 +61,11 @@ class AdmissionAttributes:
     dry_run: bool = False
     review_form: ReviewForm | None = None
     unset: Object = field(default_factory=dict)
+    #: What `prepare` has converted: object and old object in the version of a kind; and from what.
+    _prepared: dict[Kind, tuple[Object | None, Object | None]] = field(default_factory=dict)
+    _prepared_from: dict[Kind, bytes] = field(default_factory=dict)
+    #: The object in the version of a kind that a hook has changed, before `settle`.
+    _changed: tuple[Kind, Object] | None = None
 
     @property
     def kind(self) -> Kind:
@@ -91,7 +100,15 @@ class AdmissionAttributes:
         """Return an object as clients of a kind read it."""
         if obj is None:
             return None
-        shown = self.review_form.show(obj) if self.review_form else from_hub(kind, obj)
+        if self.review_form:
+            shown = self.review_form.show(obj)
+        elif self._needs_webhook(kind):
+            if self._changed is not None and obj is self.object:
+                shown = self._changed[1]
+            else:
+                shown = self._prepared[kind][0 if obj is self.object else 1] or {}
+        else:
+            shown = from_hub(kind, obj)
         meta = {
             k: v for k, v in shown.get("metadata", {}).items() if v != "" and k not in self.unset
         }
@@ -106,13 +123,62 @@ class AdmissionAttributes:
         registry.strategy(kind).normalize(body)
         if self.review_form:
             self.review_form.restore(body, self.object)
+        elif self._needs_webhook(kind):
+            self._changed = kind, body
         else:
-            stored = to_hub(kind, body)
-            name = stored["metadata"].get("name")
-            stored["metadata"] |= self.unset | ({"name": name} if name else {})
-            self.object.clear()
-            self.object.update(stored)
-            registry.strategy(self.request_info.stored_kind).apply_defaults(self.object)
+            self._replace_object(to_hub(kind, body))
+
+    def _replace_object(self, stored: Object) -> None:
+        assert self.object is not None
+        name = stored["metadata"].get("name")
+        stored["metadata"] |= self.unset | ({"name": name} if name else {})
+        self.object.clear()
+        self.object.update(stored)
+        registry = self.context.registry
+        registry.strategy(self.request_info.stored_kind).apply_defaults(self.object)
+
+    def _needs_webhook(self, kind: Kind) -> bool:
+        """Whether only a conversion webhook can show the object in the version of a kind."""
+        is_converted = isinstance(kind, CustomKind) and kind.conversion is not None
+        return is_converted and kind.version != self.resource_kind.version
+
+    async def prepare(self, kind: Kind) -> None:
+        """Convert the objects of the request to the version that a hook asks for.
+
+        Hooks call it before `form`, and `settle` after `accept_form`. It does something only if a
+        webhook converts between the versions, and the objects have changed since the last call.
+        Raises ConversionFailed.
+        """
+        if self.review_form or not self._needs_webhook(kind):
+            return
+        assert isinstance(kind, CustomKind)
+        converter, source = self.context.dynamic_admission.converter, self.resource_kind.version
+        encoded = orjson.dumps([obj for obj in (self.object, self.old) if obj is not None])
+        if self._prepared_from.get(kind) == encoded:
+            return
+        forms = await converter.convert(kind, orjson.loads(encoded), source, kind.version)
+        new = forms[0] if self.object is not None else None
+        self._prepared[kind] = new, forms[-1] if self.old is not None else None
+        self._prepared_from[kind] = encoded
+
+    def leave_level(self, kind: Kind) -> AbstractContextManager[None]:
+        """Free the place of the request while it waits for a conversion webhook, if it needs one.
+
+        For hooks that run in the place of the request: not for webhooks, which leave it anyway.
+        """
+        if self.review_form or not self._needs_webhook(kind):
+            return nullcontext()
+        return self.context.dynamic_admission.leave_level("update", self.request_info)
+
+    async def settle(self) -> None:
+        """Convert an object that a hook has changed back to the version of the request."""
+        if self._changed is None:
+            return
+        (kind, changed), self._changed = self._changed, None
+        assert isinstance(kind, CustomKind)
+        converter, target = self.context.dynamic_admission.converter, self.resource_kind.version
+        (back,) = await converter.convert(kind, [changed], kind.version, target)
+        self._replace_object(back)
 
     def namespace_object(self) -> Object | None:
         """Return the Namespace of the request, or None for cluster-scoped objects."""

@@ -117,6 +117,8 @@ async def validate_policies(
         kind = policy.resources.match(attributes)
         if kind is None:
             continue
+        with attributes.leave_level(kind):
+            await attributes.prepare(kind)
         values: Object | None = None
         for binding in policy.bindings:
             if binding.resources.match(attributes) is None:
@@ -245,12 +247,18 @@ async def mutate_policies(
     before = orjson.dumps(attributes.object)
     for policy in policies:
         kind = policy.resources.match(attributes)
-        for binding in policy.bindings if kind and attributes.object is not None else ():
+        if kind is None or attributes.object is None:
+            continue
+        for binding in policy.bindings:
             if binding.resources.match(attributes) is None:
                 continue
             try:
                 for params in list(find_parameters(policy, binding, attributes)):
-                    _apply_mutations(policy, attributes, kind or attributes.kind, params)
+                    with attributes.leave_level(kind):
+                        await attributes.prepare(kind)
+                    _apply_mutations(policy, attributes, kind, params)
+                    with attributes.leave_level(kind):
+                        await attributes.settle()
                     await asyncio.sleep(0)
             except BadConfiguration as error:
                 if not policy.ignores_failures:

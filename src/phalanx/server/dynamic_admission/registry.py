@@ -7,7 +7,7 @@ operation; a change of a webhook configuration or policy forgets the results.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 
@@ -21,6 +21,7 @@ from phalanx.api.kinds import (
     Kind,
 )
 from phalanx.api.wire import Object
+from phalanx.server.conversion_webhooks import VersionConverter
 from phalanx.server.discovery import KindRegistry
 from phalanx.server.dynamic_admission.attributes import AdmissionAttributes, Operation
 from phalanx.server.dynamic_admission.matching import find_review_kind
@@ -53,6 +54,20 @@ _MAX_CACHED_PLANS = 10_000
 _HookKey = tuple[Kind, str, Operation]
 
 
+@contextmanager
+def leave_level(levels: PriorityLevels, verb: str, request_info: RequestInfo) -> Iterator[None]:
+    """Free the place of a request in its priority level while it waits for a webhook.
+
+    Otherwise requests that wait for a webhook that hangs would keep out all others.
+    """
+    level = levels.level_for(verb, request_info)
+    level.busy -= 1
+    try:
+        yield
+    finally:
+        level.busy += 1
+
+
 @dataclass(frozen=True, slots=True)
 class AdmissionHooks:
     """The hooks whose rules match a kind, subresource and operation."""
@@ -71,7 +86,7 @@ class AdmissionHooks:
         """
         await mutate_policies(self.mutating_policies, attributes)
         if self.mutating_webhooks:
-            with self._leave_level(attributes.request_info):
+            with leave_level(self.levels, "update", attributes.request_info):
                 has_changed = await self.dispatcher.mutate(self.mutating_webhooks, attributes)
             if has_changed:
                 again = [policy for policy in self.mutating_policies if policy.is_reinvocable]
@@ -81,25 +96,12 @@ class AdmissionHooks:
         """Let hooks refuse the object. Raises the error of a refusal."""
         await validate_policies(self.validating_policies, attributes)
         if self.validating_webhooks:
-            with self._leave_level(attributes.request_info):
+            with leave_level(self.levels, "update", attributes.request_info):
                 await self.dispatcher.validate(self.validating_webhooks, attributes)
-
-    @contextmanager
-    def _leave_level(self, request_info: RequestInfo) -> Iterator[None]:
-        """Free the place of a request in its priority level while it waits for a webhook.
-
-        Otherwise requests that wait for a webhook that hangs would keep out all others.
-        """
-        level = self.levels.level_for("update", request_info)
-        level.busy -= 1
-        try:
-            yield
-        finally:
-            level.busy += 1
 
 
 class DynamicAdmission:
-    """Finds the hooks of a request."""
+    """Finds the hooks of a request; `converter` calls the conversion webhooks of definitions."""
 
     def __init__(
         self,
@@ -111,6 +113,7 @@ class DynamicAdmission:
         self._store, self._registry, self._levels = store, registry, levels
         self._client = WebhookClient(store, urls)
         self._dispatcher = WebhookDispatcher(self._client)
+        self.converter = VersionConverter(self._client, registry)
         self._webhooks: dict[Kind, list[Webhook]] = {}
         self._policies: dict[Kind, list[AdmissionPolicy]] = {}
         self._plans: dict[_HookKey, AdmissionHooks | None] = {}
@@ -130,6 +133,10 @@ class DynamicAdmission:
                 self._plans.clear()
             self._plans[key] = self._plan(*key)
         return self._plans[key]
+
+    def leave_level(self, verb: str, request_info: RequestInfo) -> AbstractContextManager[None]:
+        """Free the place of a request in its priority level; a watch has none."""
+        return nullcontext() if verb == "watch" else leave_level(self._levels, verb, request_info)
 
     async def close(self) -> None:
         """Close the connections to webhooks."""

@@ -109,6 +109,8 @@ class WebhookDispatcher:
         self, invocations: Sequence[Invocation], attributes: AdmissionAttributes
     ) -> None:
         """Let validating webhooks refuse the object. Raises the error of the first refusal."""
+        for one in invocations:
+            await attributes.prepare(one.kind)
         matching = [one for one in invocations if _matches(one, attributes)]
         if len(matching) == 1:
             await self._review(matching[0], attributes, mutating=False)
@@ -120,6 +122,7 @@ class WebhookDispatcher:
 
     async def _mutate_once(self, one: Invocation, attributes: AdmissionAttributes) -> bool:
         """Call a mutating webhook; return whether it has changed the object."""
+        await attributes.prepare(one.kind)
         if not _matches(one, attributes):
             return False
         response = await self._review(one, attributes, mutating=True)
@@ -140,6 +143,8 @@ class WebhookDispatcher:
             attributes.accept_form(kind, changed)
         except (PatchFailed, Malformed) as error:
             raise WebhookError(str(error)) from error
+        await attributes.settle()
+        await attributes.prepare(kind)
         return orjson.dumps(attributes.form(kind, attributes.object)) != before
 
     async def _review(

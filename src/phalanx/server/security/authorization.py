@@ -155,8 +155,10 @@ def _service_account_reference(pod: Object) -> Iterator[str]:
 def _resource_claim_references(pod: Object) -> Iterator[str]:
     for one in pod["spec"].get("resourceClaims") or ():
         yield one.get("resourceClaimName", "")
-    for one in pod.get("status", {}).get("resourceClaimStatuses") or ():
+    status = pod.get("status", {})
+    for one in status.get("resourceClaimStatuses") or ():
         yield one.get("resourceClaimName", "")
+    yield (status.get("extendedResourceClaimStatus") or {}).get("resourceClaimName", "")
 
 
 def _combine_references(
@@ -232,6 +234,8 @@ _EXTRA_PREFIX = f"{_IMPERSONATE_PREFIX}extra-"
 _AUTHENTICATION_GROUP = "authentication.k8s.io"
 #: Seconds in which an open stream ends after its user has lost access.
 STREAM_CHECK_INTERVAL = 3.0
+#: Streams that are checked before other requests have their turn.
+_CHECK_BATCH = 200
 
 
 class AccessControl:
@@ -270,6 +274,19 @@ class AccessControl:
         )
         if not self.allows(user, attributes):
             raise _forbidden(user, attributes, kind.resource, kind.plural)
+
+    def authorize_unserved(self, user: UserInfo, method: str, path: str) -> None:
+        """Raise Forbidden for a path that is not served, unless the user may use it.
+
+        The path of a resource is authorized as one, whether or not the resource exists.
+        """
+        attributes = _unserved_attributes(method, path)
+        if attributes is None:
+            self.authorize_path(user, method, path)
+        elif not self.allows(user, attributes):
+            plural, _, _ = attributes.resource.partition("/")
+            whole = f"{plural}.{attributes.group}" if attributes.group else plural
+            raise _forbidden(user, attributes, whole, plural)
 
     def authorize_path(self, user: UserInfo, method: str, path: str) -> None:
         """Raise Forbidden for a non-resource path that the user may not use."""
@@ -348,7 +365,13 @@ class StreamMonitor:
 
     def _check_streams(self) -> None:
         self._timer = None
-        for key, stream in list(self._streams.items()):
+        self._check_batch(list(self._streams.items()))
+
+    def _check_batch(self, streams: list[tuple[int, _OpenStream]]) -> None:
+        """Check some streams, and the others after the requests that wait now."""
+        for key, stream in streams[:_CHECK_BATCH]:
+            if key not in self._streams:
+                continue
             try:
                 self._check(stream.request_info, stream.verb)
                 continue
@@ -360,7 +383,9 @@ class StreamMonitor:
                 refusal = ServerError("the access of this request cannot be checked")
             del self._streams[key]
             stream.refuse(refusal)
-        if any(map(_has_credential, self._streams.values())):
+        if rest := streams[_CHECK_BATCH:]:
+            asyncio.get_running_loop().call_soon(self._check_batch, rest)
+        elif any(map(_has_credential, self._streams.values())):
             self.schedule_check()
 
 
@@ -410,6 +435,34 @@ def _impersonation_attributes(
         )
         for key, value in user.extra
     ]
+
+
+#: The verbs of requests for an object and for a collection.
+_METHOD_VERBS = {
+    "GET": ("get", "list"),
+    "POST": ("create", "create"),
+    "PUT": ("update", "update"),
+    "PATCH": ("patch", "patch"),
+    "DELETE": ("delete", "deletecollection"),
+}
+
+
+def _unserved_attributes(method: str, path: str) -> AuthorizationAttributes | None:
+    """Return what a path would ask for if its resource were served; None if it names none."""
+    prefix, *parts = path.strip("/").split("/")
+    if prefix not in ("api", "apis") or method not in _METHOD_VERBS:
+        return None
+    group, parts = ("", parts[1:]) if prefix == "api" else ("".join(parts[:1]), parts[2:])
+    namespace = ""
+    if parts[:1] == ["namespaces"] and len(parts) > 1:
+        namespace = parts[1]
+        parts = parts[2:] if len(parts) > 2 else parts
+    if not parts or not parts[0]:
+        return None
+    resource, name, part = (*parts, "", "")[:3]
+    whole = f"{resource}/{part}" if part else resource
+    verb = _METHOD_VERBS[method][0 if name else 1]
+    return AuthorizationAttributes(verb, group, whole, namespace=namespace, name=name)
 
 
 def _split_header(text: str) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ _PHALANX_GROUP, _JOB_SET_GROUP, _LEADER_WORKER_SET_GROUP = (
     "leaderworkerset.x-k8s.io",
 )
 _AUTHENTICATION_GROUP, _AUTHORIZATION_GROUP = "authentication.k8s.io", "authorization.k8s.io"
-_METRICS_GROUP = "metrics.k8s.io"
+_METRICS_GROUP, _ADMISSION_GROUP = "metrics.k8s.io", "admissionregistration.k8s.io"
 _APPS_GROUP, _STORAGE_GROUP = "apps", "storage.k8s.io"
 _AGGREGATION_LABEL_PREFIX = "rbac.authorization.k8s.io/aggregate-to-"
 #: Appended to the core group where events are written: they exist in both groups.
@@ -416,6 +416,11 @@ CONTROLLER_RULES: Mapping[str, tuple[PolicyRule, ...]] = {
         _allow("get list", _SCHEDULING_GROUP, "priorityclasses"),
         _allow("create get list watch", _CORE_GROUP, "services persistentvolumeclaims"),
         _EVENT_RULE,
+    ),
+    "validatingadmissionpolicy-status-controller": (
+        _allow(_READ_VERBS, _ADMISSION_GROUP, "validatingadmissionpolicies"),
+        _allow("get patch update", _ADMISSION_GROUP, "validatingadmissionpolicies/status"),
+        _allow("get list", "apiextensions.k8s.io", "customresourcedefinitions"),
     ),
     "simulated-provisioner": (
         _allow("get list patch update watch", _CORE_GROUP, "persistentvolumeclaims"),

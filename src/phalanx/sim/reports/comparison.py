@@ -3,6 +3,9 @@
 Waits of neighbouring jobs depend on each other, so single jobs are no independent observations. The
 jobs are divided, in the order of submission, into batches; the differences of the batch means are
 nearly independent, and Student's t distribution gives the interval (method of batch means).
+
+Over several seeds the difference of a job is its mean over them. The means of the seeds are a
+second sample, of what faults do. The interval is the wider one of both.
 """
 
 from __future__ import annotations
@@ -16,6 +19,12 @@ from phalanx.sim.simulation_setup import JobRecord, SimulationResult
 
 #: The number of batches, and the 97.5 % quantile of Student's t with one degree of freedom less.
 BATCHES, T_QUANTILE = 20, 2.093
+#: The same quantile for 1 to 30 degrees of freedom; the last one serves for more.
+T_QUANTILES = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
 
 #: The figures that are compared job by job: name, and the figure of a record or None.
 PAIRED_FIGURES: tuple[tuple[str, Callable[[JobRecord], float | None]], ...] = (
@@ -29,15 +38,43 @@ PAIRED_FIGURES: tuple[tuple[str, Callable[[JobRecord], float | None]], ...] = (
 
 def compare_results(first: SimulationResult, other: SimulationResult) -> dict[str, Any]:
     """Return, by figure, the mean of the other simulation minus that of the first, per job."""
+    return compare_seeds([first], [other])
+
+
+def compare_seeds(
+    firsts: Sequence[SimulationResult], others: Sequence[SimulationResult]
+) -> dict[str, Any]:
+    """Compare two setups, each simulated with the same seeds in the same order."""
     found: dict[str, Any] = {}
     for name, figure in PAIRED_FIGURES:
-        pairs = [
-            (a, b)
-            for one, two in zip(first.records, other.records, strict=True)
-            if (a := figure(one)) is not None and (b := figure(two)) is not None
-        ]
-        found[name] = paired_difference([b - a for a, b in pairs])
+        by_job: dict[int, list[float]] = {}
+        seed_means: list[float] = []
+        for first, other in zip(firsts, others, strict=True):
+            differences = []
+            for number, (one, two) in enumerate(zip(first.records, other.records, strict=True)):
+                a, b = figure(one), figure(two)
+                if a is not None and b is not None:
+                    differences.append(b - a)
+                    by_job.setdefault(number, []).append(b - a)
+            if differences:
+                seed_means.append(sum(differences) / len(differences))
+        jobs = [sum(values) / len(values) for _, values in sorted(by_job.items())]
+        found[name] = _widen(paired_difference(jobs), seed_means)
     return found
+
+
+def _widen(found: dict[str, Any], seed_means: Sequence[float]) -> dict[str, Any]:
+    """Widen an interval to what the means of several seeds say."""
+    count, mean = len(seed_means), found["mean"]
+    if count < 2 or mean is None or len(set(seed_means)) == 1:
+        return found
+    centre = sum(seed_means) / count
+    deviation = sqrt(sum((one - centre) ** 2 for one in seed_means) / (count - 1))
+    margin = T_QUANTILES[min(count - 1, len(T_QUANTILES)) - 1] * deviation / sqrt(count)
+    low, high = round(mean - margin, 6), round(mean + margin, 6)
+    if found["low"] is not None:
+        low, high = min(low, found["low"]), max(high, found["high"])
+    return {**found, "low": low, "high": high}
 
 
 def paired_difference(differences: Sequence[float]) -> dict[str, Any]:

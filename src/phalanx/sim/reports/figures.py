@@ -34,6 +34,7 @@ def build_report(result: SimulationResult, inputs: Mapping[str, str]) -> Report:
     return {
         "version": __version__,
         "engine": result.engine.value,
+        "isCounted": result.is_counted,
         "seed": setup.seed,
         "inputs": dict(inputs),
         "isPartial": result.is_partial,

@@ -12,7 +12,7 @@ from html import escape
 from phalanx.sim.reports.figures import Report
 from phalanx.sim.reports.text import format_seconds, format_share, summary_rows
 
-_STYLE = """
+PAGE_STYLE = """
 :root { color-scheme: light dark; --ink: #1c2733; --paper: #fff; --faint: #8895a3;
   --line: #d5dce3; --a: #1f6feb; --b: #c2410c; --c: #15803d; --d: #7c3aed; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #10161d; --faint: #8b98a5;
@@ -28,26 +28,36 @@ tr + tr td { border-top: 1px solid var(--line); } figure { margin: 1rem 0; }
 figcaption, footer { color: var(--faint); font-size: .85rem; } svg { width: 100%; height: auto; }
 svg text { fill: var(--faint); font: 11px system-ui, sans-serif; }
 .axis { stroke: var(--line); } .plot { fill: none; stroke-width: 1.5; }
-.bar { fill: var(--a); }
+.bar { fill: var(--a); } .interval { stroke: var(--ink); stroke-width: 1.5; }
 """.strip()
 #: The size of a plot, and the room for its axes.
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 720, 200, 56, 24, 8
-_COLOURS = ("--a", "--b", "--c", "--d")
+PLOT_COLOURS = ("--a", "--b", "--c", "--d")
 
 
 def build_page(report: Report, title: str) -> str:
     """Return the page of one simulation."""
+    return wrap_page(
+        title,
+        [
+            *build_table(("", ""), summary_rows(report)),
+            *_build_plots(report),
+            *_build_tables(report),
+            *_build_footer(report),
+        ],
+    )
+
+
+def wrap_page(title: str, body: Iterable[str]) -> str:
+    """Return a whole page with a title and the style."""
     name = escape(title)
     return "\n".join(
         [
             '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{name}</title><style>{_STYLE}</style></head><body>",
+            f"<title>{name}</title><style>{PAGE_STYLE}</style></head><body>",
             f"<h1>{name}</h1>",
-            *_build_table(("", ""), summary_rows(report)),
-            *_build_plots(report),
-            *_build_tables(report),
-            *_build_footer(report),
+            *body,
             "</body></html>\n",
         ]
     )
@@ -58,16 +68,16 @@ def _build_plots(report: Report) -> Iterator[str]:
     seconds, allocation = series["stepSeconds"], series["allocation"]
     yield "<h2>Allocation over time</h2>"
     lines = [(name, values) for name, values in allocation.items()]
-    yield from _draw_lines(lines, seconds, top=1.0, is_share=True)
+    yield from draw_lines(lines, seconds, top=1.0, is_share=True)
     yield "<h2>Waiting jobs over time</h2>"
     queue = series["queueJobs"]
-    yield from _draw_lines([("jobs", queue)], seconds, top=max([*queue, 1.0]))
+    yield from draw_lines([("jobs", queue)], seconds, top=max([*queue, 1.0]))
     yield "<h2>Mean wait by size</h2>"
     bars = [(one["name"], one["meanSeconds"] or 0.0) for one in report["wait"]["bySize"]]
     yield from _draw_bars(bars)
 
 
-def _draw_lines(
+def draw_lines(
     lines: Sequence[tuple[str, Sequence[float | None]]],
     step: float,
     *,
@@ -83,14 +93,14 @@ def _draw_lines(
             f"{_LEFT + j * width:.1f},{_to_y((value or 0.0) / top):.1f}"
             for j, value in enumerate(values)
         )
-        colour = _COLOURS[i % len(_COLOURS)]
+        colour = PLOT_COLOURS[i % len(PLOT_COLOURS)]
         yield f'<polyline class="plot" style="stroke: var({colour})" points="{points}"/>'
     count = max((len(values) for _, values in lines), default=0)
     for share in (0.0, 0.25, 0.5, 0.75):
         x = _LEFT + share * (_WIDTH - _LEFT)
         yield f'<text x="{x:.0f}" y="{_HEIGHT - 6}">{format_seconds(share * step * count)}</text>'
     names = (
-        f'<span style="color: var({_COLOURS[i % len(_COLOURS)]})">{escape(name)}</span>'
+        f'<span style="color: var({PLOT_COLOURS[i % len(PLOT_COLOURS)]})">{escape(name)}</span>'
         for i, (name, _) in enumerate(lines)
     )
     yield f"</svg><figcaption>{', '.join(names)}</figcaption></figure>"
@@ -133,7 +143,7 @@ def _build_tables(report: Report) -> Iterator[str]:
         (one["name"] or "-", str(one["jobs"]), format_seconds(one["meanSeconds"]))
         for one in report["wait"]["byOwner"]
     ]
-    yield from _build_table(("owner", "jobs", "mean wait"), rows)
+    yield from build_table(("owner", "jobs", "mean wait"), rows)
     yield "<h2>Longest waits</h2>"
     waits = [
         (
@@ -144,10 +154,11 @@ def _build_tables(report: Report) -> Iterator[str]:
         )
         for one in report["starvation"]
     ]
-    yield from _build_table(("job", "owner", "pods", "wait"), waits)
+    yield from build_table(("job", "owner", "pods", "wait"), waits)
 
 
-def _build_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def build_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Build a table of texts; empty column names leave out the header."""
     yield "<table>"
     if any(columns):
         yield "<tr>" + "".join(f"<th>{escape(name)}</th>" for name in columns) + "</tr>"

@@ -58,6 +58,7 @@ def summary_rows(report: Report) -> Iterator[tuple[str, str]]:
     if expected["jobs"]:
         error = format_seconds(expected["meanAbsoluteErrorSeconds"])
         yield "expected starts", f"{expected['jobs']} jobs, mean error {error}"
-    yield "engine", f"{report['engine']}, seed {report['seed']}"
+    counted = " (free nodes counted)" if report["isCounted"] else ""
+    yield "engine", f"{report['engine']}{counted}, seed {report['seed']}"
     for note in report["notes"]:
         yield "note", note

@@ -14,9 +14,11 @@ CPUs of its nominal quota, and all queues share it, as queues of one cohort that
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import msgspec
 import yaml
+from msgspec import Meta, Struct
 
 from phalanx.sim.workloads.workload import (
     InvalidTrace,
@@ -26,46 +28,52 @@ from phalanx.sim.workloads.workload import (
     build_node,
     build_workload,
 )
+from phalanx.sim.workloads.yaml_lines import find_line
 
-#: More jobs than this are a typing error.
-_MAX_JOBS = 2_000_000
+#: A larger number is a typing error.
+_MAX_NUMBER = 2_000_000
+Positive = Annotated[int, Meta(ge=1, le=_MAX_NUMBER)]
+NotNegative = Annotated[int, Meta(ge=0, le=_MAX_NUMBER)]
 
 
-class GeneratedWorkload(msgspec.Struct, frozen=True, rename="camel"):
+class GeneratedWorkload(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """One class of workloads."""
 
     class_name: str
-    runtime_ms: int
-    request: int
+    runtime_ms: Positive
+    request: Positive
     priority: int = 0
 
 
-class GeneratedWorkloadSet(msgspec.Struct, frozen=True, rename="camel"):
+class GeneratedWorkloadSet(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Workloads that are created one after the other."""
 
-    count: int
-    creation_interval_ms: int
+    count: NotNegative
+    creation_interval_ms: NotNegative
     workloads: tuple[GeneratedWorkload, ...]
 
 
-class GeneratedQueueSet(msgspec.Struct, frozen=True, rename="camel"):
-    """Equal queues, each with its quota and its workloads."""
+class GeneratedQueueSet(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Equal queues, each with its quota and its workloads. The other fields are not simulated."""
 
     class_name: str
-    count: int
-    nominal_quota: int
+    count: NotNegative
+    nominal_quota: Positive
     workloads_sets: tuple[GeneratedWorkloadSet, ...]
+    borrowing_limit: NotNegative | None = None
+    reclaim_within_cohort: str = ""
+    within_cluster_queue: str = ""
 
 
-class GeneratedCohort(msgspec.Struct, frozen=True, rename="camel"):
+class GeneratedCohort(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Equal cohorts of queues."""
 
     class_name: str
-    count: int
+    count: NotNegative
     queues_sets: tuple[GeneratedQueueSet, ...]
 
 
-class GeneratorFile(msgspec.Struct, frozen=True):
+class GeneratorFile(Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
     cohorts: tuple[GeneratedCohort, ...]
@@ -73,15 +81,22 @@ class GeneratorFile(msgspec.Struct, frozen=True):
 
 def read_kueue_generator(trace: TraceFile) -> TraceWorkload:
     """Read a generator file. Raises InvalidTrace."""
+    text = "\n".join(trace.lines)
     try:
-        generator = msgspec.convert(yaml.safe_load("\n".join(trace.lines)), GeneratorFile)
+        generator = msgspec.convert(yaml.safe_load(text), GeneratorFile)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise InvalidTrace(f"{trace.name}, line {line}: {error.problem}") from None
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
+    except msgspec.ValidationError as error:
+        reason, _, path = str(error).partition(" - at `$.")
+        path = path.rstrip("`")
+        number = find_line(text, path)
+        where = f"{path}: " if path else ""
+        raise InvalidTrace(f"{trace.name}, line {number}: {where}{reason}") from None
+    except yaml.YAMLError as error:
         raise InvalidTrace(f"{trace.name}: {error}") from None
     queues = list(_list_queues(generator))
-    jobs = [job for name, queue in queues for job in _generate_jobs(trace, name, queue)]
+    jobs = [job for name, queue in queues for job in _generate_jobs(name, queue)]
     nodes = [build_node(name, {"cpu": str(queue.nominal_quota)}) for name, queue in queues]
     notes = ("quotas are not simulated: all queues share the nominal quotas of all",)
     return build_workload(trace, jobs, nodes=nodes, notes=notes)
@@ -96,16 +111,9 @@ def _list_queues(generator: GeneratorFile) -> Iterator[tuple[str, GeneratedQueue
                     yield f"{cohort.class_name}-{i}-{queue.class_name}-{j}", queue
 
 
-def _generate_jobs(trace: TraceFile, owner: str, queue: GeneratedQueueSet) -> Iterator[TraceJob]:
+def _generate_jobs(owner: str, queue: GeneratedQueueSet) -> Iterator[TraceJob]:
     for one in queue.workloads_sets:
-        if not 0 <= one.count <= _MAX_JOBS or one.creation_interval_ms < 0:
-            raise InvalidTrace(f"{trace.name}: workloadsSets of {queue.class_name}: invalid count")
         for workload in one.workloads:
-            if workload.runtime_ms <= 0 or workload.request <= 0:
-                name = workload.class_name
-                raise InvalidTrace(
-                    f"{trace.name}: workload {name}: runtimeMs and request must be more than 0"
-                )
             run_time = workload.runtime_ms / 1000
             for i in range(one.count):
                 yield TraceJob(

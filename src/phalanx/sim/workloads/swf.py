@@ -16,7 +16,8 @@ longer than the run time, so a log without field 9 in which it mostly is has est
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from phalanx.sim.workloads.workload import (
     NO_RUN_TIME,
@@ -30,6 +31,8 @@ from phalanx.sim.workloads.workload import (
     parse_count,
     parse_seconds,
 )
+
+_Number = TypeVar("_Number", int, float)
 
 #: The headers that state the size of the machine, the better one first.
 _SIZE_HEADERS = ("MaxProcs", "MaxNodes")
@@ -105,20 +108,29 @@ def _parse_line(line: str) -> _SwfJob:
     fields = line.split()
     if len(fields) < _FIELDS:
         raise ValueError(f"has {len(fields)} of the {_FIELDS} fields of SWF")
-    submit, run_time = parse_seconds(fields[1]), parse_seconds(fields[3])
+    submit, run_time, time = (_read_field(fields, number, parse_seconds) for number in (2, 4, 9))
     if submit < 0:
         raise ValueError(f"field 2, the submit time, is negative: {fields[1]}")
     if run_time < 0 and run_time != -1:
         raise ValueError(f"field 4, the run time, is negative: {fields[3]}")
-    allocated, requested = parse_count(fields[4]), parse_count(fields[7])
+    if time < 0 and time != -1:
+        raise ValueError(f"field 9, the requested time, is negative: {fields[8]}")
+    allocated, requested = (_read_field(fields, number, parse_count) for number in (5, 8))
     return _SwfJob(
         submit,
         run_time,
         processors=allocated if allocated > 0 else requested,
-        cpu_time=parse_seconds(fields[5]),
-        requested=parse_seconds(fields[8]),
+        cpu_time=_read_field(fields, 6, parse_seconds),
+        requested=time,
         user=fields[11],
     )
+
+
+def _read_field(fields: list[str], number: int, parse: Callable[[str], _Number]) -> _Number:
+    try:
+        return parse(fields[number - 1])
+    except ValueError as error:
+        raise ValueError(f"field {number}: {error}") from None
 
 
 def _is_kept(trace: TraceFile, row: _SwfJob, size: int) -> bool:

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from phalanx.sim.recording.recorded_workload import read_recorded_workload
+from phalanx.sim.recording.recording_format import is_recording
 from phalanx.sim.workloads.csv_traces import KALOS, OPENB, PHILLY, is_csv_of, read_csv
 from phalanx.sim.workloads.kueue_generator import read_kueue_generator
+from phalanx.sim.workloads.scheduler_perf import read_scheduler_perf
 from phalanx.sim.workloads.swf import read_swf
 from phalanx.sim.workloads.workload import InvalidTrace, TraceFile, TraceWorkload
 
@@ -33,12 +36,18 @@ def _is_kueue_generator(lines: list[str]) -> bool:
     return any(line.startswith("cohorts:") for line in lines)
 
 
+def _is_scheduler_perf(lines: list[str]) -> bool:
+    return any(line.strip() == "workloadTemplate:" for line in lines)
+
+
 TRACE_FORMATS = (
     TraceFormat("philly", partial(is_csv_of, PHILLY), partial(read_csv, PHILLY)),
     TraceFormat("openb", partial(is_csv_of, OPENB), partial(read_csv, OPENB)),
     TraceFormat("kalos", partial(is_csv_of, KALOS), partial(read_csv, KALOS)),
     TraceFormat("kueue", _is_kueue_generator, read_kueue_generator),
+    TraceFormat("scheduler-perf", _is_scheduler_perf, read_scheduler_perf),
     TraceFormat("swf", _is_swf, read_swf),
+    TraceFormat("recording", is_recording, read_recorded_workload),
 )
 
 

@@ -7,15 +7,19 @@ Times are seconds since the first submission. A trace may state the machine that
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from phalanx.api.cel.timestamps import parse_duration
+from phalanx.api.cel.values import EvaluationError
 from phalanx.api.core import Node, NodeStatus
 from phalanx.api.meta import ObjectMeta
 
+#: The resource of which a whole GPU has 1000.
+MILLI_GPU = "nvidia.com/milli-gpu"
 #: Why jobs of a trace are not simulated, apart from lines that cannot be read.
 NO_RUN_TIME, TOO_LARGE = "run time not positive", "larger than the machine"
 #: The longest time, in seconds, that a trace may name: a thousand years.
@@ -41,6 +45,8 @@ class TraceJob(Struct, frozen=True):
     owner: str = ""
     #: Node labels, each with the values of which a node must have one.
     node_labels: dict[str, tuple[str, ...]] = {}
+    #: The node label that must be the same for all pods of a gang; "" if none must.
+    topology: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,10 @@ class TraceWorkload:
     notes: tuple[str, ...] = ()
 
 
+def _read_nothing(path: str) -> tuple[str, str]:
+    raise InvalidTrace(f"cannot read {path}: the trace was given without its folder")
+
+
 @dataclass(slots=True)
 class TraceFile:
     """The lines of a trace, and how many of them could not be used.
@@ -66,13 +76,17 @@ class TraceFile:
     name: str
     lines: Sequence[str]
     is_lenient: bool = False
+    #: Which case is read of a file with several; "" if it has one.
+    case: str = ""
+    #: Reads a file that the trace names, by its path from there; returns its shown name and text.
+    read_beside: Callable[[str], tuple[str, str]] = _read_nothing
     skipped: Counter[str] = field(default_factory=Counter)
 
-    def reject(self, number: int, reason: str) -> None:
+    def reject(self, number: int, reason: str, *, counted_as: str = "line cannot be read") -> None:
         """Refuse a line, or count it if the reader is lenient."""
         if not self.is_lenient:
             raise InvalidTrace(f"{self.name}, line {number}: {reason}")
-        self.skipped["line cannot be read"] += 1
+        self.skipped[counted_as] += 1
 
     def numbered(self) -> Iterator[tuple[int, str]]:
         """Yield the lines that are not blank, with their numbers."""
@@ -88,7 +102,9 @@ def build_workload(
 ) -> TraceWorkload:
     """Order jobs by submission, and let the earliest one be submitted at 0."""
     if not jobs:
-        raise InvalidTrace(f"{trace.name}: contains no job that can be simulated")
+        reasons = ", ".join(f"{count}: {reason}" for reason, count in sorted(trace.skipped.items()))
+        suffix = f" (skipped {reasons})" if reasons else ""
+        raise InvalidTrace(f"{trace.name}: contains no job that can be simulated{suffix}")
     ordered = sorted(jobs, key=lambda job: job.submit)
     first = ordered[0].submit
     moved = tuple(replace(job, submit=job.submit - first) for job in ordered)
@@ -118,6 +134,17 @@ def parse_seconds(text: str) -> float:
     if not abs(value) <= MAX_SECONDS:
         raise ValueError(f"{text} is out of range")
     return value
+
+
+def parse_go_duration(text: str) -> float:
+    """Parse a duration of Go, such as `1h30m` or `500ms`. Raises ValueError with the reason."""
+    try:
+        seconds = parse_duration(text).nanos / 1e9
+    except EvaluationError:
+        raise ValueError(f'invalid duration "{text}"; use for example 90s or 1h30m') from None
+    if seconds < 0:
+        raise ValueError(f"the duration {text} is negative")
+    return seconds
 
 
 def parse_count(text: str) -> int:

@@ -1,0 +1,98 @@
+"""Requests to create pods with generated names, as the controllers of Jobs and replicas send them.
+
+`admission_cache.py` admits the first of equal pods and makes the others from it. The pods of a Job,
+of the Jobs of one JobSet and of equal JobSets differ in what is cut out of the request here:
+
+    metadata.generateName, name and uid of the only owner, the labels and annotations that identify
+    the Job and the index of a pod, spec.hostname, spec.subdomain, the name of its PodGroup
+"""
+
+from __future__ import annotations
+
+import re
+
+import orjson
+
+from phalanx.api.job_sets import JOB_SET_LABELS
+from phalanx.api.wire import Object
+
+#: The beginning of a request in which the server generates the name.
+GENERATED_NAME = b'{"metadata":{"generateName":'
+#: Values that every validation rule allows, in the order of `_varying_fields`: the prefix of the
+#: name first. Each is at most as long as a label may be.
+_PLAIN_VALUES = re.compile(
+    r"[a-z0-9](?:[a-z0-9-]{0,56}[a-z0-9])?-(?:\n[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)*"
+)
+#: The labels, and annotations of the same names, that identify the Job of a pod and its index.
+_IDENTITY_LABELS = (
+    "job-name",
+    "controller-uid",
+    "batch.kubernetes.io/job-name",
+    "batch.kubernetes.io/controller-uid",
+    "batch.kubernetes.io/job-completion-index",
+    *JOB_SET_LABELS,
+)
+#: Fields by which admission reads the labels of a pod: `matchLabelKeys` and `mismatchLabelKeys`.
+_LABEL_READERS = b"atchLabelKeys"
+
+
+def split_pod_request(body: bytes) -> tuple[bytes, list[str]] | None:
+    """Return a request without what differs, and that; None if it is not as a controller's."""
+    if _LABEL_READERS in body:
+        return None
+    try:
+        pod = orjson.loads(body)
+        # Compact JSON has no duplicate keys, of which only one would be seen here.
+        if orjson.dumps(pod) != body:
+            return None
+        fields = _varying_fields(pod)
+        values = [holder[field] for holder, field in fields]
+        text = "\n".join(values)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+    # A value with a line break would pass for two.
+    if text.count("\n") != len(values) - 1 or not _PLAIN_VALUES.fullmatch(text):
+        return None
+    for holder, field in fields:
+        holder[field] = ""
+    return orjson.dumps(pod), values
+
+
+def has_values(pod: Object, values: list[str]) -> bool:
+    """Whether an admitted pod has the values of its request."""
+    return [holder[field] for holder, field in _varying_fields(pod)] == values
+
+
+def replace_values(pod: Object, values: list[str]) -> None:
+    """Give an admitted pod other values, also where managedFields names its owner; and no name."""
+    meta = pod["metadata"]
+    meta["name"] = ""
+    (owner,) = meta["ownerReferences"]
+    before = owner["uid"]
+    for (holder, field), value in zip(_varying_fields(pod), values, strict=True):
+        holder[field] = value
+    for entry in meta.get("managedFields", ()):
+        owners = entry["fieldsV1"].get("f:metadata", {}).get("f:ownerReferences", {})
+        if (fields := owners.pop(_owner_element(before), None)) is not None:
+            owners[_owner_element(owner["uid"])] = fields
+
+
+def _varying_fields(pod: Object) -> list[tuple[Object, str]]:
+    """The fields in which pods of controllers differ: each with the object that has it.
+
+    Raises an exception for a pod of another form.
+    """
+    meta, spec = pod["metadata"], pod["spec"]
+    (owner,) = meta["ownerReferences"]
+    fields: list[tuple[Object, str]] = [(meta, "generateName"), (owner, "name"), (owner, "uid")]
+    for holder in (meta.get("labels") or {}, meta.get("annotations") or {}):
+        fields += [(holder, name) for name in _IDENTITY_LABELS if name in holder]
+    fields += [(spec, name) for name in ("hostname", "subdomain") if name in spec]
+    if "schedulingGroup" in spec:
+        fields.append((spec["schedulingGroup"], "podGroupName"))
+    return fields
+
+
+def _owner_element(uid: str) -> str:
+    """How managedFields name the owner reference of a uid."""
+    return f'k:{{"uid":"{uid}"}}'

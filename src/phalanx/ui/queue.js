@@ -1,0 +1,51 @@
+/* The queue: what `phalanx queue --ended` lists, read from the server while the page is visible. */
+
+import { sleep } from "./informer.js";
+
+const PATH = "/phalanx/v1/queue";
+/** Milliseconds between two reads, and while the first report is being made. */
+const INTERVAL = 2000;
+const FIRST_INTERVAL = 400;
+const PENDING = 202;
+
+export class Queue {
+  /** Calls `changed()` after every new report or error. */
+  constructor(api, changed, pause = sleep) {
+    Object.assign(this, { api, changed, pause });
+    /** Entries; null before the first report. */
+    this.items = null;
+    this.at = "";
+    this.problem = "";
+    this.namespace = "";
+  }
+
+  /** Reads until the signal. */
+  async run(signal) {
+    while (!signal.aborted) {
+      await this.#read(signal).catch((error) => signal.aborted || this.#report(error.message));
+      await this.pause(this.items || this.problem ? INTERVAL : FIRST_INTERVAL, signal);
+    }
+  }
+
+  async #read(signal) {
+    const query = this.namespace ? `?${new URLSearchParams({ namespace: this.namespace })}` : "";
+    const response = await this.api.request(`${PATH}${query}`, { signal });
+    if (response.status === PENDING) return;
+    const { at, items, error = "" } = await response.json();
+    if (error) return this.#report(error);
+    if (at === this.at && !this.problem) return;
+    [this.items, this.at] = [items, at];
+    this.#report("");
+  }
+
+  #report(problem) {
+    if (problem && problem === this.problem) return;
+    this.problem = problem;
+    this.changed();
+  }
+
+  /** Returns the entry of a gang or pod; undefined if it has none. */
+  find(namespace, name) {
+    return this.items?.find((one) => one.namespace === namespace && one.name === name);
+  }
+}

@@ -1,0 +1,70 @@
+"""What `phalanx describe` shows of a gang that waited, was preempted, ran again and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from phalanx.api.kinds import JOB, POD_GROUP
+from phalanx.api.meta import Key
+from phalanx.cli.cluster_queries import SubjectQuery
+from phalanx.cli.describe import describe_subject, format_description
+from tests.builders import in_virtual_time, priority_class
+from tests.controllers.cluster import Cluster, cluster, simulated_nodes
+from tests.controllers.jobs.test_gang_status import gang_job, is_ready
+
+
+async def describe(c: Cluster, name: str) -> str:
+    subject = SubjectQuery(JOB, Key("default", name))
+    (found,) = await describe_subject(c.client, subject, c.clock.now())
+    return format_description(found)
+
+
+@in_virtual_time
+async def test_gang_is_described_over_its_whole_life() -> None:
+    async with cluster(nodes=simulated_nodes(2, cpu="1")) as c:
+        await c.create(priority_class("high", 100), gang_job("low", run_seconds="100"))
+        await c.until(is_ready(c, "low", 2))
+        running = await describe(c, "low")
+        await c.create(gang_job("urgent", importance="high", run_seconds="20"))
+        await c.until(is_ready(c, "urgent", 2), 120)
+        await asyncio.sleep(2)
+        waiting = await describe(c, "low")
+        await asyncio.sleep(400)
+        ended = await describe(c, "low")
+    assert running.startswith("Job default/low: Running\n  group:      PodGroup low-")
+    assert ", gang of at least 2\n" in running
+    assert "  requests:   2 pods of cpu 1 (together cpu 2)\n" in running
+    assert re.search(r"\n  low-\S+ +Running +n\d +\d+s ago +\d+s\n", running)
+    assert waiting.startswith("Job default/low: Preempted\n")
+    assert "  preempted:  1 time, last by PodGroup default/urgent-" in waiting
+    assert "  members:    0 with a node, 2 pending, 0 succeeded, 0 failed; 2 needed\n" in waiting
+    assert ended.startswith("Job default/low: Completed\n")
+    assert re.search(r"\n  ended: +\S+ \(\S+ ago\), ran (100|101)s, Complete\n", ended)
+    timeline = [line.split(maxsplit=1)[1] for line in ended.partition("Timeline:\n")[2].split("\n")]
+    heads = [re.split(r": |\(", line)[0].split() for line in timeline]
+    for earlier, later in (
+        (["Job", "WorkloadCreated"], ["PodGroup", "created"]),
+        (["PodGroup", "created"], ["2", "pods", "created"]),
+        (["2", "pods", "started"], ["2", "pods", "succeeded"]),
+        (["2", "pods", "succeeded"], ["Job", "Completed"]),
+    ):
+        assert heads.index(earlier) < len(heads) - heads[::-1].index(later), (earlier, later, heads)
+
+
+@in_virtual_time
+async def test_group_is_described_by_its_own_name() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="1")) as c:
+        await c.create(gang_job("big", 3))
+        await asyncio.sleep(10)
+        (group,) = (await c.client.list(POD_GROUP)).items
+        subject = SubjectQuery(POD_GROUP, Key("default", group["metadata"]["name"]))
+        (found,) = await describe_subject(c.client, subject, c.clock.now())
+        by_owner = SubjectQuery(POD_GROUP, Key("default", "big"))
+        (same,) = await describe_subject(c.client, by_owner, c.clock.now())
+    assert same.groups == found.groups
+    text = format_description(found)
+    assert text.startswith(f"PodGroup default/{group['metadata']['name']}: Never\n")
+    assert "  queue:      position 1, reason Unschedulable\n" in text
+    assert "   FailedScheduling: minCount (3) cannot be satisfied" in text
+    assert text.count("minCount (3) cannot be satisfied") == 1

@@ -1,0 +1,104 @@
+"""The full engine: every job starts and ends as with the core engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from phalanx.scheduler.plugins.reservation import ReservationMode
+from phalanx.sim.core_engine import CoreEngine
+from phalanx.sim.full_engine import FullEngine
+from phalanx.sim.reports.figures import build_report
+from phalanx.sim.simulation_setup import NodeFault, SimulationSetup
+from phalanx.sim.workloads.swf import read_swf
+from phalanx.sim.workloads.workload import TraceFile, TraceJob, TraceWorkload, build_node
+from tests.sim.test_core_engine import contended_setup, job, profiles, setup
+
+SAMPLE = Path(__file__).parent / "data" / "kth-sp2-sample.swf"
+GPU_NODES = tuple(
+    build_node(f"gpu-{i}", {"cpu": "8", "nvidia.com/gpu": "2"}, {"gpu.model": "AB"[i % 2]})
+    for i in range(4)
+)
+
+
+def assert_equal_results(one: SimulationSetup) -> None:
+    """Run both engines, and compare every record, sample and figure."""
+    core, full = CoreEngine(one).run(), FullEngine(one).run()
+    assert full.records == core.records
+    assert full.samples == core.samples
+    report = build_report(full, {})
+    # The API server confirms what was decided, which may lead to attempts that change nothing.
+    differing = {"engine": "full", "decisions": full.decisions}
+    assert report == {**build_report(core, {}), **differing}
+
+
+def gpu_job(submit: float, run_time: float, pods: int, **fields: object) -> TraceJob:
+    requests = {"cpu": "2", "nvidia.com/gpu": "1"}
+    return TraceJob(submit, run_time, requests, pods, estimate=run_time, **fields)  # type: ignore[arg-type]
+
+
+UNKNOWN = [TraceJob(at, 100, {"cpu": "1"}, 1) for at in (0.0, 0.0, 0.0, 0.0, 200.0, 201.0)]
+SMALL_SETUPS = {
+    "backfilling": setup(job(0, 100, 3), job(1, 50, 4), job(2, 90, 1), job(3, 99, 1)),
+    "arrivals of one instant": setup(*(job(0, 10 + i, 1 + i % 3) for i in range(9))),
+    "strict order": setup(job(0, 9, 3), job(1, 9, 4), job(2, 5, 1), mode=ReservationMode.STRICT),
+    "whole gangs preempted": setup(
+        job(0, 100, 2), job(0, 90, 1), job(40, 10, 4, priority=10), job(41, 5, 1, priority=5)
+    ),
+    "preemptor that ends just in time for a reserved gang": setup(
+        job(0, 100, 3, priority=9), job(0, 90), job(1, 50, 4, priority=9), job(5, 80, 1, priority=5)
+    ),
+    "run times learned": setup(*UNKNOWN, job(210, 10, 4)),
+    "job that never fits": setup(job(0, 10, 5), job(1, 10)),
+    "horizon": replace(setup(job(0, 100), job(50, 100)), horizon=120.0),
+    "lost nodes": replace(
+        setup(job(0, 100, 2), job(5, 40, 1), job(50, 30, 2)),
+        faults=(
+            NodeFault(30, "node-0", 60),
+            NodeFault(30, "node-1", 20),
+            NodeFault(45, "node-0", 9),
+        ),
+    ),
+    "devices and node labels": SimulationSetup(
+        TraceWorkload(
+            (
+                gpu_job(0, 50, 3, node_labels={"gpu.model": ("A",)}),
+                gpu_job(0, 60, 5),
+                gpu_job(1, 20, 2, node_labels={"gpu.model": ("B", "C")}),
+                gpu_job(2, 10, 8, priority=7),
+            )
+        ),
+        GPU_NODES,
+        profiles(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SMALL_SETUPS)
+def test_both_engines_give_the_same_report(name: str) -> None:
+    assert_equal_results(SMALL_SETUPS[name])
+
+
+def test_stopped_simulation_has_a_partial_result() -> None:
+    engine = FullEngine(
+        setup(job(0, 10), job(50, 100), job(60, 1)), lambda now, done: engine.stop()
+    )
+    result = engine.run()
+    assert result.is_partial
+    assert [record.end for record in result.records] == [10, None, None]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [ReservationMode.EASY, ReservationMode.CONSERVATIVE])
+def test_both_engines_agree_on_recorded_jobs(mode: str) -> None:
+    workload = read_swf(TraceFile("sample", SAMPLE.read_text().splitlines()))
+    few = replace(workload, jobs=workload.jobs[:100])
+    assert_equal_results(SimulationSetup(few, workload.nodes, profiles(mode)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_both_engines_agree_on_preemptions_and_lost_nodes(seed: int) -> None:
+    assert_equal_results(contended_setup(seed))
