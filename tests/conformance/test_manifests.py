@@ -21,7 +21,8 @@ from kubernetes.dynamic.exceptions import ConflictError, DynamicApiError, Resour
 from phalanx.api.wire import Object
 from tests.cli.commands import WAIT_LIMIT, Kubectl, rows
 from tests.conformance.manifests import config_map
-from tests.conformance.official_client import discovered
+from tests.conformance.official_client import connected, discovered
+from tools.control_plane import ControlPlane
 
 FOLDER = Path(__file__).parent.parent / "manifests"
 PODS: Object = {"spec": {"containers": [{"name": "main", "image": "registry.example/main:1"}]}}
@@ -174,30 +175,29 @@ def published_objects() -> Iterator[tuple[Path, Object]]:
 
 
 @pytest.mark.slow
-def test_every_published_manifest_of_a_served_kind_is_taken(
-    api: client.ApiClient, tmp_path: Path
-) -> None:
-    dynamic = discovered(api, tmp_path / "discovery.json")
-    core, refused, taken, spaces = client.CoreV1Api(api), [], 0, dict[Path, str]()
-    for path, obj in published_objects():
-        try:
-            kind = dynamic.resources.get(api_version=obj["apiVersion"], kind=obj["kind"])
-        except ResourceNotFoundError:
-            continue  # A kind of the project's own definitions, or one that Kubernetes has removed.
-        if path not in spaces:
-            spaces[path] = f"manifests-{os.getpid()}-{len(spaces)}"
-            meta = client.V1ObjectMeta(name=spaces[path])
-            core.create_namespace(client.V1Namespace(metadata=meta))
-        obj["metadata"].pop("namespace", None)
-        space = {"namespace": spaces[path]} if kind.namespaced else {}
-        try:
-            dynamic.create(kind, body=obj, **space)
-            taken += 1
-        except ConflictError:
-            taken += 1  # Cluster-scoped, and in two files.
-        except DynamicApiError as error:
-            refused.append((str(path), obj["kind"], str(error)))
-    for name in spaces.values():
-        core.delete_namespace(name)
+def test_every_published_manifest_of_a_served_kind_is_taken(tmp_path: Path) -> None:
+    # A control plane of its own: cluster-scoped objects and pods of unknown nodes stay behind.
+    data = ("--data", str(tmp_path / "data"), "--nodes", "3")
+    with ControlPlane(*data) as plane, connected(plane.kubeconfig) as api:
+        dynamic = discovered(api, tmp_path / "discovery.json")
+        core, refused, taken, spaces = client.CoreV1Api(api), [], 0, dict[Path, str]()
+        for path, obj in published_objects():
+            try:
+                kind = dynamic.resources.get(api_version=obj["apiVersion"], kind=obj["kind"])
+            except ResourceNotFoundError:
+                continue  # A kind of the project's own definitions, or one that is removed.
+            if path not in spaces:
+                spaces[path] = f"manifests-{len(spaces)}"
+                meta = client.V1ObjectMeta(name=spaces[path])
+                core.create_namespace(client.V1Namespace(metadata=meta))
+            obj["metadata"].pop("namespace", None)
+            space = {"namespace": spaces[path]} if kind.namespaced else {}
+            try:
+                dynamic.create(kind, body=obj, **space)
+                taken += 1
+            except ConflictError:
+                taken += 1  # Cluster-scoped, and in two files.
+            except DynamicApiError as error:
+                refused.append((str(path), obj["kind"], str(error)))
     assert refused == []
     assert taken > 50

@@ -153,3 +153,20 @@ async def test_pods_go_first_and_conditions_say_what_is_left() -> None:
         await c.client.patch(POD, Key("x", "a"), change)
         await asyncio.sleep(5)
         assert not await namespace_exists(c)
+
+
+@in_virtual_time
+async def test_pods_that_wait_for_a_replacement_do_not_keep_the_namespace() -> None:
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
+    spec = {
+        "completions": 2, "parallelism": 2, "completionMode": "Indexed",
+        "backoffLimitPerIndex": 1, "template": template,
+    }  # fmt: skip
+    async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
+        await c.create({"kind": "Namespace", "metadata": {"name": "x"}})
+        await c.create(namespaced("Job", "j", spec=spec))
+        await asyncio.sleep(5)
+        assert (await contents(c, "x"))["pods"] == 2
+        await c.delete(NAMESPACE, "x")
+        await asyncio.sleep(10)
+        assert not await namespace_exists(c)

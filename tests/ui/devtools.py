@@ -56,7 +56,7 @@ class DevTools:
         """Wait until an expression is true and return its value."""
         end = time.monotonic() + TIMEOUT
         while not (found := self.evaluate(expression)):
-            assert time.monotonic() < end, f"never true: {expression}; {self.errors}"
+            assert time.monotonic() < end, f"never true: {expression}; {set(self.errors)}"
             time.sleep(0.05)
         return found
 

@@ -165,7 +165,7 @@ test("utilisation sums requests of pods on nodes, accelerators first", () => {
 
 test("missing rights are named with what to do", () => {
   assert.equal(rightsText([], ""), "");
-  assert.match(rightsText(["pods", "groups", "events"], ""), /You may not list pods, PodGroups and events in all namespaces; name a namespace/);
+  assert.match(rightsText(["events", "pods", "groups"], ""), /You may not list pods, PodGroups and events in all namespaces; name a namespace/);
   assert.match(rightsText(["nodes"], "team"), /^Only the namespace team is shown. You may not list nodes: the map/);
 });
 

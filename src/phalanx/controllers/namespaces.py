@@ -5,6 +5,8 @@
     no object is left       remove the finalizer of the namespace, which removes the namespace
 
 Pods go first: a NetworkPolicy or a PodGroup must not disappear while a pod that it protects runs.
+A stopped pod that only its Job still has to count does not hold up the rest: the Job may be waiting
+for a replacement that it cannot create here, and counts the pod when it is deleted itself.
 The contents are read from the API, never from caches: a namespace must not be finalized while it
 contains an object.
 """
@@ -25,6 +27,7 @@ from phalanx.client.client import Client
 from phalanx.client.discovery import discover_resources
 from phalanx.client.work_queue import WorkQueue
 from phalanx.clock import Clock
+from phalanx.controllers.jobs.job_pods import TRACKING_FINALIZER
 from phalanx.controllers.reconcile_loop import Informers, new_work_queue, run_workers
 
 LOG = logs.component("namespace-controller")
@@ -69,11 +72,13 @@ class NamespaceController:
         """Delete the pods of a namespace, then the rest; return what is left."""
         pods = [kind for kind in kinds if (kind.group, kind.plural) == (POD.group, POD.plural)]
         others = [kind for kind in kinds if kind not in pods]
+        remaining: dict[Kind, Sequence[ObjectMeta]] = {}
         for part in (pods, others):
             left = {kind: await self._delete_all(kind, namespace) for kind in part}
-            if found := {kind: metas for kind, metas in left.items() if metas}:
-                return found
-        return {}
+            remaining |= {kind: metas for kind, metas in left.items() if metas}
+            if not all(_only_tracked(meta) for metas in remaining.values() for meta in metas):
+                break
+        return remaining
 
     async def _delete_all(self, kind: Kind, namespace: str) -> list[ObjectMeta]:
         """Delete all objects of a kind in a namespace; return those that are left."""
@@ -181,6 +186,12 @@ def _condition(
     reason, message = when_true if holds else when_false
     status = "True" if holds else "False"
     return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
+def _only_tracked(pod: ObjectMeta) -> bool:
+    """Whether a pod has stopped and only waits for its Job to count it."""
+    has_stopped = pod.deletion_timestamp and not pod.deletion_grace_period_seconds
+    return bool(has_stopped) and pod.finalizers == (TRACKING_FINALIZER,)
 
 
 def _is_emptied(kind: Kind) -> bool:

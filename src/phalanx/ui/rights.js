@@ -37,8 +37,10 @@ export class Rights {
 export function rightsText(denied, namespace) {
   const shown = namespace ? `Only the namespace ${namespace} is shown. ` : "";
   if (!denied.length) return shown.trim();
-  const cluster = denied.filter((name) => name === "nodes").map((name) => NAMES[name]);
-  const scoped = denied.filter((name) => name !== "nodes").map((name) => NAMES[name]);
+  // In the order of the table: answers of the server arrive in any order.
+  const names = Object.keys(NAMES).filter((name) => denied.includes(name));
+  const cluster = names.filter((name) => name === "nodes").map((name) => NAMES[name]);
+  const scoped = names.filter((name) => name !== "nodes").map((name) => NAMES[name]);
   const parts = [];
   if (scoped.length) parts.push(`You may not list ${join(scoped)} in ${namespace ? `the namespace ${namespace}` : "all namespaces"}${namespace ? "" : "; name a namespace that you may read"}.`);
   if (cluster.length) parts.push(`You may not list ${join(cluster)}: the map and free resources are missing.`);
