@@ -166,7 +166,7 @@ MUTANTS = (
     ),
     Mutant(
         "a terminating pod still counts as a live member",
-        "scheduler/cluster/pod_state.py",
+        "scheduler/cluster/cache_entries.py",
         "return None if self.terminating or self.evicting else self.group",
         "return self.group",
     ),

@@ -7,7 +7,7 @@ Modules, each importing only those below it (`node_constraints` names `Snapshot`
     device_cache.py        DeviceCache: observed claims and devices, assumed allocations
     volume_cache.py        VolumeCache: observed volumes and claims, assumed bindings
     assumed_claims.py      AssumedClaims: what is assumed until a claim is observed with it
-    pod_state.py           PodState: what the cache knows about one pod
+    cache_entries.py       NodeInfo, PodState: what the cache knows about one node, one pod
     cluster_delta.py      ClusterDelta: what a change of nodes or pods adds for waiting entities
     hypothetical.py        snapshots without some pods, or with some more
     snapshot.py            Snapshot: nodes as arrays, one row each; NodeClass: one row as integers

@@ -15,7 +15,6 @@ removed, rows are moved. The cache never calls the API and decides nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -25,6 +24,7 @@ from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Key, Ref, pod_group_ref
 from phalanx.api.other_kinds import PodDisruptionBudget
 from phalanx.api.resources import node_allocatable
+from phalanx.scheduler.cluster.cache_entries import NodeInfo, PodState, build_pod_state
 from phalanx.scheduler.cluster.cluster_delta import (
     ClusterDelta,
     NodeRoom,
@@ -35,13 +35,11 @@ from phalanx.scheduler.cluster.device_cache import DeviceCache
 from phalanx.scheduler.cluster.group_tree import Group, eviction_fields, root_priority
 from phalanx.scheduler.cluster.peer_constraints import Labels
 from phalanx.scheduler.cluster.pod_index import AssignedPod, PodIndex
-from phalanx.scheduler.cluster.pod_shape import UNSATISFIABLE_AMOUNT, HostPorts, PodShape
-from phalanx.scheduler.cluster.pod_state import PodState, build_pod_state
+from phalanx.scheduler.cluster.pod_shape import UNSATISFIABLE_AMOUNT, PodShape
 from phalanx.scheduler.cluster.snapshot import (
     CPU,
     FIRST_COLUMNS,
     MEMORY,
-    NodeLoads,
     Snapshot,
     clamp_row,
 )
@@ -56,36 +54,12 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
-@dataclass(slots=True)
-class _NodeInfo:
-    """A node and its pods. `node` is None while only pods that are bound to the name are known."""
-
-    node: Node | None
-    allocatable: list[int]
-    requested: list[int]
-    nonzero_requested: list[int]
-    pods: dict[Key, PodShape] = field(default_factory=dict)
-    #: The host ports of the pods that use any.
-    ports_by_pod: dict[Key, HostPorts] = field(default_factory=dict)
-
-    @property
-    def used_ports(self) -> HostPorts:
-        """The host ports in use."""
-        return tuple(port for ports in self.ports_by_pod.values() for port in ports)
-
-    @property
-    def loads(self) -> NodeLoads:
-        """The row of the node in a snapshot."""
-        ports = self.used_ports if self.ports_by_pod else ()
-        return self.allocatable, self.requested, self.nonzero_requested, ports
-
-
 class SchedulerCache:
     """The cluster as the scheduler knows it: observed objects and assumed bindings."""
 
     def __init__(self) -> None:
         self._columns = {name: i for i, name in enumerate(FIRST_COLUMNS)}
-        self._nodes: dict[str, _NodeInfo] = {}
+        self._nodes: dict[str, NodeInfo] = {}
         self._pod_states: dict[Key, PodState] = {}
         self._groups: dict[Ref, Group] = {}
         self._member_counts: dict[Key, int] = {}
@@ -135,12 +109,16 @@ class SchedulerCache:
         info = self._nodes.get(name)
         old = info.node if info else None
         if node is None:
-            self._remove_node(name, info)
+            if info and info.node:
+                info.node, info.allocatable = None, [0] * len(self._columns)
+                self._moved_nodes[name] = None
+                self._changed_nodes.pop(name, None)
+                self._drop_if_empty(name, info)
             # Affinity and spread no longer count the pods of the node.
             return ClusterDelta(ClusterEvent.POD_PLACED) if old else None
         if old is not None and is_equivalent_node(old, node):
             return None
-        before, info = self.room(name), self._node_info(name)
+        before, info = self.room(name), info or self._add_node_info(name)
         info.node, info.allocatable = node, self._resource_row(node_allocatable(node))
         if old is None:
             self._moved_nodes[name] = None
@@ -231,7 +209,8 @@ class SchedulerCache:
         for key, uid, node in bindings:
             state = state_of(key)
             if state and state.uid == uid and not state.node:
-                changes += self._replace_pod(state.key, state, state.with_node(node))
+                new = replace(state, node=node, assumed=True)
+                changes += self._replace_pod(state.key, state, new)
         return changes
 
     def forget(self, bindings: Iterable[Binding]) -> list[ClusterDelta]:
@@ -240,7 +219,8 @@ class SchedulerCache:
         for key, uid, node in bindings:
             state = self._pod_states.get(key)
             if state and state.assumed and (state.uid, state.node) == (uid, node):
-                changes += self._replace_pod(key, state, state.with_node(""))
+                new = replace(state, node="", assumed=False)
+                changes += self._replace_pod(key, state, new)
         return changes
 
     def has_node(self, name: str) -> bool:
@@ -336,22 +316,22 @@ class SchedulerCache:
             *self.volumes.check(),
         ]
 
-    def _remove_node(self, name: str, node: _NodeInfo | None) -> None:
-        if node and node.node:
-            node.node, node.allocatable = None, [0] * len(self._columns)
-            self._moved_nodes[name] = None
-            self._changed_nodes.pop(name, None)
-            self._drop_if_empty(name, node)
-
     def _replace_pod(
         self, key: Key, old: PodState | None, new: PodState | None
     ) -> tuple[ClusterDelta, ...]:
         """Replace one version of a pod with another; return the changes for pending entities."""
+        before = after = old_nomination = new_nomination = None
+        if old:
+            if old.node:
+                before = old.as_assigned(old.node)
+            elif old.nominated_node:
+                old_nomination = old.nomination
+        if new:
+            if new.node:
+                after = new.as_assigned(new.node)
+            elif new.nominated_node:
+                new_nomination = new.nomination
         moved = not (old and new and old.node == new.node and old.shape == new.shape)
-        before = old.as_assigned(old.node) if old and old.node else None
-        after = new.as_assigned(new.node) if new and new.node else None
-        old_nomination = old.nomination if old and old.nominated_node else None
-        new_nomination = new.nomination if new and new.nominated_node else None
         assigned, left = after or new_nomination, before if moved else None
         if old_nomination and (assigned is None or assigned.node != old_nomination.node):
             left = old_nomination
@@ -364,7 +344,10 @@ class SchedulerCache:
             self._count_member(new.live_group, +1)
             if moved:
                 self._add_to_node(key, new)
-        _set_or_remove(self._pod_states, key, new)
+        if new:
+            self._pod_states[key] = new
+        else:
+            self._pod_states.pop(key, None)
         is_changed = before != after
         if is_changed:
             self._changed_pods[key] = after
@@ -416,7 +399,7 @@ class SchedulerCache:
         return NodeRoom(info.node, self._columns, tuple(info.allocatable), tuple(users))
 
     def _add_to_node(self, key: Key, state: PodState) -> None:
-        info = self._node_info(state.node)
+        info = self._nodes.get(state.node) or self._add_node_info(state.node)
         info.pods[key] = state.shape
         if state.shape.ports:
             info.ports_by_pod[key] = state.shape.ports
@@ -431,7 +414,7 @@ class SchedulerCache:
         self._changed_loads[state.node] = None
         self._drop_if_empty(state.node, info)
 
-    def _add_requests(self, node: _NodeInfo, shape: PodShape, sign: int) -> None:
+    def _add_requests(self, node: NodeInfo, shape: PodShape, sign: int) -> None:
         used, columns = node.requested, self._columns
         for name, amount in shape.requests:
             if name not in columns:
@@ -443,19 +426,18 @@ class SchedulerCache:
 
     def _count_member(self, group: Key | None, change: int) -> None:
         if group:
-            _set_or_remove(self._member_counts, group, self._member_counts.get(group, 0) + change)
+            count = self._member_counts[group] = self._member_counts.get(group, 0) + change
+            if not count:
+                del self._member_counts[group]
             self._changed_members[group] = None
 
-    def _node_info(self, name: str) -> _NodeInfo:
-        info = self._nodes.get(name)
-        if info is None:
-            width = len(self._columns)
-            info = self._nodes[name] = _NodeInfo(
-                None, [0] * width, [0] * width, nonzero_requested=[0, 0]
-            )
+    def _add_node_info(self, name: str) -> NodeInfo:
+        none, width = [0], len(self._columns)
+        info = NodeInfo(None, none * width, none * width, nonzero_requested=none * 2)
+        self._nodes[name] = info
         return info
 
-    def _drop_if_empty(self, name: str, node: _NodeInfo) -> None:
+    def _drop_if_empty(self, name: str, node: NodeInfo) -> None:
         if not node.node and not node.pods:
             del self._nodes[name]
             self._changed_loads.pop(name, None)
@@ -548,7 +530,7 @@ class SchedulerCache:
 
     def _check_nodes(self) -> Iterator[str]:
         for name, info in self._nodes.items():
-            fresh = _NodeInfo(None, [], [0] * len(self._columns), nonzero_requested=[0, 0])
+            fresh = NodeInfo(None, [], [0] * len(self._columns), nonzero_requested=[0, 0])
             for shape in info.pods.values():
                 self._add_requests(fresh, shape, +1)
             if (fresh.requested, fresh.nonzero_requested) != (

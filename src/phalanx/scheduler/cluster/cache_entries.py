@@ -1,23 +1,49 @@
-"""PodState: what the scheduler cache knows about one pod, observed or assumed."""
+"""NodeInfo and PodState: what the scheduler cache knows about one node and about one pod."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from math import inf
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from phalanx.api.core import Pod
+from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Key, find_condition, parse_timestamp
 from phalanx.api.scheduling import DISRUPTION_TARGET
 from phalanx.api.storage import volume_keys_of
 from phalanx.scheduler.cluster.peer_constraints import Labels
 from phalanx.scheduler.cluster.pod_index import MAX_OVERDUE_SECONDS, AssignedPod
-from phalanx.scheduler.cluster.pod_shape import PodShape, shape_of
+from phalanx.scheduler.cluster.pod_shape import HostPorts, PodShape, shape_of
+from phalanx.scheduler.cluster.snapshot import NodeLoads
 from phalanx.scheduler.devices.state import claim_keys_of
 
 #: The reason of the DisruptionTarget condition of victims of preemption.
 _PREEMPTION_REASON = "PreemptionByScheduler"
+
+
+@dataclass(slots=True)
+class NodeInfo:
+    """A node and its pods. `node` is None while only pods that are bound to the name are known."""
+
+    node: Node | None
+    allocatable: list[int]
+    requested: list[int]
+    nonzero_requested: list[int]
+    pods: dict[Key, PodShape] = field(default_factory=dict)
+    #: The host ports of the pods that use any.
+    ports_by_pod: dict[Key, HostPorts] = field(default_factory=dict)
+
+    @property
+    def used_ports(self) -> HostPorts:
+        """The host ports in use."""
+        return tuple(port for ports in self.ports_by_pod.values() for port in ports)
+
+    @property
+    def loads(self) -> NodeLoads:
+        """The row of the node in a snapshot."""
+        ports = self.used_ports if self.ports_by_pod else ()
+        return self.allocatable, self.requested, self.nonzero_requested, ports
 
 
 class PodState(Struct, frozen=True, gc=False):
@@ -55,10 +81,6 @@ class PodState(Struct, frozen=True, gc=False):
     def live_group(self) -> Key | None:
         """The PodGroup that counts the pod as a live member."""
         return None if self.terminating or self.evicting else self.group
-
-    def with_node(self, node: str) -> PodState:
-        """Assume the pod on a node, or ("") make it pending again."""
-        return replace(self, node=node, assumed=bool(node))
 
     @property
     def nomination(self) -> AssignedPod | None:
