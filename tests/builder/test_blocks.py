@@ -100,7 +100,7 @@ def test_empty_topology_undoes_a_default() -> None:
 def test_absent_and_empty_blocks_set_nothing() -> None:
     assert map_pod_group_config() == map_composite_group_config() == EMPTY_CONFIG
     assert (
-        map_pod_group_config({}, {}, {}, [])
+        map_pod_group_config({}, {}, {}, resource_claims=[])
         == map_composite_group_config({}, {}, {})
         == EMPTY_CONFIG
     )

@@ -55,7 +55,8 @@ def test_every_replica_has_its_own_group() -> None:
 def test_linked_set_has_groups_of_its_parents_workload(link: Link) -> None:
     workload = build_workload(composite("fleet", leaf("servers")))
     groups = [
-        leaderworkersets.build_pod_group(lws(), workload, replica, link) for replica in range(2)
+        leaderworkersets.build_pod_group(lws(), workload, replica, link=link)
+        for replica in range(2)
     ]
     assert len({group["metadata"]["name"] for group in groups}) == 2
     for group in groups:

@@ -118,7 +118,7 @@ def test_scheduler_waits_for_a_server_until_a_signal(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    kubeconfig.write(config, f"http://127.0.0.1:{port}", "", "token")
+    kubeconfig.write(config, f"http://127.0.0.1:{port}", "", token="token")
     with scheduler(config) as process:
         line = next_log_line(process, "waiting for the API server")
         assert (line.level, line.component) == ("WARNING", "scheduler")
@@ -160,7 +160,7 @@ def test_rejected_credential_ends_the_scheduler(tmp_path: Path) -> None:
     with start_up(*ALONE, "--data", ":memory:", "--kubeconfig", str(config)) as plane:
         assert first_line(plane).startswith("ready ")
         access = kubeconfig.load([config])
-        kubeconfig.write(wrong, access.server, access.ca, "no such token")
+        kubeconfig.write(wrong, access.server, access.ca, token="no such token")
         done = phalanx("scheduler", "--kubeconfig", str(wrong))
     assert (done.returncode, done.stdout) == (1, "")
     assert split_log(done.stderr)[1] == (

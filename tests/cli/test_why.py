@@ -256,7 +256,7 @@ def test_missing_object_is_an_error_in_one_line(user: User, what: str, message: 
 
 def test_unreachable_server_is_an_error_in_one_line(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
-    kubeconfig.write(config, "http://127.0.0.1:9", "", "token")
+    kubeconfig.write(config, "http://127.0.0.1:9", "", token="token")
     done = phalanx("why", "pod/a", "--kubeconfig", str(config))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (

@@ -171,7 +171,7 @@ def test_written_kubeconfig_is_readable_by_its_owner_only(tmp_path: Path) -> Non
     path = tmp_path / "config"
     path.write_text("old")
     path.chmod(0o644)
-    write(path, "https://127.0.0.1:6443", "CA", "secret")
+    write(path, "https://127.0.0.1:6443", "CA", token="secret")
     assert path.stat().st_mode & 0o777 == 0o600
     assert load([path]) == ClientConfig("https://127.0.0.1:6443", "CA", "secret")
     assert list(tmp_path.iterdir()) == [path]
@@ -179,10 +179,10 @@ def test_written_kubeconfig_is_readable_by_its_owner_only(tmp_path: Path) -> Non
 
 def test_failing_write_is_reported_and_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(KubeconfigError, match="cannot be written: No such file or directory"):
-        write(tmp_path / "missing" / "config", "https://h:1", "CA", "t")
+        write(tmp_path / "missing" / "config", "https://h:1", "CA", token="t")
     (tmp_path / "folder").mkdir()
     with pytest.raises(KubeconfigError, match="cannot be written: Is a directory"):
-        write(tmp_path / "folder", "https://h:1", "CA", "t")
+        write(tmp_path / "folder", "https://h:1", "CA", token="t")
     assert list(tmp_path.iterdir()) == [tmp_path / "folder"]
 
 

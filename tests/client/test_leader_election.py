@@ -60,7 +60,7 @@ class Candidate:
         self.name, self.transport = name, FaultyTransport(fixture.server)
         self.client = Client(self.transport)
         self.election = LeaderElector(
-            self.client, KEY, name, fixture.clock, SeededRandom(sum(name.encode()))
+            self.client, KEY, name, clock=fixture.clock, random=SeededRandom(sum(name.encode()))
         )
         self.terms: list[tuple[float, float]] = []
         self.leading = False
@@ -259,7 +259,9 @@ async def test_exception_of_the_leaders_work_is_raised_and_the_lease_released() 
         async def work() -> None:
             raise LookupError("a bug")
 
-        election = LeaderElector(fixture.client, KEY, "first", fixture.clock, SeededRandom(1))
+        election = LeaderElector(
+            fixture.client, KEY, "first", clock=fixture.clock, random=SeededRandom(1)
+        )
         with pytest.raises(ExceptionGroup) as raised:
             await election.run(work)
         assert raised.group_contains(LookupError)

@@ -86,6 +86,6 @@ class CompactingServer:
         async with running_server(self._folder) as found:
             self._store = found.store
             url = f"https://127.0.0.1:{found.port}"
-            kubeconfig.write(self.kubeconfig, url, found.authority, TOKEN)
+            kubeconfig.write(self.kubeconfig, url, found.authority, token=TOKEN)
             self._ready.set()
             await self._stopped.wait()

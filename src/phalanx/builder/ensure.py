@@ -164,8 +164,8 @@ def ensure_linked(
     owner: Object,
     link: Link,
     observed: ObservedObjects,
-    groups: Sequence[GroupInstance] | None = None,
     *,
+    groups: Sequence[GroupInstance] | None = None,
     ancestors: Sequence[Object] = (),
     manager: str = "",
     is_started: bool = False,
@@ -178,7 +178,7 @@ def ensure_linked(
     of the `ancestors` that has one (references to the controllers above, nearest first), or of the
     CompositePodGroup that the link names. `kept` are names of groups that are not deleted.
     """
-    match find_linked_workload(owner, link, observed, ancestors):
+    match find_linked_workload(owner, link, observed, ancestors=ancestors):
         case ObjectUnusable(fallback):
             return EnsurePlan(is_ready=True, fallback=fallback)
         case ObjectFound(workload):
@@ -198,7 +198,7 @@ def ensure_linked(
 
 
 def find_linked_workload(
-    owner: Object, link: Link, observed: ObservedObjects, ancestors: Sequence[Object] = ()
+    owner: Object, link: Link, observed: ObservedObjects, *, ancestors: Sequence[Object] = ()
 ) -> LookupResult[Workload]:
     """Find the Workload of the controller of a child, or of the nearest controller above.
 
@@ -347,7 +347,10 @@ class _GroupPlanner:
         if isinstance(wanted, Fallback):
             return EnsurePlan(is_ready=True, fallback=wanted, workload=self._workload)
         creations: list[ObjectOperation] = []
-        changes: list[ObjectOperation] = [*self._resize_workload(sizes)]
+        changes: list[ObjectOperation] = []
+        if resized := resize_templates(self._encoded["spec"], sizes):
+            patch = PatchObject(WORKLOAD, self._workload.obj.metadata, {"spec": resized})
+            changes.append(patch)
         is_waiting = False
         for one in wanted:
             match self._find(one):
@@ -455,7 +458,11 @@ class _GroupPlanner:
             group
             for group in self._observed
             if kind_of_group(group) is kind
-            and (len(self._below) == 1 or _template_of(group) == wanted.template)
+            and (
+                len(self._below) == 1
+                or (ref.template_name if (ref := group.spec.workload_ref) else "")
+                == wanted.template
+            )
             and (self._link is None or group.metadata.is_controlled_by(self._uid))
             and (not wanted.instance or group.metadata.name == self._name(wanted))
         ]
@@ -520,11 +527,6 @@ class _GroupPlanner:
             if is_ours and meta.uid not in found and meta.name not in names:
                 yield DeleteObject(kind_of_group(group), meta)
 
-    def _resize_workload(self, sizes: Mapping[str, int]) -> Iterator[ObjectOperation]:
-        change = resize_templates(self._encoded["spec"], sizes)
-        if change:
-            yield PatchObject(WORKLOAD, self._workload.obj.metadata, {"spec": change})
-
     def _resize_group(
         self, wanted: GroupInstance, group: PodGroup, sizes: Mapping[str, int]
     ) -> Iterator[ObjectOperation]:
@@ -555,7 +557,3 @@ def has_composite_template(workload: Workload, name: str) -> bool:
     """Whether a Workload has a template of CompositePodGroups with this name."""
     found = templates(workload_object(workload)).get(name)
     return found is not None and found.kind is COMPOSITE_POD_GROUP
-
-
-def _template_of(group: Group) -> str:
-    return group.spec.workload_ref.template_name if group.spec.workload_ref else ""

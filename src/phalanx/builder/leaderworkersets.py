@@ -171,7 +171,7 @@ def build_workload(lws: Object) -> Object:
 
 
 def build_pod_group(
-    lws: Object, workload: Object, replica: int, link: Link | None = None
+    lws: Object, workload: Object, replica: int, *, link: Link | None = None
 ) -> Object:
     """Build the PodGroup of one replica.
 

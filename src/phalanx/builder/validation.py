@@ -88,7 +88,10 @@ class ItemFinding(NamedTuple):
 
 def validate_tree(tree: ItemNode, workload: Object, allowed: Sequence[Option]) -> list[ItemFinding]:
     """Return the findings about a tree and the Workload that was built from it."""
-    findings = [*_check_supported(tree, allowed), *_check_nodes(tree), *_check_tree(tree)]
+    findings = [*_check_supported(tree, allowed), *_check_nodes(tree)]
+    for root in _roots_disrupted_together(tree):
+        findings.extend(_check_disrupted_together(root))
+    findings.extend(_check_priorities(tree))
     paths = [finding.path for finding in findings]
     for cause in validate(WORKLOAD, workload, None):
         finding = _locate_cause(tree, cause)
@@ -160,12 +163,6 @@ def _check_resource_claims(node: ItemNode) -> Iterable[Cause]:
 
 
 # -------------------------------------------------------------------------- between levels
-
-
-def _check_tree(tree: ItemNode) -> Iterator[ItemFinding]:
-    for root in _roots_disrupted_together(tree):
-        yield from _check_disrupted_together(root)
-    yield from _check_priorities(tree)
 
 
 def _roots_disrupted_together(node: ItemNode) -> Iterator[ItemNode]:

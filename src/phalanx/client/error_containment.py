@@ -63,7 +63,8 @@ class ErrorContainment:
             try:
                 return await run()
             except Exception as error:
-                if _is_unauthorized(error):
+                group = error if isinstance(error, ExceptionGroup) else ExceptionGroup("", [error])
+                if group.subgroup(Unauthorized) is not None:
                     raise
                 if loop.time() - start >= _HEALTHY_SECONDS:
                     delay = _MIN_RESTART_DELAY
@@ -71,9 +72,3 @@ class ErrorContainment:
                 self.contain(error, log, message, controller=controller, backoff=delay)
             await asyncio.sleep(delay)
             delay = min(2 * delay, _MAX_RESTART_DELAY)
-
-
-def _is_unauthorized(error: Exception) -> bool:
-    if isinstance(error, ExceptionGroup):
-        return error.subgroup(Unauthorized) is not None
-    return isinstance(error, Unauthorized)

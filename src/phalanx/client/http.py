@@ -179,8 +179,9 @@ class HttpTransport:
             response.close()
 
 
-def _describe_untrusted(error: Exception) -> str:
-    return f"its certificate is not trusted: {getattr(error, 'verify_message', error)}"
+def _describe_untrusted(error: aiohttp.ClientConnectorCertificateError) -> str:
+    cause = error.certificate_error
+    return f"its certificate is not trusted: {getattr(cause, 'verify_message', cause)}"
 
 
 def _describe_os_error(error: aiohttp.ClientConnectorError) -> str:
@@ -190,7 +191,7 @@ def _describe_os_error(error: aiohttp.ClientConnectorError) -> str:
 
 #: The first matching row describes an error.
 _ERROR_DESCRIPTIONS: tuple[tuple[type[Exception], Callable[[Any], str]], ...] = (
-    (aiohttp.ClientConnectorCertificateError, lambda e: _describe_untrusted(e.certificate_error)),
+    (aiohttp.ClientConnectorCertificateError, _describe_untrusted),
     (aiohttp.ClientConnectorSSLError, lambda e: f"TLS failed: {e.os_error.reason}"),
     (aiohttp.ClientConnectorError, _describe_os_error),
     (aiohttp.ServerDisconnectedError, lambda e: "it closed the connection"),

@@ -19,7 +19,7 @@ from phalanx.api.kinds import Kind
 from phalanx.api.meta import Key
 from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
-from phalanx.client.protocol import HasMetadata, ListScope, WatchDecoder, WatchEvent
+from phalanx.client.protocol import HasMetadata, ListScope, WatchDecoder
 from phalanx.client.transports import Unreachable
 from phalanx.randomness import Random
 from phalanx.telemetry import Gauge, Metrics, MetricSpec
@@ -104,8 +104,14 @@ class Informer(Generic[R]):
         async with aclosing(batches):
             async for batch in batches:
                 self._failure, self._is_healthy = None, self._is_healthy or bool(batch)
-                if self._convert is not None:
-                    batch = [self._convert_event(event) for event in batch]
+                if (convert := self._convert) is not None:
+                    # Of an object that cannot be decoded, only the deletion is delivered.
+                    batch = [
+                        event._replace(object=convert(event.object))
+                        if isinstance(event.object, self._struct)
+                        else event
+                        for event in batch
+                    ]
                 changes = [self.cache.apply(event) for event in batch]
                 if any(changes):
                     self._notify_batch()
@@ -136,12 +142,6 @@ class Informer(Generic[R]):
         self._failure, self._has_listed = None, True
         self.synced.set()
         self._notify_batch()
-
-    def _convert_event(self, event: WatchEvent[Any]) -> WatchEvent[Any]:
-        """Convert the object of an event; of an unreadable object only the deletion is known."""
-        assert self._convert is not None
-        is_readable = isinstance(event.object, self._struct)
-        return event._replace(object=self._convert(event.object)) if is_readable else event
 
     def _notify_batch(self) -> None:
         for notify in self.on_batch:

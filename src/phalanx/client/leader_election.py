@@ -61,7 +61,7 @@ class LeaderElector:
     """
 
     def __init__(
-        self, client: Client, key: Key, identity: str, clock: Clock, random: Random,
+        self, client: Client, key: Key, identity: str, *, clock: Clock, random: Random,
         timings: LeaseTimings | None = None,
     ) -> None:  # fmt: skip
         self._client, self._key, self._identity = client, key, identity

@@ -69,7 +69,8 @@ class WorkQueue(Generic[K]):
         self._failures: dict[K, int] = {}
         #: Number of accepted keys, and of retries.
         self.adds = self.retries = 0
-        self._clock: Callable[[], float] = _zero_time
+        #: Durations are measured from `start` on.
+        self._clock: Callable[[], float] = lambda: 0.0
         #: Called with the seconds that a key was queued, and was processed.
         self.on_dequeued: Callable[[float], None] = _ignore_duration
         self.on_processed: Callable[[float], None] = _ignore_duration
@@ -176,11 +177,6 @@ def observe_queue(metrics: Metrics, name: str, queue: WorkQueue[Any]) -> None:
         depth.value, adds.value, retries.value = len(queue), queue.adds, queue.retries
 
     metrics.on_collect(queue, read)
-
-
-def _zero_time() -> float:
-    """Stand in for the clock until `start`."""
-    return 0.0
 
 
 def _ignore_duration(seconds: float) -> None:

@@ -156,7 +156,9 @@ class SourcedObjects:
                 self._client, POD, Pod, random=self._random, convert=self.sources.link_pod
             )
             if not self.sources.are_native:
-                self._members = pods.cache.index(_groups_of)
+                self._members = pods.cache.index(
+                    lambda pod: (pod.group,) if pod.group is not None else ()
+                )
                 pods.cache.subscribe(self._on_pod_changed)
             return pods
         if kind is JOB and self.sources.is_foreign:
@@ -388,10 +390,6 @@ class WorkloadSourceTransport:
                 row = self._objects.find_source(kind, key)
                 return "" if row is None or row.is_native else row.kind.api_version
         return ""
-
-
-def _groups_of(pod: Pod) -> tuple[Key, ...]:
-    return (pod.group,) if pod.group is not None else ()
 
 
 def _writable_fields(found: Any | None) -> Object:

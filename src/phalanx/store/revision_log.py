@@ -84,8 +84,25 @@ class RevisionLog:
             return
         puts = [change.after for change in changes if change.after]
         with transaction(self.db):
-            self._insert("log", list(map(_log_row, changes)))
-            self._insert("value", list(map(_value_row, puts)))
+            self._insert(
+                "log",
+                [
+                    (
+                        change.revision,
+                        encode_key(change.key),
+                        change.before.revision if change.before else 0,
+                        change.after.created if change.after else None,
+                    )
+                    for change in changes
+                ],
+            )
+            self._insert(
+                "value",
+                [
+                    (record.revision, record.value, checksum(encode_key(record.key), record.value))
+                    for record in puts
+                ],
+            )
         if self._mark:
             self._mark.advance(changes[-1].revision)
         self._uncheckpointed_bytes += 2 * PAGE_BYTES + sum(len(record.value) for record in puts)
@@ -198,16 +215,6 @@ def checksum(key: bytes, value: bytes) -> int:
     return crc32(value, crc32(key))
 
 
-def _log_row(change: StoreChange) -> tuple[int, bytes, int, int | None]:
-    before, after = change.before, change.after
-    previous = before.revision if before else 0
-    return change.revision, encode_key(change.key), previous, after.created if after else None
-
-
-def _value_row(record: KeyValue) -> tuple[int, bytes, int]:
-    return record.revision, record.value, checksum(encode_key(record.key), record.value)
-
-
 #: Revisions per query of changes.
 HISTORY_PAGE = 500
 
@@ -264,12 +271,12 @@ class HistoryReader:
 
     def current_records(self) -> Iterator[KeyValue]:
         """Yield all current values, in no particular order."""
-        return (_decode_record(*row) for row in self.db.execute(_SELECT_CURRENT))
+        return map(_decode_record, self.db.execute(_SELECT_CURRENT))
 
     def verify(self) -> None:
         """Read every value, current or not. Raises StoreCorrupted."""
         for row in self.db.execute(_SELECT_ALL):
-            _decode_record(*row)
+            _decode_record(row)
 
     def range(self, prefix: str, *, at: int, after: str, limit: int) -> list[KeyValue]:
         """Return the values below a prefix by key, at a revision."""
@@ -280,7 +287,7 @@ class HistoryReader:
             **_prefix_bounds(prefix),
         }
         records = [
-            _decode_record(*row)
+            _decode_record(row)
             for row in self.db.execute(_SELECT_AT_REVISION, parameters).fetchall()
         ]
         return sorted(records)
@@ -312,9 +319,8 @@ def _prefix_bounds(prefix: str) -> dict[str, bytes]:
     return {"low": encode_key(prefix), "high": encode_key(prefix + AFTER_ALL_KEYS)}
 
 
-def _decode_record(
-    revision: int, key: bytes, created: int, value: bytes | None, total: int
-) -> KeyValue:
+def _decode_record(row: tuple[Any, ...]) -> KeyValue:
+    revision, key, created, value, total = row
     if value is None or checksum(key, value) != total:
         raise StoreCorrupted
     return KeyValue(decode_key(key), value, revision, created)
@@ -322,6 +328,6 @@ def _decode_record(
 
 def _decode_change(row: tuple[Any, ...]) -> StoreChange:
     new, old = row[:5], row[5:]
-    before = _decode_record(*old) if old[0] else None
-    after = _decode_record(*new) if new[2] is not None else None
+    before = _decode_record(old) if old[0] else None
+    after = _decode_record(new) if new[2] is not None else None
     return StoreChange(new[0], decode_key(new[1]), before, after)

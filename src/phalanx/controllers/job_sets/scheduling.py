@@ -130,7 +130,7 @@ def _plan_linked_groups(
 ) -> JobSetGroups:
     """Plan the groups in the Workload of a parent: by replicated Job, or one for all."""
     encoded, roles = job_set_object(job_set), job_set.spec.replicated_jobs
-    found = find_linked_workload(encoded, link, observed, ancestors)
+    found = find_linked_workload(encoded, link, observed, ancestors=ancestors)
     known = list_linked_templates(found.obj, link) if isinstance(found, ObjectFound) else []
     shared = known[0] if len(known) == 1 else ""
     by_role = {role.name: role.name if role.name in known else shared for role in roles}
@@ -148,7 +148,7 @@ def _plan_linked_groups(
         encoded,
         link,
         observed,
-        list({one.key: one for one in wanted.values()}.values()) if known else None,
+        groups=list({one.key: one for one in wanted.values()}.values()) if known else None,
         ancestors=ancestors,
         manager=MANAGER_NAME,
         is_started=bool(jobs.current or jobs.previous),

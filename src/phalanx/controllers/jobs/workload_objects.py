@@ -127,7 +127,7 @@ class JobWorkloadReconciler:
                 self._intent.job,
                 link,
                 observed,
-                [group],
+                groups=[group],
                 ancestors=[msgspec.to_builtins(one) for one in ancestors],
                 manager=MANAGER_NAME,
                 is_started=self._is_started,

@@ -189,7 +189,7 @@ def _ensure(
     ]
     if link is None:
         return lws_builder.ensure(obj, observed, groups, manager=MANAGER_NAME, kept=kept)
-    return ensure_linked(obj, link, observed, groups, manager=MANAGER_NAME, kept=kept)
+    return ensure_linked(obj, link, observed, groups=groups, manager=MANAGER_NAME, kept=kept)
 
 
 def _wanted_replicas(
