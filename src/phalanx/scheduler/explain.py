@@ -187,18 +187,6 @@ def _group_message(part: GroupOutcome, reason: str, message: str) -> GroupMessag
     return GroupMessage(part.ref, is_placed=reason == SCHEDULED, reason=reason, message=message)
 
 
-def describe_refusal(refusal: Refusal) -> str:
-    """Say why no node takes a pod: `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) …`."""
-    if not refusal.total:
-        return "no nodes available to schedule pods"
-    problems = [reason for reason, _ in refusal.counts if _is_about_pod(reason)]
-    if problems:
-        # As in Kubernetes: PreFilter refuses the pod, and no node is looked at.
-        return f"0/{refusal.total} nodes are available: {problems[0]}."
-    reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in refusal.counts))
-    return f"0/{refusal.total} nodes are available: {reasons}."
-
-
 #: How the problems of claims begin for which no node takes a pod.
 _CLAIM_PROBLEMS = (
     'persistentvolumeclaim "',
@@ -210,9 +198,16 @@ _CLAIM_PROBLEMS = (
 )
 
 
-def _is_about_pod(reason: str) -> bool:
-    """Whether a reason is one for which no node at all takes the pod: a claim has a problem."""
-    return reason.startswith(_CLAIM_PROBLEMS)
+def describe_refusal(refusal: Refusal) -> str:
+    """Say why no node takes a pod: `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) …`."""
+    if not refusal.total:
+        return "no nodes available to schedule pods"
+    problems = [reason for reason, _ in refusal.counts if reason.startswith(_CLAIM_PROBLEMS)]
+    if problems:
+        # As in Kubernetes: PreFilter refuses the pod, and no node is looked at.
+        return f"0/{refusal.total} nodes are available: {problems[0]}."
+    reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in refusal.counts))
+    return f"0/{refusal.total} nodes are available: {reasons}."
 
 
 def describe_unready(unready: UnreadyReason) -> str:

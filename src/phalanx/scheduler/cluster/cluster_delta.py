@@ -91,8 +91,10 @@ class NodeRoom:
             if column >= len(free) or free[column] < amount:
                 return 0
             most = min(most, free[column] // amount)
-        if shape.ports and self._has_port_conflict(shape, view):
-            return 0
+        if shape.ports:
+            used = [port for user in self.users if user.occupies(view) for port in user.shape.ports]
+            if any(port.conflicts_with(other) for port in shape.ports for other in used):
+                return 0
         return most
 
     def free_amounts(self, view: RoomView) -> list[int]:
@@ -108,10 +110,6 @@ class NodeRoom:
                         if column < len(free):
                             free[column] -= amount
         return free
-
-    def _has_port_conflict(self, shape: PodShape, view: RoomView) -> bool:
-        used = [port for user in self.users if user.occupies(view) for port in user.shape.ports]
-        return any(port.conflicts_with(other) for port in shape.ports for other in used)
 
 
 class ClusterDelta(Struct, frozen=True, eq=False):
@@ -204,17 +202,14 @@ class ClusterDelta(Struct, frozen=True, eq=False):
             if not count:
                 continue
             known = before.count(shape, lower) if before else 0
-            if is_mixed and known and before and _has_grown(before, after, (lower, upper)):
-                # Members of different shapes may fit together although neither count has grown.
-                known = 0
+            if is_mixed and known and before:
+                old, new = before.free_amounts(lower), after.free_amounts(upper)
+                old = old + [0] * (len(new) - len(old))
+                if any(amount > freed for freed, amount in zip(old, new, strict=True)):
+                    # Members of different shapes may fit together although neither count has grown.
+                    known = 0
             added += max(count - known, 0)
         return added
-
-
-def _has_grown(before: NodeRoom, after: NodeRoom, views: tuple[RoomView, RoomView]) -> bool:
-    old, new = before.free_amounts(views[0]), after.free_amounts(views[1])
-    old = old + [0] * (len(new) - len(old))
-    return any(amount > known for known, amount in zip(old, new, strict=True))
 
 
 def is_equivalent_node(node: Node, other: Node) -> bool:

@@ -18,7 +18,6 @@ import msgspec
 from phalanx.api.dynamic_resources import (
     ALL_DEVICES,
     DeviceConstraint,
-    DeviceRequest,
     DeviceSelector,
     DeviceSubRequest,
     ExactDeviceRequest,
@@ -117,8 +116,13 @@ def build_requests(spec: ResourceClaimSpec, inventory: DeviceInventory) -> Claim
     """Resolve the classes of a claim's requests."""
     found, least = [], 0
     for request in spec.devices.requests:
+        named: list[tuple[str, ExactDeviceRequest | DeviceSubRequest]]
+        if request.exactly is not None:
+            named = [(request.name, request.exactly)]
+        else:
+            named = [(f"{request.name}/{one.name}", one) for one in request.first_available]
         alternatives = []
-        for name, one in _alternatives(request):
+        for name, one in named:
             device_class = inventory.classes.get(one.device_class_name)
             if device_class is None:
                 problem = f"request {name}: device class {one.device_class_name} does not exist"
@@ -171,14 +175,6 @@ def _describe_expression(expression: str) -> str:
     if found := _ATTRIBUTE_COMPARISON.fullmatch(expression):
         return f"{found['name']} {found['value']}"
     return expression
-
-
-def _alternatives(
-    request: DeviceRequest,
-) -> list[tuple[str, ExactDeviceRequest | DeviceSubRequest]]:
-    if request.exactly is not None:
-        return [(request.name, request.exactly)]
-    return [(f"{request.name}/{one.name}", one) for one in request.first_available]
 
 
 def _expressions(selectors: tuple[DeviceSelector, ...]) -> tuple[str, ...]:

@@ -156,15 +156,11 @@ def _node_rejections(shape: PodShape, snapshot: Snapshot, policy: SchedulerPolic
             reject = filter_.reject
         if reject is not None:
             for reason, mask in reject(context):
+                for prefix in ("node(s) ", "were ", "had "):
+                    reason = reason.removeprefix(prefix)
                 for node in np.flatnonzero(mask).tolist():
-                    rejections[node] = rejections[node] or _shorten_reason(reason)
+                    rejections[node] = rejections[node] or reason
     return rejections
-
-
-def _shorten_reason(reason: str) -> str:
-    for prefix in ("node(s) ", "were ", "had "):
-        reason = reason.removeprefix(prefix)
-    return reason
 
 
 def _limiting_reason(

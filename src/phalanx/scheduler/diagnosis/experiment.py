@@ -99,11 +99,13 @@ class Experiment:
             cache.update_node(node.metadata.name, node)
         for key in change.ended_pods:
             cache.update_pod(key, None)
-        slices = [
-            _copy_slice(one, new)
-            for new, like in change.devices_like.items()
-            for one in cache.devices.local_slices(like)
-        ]
+        slices = []
+        for new, like in change.devices_like.items():
+            for one in cache.devices.local_slices(like):
+                # The new node has equal devices, in a slice and a pool of its own.
+                meta = but(one.metadata, name=f"{new}/{one.metadata.name}")
+                pool = but(one.spec.pool, name=f"{new}/{one.spec.pool.name}")
+                slices.append(ResourceSlice(meta, but(one.spec, node_name=new, pool=pool)))
         for one in slices:
             cache.devices.update_object(ResourceSlice, one.metadata.name, one)
         ended = {pods[key].metadata.uid for key in change.ended_pods}
@@ -128,13 +130,6 @@ class Experiment:
             return NO_SOLVER_ANSWER
         self._solver_calls_left -= 1
         return self._solver(program)
-
-
-def _copy_slice(one: ResourceSlice, node: str) -> ResourceSlice:
-    """Return the slice of a new node with the same devices."""
-    pool = but(one.spec.pool, name=f"{node}/{one.spec.pool.name}")
-    name = f"{node}/{one.metadata.name}"
-    return ResourceSlice(but(one.metadata, name=name), but(one.spec, node_name=node, pool=pool))
 
 
 def find_smallest(

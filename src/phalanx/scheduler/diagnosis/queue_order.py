@@ -285,7 +285,12 @@ def _build_row(
     preempted: str = "",
 ) -> WorkloadRow:
     group = group_tree.get(ref)
-    reason, message = _waiting_reason(info, pods, group) if info else _end_reason(group)
+    if info:
+        reason, message = _waiting_reason(info, pods, group)
+    else:
+        # How its Job ended; empty while the Job goes on.
+        end = group.metadata.annotations.get(FINISHED_ANNOTATION, "") if group else ""
+        reason, message = end.partition(":")[0], f"its Job has ended: {end}" if end else ""
     any_pod = (pods.pending or pods.placed or pods.ended)[0]
     run_pods = [*pods.placed, *pods.ended]
     starts = [pod.status.start_time for pod in run_pods if pod.status.start_time]
@@ -346,12 +351,6 @@ def _waiting_reason(
 
 def _is_finished(group: Group | None) -> bool:
     return isinstance(group, PodGroup) and group.is_finished
-
-
-def _end_reason(group: Group | None) -> tuple[str, str]:
-    """How the Job of a group ended: a reason and a message; empty while it goes on."""
-    end = group.metadata.annotations.get(FINISHED_ANNOTATION, "") if group else ""
-    return end.partition(":")[0], f"its Job has ended: {end}" if end else ""
 
 
 def _find_scheduled_condition(group: Group | None) -> Condition | None:

@@ -47,7 +47,12 @@ def suggest_lower_minimum(experiment: Experiment) -> Iterator[VerifiedCure]:
     waiting_by_group = {
         part.waiting.group: part.waiting for part in experiment.waiting.parts if part.waiting
     }
-    for gang in _composites_first(part for part in entity.groups if _is_gang(part.group)):
+    gangs = [
+        part
+        for part in entity.groups
+        if part.group is not None and part.group.spec.scheduling_policy.gang is not None
+    ]
+    for gang in _composites_first(gangs):
         waiting, minimum = waiting_by_group.get(gang.key, experiment.waiting), gang.quorum
         fewer = find_smallest(
             partial(_lower_minimum_suffices, experiment, gang),
@@ -103,10 +108,6 @@ def _group_suffix(part: Entity, entity: Entity) -> str:
     if part.ref == entity.ref:
         return ""
     return f" of {part.ref.kind} {part.ref.name}"
-
-
-def _is_gang(group: Group | None) -> bool:
-    return group is not None and group.spec.scheduling_policy.gang is not None
 
 
 def _replace_group(entity: Entity, group: Group) -> Entity:
@@ -230,7 +231,7 @@ def _toleration_edits(experiment: Experiment) -> Iterator[tuple[str, PodEdit]]:
                 nodes[taint] = nodes.get(taint, 0) + 1
     for taint in sorted(nodes, key=lambda taint: (-nodes[taint], format_taint(taint))):
         if not all(member.shape.node_constraints.tolerates(taint) for member in entity.members):
-            yield f"let its pods tolerate {format_taint(taint)}", _add_toleration(taint)
+            yield f"let its pods tolerate {format_taint(taint)}", partial(_add_toleration, taint)
 
 
 def format_taint(taint: Taint) -> str:
@@ -238,9 +239,9 @@ def format_taint(taint: Taint) -> str:
     return f"{taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
 
 
-def _add_toleration(taint: Taint) -> PodEdit:
-    toleration = Toleration(key=taint.key, operator="Equal", value=taint.value, effect=taint.effect)
-    return lambda pod: but(pod, spec=but(pod.spec, tolerations=(*pod.spec.tolerations, toleration)))
+def _add_toleration(taint: Taint, pod: Pod) -> Pod:
+    added = Toleration(key=taint.key, operator="Equal", value=taint.value, effect=taint.effect)
+    return but(pod, spec=but(pod.spec, tolerations=(*pod.spec.tolerations, added)))
 
 
 def _selector_edits(entity: Entity) -> Iterator[tuple[str, PodEdit]]:

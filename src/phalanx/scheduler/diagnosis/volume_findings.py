@@ -30,7 +30,12 @@ def describe_volume_claims(pods: Iterable[Pod], state: VolumeState, now: float) 
             if info is not None and (text := _describe_bound(claim, info)):
                 found[text] = None
             elif not claim.is_bound and claim.selected_node:
-                found[_describe_provisioning(claim, now)] = None
+                text = f"waiting for claim {claim.metadata.name} to be provisioned"
+                text += f" on {claim.selected_node}"
+                since = claim.metadata.annotations.get(SELECTED_AT_ANNOTATION)
+                if since and now:
+                    text += f" ({max(now - parse_timestamp(since), 0):.0f} s)"
+                found[text] = None
             elif not claim.is_bound and (text := _describe_unbound(claim, state)):
                 found[text] = None
     return tuple(found)
@@ -78,9 +83,3 @@ def _describe_unbound(claim: PersistentVolumeClaim, state: VolumeState) -> str:
         return ""
     kind = f"storage class {name}" if name else "no storage class"
     return f"{text}: it waits for a volume of {kind}"
-
-
-def _describe_provisioning(claim: PersistentVolumeClaim, now: float) -> str:
-    text = f"waiting for claim {claim.metadata.name} to be provisioned on {claim.selected_node}"
-    since = claim.metadata.annotations.get(SELECTED_AT_ANNOTATION)
-    return f"{text} ({max(now - parse_timestamp(since), 0):.0f} s)" if since and now else text

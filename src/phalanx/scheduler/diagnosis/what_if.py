@@ -34,7 +34,6 @@ from phalanx.scheduler.decision import (
     IncompleteGroupTree,
     Placed,
     Preempting,
-    UnreadyReason,
     Waiting,
 )
 from phalanx.scheduler.diagnosis.capacity_evidence import collect_evidence, summarize_refusal
@@ -202,7 +201,9 @@ class _QueueSimulation:
     def forecast_for(self, subject: Ref) -> Forecast:
         """Return the forecast for one subject, after `run`."""
         if unready := self._unready.get(subject):
-            return _forecast_not_ready(subject, unready)
+            is_invalid = isinstance(unready, IncompleteGroupTree) and unready.is_invalid
+            verdict = ForecastVerdict.NEVER if is_invalid else ForecastVerdict.WAITS
+            return Forecast(subject, verdict, NOT_READY, message=describe_unready(unready))
         if subject not in self._attempted:
             message = "no pod waits for a node"
             verdict = ForecastVerdict.FITS if self._is_running(subject) else ForecastVerdict.WAITS
@@ -278,7 +279,12 @@ class _QueueSimulation:
 
     def _new_experiment(self, entity: Entity, decision: Waiting) -> Experiment:
         """Experiments run on the cluster in which entities ahead in the queue have their nodes."""
-        pods = [self._with_binding(pod) for pod in self._cluster.pods]
+        pods = [
+            but(pod, spec=but(pod.spec, node_name=node))
+            if (node := self._bound.get(pod.metadata.key))
+            else pod
+            for pod in self._cluster.pods
+        ]
         cluster = replace(self._cluster, pods=pods)
         nodes = {node.metadata.name: node for node in cluster.nodes}
         by_key = {pod.metadata.key: pod for pod in pods if not pod.is_terminal}
@@ -287,16 +293,6 @@ class _QueueSimulation:
         experiment = Experiment(entity, decision, known, policy=policy, solver=self._solver)
         experiment.allow_decisions(MAX_DECISIONS)
         return experiment
-
-    def _with_binding(self, pod: Pod) -> Pod:
-        node = self._bound.get(pod.metadata.key, "")
-        return but(pod, spec=but(pod.spec, node_name=node)) if node else pod
-
-
-def _forecast_not_ready(subject: Ref, unready: UnreadyReason) -> Forecast:
-    is_invalid = isinstance(unready, IncompleteGroupTree) and unready.is_invalid
-    verdict = ForecastVerdict.NEVER if is_invalid else ForecastVerdict.WAITS
-    return Forecast(subject, verdict, NOT_READY, message=describe_unready(unready))
 
 
 def _summarize(

@@ -244,8 +244,9 @@ def rank_for_group(
     bounds, regions = CapacityBounds(snapshot, policy), regions_of(placements, snapshot)
     members = bounds.count_members(entity, regions) + scheduled
     shapes = [member.shape for member in entity.members]
-    total, names = scheduled + len(shapes), {_resource_names(shape) for shape in shapes}
-    if entity.quorum < total and len(names) > 1:
+    total = scheduled + len(shapes)
+    used = {(shape.claims, *(name for name, _ in shape.requests)) for shape in shapes}
+    if entity.quorum < total and len(used) > 1:
         # Fewer members may use other resources, so any utilization is possible.
         scores = score_members(members, total) + WHOLE
     else:
@@ -254,11 +255,6 @@ def rank_for_group(
         )
     possible = bounds.can_hold_inside(entity, regions) & (members > scheduled)
     return _sort_placements(placements, possible, np.where(possible, scores, members))
-
-
-def _resource_names(shape: PodShape) -> tuple[object, ...]:
-    """Return by what a utilization may be measured."""
-    return (shape.claims, *(name for name, _ in shape.requests))
 
 
 def rank_for_tree(

@@ -7,7 +7,7 @@ ranking of the nodes (`node_ranking.py`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache, cached_property, partial
 from itertools import groupby
 from operator import attrgetter
@@ -60,12 +60,6 @@ _HAS_CLAIMS = attrgetter("shape.has_claims")
 _HAS_VOLUMES = attrgetter("shape.has_volumes")
 
 
-def _has_dynamic_volumes(members: Iterable[Member]) -> bool:
-    """Whether some member has claims whose volumes depend on other pods."""
-    # Members without volumes, the usual case, are passed over without a call.
-    return any(one.shape.volumes.is_dynamic for one in filter(_HAS_VOLUMES, members))
-
-
 def has_shared_claims(shape: PodShape) -> bool:
     """Whether other members use some unallocated or unbound claim of a pod too."""
     return shape.claims.has_shared or shape.volumes.has_shared
@@ -94,8 +88,11 @@ class PlacementSimulation:
             else None
         )
         self._assigned_claims: dict[str, AssignedClaims] = {}
+        # Members without volumes, the usual case, are passed over without a call.
+        with_volumes = filter(_HAS_VOLUMES, members)
+        has_dynamic_volumes = any(one.shape.volumes.is_dynamic for one in with_volumes)
         #: None if no member has claims whose volumes depend on other pods.
-        self._volumes = VolumeAssignments(snapshot) if _has_dynamic_volumes(members) else None
+        self._volumes = VolumeAssignments(snapshot) if has_dynamic_volumes else None
         #: None if no constraint relates a member to another pod.
         self._peer_counts = _build_peer_counts(snapshot, policy, members)
         self._members = members
@@ -195,22 +192,25 @@ class PlacementSimulation:
             ranking.assign_to(i)
             return True
         state = ranking.affinity_state
-        is_mutual = state is not None and self._has_mutual_affinity(member)
-        if state is not None and is_mutual:
-            state.defers_affinity = True
-            self._mutual_pods.append((state, i))
+        if state is not None:
+            assert self._peer_counts is not None
+            if self._peer_counts.profile_of(member) in self._mutual_profiles:
+                state.defers_affinity = True
+                self._mutual_pods.append((state, i))
         context = self._plugin_context(
             member.shape,
             state,
             requested=self._requested(classes),
             ports=self._used_ports(classes),
         )
+        filters = self._policy.filters.values()
         is_rejected = not context.candidates[i] or any(
             run_filter(filter_, context)[i]
-            for filter_ in self._policy.filters.values()
+            for filter_ in filters
             if filter_.depends_on is not FilterDependency.CLAIMS
         )
-        is_rejected |= not self._is_statically_admitted(context, i)
+        static_parts = (run_static_filter(one, context) for one in filters if one.static_part)
+        is_rejected |= any(mask is not None and mask[i] for mask in static_parts)
         if state is not None:
             state.defers_affinity = False
         if is_rejected:
@@ -225,20 +225,11 @@ class PlacementSimulation:
         ranking.assign_to(i)
         return True
 
-    def _is_statically_admitted(self, context: PluginContext, i: int) -> bool:
-        filters = [one for one in self._policy.filters.values() if one.static_part]
-        masks = (run_static_filter(one, context) for one in filters)
-        return not any(mask is not None and mask[i] for mask in masks)
-
     def meets_mutual_affinity(self) -> bool:
         """Whether the members that require each other have been assigned together."""
         return INTER_POD_AFFINITY.name not in self._policy.filters or not any(
             unmet[i] for state, i in self._mutual_pods for unmet in state.unmet_affinity()
         )
-
-    def _has_mutual_affinity(self, member: Member) -> bool:
-        assert self._peer_counts is not None
-        return self._peer_counts.profile_of(member) in self._mutual_profiles
 
     @cached_property
     def _mutual_profiles(self) -> frozenset[PeerProfile]:

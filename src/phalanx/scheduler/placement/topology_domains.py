@@ -92,10 +92,15 @@ def topology_levels(entity: Entity) -> Sequence[TopologyLevel] | EntityRejection
             f'invalid annotation {TOPOLOGY_ANNOTATION}: "{text}"',
             f'write it as in "rack, block after 30s, {ANYWHERE} after 5m"',
         )
+    allowed = [level for level in levels if level.after_seconds <= entity.waited_seconds]
+    if not (key := entity.topology_key):
+        return allowed
+    # The topology key of the spec is required at every level.
     return [
-        _restrict_level(level, entity.topology_key)
-        for level in levels
-        if level.after_seconds <= entity.waited_seconds
+        level
+        if key in level.key.split("+")
+        else level._replace(key=f"{level.key}+{key}" if level.key else key)
+        for level in allowed
     ]
 
 
@@ -147,13 +152,6 @@ def _parse_levels(text: str) -> list[TopologyLevel] | None:
         begin = max(begin, float(count) * _UNITS[unit] if count else 0.0)
         found.append(TopologyLevel("" if key == ANYWHERE else key, begin if found else 0.0))
     return found
-
-
-def _restrict_level(level: TopologyLevel, key: str) -> TopologyLevel:
-    """Add the topology key of the spec, which is always required, to a level."""
-    if not key or key in level.key.split("+"):
-        return level
-    return TopologyLevel(f"{level.key}+{key}" if level.key else key, level.after_seconds)
 
 
 _DOMAIN_CAPACITIES_LIMIT = 64

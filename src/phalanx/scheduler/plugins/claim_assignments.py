@@ -160,7 +160,13 @@ class ClaimAssignments:
         """Choose devices of a node for a demand; None if the node cannot serve it."""
         if not self.is_reachable(demand, i):
             return None
-        claims = [one for one in demand.unallocated if not self._is_allocated(one.shared_key)]
+        # A shared claim may have been allocated since the beginning of the cycle.
+        claims = [
+            one
+            for one in demand.unallocated
+            if (key := one.shared_key) is None
+            or not (key in self._shared or self._state.allocation_of(key) is not None)
+        ]
         requests = [self._requests_on(one, i) for one in claims]
         if claims and claims[-1].resources and not requests[-1].requests:
             # The claim for extended resources comes last; the node has all of them.
@@ -191,12 +197,6 @@ class ClaimAssignments:
             if amount in (0, SERVED_BY_DEVICES):
                 needed.append(tuple(one._replace(is_bound_at_once=True) for one in request))
         return found._replace(requests=tuple(needed))
-
-    def _is_allocated(self, shared_key: Key | None) -> bool:
-        """Whether a shared claim was allocated since the beginning of the cycle."""
-        if shared_key is None:
-            return False
-        return shared_key in self._shared or self._state.allocation_of(shared_key) is not None
 
     def is_reachable(self, demand: ClaimDemand, i: int) -> bool:
         """Whether a node reaches the devices of all allocated claims."""

@@ -198,21 +198,14 @@ def _wait_for_victims(
         for member in (assignment.member for assignment in result.assignments)
         if (node := nominations.get(member.pod.metadata.key, "")) in snapshot.index
     ]
-    keeps_nominations = len(kept) == len(result.assignments) and _assignments_allowed(
-        entity, context, kept
+    keeps_nominations = (
+        len(kept) == len(result.assignments)
+        and _keep_topology(entity, context, kept)
+        and assignments_hold(context, (), kept)
     )
     return replace(
         new_waiting,
         nominated=to_bindings(kept if keeps_nominations else result.assignments, snapshot.names),
-    )
-
-
-def _assignments_allowed(
-    entity: Entity, context: PlacementContext, assignments: Sequence[Assignment]
-) -> bool:
-    """Whether the filters accept the assignments and every group keeps its topology."""
-    return _keep_topology(entity, context, assignments) and assignments_hold(
-        context, (), assignments
     )
 
 

@@ -187,7 +187,9 @@ class NodeRelaxation:
             return None
         waiting, evicted = iter(self._members), dict[int, None]()
         assignments: list[Assignment] = []
-        for node, count in _unwind(best[1]):
+        selection = best[1]
+        while selection is not None:
+            selection, node, count = selection
             evicted |= dict.fromkeys(prices.victims(node, count))
             assignments += [Assignment(next(waiting), node) for _ in range(count)]
         return RelaxedPlan([self._units[number] for number in sorted(evicted)], assignments)
@@ -251,12 +253,6 @@ def _find_domains(entity: Entity, context: PlacementContext) -> list[IntArray]:
     if placements is None:
         return [np.arange(len(context.snapshot))]
     return [] if isinstance(placements, EntityRejection) else [one.nodes for one in placements]
-
-
-def _unwind(selection: _Selection | None) -> Iterator[tuple[int, int]]:
-    while selection is not None:
-        selection, node, count = selection
-        yield node, count
 
 
 class _NodePrices:

@@ -222,7 +222,9 @@ class SchedulerState:
             if decision.volumes:
                 self.cache.volumes.assume(decision.volumes)
         elif isinstance(decision, Preempting):
-            if not self._may_preempt(entity, decision):
+            nodes_exist = self.cache.has_nodes(decision.waiting.nominated)
+            if not (nodes_exist and self.queue.may_preempt(entity, decision)):
+                # The cluster is not as the decision assumes: evictions may be needless.
                 self.queue.requeue(entity, now)
                 self._update_nominations(now)
                 return False
@@ -248,11 +250,6 @@ class SchedulerState:
         if is_freed:
             self._wake_held(now, concerns_each=False)
         return True
-
-    def _may_preempt(self, entity: Entity, decision: Preempting) -> bool:
-        """Whether the cluster is still as the decision assumes, so that no eviction is needless."""
-        nodes_exist = self.cache.has_nodes(decision.waiting.nominated)
-        return nodes_exist and self.queue.may_preempt(entity, decision)
 
     def _update_nominations(self, now: float) -> None:
         """Count the nominations of entities that can be attempted, and no others.

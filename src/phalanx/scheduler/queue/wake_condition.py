@@ -24,10 +24,9 @@ from typing import TypeGuard
 from msgspec import Struct
 from msgspec.structs import replace
 
-from phalanx.api.meta import Key, Ref
+from phalanx.api.meta import Ref
 from phalanx.api.scheduling import TOPOLOGY_ANNOTATION
 from phalanx.scheduler.cluster.cluster_delta import ClusterDelta, RoomView
-from phalanx.scheduler.cluster.peer_constraints import Labels, PodSelector
 from phalanx.scheduler.cluster.pod_index import PodIndex
 from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import Snapshot
@@ -306,13 +305,11 @@ def _concerns_peers(shape: PodShape, change: ClusterDelta) -> bool:
         return False
     if change.changes_node:
         return True
-    selectors = tuple(shape.peer_constraints.selectors)
-    return any(
-        _may_match(selector, pod.key, pod.labels) for pod in change.pods for selector in selectors
-    )
-
-
-def _may_match(selector: PodSelector, pod: Key, labels: Labels) -> bool:
-    """Whether a selector matches a pod; one that selects namespaces by labels selects all here."""
-    is_covered = selector.namespace_requirements is not None or pod.namespace in selector.namespaces
-    return is_covered and all(requirement.matches(labels) for requirement in selector.requirements)
+    for selector in shape.peer_constraints.selectors:
+        # A selector that selects namespaces by their labels counts for all namespaces here.
+        in_all_namespaces = selector.namespace_requirements is not None
+        for pod in change.pods:
+            is_covered = in_all_namespaces or pod.namespace in selector.namespaces
+            if is_covered and all(one.matches(pod.labels) for one in selector.requirements):
+                return True
+    return False

@@ -187,7 +187,9 @@ class ReservationPlanner:
         yield 1
         nominated = self._with_nominated(base, entity)
         plan = yield from self._find_start(request, nominated)
-        if self._late and self._is_delayed(request, plan):
+        previous = request.previous.expected_start if request.previous is not None else None
+        is_delayed = previous is not None and (plan is None or plan.start > previous)
+        if self._late and is_delayed:
             # The victims of a preemptor hang, so that it would end too late: it loses its room.
             for order, key in self._late:
                 if order > request.order:
@@ -205,12 +207,6 @@ class ReservationPlanner:
             plan = plan._replace(start=max(request.written_start, self._now))
         self._last = (entity, plan)
         return self._build(request, plan)
-
-    def _is_delayed(self, request: ReservationRequest, plan: _Plan | None) -> bool:
-        """Whether a plan starts later than the last one."""
-        previous = request.previous
-        start = previous.expected_start if previous is not None else None
-        return start is not None and (plan is None or plan.start > start)
 
     def _add(self, entity: Entity, plan: _Plan) -> None:
         """Let the entity count as running, from now on, for the reservations that follow."""
@@ -425,6 +421,9 @@ class ReservationPlanner:
         key = next(
             (group.topology_key for group in request.entity.groups if group.topology_key), ""
         )
+        # How many of its nodes are in which topology domain, the largest domain first.
+        rows = sorted({one.node for one in plan.assignments}) if key else ()
+        domains = Counter(label_value(self._real.labels[i], key) or "" for i in rows)
         return Reservation(
             request.order,
             start,
@@ -437,16 +436,8 @@ class ReservationPlanner:
             waits_for=waits_for,
             groups=tuple(leaf.key for leaf in request.entity.leaves),
             topology_key=key,
-            domains=self._count_domains(plan.assignments, key),
+            domains=tuple(domains.most_common(_MAX_NAMES)),
         )
-
-    def _count_domains(
-        self, assignments: Sequence[Assignment], key: str
-    ) -> tuple[tuple[str, int], ...]:
-        """Count the nodes of each value of a topology key; the largest first."""
-        rows = sorted({one.node for one in assignments}) if key else ()
-        values = (label_value(self._real.labels[i], key) or "" for i in rows)
-        return tuple(Counter(values).most_common(_MAX_NAMES))
 
     def _kept(
         self, request: ReservationRequest, plan: _Plan

@@ -145,7 +145,10 @@ class ReservationTracker:
             return False
         self._note_preemptor(entity, decision)
         args = self._profiles.policy(entity).reservation
-        if args.mode == ReservationMode.OFF or not _lacks_room(decision):
+        # A preemptor whose victims terminate waits for room too: its nominations end with the first
+        # attempt that finds other obstacles, its reservation does not.
+        lacks_room = isinstance(decision, Waiting) and decision.lacks_quorum
+        if args.mode == ReservationMode.OFF or not lacks_room:
             return self._forget(entity.ref)
         self._note_waiting(entity, args)
         return False
@@ -411,15 +414,6 @@ class ReservationTracker:
             backfilled=backfilled,
             declared_end=declared_end,
         )
-
-
-def _lacks_room(decision: Decision) -> bool:
-    """Whether an entity waits for room, and not for an edit.
-
-    A preemptor whose victims terminate waits for room too: its nominations end with the first
-    attempt that finds other obstacles, its reservation does not.
-    """
-    return isinstance(decision, Waiting) and decision.lacks_quorum
 
 
 def _is_nominated(reservation: Reservation, snapshot: Snapshot) -> bool:

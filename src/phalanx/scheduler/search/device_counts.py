@@ -64,7 +64,15 @@ def count_devices(
     free = np.zeros((len(nodes), len(sets)), np.int64)
     totals: list[ResourceTotal] = []
     for row, chosen in enumerate(sets):
-        requests[:, row] = [_least_devices(snapshot, demand, chosen) for demand in demands]
+        # Each pod takes at least so many devices for the claims that are its own.
+        requests[:, row] = [
+            sum(
+                _least_of_claim(snapshot, claim, chosen)
+                for claim in demand.unallocated
+                if claim.shared_key is None
+            )
+            for demand in demands
+        ]
         free[:, row] = _free_devices(snapshot, chosen)[nodes]
         for demand in demands:
             for claim in demand.unallocated:
@@ -100,13 +108,8 @@ def _requests(
             yield from snapshot.devices.requests.get(claim.spec).requests
 
 
-def _least_devices(snapshot: Snapshot, demand: ClaimDemand, chosen: RequirementSet) -> int:
-    """Count the devices that each pod with a demand takes at least of some requirements."""
-    own = (claim for claim in demand.unallocated if claim.shared_key is None)
-    return sum(_least_of_claim(snapshot, claim, chosen) for claim in own)
-
-
 def _least_of_claim(snapshot: Snapshot, claim: DemandedClaim, chosen: RequirementSet) -> int:
+    """Count the devices that a claim takes at least of some requirements."""
     return sum(
         min(
             # All devices are at least one.

@@ -46,7 +46,12 @@ class MergedProblem:
             conflicts=tuple(
                 rule._replace(
                     pairs=tuple(
-                        sorted({_sorted_pair(numbers[a], numbers[b]) for a, b in rule.pairs})
+                        sorted(
+                            {
+                                (min(numbers[a], numbers[b]), max(numbers[a], numbers[b]))
+                                for a, b in rule.pairs
+                            }
+                        )
                     )
                 )
                 for rule in original.conflicts
@@ -109,7 +114,3 @@ class MergedProblem:
                 count = len(self.problem.kinds[kind].members) // len(copies)
                 for number, node in enumerate(found):
                     yield KindAssignment(copies[min(number // count, len(copies) - 1)], node)
-
-
-def _sorted_pair(first: int, second: int) -> tuple[int, int]:
-    return min(first, second), max(first, second)

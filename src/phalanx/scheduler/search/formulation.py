@@ -175,14 +175,11 @@ def _needs_own_slot(problem: PlacementProblem, kind: int, node: int) -> bool:
         for term in row.terms
     ]
     spreads = [(row.kinds + row.matching_kinds, row.domains) for row in problem.spreads]
-    return any(
-        kind in kinds and _has_own_domain(domains, node) for kinds, domains in affinities + spreads
-    )
-
-
-def _has_own_domain(domains: NodeDomains, node: int) -> bool:
-    domain = domains.ids[node]
-    return bool(domain >= 0 and np.count_nonzero(domains.ids == domain) == 1)
+    for kinds, domains in affinities + spreads:
+        domain = domains.ids[node]
+        if kind in kinds and domain >= 0 and np.count_nonzero(domains.ids == domain) == 1:
+            return True
+    return False
 
 
 def _can_share_node(problem: PlacementProblem, kind: int, other_kind: int, node: int) -> bool:
@@ -287,7 +284,7 @@ class _FormulationBuilder:
         None: the group must be placed.
         """
         program, children = self._program, group.children
-        own = dict.fromkeys(self._columns_of_kinds(group.kinds), 1)
+        own = {column: 1 for kind in group.kinds for column in self._columns_by_kind[kind]}
         members = sum(self._problem.counts[kind] for kind in group.kinds)
         if group.needed:
             if is_placed is None:
@@ -400,9 +397,6 @@ class _FormulationBuilder:
             if domain >= 0:
                 found[domain].append(slot)
         return found
-
-    def _columns_of_kinds(self, kinds: Sequence[int]) -> list[int]:
-        return [column for kind in kinds for column in self._columns_by_kind[kind]]
 
     def _columns_of(self, kinds: Sequence[int], inside: Sequence[NodeSlot]) -> list[int]:
         keys = ((kind, slot) for kind in kinds for slot in inside)

@@ -275,13 +275,18 @@ MemberOrder = tuple[int, ...]
 
 def candidate_orders(problem: PlacementProblem) -> Iterator[MemberOrder]:
     """Yield distinct orders of all members, by kind; the most promising first."""
-    seen: dict[MemberOrder, None] = {}
+    seen, counts = dict[MemberOrder, None](), problem.counts
     for measure in _SORT_KEYS:
         scarcity = measure(problem)
         kinds = _affinity_targets_first(
             problem, sorted(range(len(problem.kinds)), key=scarcity.__getitem__)
         )
-        for order in (_kind_after_kind(problem, kinds), _round_robin(problem, kinds)):
+        kind_after_kind = tuple(kind for kind in kinds for _ in range(counts[kind]))
+        # One member of each kind in turn: this suits kinds with affinity or spread constraints.
+        round_robin = tuple(
+            kind for turn in range(max(counts)) for kind in kinds if turn < counts[kind]
+        )
+        for order in (kind_after_kind, round_robin):
             if order not in seen:
                 seen[order] = None
                 yield order
@@ -344,17 +349,6 @@ def _affinity_targets_first(problem: PlacementProblem, kinds: list[int]) -> list
         remaining.remove(chosen)
         ordered.append(chosen)
     return ordered
-
-
-def _kind_after_kind(problem: PlacementProblem, kinds: list[int]) -> MemberOrder:
-    counts = problem.counts
-    return tuple(kind for kind in kinds for _ in range(counts[kind]))
-
-
-def _round_robin(problem: PlacementProblem, kinds: list[int]) -> MemberOrder:
-    """One member of each kind in turn; suits kinds with affinity or spread constraints."""
-    counts = problem.counts
-    return tuple(kind for turn in range(max(counts)) for kind in kinds if turn < counts[kind])
 
 
 #: How many moves are tried for one order of members.
