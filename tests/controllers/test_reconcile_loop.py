@@ -12,7 +12,7 @@ import pytest
 
 from phalanx.api.core import Node, Pod
 from phalanx.api.errors import ApiError, Expired
-from phalanx.api.kinds import CONFIG_MAP, NODE, POD
+from phalanx.api.kinds import CONFIG_MAP, NAMESPACE, NODE, POD
 from phalanx.api.meta import Key, ObjectMeta, PartialObjectMetadata
 from phalanx.client.client import Client
 from phalanx.controllers.event_recorder import ObjectEvent
@@ -265,6 +265,33 @@ async def test_a_stale_cache_is_retried_at_debug_level(caplog: pytest.LogCapture
         await asyncio.sleep(0.005)
     (line,) = captured_lines(caplog, "controllers")
     assert (line.level, line.fields["reason"]) == ("DEBUG", "not yet")
+
+
+@in_virtual_time
+async def test_a_namespace_that_is_being_deleted_is_no_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "phalanx")
+    failed: list[Action] = []
+    create = Create(CONFIG_MAP, {"metadata": {"name": "a", "namespace": "x"}})
+    async with cluster(without=NOTHING_ELSE) as c:
+        await c.create({"kind": "Namespace", "metadata": {"name": "x"}})
+        await c.delete(NAMESPACE, "x")
+        loop: ReconcileLoop[str] = ReconcileLoop(
+            c.client,
+            lambda key: ReconcilePlan([create]),
+            on_error=lambda key, action, error: failed.append(action),
+        )
+        running = asyncio.create_task(loop.run())
+        loop.queue.add("a")
+        await asyncio.sleep(1)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    lines = captured_lines(caplog, "controllers")
+    retries = [line for line in lines if line.message == "reconcile failed, retrying"]
+    assert {line.level for line in retries} == {"DEBUG"}
+    assert "is being terminated" in retries[0].fields["reason"]
+    assert failed == []
 
 
 @in_virtual_time

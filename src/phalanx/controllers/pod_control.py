@@ -16,11 +16,8 @@ from phalanx.api.meta import ObjectMeta
 from phalanx.api.wire import Object
 from phalanx.client.transports import Unreachable
 from phalanx.controllers.event_recorder import ObjectEvent
-from phalanx.controllers.jobs.pod_operations import (
-    OperationFailure,
-    is_namespace_terminating,
-    run_concurrently,
-)
+from phalanx.controllers.jobs.pod_operations import OperationFailure, run_concurrently
+from phalanx.controllers.reconcile_loop import is_namespace_terminating
 from phalanx.controllers.write_tracker import TrackedWriter
 
 LOG = logs.component("controllers")

@@ -67,6 +67,7 @@ from phalanx.controllers.reconcile_loop import (
     new_work_queue,
     perform,
     run_workers,
+    treat_conflict_as_stale,
 )
 
 _COMPOSITE_LOG = logs.component("composite-group-controller")
@@ -196,7 +197,11 @@ class CompositeGroups:
         groups = informers.of(PodGroup).cache
         self._child_indexes = self._composites.index(parents_of), groups.index(parents_of)
         self._loop: ReconcileLoop[Key] = ReconcileLoop(
-            client, self.reconcile, _COMPOSITE_WORKERS, confirm=self._confirm_childless
+            client,
+            self.reconcile,
+            _COMPOSITE_WORKERS,
+            confirm=self._confirm_childless,
+            on_error=treat_conflict_as_stale,
         )
         self._composites.subscribe(self._on_composite_changed)
         groups.subscribe(self._on_child_changed)

@@ -5,6 +5,8 @@ Every controller except the scheduler is such a loop. `reconcile` is a function 
 makes it wrong. It does no I/O itself; the loop performs the actions of the plan in order, logs
 them, and retries the key with back-off if one fails. So it does after an unexpected exception,
 which is logged with its traceback (`client/error_containment.py`): other keys are not affected.
+Failures that are part of normal operation, a cache that is behind or a namespace that is being
+deleted, are retried without a warning.
 
     reconcile("default/train") -> ReconcilePlan([Patch(POD_GROUP, …)], requeue_after=15.0)
 
@@ -212,6 +214,15 @@ def treat_denial_as_stale(queue: WorkQueue[KeyT], key: KeyT, error: ApiError) ->
         raise StaleCacheError(str(error)) from error
 
 
+def is_namespace_terminating(error: Exception) -> bool:
+    """Whether a request failed because its namespace is being deleted.
+
+    Nothing can be created there any more. The owner of the object is deleted soon, too.
+    """
+    causes = error.causes if isinstance(error, ApiError) else ()
+    return any(cause.reason == "NamespaceTerminating" for cause in causes)
+
+
 #: Errors after which a key is reconciled again with back-off.
 _RETRYABLE_ERRORS = (ApiError, Unreachable, StaleCacheError)
 
@@ -317,7 +328,8 @@ async def _run_worker(queue: WorkQueue[KeyT], handle: KeyHandler[KeyT]) -> None:
         try:
             requeue_after = await handle(key)
         except _RETRYABLE_ERRORS as error:
-            write = LOG.debug if isinstance(error, StaleCacheError) else LOG.warning
+            is_normal = isinstance(error, StaleCacheError) or is_namespace_terminating(error)
+            write = LOG.debug if is_normal else LOG.warning
             write(
                 "reconcile failed, retrying",
                 controller=queue.name,
@@ -350,8 +362,9 @@ class ReconcileLoop(Generic[KeyT]):
     """Reconciles keys of a work queue, `workers` at a time.
 
     `record` receives the Events of plans. `on_error` is called with each action that the server
-    rejects. `confirm`, if given, is awaited before the actions of a plan: it reads the API where a
-    cache may be stale. `client_for`, if given, returns the client for a key.
+    rejects, unless its namespace is being deleted. `confirm`, if given, is awaited before the
+    actions of a plan: it reads the API where a cache may be stale. `client_for`, if given, returns
+    the client for a key.
     """
 
     def __init__(
@@ -387,7 +400,8 @@ class ReconcileLoop(Generic[KeyT]):
         try:
             await perform(client, action, self._record, controller=self.queue.name)
         except ApiError as error:
-            self._on_error(key, action, error)
+            if not is_namespace_terminating(error):
+                self._on_error(key, action, error)
             raise
 
 

@@ -56,6 +56,7 @@ from phalanx.controllers.reconcile_loop import (
     ReconcileLoop,
     ReconcilePlan,
     RecordEvent,
+    treat_conflict_as_stale,
 )
 
 #: With more missed start times than this, the clock or the CronJob is probably wrong.
@@ -171,8 +172,8 @@ class CronJobController:
 
     def _record_failure(self, key: Key, action: Action, error: ApiError) -> None:
         cron_job = self._cron_jobs.get(key)
-        is_terminating = any(cause.reason == "NamespaceTerminating" for cause in error.causes)
-        if cron_job is None or is_terminating:
+        treat_conflict_as_stale(key, action, error)
+        if cron_job is None:
             return
         match action:
             case Create():

@@ -56,7 +56,6 @@ from phalanx.controllers.jobs.pod_operations import (
     OperationFailure,
     OrphanPodReconciler,
     PodOperations,
-    is_namespace_terminating,
 )
 from phalanx.controllers.jobs.quota_estimator import RETRY_SECONDS, QuotaEstimator, is_quota_refusal
 from phalanx.controllers.jobs.replicas import MAX_PODS_PER_SYNC
@@ -81,6 +80,7 @@ from phalanx.controllers.jobs.workload_manager import (
 from phalanx.controllers.reconcile_loop import (
     Informers,
     StaleCacheError,
+    is_namespace_terminating,
     new_work_queue,
     run_workers,
 )

@@ -35,7 +35,12 @@ from phalanx.controllers.jobs.job_pods import (
 from phalanx.controllers.jobs.replicas import PodToCreate
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
 from phalanx.controllers.pod_ownership import controller_reference
-from phalanx.controllers.reconcile_loop import Patch, StaleCacheError, perform
+from phalanx.controllers.reconcile_loop import (
+    Patch,
+    StaleCacheError,
+    is_namespace_terminating,
+    perform,
+)
 from phalanx.controllers.write_tracker import TrackedWriter
 
 LOG = logs.component("job-controller")
@@ -259,12 +264,6 @@ async def run_concurrently(
         else:
             done.append(result)
     return done, failures
-
-
-def is_namespace_terminating(failure: OperationFailure) -> bool:
-    """Whether a request failed because its namespace is terminating: a retry cannot succeed."""
-    causes = failure.causes if isinstance(failure, ApiError) else ()
-    return any(cause.reason == "NamespaceTerminating" for cause in causes)
 
 
 class OrphanPodReconciler:

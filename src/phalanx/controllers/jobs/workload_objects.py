@@ -48,7 +48,6 @@ from phalanx.builder.ensure_plan import (
 from phalanx.builder.ownership import Link
 from phalanx.client.client import Client
 from phalanx.controllers.jobs.completion import JobSnapshot
-from phalanx.controllers.jobs.pod_operations import is_namespace_terminating
 from phalanx.controllers.jobs.scheduling_intent import (
     NO_GROUP,
     GroupMembership,
@@ -62,7 +61,7 @@ from phalanx.controllers.jobs.scheduling_intent import (
 )
 from phalanx.controllers.jobs.sync import WARNING, JobEvent
 from phalanx.controllers.pod_groups import inherit_preemption_policy
-from phalanx.controllers.reconcile_loop import StaleCacheError
+from phalanx.controllers.reconcile_loop import StaleCacheError, is_namespace_terminating
 from phalanx.controllers.workload_operations import find_ancestors, target_of
 from phalanx.controllers.write_tracker import TrackedWriter
 
