@@ -283,7 +283,7 @@ MUTANTS = (
     Mutant(
         "a finalizer is removed because of a stale cache",
         "controllers/pod_groups.py",
-        "if plan.actions and is_terminating and await self._has_members(key):",
+        "if plan.actions and is_terminating and await self._informers.has_live_members(key):",
         "if False:",
         ("tests/controllers/pod_groups/test_protection.py",),
     ),

@@ -19,7 +19,7 @@ from phalanx.api.kinds import (
     RESOURCE_CLAIM,
     RESOURCE_QUOTA,
 )
-from phalanx.api.wire import Object, UserInfo
+from phalanx.api.wire import Object, Reply, Request, UserInfo
 from phalanx.server.admission_cache import MAX_CACHED_OBJECTS
 from phalanx.server.security.authorization import ADMIN
 from tests.builders import in_virtual_time
@@ -359,6 +359,27 @@ async def test_pods_of_different_jobs_share_one_cache_entry() -> None:
         names.add(pod["metadata"]["name"])
     assert len(names) == 3
     assert cached_pods(api) == 1
+
+
+@in_virtual_time
+async def test_pods_of_a_controller_in_the_process_of_the_server_are_cached() -> None:
+    api = await Api.start()
+    for index in range(3):
+        reply = await api.server.handle(Request("POST", PODS, body=job_pod("j", index), user=ADMIN))
+        assert isinstance(reply, Reply)
+        assert reply.code == 201, reply.body
+        other = await create_generated(await Api.start(), job_pod("j", index))
+        assert common_part(orjson.loads(reply.body)) == common_part(other)
+    assert cached_pods(api) == 1
+
+
+@in_virtual_time
+async def test_a_pod_with_a_name_and_a_prefix_keeps_its_name() -> None:
+    api = await Api.start()
+    pod = job_pod("j", 0)
+    pod["metadata"]["name"] = "mine"
+    assert (await create_generated(api, pod))["metadata"]["name"] == "mine"
+    assert (await api.ask("POST", PODS, pod)).code == 409
 
 
 @in_virtual_time

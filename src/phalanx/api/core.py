@@ -410,6 +410,27 @@ class Pod(Struct, frozen=True, gc=False):
         return "" if self.is_terminal else self.spec.node_name
 
 
+class _GroupOfSpec(Struct, frozen=True, rename="camel", gc=False):
+    scheduling_group: SchedulingGroup | None = None
+
+
+class _PhaseOfStatus(Struct, frozen=True, gc=False):
+    phase: str = "Pending"
+
+
+class PodMembership(Struct, frozen=True, gc=False):
+    """The group and phase of a pod: a list of these is decoded in a fraction of the time."""
+
+    spec: _GroupOfSpec = _GroupOfSpec()
+    status: _PhaseOfStatus = _PhaseOfStatus()
+
+    def is_live_member(self, group: str) -> bool:
+        """Whether the pod belongs to a group of this name and has neither succeeded nor failed."""
+        found = self.spec.scheduling_group
+        is_member = found is not None and found.pod_group_name == group
+        return is_member and self.status.phase not in TERMINAL_PHASES
+
+
 class Taint(Struct, frozen=True, rename="camel"):
     """A taint of a node."""
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from phalanx import logs
 from phalanx.api.batch import Job
-from phalanx.api.core import Pod
+from phalanx.api.core import Pod, PodMembership
 from phalanx.api.errors import ApiError, Forbidden
 from phalanx.api.kinds import COMPOSITE_POD_GROUP, GROUP_BINDING, JOB, POD, POD_GROUP, Kind
 from phalanx.api.meta import Key
@@ -200,6 +200,14 @@ class SourcedObjects:
         if kind is POD and self.sources.need_conversion:
             items = [self.sources.link_pod(pod) for pod in items]
         return items
+
+    async def has_live_members(self, group: Key) -> bool:
+        """Whether a pod that has not ended refers to a group, by the API instead of a cache."""
+        if self.sources.need_conversion:
+            pods = await self.list_from_api(POD, Pod, group.namespace)
+            return any(pod.group == group and not pod.is_terminal for pod in pods)
+        found = await self._client.list(POD, PodMembership, namespace=group.namespace)
+        return any(pod.is_live_member(group.name) for pod in found.items)
 
     def _on_group_changed(self, old: HasMetadata | None, new: HasMetadata | None) -> None:
         if new is None and old is not None:

@@ -110,15 +110,10 @@ class PodGroupProtection:
         """Reconcile a group; the API itself must confirm that a deleted group has no members."""
         plan, group = self.reconcile(key), self._groups.get(key)
         is_terminating = group is not None and _is_terminating(group)
-        if plan.actions and is_terminating and await self._has_members(key):
+        if plan.actions and is_terminating and await self._informers.has_live_members(key):
             return
         for action in plan.actions:
             await perform(self._client, action)
-
-    async def _has_members(self, key: Key) -> bool:
-        """Whether a live pod refers to a group, according to the API instead of the cache."""
-        pods = await self._informers.list_from_api(Pod, key.namespace)
-        return any(pod.group == key and not pod.is_terminal for pod in pods)
 
     def reconcile(self, key: Key) -> ReconcilePlan:
         """Remove the finalizer of a deleted group without live members; add a missing one."""

@@ -266,6 +266,10 @@ class Informers:
         """List objects of a namespace from the API instead of a cache, as components know them."""
         return await self._objects.list_from_api(kind_of(struct), struct, namespace)
 
+    async def has_live_members(self, group: Key) -> bool:
+        """Whether a pod that has not ended refers to a group, by the API instead of a cache."""
+        return await self._objects.has_live_members(group)
+
     @property
     def failures(self) -> dict[Kind, ApiError | Unreachable]:
         """The current failures of informers, by kind."""

@@ -104,13 +104,15 @@ class AdmissionCache:
     def parse_request(self, request_info: RequestInfo) -> CacheableRequest | None:
         """The cache key and the names of a request; None if it cannot be cached."""
         body = request_info.request.body
-        if request_info.query or not isinstance(body, bytes):
+        if request_info.query:
             return None
         if request_info.kind is POD:
-            if not body.startswith(GENERATED_NAME):
+            if isinstance(body, bytes) and not body.startswith(GENERATED_NAME):
                 return _parse_pod(request_info, body)
             split = split_pod_request(body)
             return GeneratedPod(_cache_key(request_info, (split[0],)), split[1]) if split else None
+        if not isinstance(body, bytes):
+            return None
         if request_info.kind is RESOURCE_CLAIM and (found := split_claim_request(body)):
             return CacheableClaim(_cache_key(request_info, (found[0],)), found[1])
         return None

@@ -36,26 +36,32 @@ _IDENTITY_LABELS = (
 _LABEL_READERS = b"atchLabelKeys"
 
 
-def split_pod_request(body: bytes) -> tuple[bytes, list[str]] | None:
+def split_pod_request(body: bytes | Object) -> tuple[bytes, list[str]] | None:
     """Return a request without what differs, and that; None if it is not as a controller's."""
-    if _LABEL_READERS in body:
-        return None
     try:
-        pod = orjson.loads(body)
+        pod: Object = orjson.loads(body) if isinstance(body, bytes) else body
         # Compact JSON has no duplicate keys, of which only one would be seen here.
-        if orjson.dumps(pod) != body:
+        if pod is not body and orjson.dumps(pod) != body:
             return None
         fields = _varying_fields(pod)
         values = [holder[field] for holder, field in fields]
         text = "\n".join(values)
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
-    # A value with a line break would pass for two.
-    if text.count("\n") != len(values) - 1 or not _PLAIN_VALUES.fullmatch(text):
+    # A value with a line break would pass for two. A pod that also has a name keeps it.
+    is_plain = text.count("\n") == len(values) - 1 and _PLAIN_VALUES.fullmatch(text)
+    if not is_plain or "name" in pod["metadata"]:
         return None
     for holder, field in fields:
         holder[field] = ""
-    return orjson.dumps(pod), values
+    try:
+        rest = orjson.dumps(pod)
+    except orjson.JSONEncodeError:
+        return None
+    finally:
+        for (holder, field), value in zip(fields, values, strict=True):
+            holder[field] = value
+    return None if _LABEL_READERS in rest else (rest, values)
 
 
 def has_values(pod: Object, values: list[str]) -> bool:
