@@ -109,7 +109,7 @@ def _decide(one: TightPlacement) -> tuple[Decision, float]:
         HighsSolver(),
     )
     begin = time.process_time()
-    decision = decide(entity, snapshot, DEFAULT_POLICY, solver)
+    decision = decide(entity, snapshot, DEFAULT_POLICY, solver=solver)
     return decision, time.process_time() - begin
 
 

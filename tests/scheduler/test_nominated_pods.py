@@ -109,7 +109,7 @@ def test_the_exact_search_does_not_rely_on_nominated_pods() -> None:
     members = [pod("m0", "g", affinity=NEAR, cpu="1"), pod("m1", "g", spreads=EVEN, cpu="2")]
     one = entity(gang("g", 2), members)
     snapshot = cluster(NODES, [nominated(web("b"), "b")]).snapshot()
-    decision = decide(one, snapshot, DEFAULT_POLICY, HighsSolver())
+    decision = decide(one, snapshot, DEFAULT_POLICY, solver=HighsSolver())
     assert isinstance(decision, Waiting)
     assert decision.undecided == ""
 

@@ -69,8 +69,8 @@ def decide(
     entity: Entity,
     snapshot: Snapshot,
     policy: SchedulerPolicy,
-    solver: SolverFunction = no_solver,
     *,
+    solver: SolverFunction = no_solver,
     holds: ReservationHolds | None = None,
 ) -> Decision:
     """Decide about an entity: place all members that it needs, or none."""
@@ -177,7 +177,7 @@ def _decide_beside_reservations(
             decision = _wake_by_reservations(decision, later)
         if decision.preemption in AWAITS_VICTIMS and decision.nominated:
             leaving = [pod.key for pod in snapshot.pod_index.terminating_pods()]
-            if later.conflicts(entity, decision.nominated, snapshot, leaving):
+            if later.conflicts(entity, decision.nominated, snapshot, victims=leaving):
                 decision = replace(decision, nominated=())
         if decision.nominated or not holds.nominated:
             return decision
@@ -217,7 +217,7 @@ def _takes_kept_room(
     if isinstance(decision, Placed):
         return holds.conflicts(entity, decision.bindings, snapshot)
     victims = [victim.pod for victim in decision.victims]
-    return holds.conflicts(entity, decision.waiting.nominated, snapshot, victims)
+    return holds.conflicts(entity, decision.waiting.nominated, snapshot, victims=victims)
 
 
 def _wake_by_reservations(waiting: Waiting, holds: ReservationHolds) -> Waiting:

@@ -253,7 +253,7 @@ def _place_at_level(entity: Entity, context: PlacementContext, key: str) -> Step
 
 
 def _place_group(
-    entity: Entity, context: PlacementContext, key: str, failed: set[str] | None = None
+    entity: Entity, context: PlacementContext, key: str, *, failed: set[str] | None = None
 ) -> Steps[GroupPlacement | EntityRejection]:
     """Place a PodGroup greedily; `failed` are domains in which it does not fit."""
     snapshot, nodes = context.snapshot, context.nodes
@@ -371,7 +371,7 @@ class GreedyTreePlacer:
     ) -> Steps[GroupTreePlacement | EntityRejection]:
         """Place all child groups in the first placement that holds them, or else in the best."""
         before, snapshot, policy = len(self._working), self._working.snapshot, self._context.policy
-        ranked = rank_for_tree(entity, placements, snapshot, policy) if placements else []
+        ranked = rank_for_tree(entity, placements, snapshot, policy=policy) if placements else []
         attempts: list[tuple[int, GroupTreePlacement]] = []
         for one in ranked:
             if attempts and not one.is_possible:

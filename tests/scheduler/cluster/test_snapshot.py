@@ -120,7 +120,7 @@ def test_too_many_changed_rows_begin_an_epoch(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(snapshots, "_CHANGED_ROWS_LIMIT", 3)
     snapshot = cluster([node("a")]).snapshot()
     for _ in range(4):
-        snapshot.update_load(0, [0, 0, 0], [0, 0], ())
+        snapshot.update_load(0, [0, 0, 0], [0, 0], ports=())
     assert (snapshot.epoch, snapshot.changed_rows) == (1, [])
 
 

@@ -64,7 +64,9 @@ def allocate(
     usage.add(shares)
     claims = [build_requests(one, found) for one in specs]
     assert not any(claim.problem for claim in claims)
-    choices = allocate_claims(claims, NodeDevices(found, "n1", lambda reach: True), found, usage)
+    choices = allocate_claims(
+        claims, NodeDevices(found, "n1", lambda reach: True), found, usage=usage
+    )
     if choices is None:
         return None
     return [[choice.device.id.device for choice in claim] for claim in choices]
@@ -98,7 +100,7 @@ def test_all_fails_while_a_pool_of_the_node_is_incomplete() -> None:
     )
     claims = [build_requests(claim_spec(exactly(allocationMode="All")), found)]
     devices = NodeDevices(found, "n1", lambda reach: True)
-    assert allocate_claims(claims, devices, found, DeviceUsage()) is None
+    assert allocate_claims(claims, devices, found, usage=DeviceUsage()) is None
 
 
 def test_all_fails_if_a_selected_device_is_tainted() -> None:
@@ -206,7 +208,7 @@ def test_share_follows_the_request_policy(
     )
     claim = build_requests(claim_spec(memory(wanted) if wanted else exactly()), found)
     choices = allocate_claims(
-        [claim], NodeDevices(found, "n1", lambda reach: True), found, DeviceUsage()
+        [claim], NodeDevices(found, "n1", lambda reach: True), found, usage=DeviceUsage()
     )
     if consumed is None:
         assert choices is None
@@ -286,7 +288,7 @@ def test_allocation_restricts_nodes_by_all_selectors() -> None:
     )
     claim = build_requests(claim_spec(exactly(count=3)), found)
     devices = NodeDevices(found, "n1", lambda reach: True)
-    choices = allocate_claims([claim], devices, found, DeviceUsage())
+    choices = allocate_claims([claim], devices, found, usage=DeviceUsage())
     assert choices is not None
     (term,) = build_allocation(claim, choices[0], "n1")["nodeSelector"]["nodeSelectorTerms"]
     assert [one["key"] for one in term["matchExpressions"]] == ["rack", "zone"]

@@ -63,10 +63,15 @@ def experiment(
     cache = cluster(known[0].values(), known[1].values())
     for group in groups:
         cache.update_group(group_ref(group), group)
-    decision = decide(one, cache.snapshot(), DEFAULT_POLICY, SOLVER)
+    decision = decide(one, cache.snapshot(), DEFAULT_POLICY, solver=SOLVER)
     assert isinstance(decision, Waiting)
     return Experiment(
-        one, decision, KnownCluster(cache, *known), DEFAULT_POLICY, SOLVER, ALL_SOLVER_CALLS
+        one,
+        decision,
+        KnownCluster(cache, *known),
+        policy=DEFAULT_POLICY,
+        solver=SOLVER,
+        solver_calls=ALL_SOLVER_CALLS,
     )
 
 
@@ -302,7 +307,7 @@ def test_number_of_decisions_is_limited() -> None:
 def cures_for_instance(one: PlacementInstance) -> VerifiedCures | None:
     """The cures of an instance; None if it is placed without any."""
     cache = cluster(one.nodes, one.running)
-    decision = decide(one.entity, cache.snapshot(), DEFAULT_POLICY, SOLVER)
+    decision = decide(one.entity, cache.snapshot(), DEFAULT_POLICY, solver=SOLVER)
     if not isinstance(decision, Waiting):
         return None
     known = KnownCluster(
@@ -311,7 +316,14 @@ def cures_for_instance(one: PlacementInstance) -> VerifiedCures | None:
         {p.metadata.key: p for p in one.running},
     )
     return find_cures(
-        Experiment(one.entity, decision, known, DEFAULT_POLICY, SOLVER, ALL_SOLVER_CALLS)
+        Experiment(
+            one.entity,
+            decision,
+            known,
+            policy=DEFAULT_POLICY,
+            solver=SOLVER,
+            solver_calls=ALL_SOLVER_CALLS,
+        )
     )
 
 

@@ -180,10 +180,10 @@ def test_pods_of_a_drained_node_wait_if_a_controller_recreates_them() -> None:
 
 def test_min_count_can_be_changed() -> None:
     seen = cluster(node("a"), *with_creation_time(gang("new", 2, cpu="3")))
-    fewer = with_min_count(seen, "default", "new", 1)
+    fewer = with_min_count(seen, "default", "new", count=1)
     assert not isinstance(fewer, UnknownObject)
     assert forecasts(fewer, "new")[0].verdict is ForecastVerdict.FITS
-    assert isinstance(with_min_count(seen, "elsewhere", "new", 1), UnknownObject)
+    assert isinstance(with_min_count(seen, "elsewhere", "new", count=1), UnknownObject)
 
 
 def tree(name: str, *leaves: list[Object]) -> list[Object]:
@@ -207,6 +207,8 @@ def test_tree_fits_or_waits_as_a_whole() -> None:
     assert (fits.verdict, len(fits.bindings)) == (ForecastVerdict.FITS, 2)
     [waits] = forecast([root], cluster(*nodes, *held, *tree("root", *leaves)))
     assert (waits.verdict, waited_for(waits)) == (ForecastVerdict.WAITS, [("old", 1)])
-    fewer = with_min_count(cluster(*nodes, *held, *tree("root", *leaves)), "default", "root", 1)
+    fewer = with_min_count(
+        cluster(*nodes, *held, *tree("root", *leaves)), "default", "root", count=1
+    )
     assert not isinstance(fewer, UnknownObject)
     assert forecast([root], fewer)[0].verdict is ForecastVerdict.FITS

@@ -49,7 +49,7 @@ def placements_of(snapshot: Snapshot) -> tuple[Placement, ...]:
 def possible_racks(one: Entity, nodes: list[Node], running: list[Pod] | None = None) -> list[str]:
     snapshot = cluster(nodes, running or []).snapshot()
     rank = rank_for_tree if one.is_composite else rank_for_group
-    ranked = rank(one, placements_of(snapshot), snapshot, DEFAULT_POLICY)
+    ranked = rank(one, placements_of(snapshot), snapshot, policy=DEFAULT_POLICY)
     return [one.placement.value for one in ranked if one.is_possible]
 
 
@@ -76,10 +76,14 @@ def test_a_tree_counts_child_groups_in_racks_inside_the_domain() -> None:
     ]  # fmt: skip
     snapshot = cluster(nodes).snapshot()
     one = tree(composite("t", 2), leaf("x", "1", "1", "1", topology=RACK), leaf("y", "1"))
-    ranked = rank_for_tree(one, snapshot.domains("zone").placements, snapshot, DEFAULT_POLICY)
+    ranked = rank_for_tree(
+        one, snapshot.domains("zone").placements, snapshot, policy=DEFAULT_POLICY
+    )
     assert {r.placement.value: r.is_possible for r in ranked} == {"y": False, "z": False}
     fewer = tree(composite("t", 1), leaf("x", "1", "1", "1", topology=RACK), leaf("y", "1"))
-    ranked = rank_for_tree(fewer, snapshot.domains("zone").placements, snapshot, DEFAULT_POLICY)
+    ranked = rank_for_tree(
+        fewer, snapshot.domains("zone").placements, snapshot, policy=DEFAULT_POLICY
+    )
     assert {r.placement.value: r.is_possible for r in ranked} == {"y": True, "z": True}
     assert ranked[0].placement.value == "y"
 

@@ -50,7 +50,9 @@ def sums(capacities: DomainCapacities) -> list[list[int]]:
 def rebuilt_sums(cache: SchedulerCache, shape: PodShape) -> list[list[int]]:
     snapshot = cache.snapshot()
     return sums(
-        DomainCapacities(snapshot, DEFAULT_POLICY, shape, snapshot.domains("rack").placements)
+        DomainCapacities(
+            snapshot, DEFAULT_POLICY, shape, placements=snapshot.domains("rack").placements
+        )
     )
 
 

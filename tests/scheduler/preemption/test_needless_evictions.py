@@ -232,7 +232,7 @@ def tight_gang(answer: SolverAnswer | None) -> Decision:
     ]
     solver = HighsSolver() if answer is None else lambda program: answer
     one = entity(gang("g", len(own), priority=100), own)
-    return decide(one, cache.snapshot(), DEFAULT_POLICY, solver)
+    return decide(one, cache.snapshot(), DEFAULT_POLICY, solver=solver)
 
 
 def test_no_pod_is_evicted_while_an_exact_search_is_running() -> None:

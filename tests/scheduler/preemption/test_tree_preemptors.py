@@ -60,7 +60,7 @@ def test_solver_never_chooses_worse_victims_for_a_tree(seed: int) -> None:
     seen, one = build_tree(seed)
     snapshot, costs = load_state(seen).cache.snapshot(), list[tuple[int, int]]()
     for solver in (HighsSolver(), lambda program: SolverGaveUp("no")):
-        decision = decide(one, snapshot, DEFAULT_POLICY, solver)
+        decision = decide(one, snapshot, DEFAULT_POLICY, solver=solver)
         assert Verifier().violations(seen, one, decision) == []
         if isinstance(decision, Preempting):
             priorities = {p.metadata.uid: p.spec.priority for p in seen.pods}
@@ -80,6 +80,6 @@ def test_plan_of_the_solver_is_verified(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(PlanSearch, "verify_solution", recorded)
     seen, one = build_tree(1)
-    decision = decide(one, load_state(seen).cache.snapshot(), DEFAULT_POLICY, HighsSolver())
+    decision = decide(one, load_state(seen).cache.snapshot(), DEFAULT_POLICY, solver=HighsSolver())
     assert verified
     assert not isinstance(decision, Preempting) or not decision.optimal

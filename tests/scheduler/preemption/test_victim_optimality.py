@@ -80,7 +80,7 @@ def solve(family: str, nodes: int, seeds: range) -> list[str]:
     wrong, solver = [], HighsSolver()
     for seed in seeds:
         one = build_large_instance(seed, family, nodes)
-        decision = decide(one.entity(), one.cache().snapshot(), DEFAULT_POLICY, solver)
+        decision = decide(one.entity(), one.cache().snapshot(), DEFAULT_POLICY, solver=solver)
         lowest, (cost, names) = lowest_cost(one), chosen_victims(one, decision)
         if lowest != cost and not isinstance(decision, Placed):
             wrong.append(f"{family} {seed}: {cost} by evicting {names}, best is {lowest}")
@@ -116,7 +116,7 @@ def test_decision_at_the_limit_of_the_search_says_so() -> None:
     assert isinstance(at_limit, Preempting)
     assert not at_limit.optimal
     assert at_limit.waiting.preemption.endswith(NOT_PROVEN)
-    best = decide(one.entity(), one.cache().snapshot(), DEFAULT_POLICY, HighsSolver())
+    best = decide(one.entity(), one.cache().snapshot(), DEFAULT_POLICY, solver=HighsSolver())
     assert isinstance(best, Preempting)
     assert best.optimal
     assert NOT_PROVEN not in best.waiting.preemption
@@ -125,14 +125,14 @@ def test_decision_at_the_limit_of_the_search_says_so() -> None:
 def test_exact_search_for_victims_that_is_running_is_waited_for() -> None:
     one = build_large_instance(1, "budgets", 20)
     pending = decide(
-        one.entity(), one.cache().snapshot(), DEFAULT_POLICY, lambda program: SolverPending()
+        one.entity(), one.cache().snapshot(), DEFAULT_POLICY, solver=lambda program: SolverPending()
     )
     assert isinstance(pending, Waiting)
     assert pending.preemption == SEARCH_RUNNING
     assert ClusterEvent.SEARCH_ENDED in pending.wakes_on
     long_waiting = replace(one.entity(), waited_seconds=MAX_SOLVER_WAIT + 1)
     decision = decide(
-        long_waiting, one.cache().snapshot(), DEFAULT_POLICY, lambda program: SolverPending()
+        long_waiting, one.cache().snapshot(), DEFAULT_POLICY, solver=lambda program: SolverPending()
     )
     assert isinstance(decision, Preempting), "but not forever"
 
@@ -168,7 +168,10 @@ def gangs_on_eight_nodes(*quorums: int) -> Decision:
         cache.update_group(group_ref(gang(name, quorum)), gang(name, quorum))
     own = [pod(f"g-{i}", "g", cpu="1", priority=100) for i in range(2)]
     return decide(
-        entity(gang("g", 2, priority=100), own), cache.snapshot(), DEFAULT_POLICY, HighsSolver()
+        entity(gang("g", 2, priority=100), own),
+        cache.snapshot(),
+        DEFAULT_POLICY,
+        solver=HighsSolver(),
     )
 
 

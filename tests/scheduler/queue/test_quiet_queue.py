@@ -79,7 +79,7 @@ class QuietCluster:
             policy = self.state.profiles.policy(entity)
             decision = run_steps(self.state.cycle(entity), SOLVER)
             # An answer to an equal entity is the one that a cycle gives.
-            assert decision == decide(entity, self.state.cache.snapshot(), policy, SOLVER)
+            assert decision == decide(entity, self.state.cache.snapshot(), policy, solver=SOLVER)
             self.state.commit(entity, decision, self.now)
             self._carry_out(decision)
         return self.attempts[begin:]
@@ -102,7 +102,7 @@ class QuietCluster:
         fresh = load_state(objects)
         while entity := fresh.pop(self.now):
             policy = fresh.profiles.policy(entity)
-            decision = decide(entity, fresh.cache.snapshot(), policy, SOLVER)
+            decision = decide(entity, fresh.cache.snapshot(), policy, solver=SOLVER)
             if isinstance(decision, Placed | Preempting):
                 yield f"{entity.key.name}: {decision}"
 

@@ -49,7 +49,7 @@ class ImmediateScheduler:
         state = self.state
         while entity := state.pop(now):
             snapshot = state.cache.snapshot()
-            decision = decide(entity, snapshot, state.profiles.policy(entity), SOLVER)
+            decision = decide(entity, snapshot, state.profiles.policy(entity), solver=SOLVER)
             state.commit(entity, decision, now)
             if isinstance(decision, Placed):
                 self.placed |= {pod.name: on for pod, _, on in decision.bindings}

@@ -31,7 +31,7 @@ def racks(**cpus: str) -> list[Node]:
 
 def decide_gang(pods: list[Pod], nodes: list[Node], quorum: int = 0) -> Decision:
     one = entity(gang("g", quorum or len(pods)), pods)
-    return decide(one, cluster(nodes).snapshot(), DEFAULT_POLICY, SOLVER)
+    return decide(one, cluster(nodes).snapshot(), DEFAULT_POLICY, solver=SOLVER)
 
 
 def nodes_of(decision: Decision) -> dict[str, str]:
@@ -81,13 +81,13 @@ def test_groups_of_a_tree_that_require_each_other_are_placed_in_one_rack() -> No
     left = entity(gang("l", 1, parent="t"), [near("a", "b", group="l")])
     right = entity(gang("r", 1, parent="t"), [near("b", "a", group="r")])
     one = tree(composite("t", 2), left, right)
-    decision = decide(one, cluster(racks(r="1", s="2")).snapshot(), DEFAULT_POLICY, SOLVER)
+    decision = decide(one, cluster(racks(r="1", s="2")).snapshot(), DEFAULT_POLICY, solver=SOLVER)
     assert nodes_of(decision) == {"a": "n-s", "b": "n-s"}
 
 
 def test_pods_without_a_group_wait_for_each_other() -> None:
     snapshot = cluster(racks(r="4")).snapshot()
-    decision = decide(alone(near("a", "b", group="")), snapshot, DEFAULT_POLICY, SOLVER)
+    decision = decide(alone(near("a", "b", group="")), snapshot, DEFAULT_POLICY, solver=SOLVER)
     assert isinstance(decision, Waiting)
     assert decision.reason == "Unschedulable"
 
@@ -104,6 +104,6 @@ def test_preemption_for_them_evicts_no_more_than_one_rack_needs() -> None:
     running.append(pod("low-t", on="n-t", cpu="1"))
     one = entity(gang("g", 2, priority=10), pods)
     nodes = racks(r="4", s="4", t="4")
-    decision = decide(one, cluster(nodes, running).snapshot(), DEFAULT_POLICY, SOLVER)
+    decision = decide(one, cluster(nodes, running).snapshot(), DEFAULT_POLICY, solver=SOLVER)
     assert isinstance(decision, Preempting)
     assert [victim.pod.name for victim in decision.victims] == ["low-t"]

@@ -103,7 +103,7 @@ def compare_with_brute_force(family: str, seed: int) -> None:
     """The cycle and the exact search find a placement if and only if brute force does."""
     one = build_instance(family, seed)
     possible = can_be_placed(one.entity, one.oracle_cluster(), one.entity.quorum)
-    decision = decide(one.entity, one.snapshot(), DEFAULT_POLICY, SOLVER)
+    decision = decide(one.entity, one.snapshot(), DEFAULT_POLICY, solver=SOLVER)
     assert isinstance(decision, Placed) is possible
     if isinstance(decision, Placed):
         assert len(decision.bindings) >= one.entity.quorum
@@ -139,7 +139,7 @@ def test_search_agrees_with_brute_force_on_thousands_of_instances(family: str) -
 def test_equal_members_without_peer_constraints_need_no_solver(seeds: range) -> None:
     for seed in seeds:
         one, asked = build_plain_instance(seed), ScriptedSolver()
-        decision = decide(one.entity, one.snapshot(), DEFAULT_POLICY, asked)
+        decision = decide(one.entity, one.snapshot(), DEFAULT_POLICY, solver=asked)
         possible = can_be_placed(one.entity, one.oracle_cluster(), one.entity.quorum)
         assert isinstance(decision, Placed) is possible
         assert asked.programs == []
@@ -149,7 +149,7 @@ def decide_gang(
     pods: list[Pod], nodes: list[Node], solver: ScriptedSolver, quorum: int = 0
 ) -> Decision:
     one = entity(gang("g", quorum or len(pods)), pods)
-    return decide(one, cluster(nodes).snapshot(), DEFAULT_POLICY, solver)
+    return decide(one, cluster(nodes).snapshot(), DEFAULT_POLICY, solver=solver)
 
 
 def placed_nodes(decision: Decision) -> dict[str, str]:
@@ -297,5 +297,5 @@ def test_solver_finds_the_rack_that_holds_all_members() -> None:
     cpus = {"a0": ("a", "9"), "a1": ("a", "10"), "b0": ("b", "10"), "b1": ("b", "10")}
     nodes = [node(name, {RACK: rack}, cpu=cpu) for name, (rack, cpu) in cpus.items()]
     one = entity(with_rack_topology(gang("g", len(HARD))), sized_pods(**HARD))
-    decision = decide(one, cluster(nodes).snapshot(), DEFAULT_POLICY, SOLVER)
+    decision = decide(one, cluster(nodes).snapshot(), DEFAULT_POLICY, solver=SOLVER)
     assert {on[0] for on in placed_nodes(decision).values()} == {"b"}

@@ -43,7 +43,7 @@ def app_pods(app: str, count: int, wants: str = "", *, even: bool = False) -> li
 def find_valid_sequence(
     one: PlacementProblem, assignments: list[KindAssignment], limit: int = 100
 ) -> list[KindAssignment] | SequenceFailure:
-    found = find_sequence(one, Counter(assignments), len(assignments), limit)
+    found = find_sequence(one, Counter(assignments), len(assignments), limit=limit)
     if not isinstance(found, SequenceFailure):
         placement = PartialPlacement(one)
         for assignment in found:

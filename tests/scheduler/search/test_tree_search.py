@@ -94,7 +94,7 @@ def compare_with_brute_force(family: str, seed: int) -> None:
     """The cycle and the exact search place a tree if and only if brute force does."""
     one = build_tree_instance(family, seed)
     possible = can_tree_be_placed(one.entity, one.oracle_cluster())
-    decision = decide(one.entity, one.snapshot(), DEFAULT_POLICY, SOLVER)
+    decision = decide(one.entity, one.snapshot(), DEFAULT_POLICY, solver=SOLVER)
     assert isinstance(decision, Placed) is possible, (family, seed)
     if isinstance(decision, Placed):
         assert list(violations(one, decision)) == [], (family, seed)
@@ -180,7 +180,10 @@ def test_groups_are_divided_among_racks_that_they_fill_exactly() -> None:
     sizes = [6, 4, 4, 4, 3, 3]
     parts = [leaf(f"g{k}", *["4"] * size, topology="rack") for k, size in enumerate(sizes)]
     decision = decide(
-        tree(composite("t", 6), *parts), cluster(racks(12, 12)).snapshot(), DEFAULT_POLICY, SOLVER
+        tree(composite("t", 6), *parts),
+        cluster(racks(12, 12)).snapshot(),
+        DEFAULT_POLICY,
+        solver=SOLVER,
     )
     found = nodes_of(decision)
     assert len(set(found.values())) == 24
@@ -197,7 +200,7 @@ def test_a_group_leaves_its_best_rack_to_a_group_that_fits_nowhere_else() -> Non
         entity(gang("p", 2, parent="t", topology="rack"), pinned),
     )
     running = [pod("x", on="b0", cpu="1")]
-    found = nodes_of(decide(one, cluster(nodes, running).snapshot(), DEFAULT_POLICY, SOLVER))
+    found = nodes_of(decide(one, cluster(nodes, running).snapshot(), DEFAULT_POLICY, solver=SOLVER))
     assert {found["a-0"][:2], found["p-0"][0]} == {"r0", "b"}
 
 
@@ -210,9 +213,11 @@ def seven_of_twelve(rack_count: int, group_count: int) -> Entity:
 @pytest.mark.parametrize("rack_count", [3, 30])
 def test_one_group_more_than_racks_is_proven_impossible(rack_count: int) -> None:
     snapshot = cluster(racks(*[12] * rack_count)).snapshot()
-    fits = decide(seven_of_twelve(rack_count, rack_count), snapshot, DEFAULT_POLICY, SOLVER)
+    fits = decide(seven_of_twelve(rack_count, rack_count), snapshot, DEFAULT_POLICY, solver=SOLVER)
     assert isinstance(fits, Placed)
-    refused = decide(seven_of_twelve(rack_count, rack_count + 1), snapshot, DEFAULT_POLICY, SOLVER)
+    refused = decide(
+        seven_of_twelve(rack_count, rack_count + 1), snapshot, DEFAULT_POLICY, solver=SOLVER
+    )
     assert isinstance(refused, Waiting)
     assert (refused.reason, refused.undecided) == ("Unschedulable", "")
 
@@ -230,7 +235,7 @@ class ScriptedSolver:
 
 def decide_four_sevens(solver: ScriptedSolver) -> Waiting:
     snapshot = cluster(racks(12, 12, 12)).snapshot()
-    decision = decide(seven_of_twelve(3, 4), snapshot, DEFAULT_POLICY, solver)
+    decision = decide(seven_of_twelve(3, 4), snapshot, DEFAULT_POLICY, solver=solver)
     assert isinstance(decision, Waiting)
     return decision
 
@@ -264,7 +269,7 @@ def test_a_tree_wakes_when_the_solver_has_an_answer() -> None:
 def test_insufficient_capacity_of_a_tree_is_proven_without_the_solver() -> None:
     asked = ScriptedSolver()
     one = tree(composite("t", 2), leaf("a", "3", "3"), leaf("b", "4", "2"))
-    decision = decide(one, cluster(racks(2, cpu="5")).snapshot(), DEFAULT_POLICY, asked)
+    decision = decide(one, cluster(racks(2, cpu="5")).snapshot(), DEFAULT_POLICY, solver=asked)
     assert isinstance(decision, Waiting)
     assert decision.reason == "Unschedulable"
     assert asked.programs == []
@@ -273,7 +278,7 @@ def test_insufficient_capacity_of_a_tree_is_proven_without_the_solver() -> None:
 def test_a_group_that_fits_in_no_rack_is_proven_without_the_solver() -> None:
     asked = ScriptedSolver()
     one = tree(composite("t", 2), leaf("a", *["4"] * 4, topology="rack"), leaf("b", "1"))
-    decision = decide(one, cluster(racks(3, 3)).snapshot(), DEFAULT_POLICY, asked)
+    decision = decide(one, cluster(racks(3, 3)).snapshot(), DEFAULT_POLICY, solver=asked)
     assert isinstance(decision, Waiting)
     assert decision.reason == "Unschedulable"
     assert asked.programs == []
@@ -288,7 +293,7 @@ def test_trees_are_undecided_with_a_filter_that_the_search_does_not_model() -> N
     odd = Filter(reject=lambda context: iter(()), depends_on=FilterDependency.LOAD)
     policy = replace(DEFAULT_POLICY, filters={**DEFAULT_POLICY.filters, "Odd": odd})
     snapshot = cluster(racks(12, 12, 12)).snapshot()
-    decision = decide(seven_of_twelve(3, 4), snapshot, policy, SOLVER)
+    decision = decide(seven_of_twelve(3, 4), snapshot, policy, solver=SOLVER)
     assert isinstance(decision, Waiting)
     assert decision.undecided == "the exact search does not support filter Odd"
 
@@ -297,7 +302,7 @@ def test_surplus_members_are_placed_where_the_search_placed_their_group() -> Non
     parts = [leaf(f"g{k}", *["4"] * 8, topology="rack", quorum=6) for k in range(2)]
     parts += [leaf(f"h{k}", *["4"] * 3, topology="rack") for k in range(2)]
     one = tree(composite("t", 4), *parts)
-    decision = decide(one, cluster(racks(10, 10)).snapshot(), DEFAULT_POLICY, SOLVER)
+    decision = decide(one, cluster(racks(10, 10)).snapshot(), DEFAULT_POLICY, solver=SOLVER)
     found = nodes_of(decision)
     assert len(found) == 20
     for name in ("g0", "g1", "h0", "h1"):
@@ -307,7 +312,7 @@ def test_surplus_members_are_placed_where_the_search_placed_their_group() -> Non
 def test_a_group_beyond_the_quorum_is_searched_beside_the_others() -> None:
     spare = leaf("b", "1", "1", "4")
     one = tree(composite("t", 1), leaf("a", "4"), spare)
-    decision = decide(one, cluster(racks(3)).snapshot(), DEFAULT_POLICY, SOLVER)
+    decision = decide(one, cluster(racks(3)).snapshot(), DEFAULT_POLICY, solver=SOLVER)
     assert len(nodes_of(decision)) == 4
 
 
@@ -315,9 +320,9 @@ def test_a_tree_whose_groups_all_run_is_searched_for_one_more_member() -> None:
     nodes, running = racks(2), [pod("a-on", "a", cpu="3", on="r0-00")]
     done = entity(gang("a", 1, parent="t"), [pod("a-0", "a", cpu="3")], running)
     one = tree(composite("t", 1), done, leaf("b", "4", "4"))
-    found = nodes_of(decide(one, cluster(nodes, running).snapshot(), DEFAULT_POLICY, SOLVER))
+    found = nodes_of(decide(one, cluster(nodes, running).snapshot(), DEFAULT_POLICY, solver=SOLVER))
     assert found == {"a-0": "r0-01"}
     full = [*running, pod("x", on="r0-01", cpu="2")]
-    decision = decide(one, cluster(nodes, full).snapshot(), DEFAULT_POLICY, SOLVER)
+    decision = decide(one, cluster(nodes, full).snapshot(), DEFAULT_POLICY, solver=SOLVER)
     assert isinstance(decision, Waiting)
     assert decision.reason == "Unschedulable"

@@ -165,7 +165,7 @@ class WorkingSnapshot:
 
     def _set_row(self, i: int, row: NodeClass) -> None:
         self.snapshot.update_load(
-            i, list(row.requested), list(row.nonzero_requested), row.used_ports
+            i, list(row.requested), list(row.nonzero_requested), ports=row.used_ports
         )
 
     def _update_pod_index(self) -> None:

@@ -42,7 +42,11 @@ def move_values(values: Mapping[int, _T], rows: IntArray) -> dict[int, _T]:
 
 
 def move_domain_ids(
-    ids: IntArray, values: Sequence[str], previous: PreviousRows, new_values: Sequence[str | None]
+    ids: IntArray,
+    values: Sequence[str],
+    previous: PreviousRows,
+    *,
+    new_values: Sequence[str | None],
 ) -> tuple[IntArray, tuple[str, ...]]:
     """Return the number of each row's topology domain, and the values of the domains.
 

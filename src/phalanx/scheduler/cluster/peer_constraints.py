@@ -69,6 +69,7 @@ def pod_label_requirements(
     selector: dict[str, Any] | None,
     own: Labels,
     same: Iterable[str] = (),
+    *,
     other: Iterable[str] = (),
 ) -> tuple[LabelRequirement, ...]:
     """Combine a label selector with `matchLabelKeys` (`same`) and `mismatchLabelKeys` (`other`).
@@ -200,7 +201,11 @@ def peer_constraints_of(pod: Pod) -> PeerConstraints:
 
 
 def default_spreads(
-    defaults: Iterable[TopologySpread], namespace: str, labels: Labels, services: Iterable[Labels]
+    defaults: Iterable[TopologySpread],
+    namespace: str,
+    labels: Labels,
+    *,
+    services: Iterable[Labels],
 ) -> tuple[TopologySpread, ...]:
     """Return the default spreads of a pod, over the pods of the Services that select it."""
     selecting = [service for service in services if service and service.items() <= labels.items()]

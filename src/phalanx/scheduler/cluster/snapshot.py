@@ -82,6 +82,7 @@ class NodeClass:
         allocatable: tuple[int, ...],
         requested: tuple[int, ...],
         nonzero_requested: tuple[int, ...],
+        *,
         used_ports: HostPorts,
     ) -> None:
         self.allocatable, self.requested = allocatable, requested
@@ -384,7 +385,7 @@ class Snapshot:
         if previous is None or found is None:
             return None
         new_values = [label_value(self.labels[i], key) for i in previous.new_rows]
-        return move_domain_ids(found.ids, found.values, previous, new_values)
+        return move_domain_ids(found.ids, found.values, previous, new_values=new_values)
 
     def image_sizes(self, image: str) -> IntArray:
         """Return how many bytes of an image each node has; cached until a node changes."""
@@ -443,7 +444,7 @@ class Snapshot:
         return self.node_class_pool.intern(cells, self._width, ports)
 
     def update_load(
-        self, i: int, requested: list[int], nonzero_requested: list[int], ports: HostPorts
+        self, i: int, requested: list[int], nonzero_requested: list[int], *, ports: HostPorts
     ) -> None:
         """Rewrite what runs on a node. Only the cache calls this."""
         by_row, changed = self.node_classes, self.changed_rows

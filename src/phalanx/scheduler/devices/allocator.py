@@ -74,6 +74,7 @@ class NodeDevices:
         inventory: DeviceInventory,
         node: str,
         reaches: Reaches,
+        *,
         rank: Callable[[NodeReach], int] | None = None,
     ) -> None:
         """`rank` puts devices with a low rank first; without one, the order of pools counts."""
@@ -110,6 +111,7 @@ def allocate_claims(
     claims: Sequence[ClaimRequests],
     devices: NodeDevices,
     inventory: DeviceInventory,
+    *,
     usage: DeviceUsage,
 ) -> list[ClaimChoices] | None:
     """Choose devices for claims; None if the node cannot serve all of them.

@@ -109,7 +109,7 @@ def _describe_devices(members: Mapping[PodShape, int], snapshot: Snapshot) -> It
 
 
 def _capacity_rows(
-    shape: PodShape, members: int, key: str, snapshot: Snapshot, policy: SchedulerPolicy
+    shape: PodShape, members: int, key: str, *, snapshot: Snapshot, policy: SchedulerPolicy
 ) -> Iterator[CapacityRow]:
     capacities = node_capacities(snapshot, policy, shape)
     empty = snapshot.fork()
@@ -164,7 +164,7 @@ def _node_rejections(shape: PodShape, snapshot: Snapshot, policy: SchedulerPolic
 
 
 def _limiting_reason(
-    shape: PodShape, nodes: IntArray, rejections: Sequence[str], snapshot: Snapshot
+    shape: PodShape, nodes: IntArray, rejections: Sequence[str], *, snapshot: Snapshot
 ) -> str:
     """The most frequent reason why these nodes accept no further member."""
     served = claim_capacities(snapshot, shape.claims)

@@ -135,6 +135,7 @@ def prepare_attempt(
     subject: Ref,
     cluster: ClusterObjects,
     profiles: Profiles = DEFAULT_PROFILES,
+    *,
     solver: SolverFunction = no_solver,
     now: float = 0.0,
 ) -> Attempt | NotAttempted:
@@ -205,7 +206,11 @@ def _describe_preemption_of(subject: Ref, cluster: ClusterObjects) -> str:
 
 
 def summarize_pending(
-    subject: Ref, cluster: ClusterObjects, profiles: Profiles = DEFAULT_PROFILES, now: float = 0.0
+    subject: Ref,
+    cluster: ClusterObjects,
+    profiles: Profiles = DEFAULT_PROFILES,
+    *,
+    now: float = 0.0,
 ) -> str:
     """Return the sentence with which `diagnose` begins about a group; "" if it fits or is placed.
 
@@ -227,6 +232,7 @@ def diagnose(
     subject: Ref,
     cluster: ClusterObjects,
     profiles: Profiles = DEFAULT_PROFILES,
+    *,
     solver: SolverFunction = no_solver,
     now: float = 0.0,
 ) -> Diagnosis:

@@ -64,9 +64,15 @@ class Experiment:
     """A refused entity, the cluster that refuses it, and a budget of decisions."""
 
     def __init__(
-        self, entity: Entity, waiting: Waiting, known: KnownCluster, policy: SchedulerPolicy,
-        solver: SolverFunction = no_solver, solver_calls: int = MAX_SOLVER_CALLS,
-    ) -> None:  # fmt: skip
+        self,
+        entity: Entity,
+        waiting: Waiting,
+        known: KnownCluster,
+        *,
+        policy: SchedulerPolicy,
+        solver: SolverFunction = no_solver,
+        solver_calls: int = MAX_SOLVER_CALLS,
+    ) -> None:
         self.entity, self.waiting, self.known = entity, waiting, known
         self.policy = replace(policy, pods_preempt=False, groups_preempt=False)
         self._solver, self._solver_calls_left = solver, solver_calls
@@ -133,7 +139,7 @@ class Experiment:
 
 
 def find_smallest(
-    suffices: Callable[[int], bool], guess: int, most: int, low: int = 0
+    suffices: Callable[[int], bool], guess: int, most: int, *, low: int = 0
 ) -> int | None:
     """Find the smallest number above `low` and up to `most` that suffices; None if none does.
 

@@ -77,7 +77,7 @@ def forecast_ranges(
     cluster: ClusterObjects, profiles: Profiles = DEFAULT_PROFILES, now: float = 0.0
 ) -> dict[Ref, StartRange]:
     """Simulate the queue ahead; returns the ranges of the first entities that wait."""
-    runs = [_StartSimulation(cluster, profiles, now, one).run() for one in EndAssumption]
+    runs = [_StartSimulation(cluster, profiles, now, assumption=one).run() for one in EndAssumption]
     found: dict[Ref, StartRange] = {}
     for ref in dict.fromkeys(ref for run in runs for ref in run):
         times = [run.get(ref) for run in runs]
@@ -92,6 +92,7 @@ def add_ranges(
     starts: dict[Ref, ExpectedStart],
     cluster: ClusterObjects,
     profiles: Profiles = DEFAULT_PROFILES,
+    *,
     now: float = 0.0,
 ) -> dict[Ref, ExpectedStart]:
     """Return expected starts with their ranges, which contain them."""
@@ -116,7 +117,7 @@ class _StartSimulation:
     """One simulation of the queue ahead."""
 
     def __init__(
-        self, cluster: ClusterObjects, profiles: Profiles, now: float, assumption: EndAssumption
+        self, cluster: ClusterObjects, profiles: Profiles, now: float, *, assumption: EndAssumption
     ) -> None:
         self._state = load_state(cluster, replace(profiles, back_off=_NO_RETRIES))
         self._run_times = self._state.reservations.run_times

@@ -112,16 +112,20 @@ class AttemptedEntity(NamedTuple):
 
 
 def forecast(
-    subjects: Sequence[Ref], cluster: ClusterObjects, profiles: Profiles = DEFAULT_PROFILES,
-    solver: SolverFunction = no_solver, now: float = 0.0,
-) -> list[Forecast]:  # fmt: skip
+    subjects: Sequence[Ref],
+    cluster: ClusterObjects,
+    profiles: Profiles = DEFAULT_PROFILES,
+    *,
+    solver: SolverFunction = no_solver,
+    now: float = 0.0,
+) -> list[Forecast]:
     """Forecast each subject, in the given order."""
     simulation = _QueueSimulation(cluster, profiles, solver=solver, now=now)
     simulation.run(subjects)
     found = [simulation.forecast_for(subject) for subject in subjects]
     if not any(one.verdict is ForecastVerdict.WAITS for one in found):
         return found
-    starts = add_ranges(expected_starts(cluster, profiles, now), cluster, profiles, now)
+    starts = add_ranges(expected_starts(cluster, profiles, now), cluster, profiles, now=now)
     return [
         replace(one, expected=starts.get(one.subject))
         if one.verdict is ForecastVerdict.WAITS
@@ -134,6 +138,7 @@ def find_impossible(
     refs: Collection[Ref],
     cluster: ClusterObjects,
     profiles: Profiles = DEFAULT_PROFILES,
+    *,
     now: float = 0.0,
 ) -> frozenset[Ref]:
     """Return those of the waiting entities that would not fit even if nothing else ran.
@@ -445,7 +450,7 @@ def _recreate_pod(pod: Pod) -> Pod | None:
 
 
 def with_min_count(
-    cluster: ClusterObjects, namespace: str, name: str, count: int
+    cluster: ClusterObjects, namespace: str, name: str, *, count: int
 ) -> ClusterObjects | UnknownObject:
     """Change minCount of a gang, or minGroupCount of a gang of groups.
 

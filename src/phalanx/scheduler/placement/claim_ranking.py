@@ -135,13 +135,14 @@ class ClaimRanking:
         return NO_NODE
 
     def _try_assign(self, i: int) -> bool:
-        return try_assign(self.node_scores.shape, i, self._claims, self._volumes)
+        return try_assign(self.node_scores.shape, i, self._claims, volumes=self._volumes)
 
 
 def try_assign(
     shape: PodShape,
     i: int,
     claims: ClaimAssignments | None,
+    *,
     volumes: VolumeAssignments | None,
 ) -> bool:
     """Take devices and volumes of a node for one more pod; whether the node can serve it."""

@@ -237,7 +237,7 @@ def count_evaluated(ranked: Sequence[RankedPlacement], tried: Sequence[int]) -> 
 
 
 def rank_for_group(
-    entity: Entity, placements: Sequence[Placement], snapshot: Snapshot, policy: SchedulerPolicy
+    entity: Entity, placements: Sequence[Placement], snapshot: Snapshot, *, policy: SchedulerPolicy
 ) -> list[RankedPlacement]:
     """Sort placements by the score that they can reach; those that may hold the quorum first."""
     scheduled = count_scheduled(entity, snapshot)
@@ -258,7 +258,7 @@ def rank_for_group(
 
 
 def rank_for_tree(
-    entity: Entity, placements: Sequence[Placement], snapshot: Snapshot, policy: SchedulerPolicy
+    entity: Entity, placements: Sequence[Placement], snapshot: Snapshot, *, policy: SchedulerPolicy
 ) -> list[RankedPlacement]:
     """Sort placements by how many child groups they may hold, then by their score."""
     bounds, regions = CapacityBounds(snapshot, policy), regions_of(placements, snapshot)

@@ -48,7 +48,7 @@ def place_in_best_domain(
     ranked = (
         [RankedPlacement(predicted, 0, 0, is_possible=True)]
         if predicted
-        else rank_for_group(entity, placements, snapshot, policy)
+        else rank_for_group(entity, placements, snapshot, policy=policy)
         if placements
         else []
     )
@@ -73,13 +73,14 @@ def place_in_best_domain(
                 if a.is_feasible
             )
             best = max(scores)
-    return _choose_attempt(entity, context, ranked, attempts)
+    return _choose_attempt(entity, context, ranked, attempts=attempts)
 
 
 def _choose_attempt(
     entity: Entity,
     context: PlacementContext,
     ranked: Sequence[RankedPlacement],
+    *,
     attempts: Sequence[tuple[RankedPlacement, GroupPlacement]],
 ) -> GroupPlacement:
     in_order = [attempt for _, attempt in sorted(attempts, key=lambda pair: pair[0].position)]

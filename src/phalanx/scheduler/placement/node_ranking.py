@@ -133,6 +133,7 @@ class NodeRanking(ABC):
         node_scores: ShapeScores,
         simulated_load: SimulatedLoad,
         on_assign: AssignCallback,
+        *,
         affinity_state: PodAffinityState | None,
     ) -> None:
         self.node_scores, self.affinity_state = node_scores, affinity_state
@@ -187,6 +188,7 @@ class ScanRanking(NodeRanking):
         node_scores: NodeScores,
         simulated_load: SimulatedLoad,
         on_assign: AssignCallback,
+        *,
         affinity_state: PodAffinityState | None,
         scan: NodeScan,
     ) -> None:
@@ -228,6 +230,7 @@ class HeapRanking(NodeRanking):
         node_scores: ShapeScores,
         simulated_load: SimulatedLoad,
         on_assign: AssignCallback,
+        *,
         sorted_keys: SortedKeys,
     ) -> None:
         super().__init__(node_scores, simulated_load, on_assign, affinity_state=None)

@@ -204,7 +204,7 @@ class PinnedNodeScores(ShapeScores):
     __slots__ = ("_base_key", "_row", "sorted_keys")
 
     def __init__(
-        self, snapshot: Snapshot, policy: SchedulerPolicy, shape: PodShape, row: int
+        self, snapshot: Snapshot, policy: SchedulerPolicy, shape: PodShape, *, row: int
     ) -> None:
         super().__init__(snapshot, policy, shape)
         self._build_scorers()
@@ -238,6 +238,7 @@ class NodeScores(ShapeScores):
         snapshot: Snapshot,
         policy: SchedulerPolicy,
         shape: PodShape,
+        *,
         base: NodeScores | None = None,
     ) -> None:
         """`base` has the scores of the same nodes with other loads, if there are any."""

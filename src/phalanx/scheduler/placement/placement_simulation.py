@@ -73,8 +73,8 @@ class PlacementSimulation:
         snapshot: Snapshot,
         policy: SchedulerPolicy,
         members: Collection[Member],
-        nodes: IntArray | None = None,
         *,
+        nodes: IntArray | None = None,
         prefers_reach: bool = False,
     ) -> None:
         """`prefers_reach`: see ClaimAssignments."""
@@ -216,7 +216,7 @@ class PlacementSimulation:
         if is_rejected:
             return False
         if has_claims:
-            if not try_assign(member.shape, i, self._claims, self._volumes):
+            if not try_assign(member.shape, i, self._claims, volumes=self._volumes):
                 return False
             for _, claims in self._claims.collect([member]) if self._claims is not None else ():
                 self._assigned_claims[member.pod.metadata.uid] = claims
@@ -293,7 +293,7 @@ class PlacementSimulation:
         if peers is None and nodes is None and NODE_AFFINITY.name in self._policy.filters:
             row = member.shape.node_constraints.only_node(self.snapshot)
             if row is not None:
-                pinned = PinnedNodeScores(self.snapshot, self._policy, member.shape, row)
+                pinned = PinnedNodeScores(self.snapshot, self._policy, member.shape, row=row)
                 return HeapRanking(pinned, load, None, sorted_keys=pinned.sorted_keys)
         scores = node_scores_of(self.snapshot, self._policy, member.shape)
         on_assign = None if peers is None else partial(peers.add_pod, peers.profile_of(member))
@@ -341,13 +341,14 @@ class PlacementSimulation:
         classes, claims = dict(self._simulated_load.node_classes), self._claims
         volumes = self._volumes.fork() if self._volumes is not None else None
         held = claims.fork() if claims is not None else None
-        return cache(partial(self._build_refusal, ranking, classes, held, volumes))
+        return cache(partial(self._build_refusal, ranking, classes, held, volumes=volumes))
 
     def _build_refusal(
         self,
         ranking: NodeRanking | ClaimRanking,
         classes: Mapping[int, NodeClass],
         claims: ClaimAssignments | None = None,
+        *,
         volumes: VolumeAssignments | None = None,
     ) -> Refusal:
         if not classes and ranking.affinity_state is None and self._nodes is None:

@@ -218,6 +218,7 @@ class DomainCapacities:
         snapshot: Snapshot,
         policy: SchedulerPolicy,
         shape: PodShape,
+        *,
         placements: Sequence[Placement],
     ) -> None:
         self.placements = placements
@@ -333,7 +334,7 @@ def domain_capacities_of(
 
 
 def find_placements(
-    entity: Entity, snapshot: Snapshot, nodes: IntArray | None = None, key: str | None = None
+    entity: Entity, snapshot: Snapshot, nodes: IntArray | None = None, *, key: str | None = None
 ) -> Sequence[Placement] | EntityRejection | None:
     """Return the placements among these nodes (None: all); None without topology constraint.
 

@@ -178,7 +178,7 @@ class ClaimAssignments:
                 requests,
                 self._node_devices(i, ranked=self._prefers_reach and demand.has_shared),
                 self._state.inventory,
-                self._usage,
+                usage=self._usage,
             )
         except AllocationLimit:
             self.is_undecided = True
@@ -230,7 +230,7 @@ class ClaimAssignments:
             self._state.inventory,
             snapshot.names[i],
             lambda reach: _reaches(snapshot, reach, i),
-            (lambda reach: -int(nodes_of_reach(snapshot, reach).sum())) if ranked else None,
+            rank=(lambda reach: -int(nodes_of_reach(snapshot, reach).sum())) if ranked else None,
         )
 
 
@@ -258,7 +258,7 @@ class _FreeCounts:
     __slots__ = ("counts", "position", "stamp", "usage")
 
     def __init__(
-        self, counts: IntArray, usage: DeviceUsage, stamp: tuple[int, ...], position: int
+        self, counts: IntArray, usage: DeviceUsage, stamp: tuple[int, ...], *, position: int
     ) -> None:
         self.counts, self.usage, self.stamp, self.position = counts, usage, stamp, position
 

@@ -226,7 +226,7 @@ class PeerCounts:
             return peers
         meta = member.pod.metadata
         services = self._pod_index.services.get(meta.namespace, ())
-        spreads = default_spreads(self._defaults, meta.namespace, meta.labels, services)
+        spreads = default_spreads(self._defaults, meta.namespace, meta.labels, services=services)
         return peers._replace(spreads=spreads) if spreads else peers
 
     def _service_label_keys(self) -> set[str]:

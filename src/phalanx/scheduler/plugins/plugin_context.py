@@ -143,8 +143,8 @@ class PodAffinityState:
         snapshot: Snapshot,
         peer_counts: PeerCounts,
         profile: PeerProfile,
-        constraints: NodeConstraints,
         *,
+        constraints: NodeConstraints,
         explicit: bool,
         hard_pod_affinity_weight: int,
         honors_existing_preferences: bool = True,
@@ -188,9 +188,11 @@ class PodAffinityState:
             if hard_pod_affinity_weight:
                 required = peer_counts.existing_terms_towards(profile, "affinity")
                 self.preferred += [(hard_pod_affinity_weight, counts) for _, counts in required]
-        self.hard_spreads = _hard_spread_states(snapshot, peer_counts, profile, constraints)
+        self.hard_spreads = _hard_spread_states(
+            snapshot, peer_counts, profile, constraints=constraints
+        )
         soft_spreads = _soft_spread_states(
-            snapshot, peer_counts, profile, constraints, explicit=explicit
+            snapshot, peer_counts, profile, constraints=constraints, explicit=explicit
         )
         #: The soft constraints; None if there are none.
         self.soft_spread = (
@@ -210,7 +212,11 @@ class PodAffinityState:
 
 
 def _hard_spread_states(
-    snapshot: Snapshot, peer_counts: PeerCounts, profile: PeerProfile, constraints: NodeConstraints
+    snapshot: Snapshot,
+    peer_counts: PeerCounts,
+    profile: PeerProfile,
+    *,
+    constraints: NodeConstraints,
 ) -> list[SpreadState]:
     hard = [spread for spread in profile.peer_constraints.spreads if spread.is_hard]
     labelled = _labelled_nodes(snapshot, hard)
@@ -220,7 +226,7 @@ def _hard_spread_states(
         for counts in peer_counts.count_pods_with_and_without_nominated(
             PodSelection((spread.selector,), excludes_terminating=True),
             snapshot.domains(spread.topology_key),
-            _eligible_nodes(snapshot, constraints, spread, labelled),
+            _eligible_nodes(snapshot, constraints, spread, labelled=labelled),
         )
     ]
 
@@ -229,8 +235,8 @@ def _soft_spread_states(
     snapshot: Snapshot,
     peer_counts: PeerCounts,
     profile: PeerProfile,
-    constraints: NodeConstraints,
     *,
+    constraints: NodeConstraints,
     explicit: bool,
 ) -> list[SpreadState]:
     soft = [spread for spread in profile.peer_constraints.spreads if not spread.is_hard]
@@ -241,7 +247,7 @@ def _soft_spread_states(
         if spread.topology_key == HOSTNAME:
             counts = peer_counts.count_pods(selection, domain_per_node(snapshot))
         else:
-            eligible = _eligible_nodes(snapshot, constraints, spread, labelled)
+            eligible = _eligible_nodes(snapshot, constraints, spread, labelled=labelled)
             counts = peer_counts.count_pods(
                 selection, snapshot.domains(spread.topology_key), eligible
             )
@@ -259,7 +265,7 @@ def _labelled_nodes(snapshot: Snapshot, spreads: Iterable[TopologySpread]) -> Bo
 
 
 def _eligible_nodes(
-    snapshot: Snapshot, constraints: NodeConstraints, spread: TopologySpread, labelled: BoolArray
+    snapshot: Snapshot, constraints: NodeConstraints, spread: TopologySpread, *, labelled: BoolArray
 ) -> BoolArray:
     """The nodes whose pods a constraint counts.
 

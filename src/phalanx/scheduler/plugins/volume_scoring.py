@@ -78,8 +78,12 @@ def _score_nodes(snapshot: Snapshot, demand: VolumeDemand, by_utilization: IntAr
         if not one.selected_node
         and (one.key is None or snapshot.volumes.find_reserved(one.key) is None)
     ]
-    static = _mean_scores(snapshot, claims, smallest_volumes, by_utilization, adds=True)
-    dynamic = _mean_scores(snapshot, claims, _storage_capacities, by_utilization, adds=False)
+    static = _mean_scores(
+        snapshot, claims, smallest_volumes, by_utilization=by_utilization, adds=True
+    )
+    dynamic = _mean_scores(
+        snapshot, claims, _storage_capacities, by_utilization=by_utilization, adds=False
+    )
     scores: IntArray = np.where(static >= 0, static, np.maximum(dynamic, 0))
     return scores
 
@@ -88,8 +92,8 @@ def _mean_scores(
     snapshot: Snapshot,
     claims: Sequence[UnboundClaim],
     find_capacities: Callable[[Snapshot, UnboundClaim], IntArray],
-    by_utilization: IntArray,
     *,
+    by_utilization: IntArray,
     adds: bool,
 ) -> IntArray:
     """Return the mean over the classes that have some capacity on a node; -1 where none has.

@@ -106,11 +106,11 @@ def preempt(
         return replace(waiting, preemption=NOT_HELPFUL)
     if not plan.units and not leaving and plan.result is not None:
         return plan.result.build_placed()
-    return _build_decision(entity, context, waiting, plan)
+    return _build_decision(entity, context, waiting, plan=plan)
 
 
 def _build_decision(
-    entity: Entity, context: PlacementContext, waiting: Waiting, plan: PreemptionPlan
+    entity: Entity, context: PlacementContext, waiting: Waiting, *, plan: PreemptionPlan
 ) -> Waiting | Preempting:
     victims = tuple(victim for unit in plan.units for victim in unit.victims)
     text = f"found a placement for {entity.kind}, preempting {len(victims)} victims"
@@ -183,6 +183,7 @@ def _wait_for_victims(
     entity: Entity,
     context: PlacementContext,
     waiting: Waiting,
+    *,
     result: GroupPlacement | GroupTreePlacement,
 ) -> Waiting:
     """Evict no further pod; nominated members keep their node or get another one."""

@@ -54,6 +54,7 @@ class EvictionUnit:
         pods: tuple[AssignedPod, ...],
         priority: int,
         scope: EvictionScope,
+        *,
         group: Ref | None = None,
     ) -> None:
         """`pods` are sorted; `group` is the group that is evicted as a whole, if any."""

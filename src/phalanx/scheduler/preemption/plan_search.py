@@ -204,7 +204,7 @@ class PlanSearch:
         if self._has_affinity:
             plan = yield from self._evaluate(self._without_affinity_targets(pool))
         proposals = yield from propose_victims(
-            self._entity, self._context, pool, self._costs, members=self._required_members
+            self._entity, self._context, pool, costs=self._costs, members=self._required_members
         )
         for chosen in proposals:
             plan = _cheaper_plan(plan, (yield from self._evaluate(chosen)))
@@ -314,11 +314,11 @@ class PlanSearch:
     ) -> PlanSteps:
         """Improve a plan with an exact solver until no plan costs less, or until it gives up."""
         program = VictimProgram(
-            self._entity, self._context, units, self._costs, members=self._required_members
+            self._entity, self._context, units, costs=self._costs, members=self._required_members
         )
         if not (yield from program.assemble(MAX_COLUMNS)):
             return plan
-        search = _ExactSearch(self, program, units, plan)
+        search = _ExactSearch(self, program, units, plan=plan)
         yield from search.run()
         if search.is_pending and self._entity.waited_seconds <= MAX_SOLVER_WAIT:
             self.awaits_solver = True
@@ -352,6 +352,7 @@ class _ExactSearch:
         search: PlanSearch,
         program: VictimProgram,
         units: Sequence[EvictionUnit],
+        *,
         plan: PreemptionPlan | None,
     ) -> None:
         self._search, self._program, self._units = search, program, units

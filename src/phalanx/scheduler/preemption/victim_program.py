@@ -78,8 +78,8 @@ class VictimProgram:
         entity: Entity,
         context: PlacementContext,
         units: Sequence[EvictionUnit],
-        costs: EvictionCostModel,
         *,
+        costs: EvictionCostModel,
         members: int,
     ) -> None:
         self._entity, self._context, self._units = entity, context, units

@@ -45,8 +45,8 @@ def propose_victims(
     entity: Entity,
     context: PlacementContext,
     units: Sequence[EvictionUnit],
-    costs: EvictionCostModel,
     *,
+    costs: EvictionCostModel,
     members: int,
 ) -> Generator[int, None, list[list[EvictionUnit]]]:
     """Return sets of units whose eviction may be sufficient, the cheapest first."""

@@ -64,8 +64,8 @@ class RefusalMemo:
         entity: Entity,
         decision: Decision,
         snapshot: Snapshot,
-        policy: SchedulerPolicy,
         *,
+        policy: SchedulerPolicy,
         holders: tuple[Ref, ...] = (),
     ) -> None:
         """Remember a refusal by the version of the last `find`."""

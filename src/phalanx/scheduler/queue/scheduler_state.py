@@ -152,7 +152,7 @@ class SchedulerState:
         # Evictions take time: a refusal for reservations that hold then is of this entity alone.
         is_equal = not isinstance(decision, Waiting) or set(decision.holders) <= set(holders)
         if is_usual and is_equal and version == self.version:
-            self._memo.store(entity, decision, snapshot, policy, holders=holders)
+            self._memo.store(entity, decision, snapshot, policy=policy, holders=holders)
         return decision
 
     def decide(self, entity: Entity) -> Decision:
@@ -239,13 +239,13 @@ class SchedulerState:
                 entity,
                 decision,
                 self.cache.snapshot(),
-                policy,
+                policy=policy,
                 reservations=self.reservations.current,
                 is_alone=self.reservations.is_before_equal(entity),
                 has_limit=self.reservations.has_limit(entity, now),
             )
             lacking = count_lacking(condition, decision)
-            self.queue.done(entity, decision, now, condition, lacking=lacking)
+            self.queue.done(entity, decision, now, condition=condition, lacking=lacking)
         self._update_nominations(now)
         if is_freed:
             self._wake_held(now, concerns_each=False)

@@ -168,11 +168,9 @@ class SchedulingQueue(QueueListing):
         return name if isinstance(root, GroupTreeProblem) else root
 
     def _entity_of_pod(self, pod: Pod) -> Ref:
-        return (
-            self._entity_of_group(pod_group_ref(pod.group))
-            if pod.group
-            else pod_ref(pod.metadata.key)
-        )
+        if pod.group:
+            return self._entity_of_group(pod_group_ref(pod.group))
+        return pod_ref(pod.metadata.key)
 
     def wake(self, change: ClusterDelta, now: float) -> None:
         """The cluster changed: activate the first entity under every condition that it may cure."""
@@ -215,8 +213,8 @@ class SchedulingQueue(QueueListing):
         entity: Entity,
         outcome: Decision,
         now: float,
-        condition: WakeCondition | None = None,
         *,
+        condition: WakeCondition | None = None,
         lacking: int = 1,
     ) -> None:
         """End an attempt. Placed pods leave the queue until they are bound or returned.
@@ -392,6 +390,7 @@ class SchedulingQueue(QueueListing):
         entry: QueuedEntity,
         trigger: QueueTrigger,
         now: float,
+        *,
         event: ClusterEvent | None = None,
     ) -> None:
         before = entry.state

@@ -151,8 +151,8 @@ def condition_of(
     entity: Entity,
     decision: PendingDecision,
     snapshot: Snapshot,
-    policy: SchedulerPolicy,
     *,
+    policy: SchedulerPolicy,
     reservations: Sequence[Reservation] = (),
     is_alone: bool = False,
     has_limit: bool = False,
@@ -164,7 +164,7 @@ def condition_of(
     `has_limit`: the entity declares when it ends. Every reservation before it holds an entity
     without a limit; of those with one, only those that the same reservations hold are equal.
     """
-    scope = _scope_of(entity, decision, snapshot, policy)
+    scope = _scope_of(entity, decision, snapshot, policy=policy)
     if scope is not None and is_alone:
         scope = replace(scope, is_shared=False)
     if scope is not None and isinstance(decision, Waiting) and decision.holders:
@@ -257,7 +257,7 @@ def _signatures_of(entity: Entity, depth: int = 0) -> Iterator[GroupSignature]:
 
 
 def _scope_of(
-    entity: Entity, decision: PendingDecision, snapshot: Snapshot, policy: SchedulerPolicy
+    entity: Entity, decision: PendingDecision, snapshot: Snapshot, *, policy: SchedulerPolicy
 ) -> RefusalScope | None:
     """Describe a refusal; None if it depends on time, on a search, or on unknown plugins."""
     if not is_final(decision) or not policy.has_default_filters:

@@ -251,6 +251,7 @@ class ReservationHolds:
         entity: Entity,
         bindings: Iterable[Binding],
         snapshot: Snapshot,
+        *,
         victims: Iterable[Key] = (),
     ) -> bool:
         """Whether the entity would take kept room on these nodes after the victims are gone.
@@ -283,7 +284,7 @@ class ReservationHolds:
             for node, resource, amount in reservation.kept:
                 if node in snapshot.index and resource in snapshot.columns:
                     own[snapshot.index[node]][snapshot.columns[resource]] = amount
-            for i, amounts in _freed_late(snapshot, victims, reservation, self._ends).items():
+            for i, amounts in _freed_late(snapshot, victims, reservation, ends=self._ends).items():
                 if i in own:
                     own[i] -= amounts
             for i, row in own.items():
@@ -292,7 +293,7 @@ class ReservationHolds:
 
 
 def _freed_late(
-    snapshot: Snapshot, victims: Sequence[Key], reservation: Reservation, ends: PodEnds
+    snapshot: Snapshot, victims: Sequence[Key], reservation: Reservation, *, ends: PodEnds
 ) -> dict[int, IntArray]:
     """Sum the requests of the victims that would still run at the expected start, per node."""
     start, late = reservation.expected_start, []

@@ -126,7 +126,7 @@ class _SlotBuilder:
             yield NodeSlot(tuple(equal_nodes), tuple(limits), per_node)
             return
         needed = sum(problem.counts)
-        if _holds_all_members(problem, node, list(most), [kinds[0] for kinds in distinct]):
+        if _holds_all_members(problem, node, list(most), distinct=[kinds[0] for kinds in distinct]):
             needed = 1
         for equal_node in equal_nodes[:needed]:
             yield NodeSlot((equal_node,), tuple(most.items()))
@@ -182,14 +182,14 @@ def _needs_own_slot(problem: PlacementProblem, kind: int, node: int) -> bool:
     return False
 
 
-def _can_share_node(problem: PlacementProblem, kind: int, other_kind: int, node: int) -> bool:
+def _can_share_node(problem: PlacementProblem, kind: int, other_kind: int, *, node: int) -> bool:
     if kind == other_kind and problem.counts[kind] == 1:
         return False
     fits = (problem.requests[kind] + problem.requests[other_kind] <= problem.free[node]).all()
     return bool(fits) and not _are_in_conflict(problem, kind, other_kind, node=node)
 
 
-def _are_in_conflict(problem: PlacementProblem, kind: int, other_kind: int, node: int) -> bool:
+def _are_in_conflict(problem: PlacementProblem, kind: int, other_kind: int, *, node: int) -> bool:
     """Whether two kinds may not share a node."""
     return any(
         row.domains.ids[node] >= 0 and (kind, other_kind) in row.pairs for row in problem.conflicts
@@ -197,7 +197,7 @@ def _are_in_conflict(problem: PlacementProblem, kind: int, other_kind: int, node
 
 
 def _holds_all_members(
-    problem: PlacementProblem, node: int, kinds: list[int], distinct: list[int]
+    problem: PlacementProblem, node: int, kinds: list[int], *, distinct: list[int]
 ) -> bool:
     """Whether one node holds every member that may use such nodes."""
     if any(_needs_own_slot(problem, kind, node) for kind in distinct):
@@ -422,6 +422,7 @@ class _FormulationBuilder:
         kind: int,
         inside: Sequence[NodeSlot],
         alone: set[int],
+        *,
         presence: dict[int, dict[int, int]],
     ) -> dict[int, int]:
         """Columns whose sum is at least 1 if a member of the kind is in one of the slots."""

@@ -418,7 +418,7 @@ class SequenceFailure(Enum):
 
 
 def find_sequence(
-    problem: PlacementProblem, max_counts: Mapping[KindAssignment, int], needed: int, limit: int
+    problem: PlacementProblem, max_counts: Mapping[KindAssignment, int], needed: int, *, limit: int
 ) -> list[KindAssignment] | SequenceFailure:
     """Find assignments that meet the requirement, each feasible after those before it.
 

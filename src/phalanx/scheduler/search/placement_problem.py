@@ -394,9 +394,14 @@ class _ProblemBuilder:
         if not self._peer_counts:
             return None
         return PodAffinityState(
-            self._snapshot, self._peer_counts, kind.peer_profile, kind.shape.node_constraints,
-            explicit=False, hard_pod_affinity_weight=0, honors_existing_preferences=False,
-        )  # fmt: skip
+            self._snapshot,
+            self._peer_counts,
+            kind.peer_profile,
+            constraints=kind.shape.node_constraints,
+            explicit=False,
+            hard_pod_affinity_weight=0,
+            honors_existing_preferences=False,
+        )
 
     def _find_allowed_nodes(self, number: int) -> BoolArray:
         """The nodes that a kind may use if no other member is placed, affinity not considered."""

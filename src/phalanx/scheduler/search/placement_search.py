@@ -240,7 +240,7 @@ def complete_attempt(
             context,
             nodes=placement.nodes if placement else context.nodes,
             allows_search=context.allows_search and number < MAX_THOROUGH_PLACEMENTS,
-        )  # fmt: skip
+        )
         outcome = yield from search_placement(attempt.members, inside, attempt.needed)
         match outcome:
             case PlacementFound(assignments, unplaced):

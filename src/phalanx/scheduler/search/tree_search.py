@@ -50,7 +50,7 @@ def search_tree(
             context,
             nodes=placement.nodes if placement else context.nodes,
             allows_search=context.allows_search and number < MAX_THOROUGH_PLACEMENTS,
-        )  # fmt: skip
+        )
         yield number
         problem = build_tree_problem(inside, scope)
         if isinstance(problem, str):
