@@ -231,7 +231,7 @@ class HttpParser:
     def _check_head(self, version: str) -> None:
         headers = self._headers
         if self._grammar.should_upgrade():
-            raise BadRequest("protocol upgrades are not supported")
+            raise BadRequest("protocol upgrades (exec, attach, port-forward) are not supported")
         if not self._is_http_1_0 and (version != "1.1" or "host" not in headers):
             raise BadRequest("not an HTTP/1.1 request: wrong version, or no Host header")
         coding = headers.get("transfer-encoding", "")

@@ -40,9 +40,13 @@ async def test_nodes_register_as_ready() -> None:
         assert (node.metadata.name, node.spec.taints) == ("n0", ())
         assert node.status.allocatable == {"cpu": "8", "pods": "5"}
         assert node.metadata.labels == {
-            "kubernetes.io/hostname": "n0", "kubernetes.io/os": "linux", "zone": "a",
+            "kubernetes.io/arch": "amd64", "kubernetes.io/hostname": "n0",
+            "kubernetes.io/os": "linux", "zone": "a",
         }  # fmt: skip
-        assert [(one.type, one.status) for one in node.status.conditions] == [("Ready", "True")]
+        assert [(one.type, one.status) for one in node.status.conditions] == [
+            ("MemoryPressure", "False"), ("DiskPressure", "False"), ("PIDPressure", "False"),
+            ("Ready", "True"),
+        ]  # fmt: skip
 
 
 @in_virtual_time

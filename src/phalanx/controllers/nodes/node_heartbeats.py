@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Sequence
 
 from phalanx import logs
-from phalanx.api.core import Node, Pod
+from phalanx.api.core import SIMULATED_NODE_TYPE, Node, Pod
 from phalanx.api.errors import ApiError, NotFound
 from phalanx.api.kinds import LEASE, LEASE_RENEWAL, NODE
 from phalanx.api.meta import Key, find_condition, micro_timestamp, timestamp
@@ -127,14 +127,23 @@ class LeaseRenewer:
 
 #: Seconds after which the conditions of a node are restored.
 STATUS_REPORT_INTERVAL = 10.0
-#: Type, status and reason of the conditions that a kubelet writes for a healthy node.
-_HEALTHY_CONDITIONS = (
-    ("Ready", "True", "KubeletReady"),
-    ("MemoryPressure", "False", "KubeletHasSufficientMemory"),
-    ("DiskPressure", "False", "KubeletHasNoDiskPressure"),
-    ("PIDPressure", "False", "KubeletHasSufficientPID"),
+#: Conditions that a kubelet writes for a healthy node.
+_HEALTHY = (
+    {"type": "MemoryPressure", "status": "False", "reason": "KubeletHasSufficientMemory"},
+    {"type": "DiskPressure", "status": "False", "reason": "KubeletHasNoDiskPressure"},
+    {"type": "PIDPressure", "status": "False", "reason": "KubeletHasSufficientPID"},
+    {"type": "Ready", "status": "True", "reason": "KubeletReady"},
 )
-_MESSAGE = "simulated kubelet is posting ready status"
+
+
+def healthy_conditions(now: str, node_type: str = SIMULATED_NODE_TYPE) -> list[Object]:
+    """Return the conditions of a healthy node."""
+    reported = {
+        "message": f"reported by a {node_type} kubelet",
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+    }
+    return [{**condition, **reported} for condition in _HEALTHY]
 
 
 class NodeStatusReporter:
@@ -168,7 +177,7 @@ class NodeStatusReporter:
             return ReconcilePlan()
         now = timestamp(self._clock.now())
         if not _is_ready(node):
-            status = {"conditions": [_condition(*row, now) for row in _HEALTHY_CONDITIONS]}
+            status = {"conditions": healthy_conditions(now)}
             change = {"metadata": {"uid": node.metadata.uid}, "status": status}
             patch = Patch(
                 NODE, node.metadata.key, change, subresource="status", content=STRATEGIC_PATCH
@@ -198,14 +207,3 @@ def _is_wrongly_not_ready(pod: Pod) -> bool:
         return False
     ready = find_condition(pod.status.conditions, "Ready")
     return ready is not None and ready.status == "False" and ready.reason != CONTAINERS_NOT_READY
-
-
-def _condition(kind: str, status: str, reason: str, now: str) -> Object:
-    return {
-        "type": kind,
-        "status": status,
-        "reason": reason,
-        "message": _MESSAGE,
-        "lastHeartbeatTime": now,
-        "lastTransitionTime": now,
-    }

@@ -26,7 +26,11 @@ from phalanx.client.transports import Unreachable
 from phalanx.clock import Clock
 from phalanx.controllers.leadership import LeaderElectedRunner, LeaderTask, RunnerSpec
 from phalanx.controllers.nodes.container_process import ProcessHost
-from phalanx.controllers.nodes.node_heartbeats import LeaseRenewer, NodeStatusReporter
+from phalanx.controllers.nodes.node_heartbeats import (
+    LeaseRenewer,
+    NodeStatusReporter,
+    healthy_conditions,
+)
 from phalanx.controllers.nodes.pod_status import node_address
 from phalanx.controllers.nodes.process_kubelet import ProcessKubelets
 from phalanx.controllers.nodes.simulated_devices import SimulatedDevices
@@ -54,14 +58,11 @@ class SimulatedNode:
 
     def manifest(self, now: str) -> Object:
         """Return the Node object to register."""
-        labels = {"kubernetes.io/hostname": self.name, "kubernetes.io/os": "linux", **self.labels}
-        ready = {
-            "type": "Ready",
-            "status": "True",
-            "reason": "KubeletReady",
-            "message": f"{self.node_type} kubelet is posting ready status",
-            "lastHeartbeatTime": now,
-            "lastTransitionTime": now,
+        labels = {
+            "kubernetes.io/arch": "amd64",
+            "kubernetes.io/hostname": self.name,
+            "kubernetes.io/os": "linux",
+            **self.labels,
         }
         status = {
             "addresses": [
@@ -70,8 +71,12 @@ class SimulatedNode:
             ],
             "capacity": dict(self.capacity),
             "allocatable": dict(self.capacity),
-            "conditions": [ready],
-            "nodeInfo": {"kubeletVersion": f"phalanx-{self.node_type}", "operatingSystem": "linux"},
+            "conditions": healthy_conditions(now, self.node_type),
+            "nodeInfo": {
+                "kubeletVersion": f"phalanx-{self.node_type}",
+                "architecture": "amd64",
+                "operatingSystem": "linux",
+            },
         }
         meta = {
             "name": self.name,
