@@ -80,16 +80,16 @@ class HorizontalController:
         if autoscaler is None or autoscaler.metadata.deletion_timestamp:
             return None
         target = autoscaler.spec.scale_target_ref
+        target_key = Key(key.namespace, target.name)
         try:
             kind = await self._find_kind(target)
-            scale = await self._get_scale(kind, Key(key.namespace, target.name))
-            decision = decide(autoscaler, scale)
+            path = kind.url_path(key.namespace, target.name, "scale")
+            decision = decide(autoscaler, orjson.loads(await self._client.get_raw(path)))
         except ApiError as error:
             decision = refuse_target(str(error))
         else:
             if decision.desired is not None:
                 change: Object = {"spec": {"replicas": decision.desired}}
-                target_key = Key(key.namespace, target.name)
                 await self._client.patch(kind, target_key, change, subresource="scale")
                 LOG.info("target scaled", kind=kind.name, key=target_key, size=decision.desired)
         await self._write_status(autoscaler, decision)
@@ -105,11 +105,6 @@ class HorizontalController:
         if wanted not in served:
             raise NotFound(f'no matches for kind "{target.kind}" in version "{wanted[0]}"')
         return served[wanted]
-
-    async def _get_scale(self, kind: Kind, key: Key) -> Object:
-        path = kind.url_path(key.namespace, key.name, "scale")
-        scale: Object = orjson.loads(await self._client.get_raw(path))
-        return scale
 
     async def _write_status(
         self, autoscaler: HorizontalPodAutoscaler, decision: ScalingDecision

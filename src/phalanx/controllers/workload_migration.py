@@ -263,7 +263,9 @@ class WorkloadMigration:
                 "annotations": annotations,
                 "labels": meta.get("labels") or {},
                 "ownerReferences": self._convert_owners(meta),
-                "finalizers": _other_finalizers(meta),
+                "finalizers": [
+                    one for one in meta.get("finalizers") or () if one not in _OWN_FINALIZERS
+                ],
             },
             "spec": spec,
         }
@@ -295,7 +297,8 @@ class WorkloadMigration:
             name = next((one for one in self._class_names(priority)), "")
         elif not name and priority is not None:
             name = next((one for one in self._class_names(priority)), "")
-        if not name and priority not in (None, self._default_priority()):
+        defaults = [int(one["value"]) for one in self._classes if one.get("globalDefault")]
+        if not name and priority not in (None, min(defaults, default=0)):
             raise _NotMovable(
                 f"no PriorityClass that groups may have has the value {priority}, its priority; "
                 "create one"
@@ -309,10 +312,6 @@ class WorkloadMigration:
     def _class_names(self, priority: int) -> list[str]:
         names = [one["metadata"]["name"] for one in self._classes if one["value"] == priority]
         return sorted(name for name in names if name not in SYSTEM_PRIORITY_CLASSES)
-
-    def _default_priority(self) -> int:
-        values = [int(one["value"]) for one in self._classes if one.get("globalDefault")]
-        return min(values, default=0)
 
     # ---- owners and deletion ---------------------------------------------------------------------
 
@@ -429,10 +428,6 @@ def _read_source(copy: Object) -> tuple[str, str, str]:
     value = (copy["metadata"].get("annotations") or {}).get(MIGRATED_FROM_ANNOTATION, "")
     uid, generation, intent = (*value.split("/"), "", "", "")[:3]
     return uid, generation, intent
-
-
-def _other_finalizers(meta: Object) -> list[str]:
-    return [one for one in meta.get("finalizers") or () if one not in _OWN_FINALIZERS]
 
 
 def _find_later_changes(custom: Object, copy: Object) -> Object:

@@ -29,7 +29,6 @@ from phalanx.controllers.endpoints.plans import (
     wanted_slices,
 )
 from phalanx.controllers.reconcile_loop import (
-    Action,
     Delete,
     Informers,
     ReconcileLoop,
@@ -87,9 +86,14 @@ class EndpointSliceController:
         service = self._services.get(key)
         present = self._slices_by_service[SLICE_CONTROLLER, key]
         endpoints = self._endpoints.get(key)
-        if service is None or service.metadata.deletion_timestamp:
-            # The garbage collector deletes the slices; Endpoints have no owner.
-            return ReconcilePlan(_plan_removal(endpoints) if service is None else ())
+        if service is None:
+            # The garbage collector deletes the slices; Endpoints have no owner. Those that were
+            # written by hand stay.
+            if endpoints is None or ENDPOINTS_MANAGED_BY_LABEL not in endpoints.metadata.labels:
+                return ReconcilePlan()
+            return ReconcilePlan([Delete(ENDPOINTS, key, endpoints.metadata.uid)])
+        if service.metadata.deletion_timestamp:
+            return ReconcilePlan()
         if not service.spec.selector or service.spec.type == "ExternalName":
             return ReconcilePlan()
         pods = [
@@ -157,13 +161,6 @@ class EndpointSliceController:
         if endpoints is not None:
             self._loop.queue.add_after(endpoints.metadata.key, _EVENT_DELAY)
             self._mirrors.queue.add(endpoints.metadata.key)
-
-
-def _plan_removal(endpoints: Endpoints | None) -> list[Action]:
-    """Plan: delete the Endpoints of a Service that is gone, unless they were written by hand."""
-    if endpoints is None or ENDPOINTS_MANAGED_BY_LABEL not in endpoints.metadata.labels:
-        return []
-    return [Delete(ENDPOINTS, endpoints.metadata.key, endpoints.metadata.uid)]
 
 
 def _slice_keys(one: EndpointSlice) -> list[tuple[str, Key]]:

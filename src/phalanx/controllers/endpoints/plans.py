@@ -207,17 +207,19 @@ def _subsets(service: Service, endpoints: Iterable[ServiceEndpoint]) -> list[Obj
         is_ready = one.is_ready or service.spec.publish_not_ready_addresses
         part = "addresses" if is_ready else "notReadyAddresses"
         groups.setdefault(one.ports, {}).setdefault(part, []).append(address)
-    return [
-        {
-            **{part: sorted(group[part], key=lambda a: a["ip"]) for part in sorted(group)},
-            **({"ports": [_endpoint_port(port.as_object()) for port in ports]} if ports else {}),
+    subsets: list[Object] = []
+    for ports, group in sorted(groups.items(), key=lambda item: item[0]):
+        subset: Object = {
+            part: sorted(group[part], key=lambda a: a["ip"]) for part in sorted(group)
         }
-        for ports, group in sorted(groups.items(), key=lambda item: item[0])
-    ]
-
-
-def _endpoint_port(port: Object) -> Object:
-    return {key: value for key, value in port.items() if key != "name" or value}
+        if ports:
+            # Without empty names.
+            subset["ports"] = [
+                {key: value for key, value in port.as_object().items() if key != "name" or value}
+                for port in ports
+            ]
+        subsets.append(subset)
+    return subsets
 
 
 # ---- mirroring -----------------------------------------------------------------------------------

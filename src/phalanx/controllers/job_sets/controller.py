@@ -239,7 +239,11 @@ class JobSetController:
             await self._create(job_set, obj)
         await self._perform_together(self._create(job_set, job) for job in plan.jobs_to_create)
         await self._perform_together(
-            self._patch_job(job, change) for job, change in plan.jobs_to_patch
+            perform(
+                self._client,
+                Patch(JOB, job.metadata.key, {**change, "metadata": {"uid": job.metadata.uid}}),
+            )
+            for job, change in plan.jobs_to_patch
         )
         if plan.deletes_job_set:
             meta = job_set.metadata
@@ -263,10 +267,6 @@ class JobSetController:
             raise
         self._writes.record(meta.key, kind, created or {})
         LOG.debug("object created", key=meta.key, kind=kind.name, object=obj["metadata"]["name"])
-
-    async def _patch_job(self, job: Job, change: Object) -> None:
-        conditional = {**change, "metadata": {"uid": job.metadata.uid}}
-        await perform(self._client, Patch(JOB, job.metadata.key, conditional))
 
     async def _perform_together(self, requests: Iterable[Coroutine[Any, Any, object]]) -> None:
         """Perform requests about Jobs, a bounded number at a time; raise the first failure."""

@@ -154,14 +154,13 @@ def _plan_linked_groups(
         is_started=bool(jobs.current or jobs.previous),
     )
     groups = _to_groups(plan, wanted)
-    return replace(groups, links={name: _link_below(plan, wanted[name, -1]) for name in by_role})
-
-
-def _link_below(plan: EnsurePlan, wanted: GroupInstance) -> Link:
-    """The link for Jobs whose pods are in a group: its template, and the composite above it."""
-    group = plan.groups.get(wanted.key)
-    parent = group.spec.parent_composite_pod_group_name if group else ""
-    return Link(wanted.template, parent)
+    links: dict[str, Link] = {}
+    for (name, _), one in wanted.items():
+        # The link for the Jobs whose pods are in the group: its template, the composite above it.
+        group = plan.groups.get(one.key)
+        parent = group.spec.parent_composite_pod_group_name if group else ""
+        links[name] = Link(one.template, parent)
+    return replace(groups, links=links)
 
 
 def plan_ended_groups(job_set: JobSet, observed: ObservedObjects) -> list[ObjectOperation]:

@@ -177,17 +177,17 @@ def _end(
 
 def _run(plan: JobSetPlan, state: JobSetState, jobs: ChildJobs) -> None:
     """Plan groups, Service, claims and Jobs, then their suspension."""
-    groups = (
-        JobSetGroups(fallback=_missing_kind_fallback(state.missing_kind))
-        if state.missing_kind
-        else plan_groups(
+    if (missing := state.missing_kind) is not None:
+        text = f"The API server does not serve {missing.api_version} {missing.name}"
+        groups = JobSetGroups(fallback=Fallback("KindNotServed", text))
+    else:
+        groups = plan_groups(
             state.job_set,
             jobs,
             state.observed,
             ancestors=state.ancestors,
             parents=state.parents,
         )
-    )
     plan.group_operations += groups.operations
     _set_fallback(plan, groups.fallback, state.now)
     if not groups.is_ready:
@@ -240,11 +240,6 @@ def _resize_jobs(job_set: JobSet, jobs: ChildJobs) -> Iterator[tuple[Job, Object
         present = {"parallelism": have.parallelism, "completions": have.completions}
         if have.completion_mode == "Indexed" and wanted.items() - present.items():
             yield job, {"spec": wanted}
-
-
-def _missing_kind_fallback(kind: Kind) -> Fallback:
-    text = f"The API server does not serve {kind.api_version} {kind.name}"
-    return Fallback("KindNotServed", text)
 
 
 def _report_start(plan: JobSetPlan, state: JobSetState, *, is_in_progress: bool) -> None:

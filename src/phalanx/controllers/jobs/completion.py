@@ -94,7 +94,14 @@ class PodFailures:
     def last_failed_by_index(self) -> dict[int, Pod]:
         """The latest failed pod of each index, while it has the tracking finalizer."""
         failed = [pod for pod in self._job_pods.tracked_pods if self._job_pods.has_failed(pod)]
-        return {completion_index(pod): pod for pod in sorted(failed, key=_attempt_order)}
+        failed.sort(
+            key=lambda pod: (
+                previous_attempts(pod),
+                pod.metadata.creation_timestamp,
+                pod.metadata.name,
+            )
+        )
+        return {completion_index(pod): pod for pod in failed}
 
     def is_needed_for_backoff(self, pod: Pod) -> bool:
         """Whether the next pod of the index still has to read its failure count from this one."""
@@ -143,10 +150,6 @@ def is_disrupted(pod: Pod) -> bool:
     """Whether a pod was preempted, evicted or lost with its node."""
     condition = find_condition(pod.status.conditions, DISRUPTION_TARGET)
     return condition is not None and condition.status == "True"
-
-
-def _attempt_order(pod: Pod) -> tuple[int, str, str]:
-    return previous_attempts(pod), pod.metadata.creation_timestamp, pod.metadata.name
 
 
 def _match_rule(rule: FailureRule, pod: Pod) -> str:

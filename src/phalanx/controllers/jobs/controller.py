@@ -233,14 +233,12 @@ class JobReconciliation:
         if not (claimed.to_adopt or claimed.to_release):
             return claimed.owned
         failures = await self._pod_operations.release(claimed.to_release)
-        if claimed.to_adopt and await self._job_exists():
-            failures += await self._pod_operations.adopt(claimed.to_adopt)
+        if claimed.to_adopt:
+            # The API itself confirms that the Job exists: the cache may be behind its deletion.
+            live = (await self._context.client.get(JOB, self._job.metadata.key, Job)).metadata
+            if live.uid == self._job.metadata.uid and not live.deletion_timestamp:
+                failures += await self._pod_operations.adopt(claimed.to_adopt)
         raise failures[0] if failures else StaleCacheError("pods were adopted or released")
-
-    async def _job_exists(self) -> bool:
-        """Confirm with the API that the Job exists and is not being deleted."""
-        meta = (await self._context.client.get(JOB, self._job.metadata.key, Job)).metadata
-        return meta.uid == self._job.metadata.uid and not meta.deletion_timestamp
 
     async def _ensure_group(self, plan: SyncPlan) -> GroupMembership | None:
         """Return the PodGroup for new pods; None if no pods are due, or if ensuring it failed."""

@@ -329,11 +329,15 @@ class SyncPlan:
         ]
         deleted = {pod.metadata.uid for pod in result.deleted}
         active = [pod for pod in pods.active if pod.metadata.uid not in deleted]
-        start = self._start_time(changed_types)
+        start, completion = self._start_time(changed_types), job.status.completion_time
+        if COMPLETE in changed_types:
+            # Never before `startTime`, even if the clock was set back.
+            now = self.snapshot.now
+            completion = timestamp(max(now, parse_timestamp(start) if start else now))
         return {
             "conditions": [*unchanged, *changes],
             "startTime": start,
-            "completionTime": _completion_time(self.snapshot, start, changed_types),
+            "completionTime": completion,
             "active": len(active) + result.created,
             "ready": sum(map(is_ready, active)),
             "terminating": len(pods.terminating) + len(deleted),
@@ -421,15 +425,6 @@ def _build_condition(
         "lastProbeTime": time,
         "lastTransitionTime": since or time,
     }
-
-
-def _completion_time(
-    snapshot: JobSnapshot, start: str | None, changed_types: Collection[str]
-) -> str | None:
-    """`completionTime`: never before `startTime`, even if the clock was set back."""
-    if COMPLETE not in changed_types:
-        return snapshot.job_pods.job.status.completion_time
-    return timestamp(max(snapshot.now, parse_timestamp(start) if start else snapshot.now))
 
 
 def _current_status(job: Job) -> Object:

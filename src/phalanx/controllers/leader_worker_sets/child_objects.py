@@ -76,6 +76,9 @@ def build_leader_set(
     template = group.get("leaderTemplate") or group.get("workerTemplate") or {}
     leader_labels = {WORKER_INDEX_LABEL: LEADER_INDEX, NAME_LABEL: meta.name}
     strategy = lws.spec.rollout_strategy
+    # The bound of the StatefulSet must allow one pod; its partition sets the pace.
+    share = strategy.rolling_update_configuration.max_unavailable
+    allows_pod = resolve_int_or_percent(share, lws.spec.replicas, round_up=False)
     return {
         "metadata": {
             "name": meta.name,
@@ -93,19 +96,13 @@ def build_leader_set(
             "updateStrategy": {
                 "type": strategy.type,
                 "rollingUpdate": {
-                    "maxUnavailable": _leader_max_unavailable(lws),
+                    "maxUnavailable": share if allows_pod else 1,
                     "partition": step.partition,
                 },
             },
             **_claim_fields(lws),
         },
     }
-
-
-def _leader_max_unavailable(lws: LeaderWorkerSet) -> int | str:
-    """The bound of the StatefulSet, which must allow one pod; its partition sets the pace."""
-    share = lws.spec.rollout_strategy.rolling_update_configuration.max_unavailable
-    return share if resolve_int_or_percent(share, lws.spec.replicas, round_up=False) else 1
 
 
 def build_worker_set(

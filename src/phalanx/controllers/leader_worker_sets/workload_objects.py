@@ -127,7 +127,9 @@ def plan_scheduling(
     link = management.link if isinstance(management, ManageGroups) else None
     observed = _observe(obj, state)
     replicas = _wanted_replicas(revisions, step, leader_revisions)
-    used = _used_groups(state)
+    with_pods = [one for one in state.groups if one.metadata.key in state.used]
+    parents = (one.spec.parent_composite_pod_group_name for one in with_pods)
+    used = {*(one.metadata.name for one in with_pods), *parents}
     groups: list[Group] = [*state.groups, *state.composites]
     kept = used | {one.metadata.name for one in groups if _may_get_pods(one, revisions, step)}
     try:
@@ -207,13 +209,6 @@ def _wanted_replicas(
         for index, revision in leader_revisions.items()
         if revision in revisions.sets
     }
-
-
-def _used_groups(state: SchedulingObjectState) -> set[str]:
-    """The names of the groups that have pods."""
-    used = [one for one in state.groups if one.metadata.key in state.used]
-    parents = (one.spec.parent_composite_pod_group_name for one in used)
-    return {*(one.metadata.name for one in used), *parents}
 
 
 def _may_get_pods(group: Group, revisions: LwsRevisions, step: RolloutStep) -> bool:

@@ -123,14 +123,15 @@ def _tolerated_until(pod: Pod, taint: Taint, since: float) -> float:
     for toleration in pod.spec.tolerations:
         if tolerates(toleration, taint):
             limit = toleration.toleration_seconds
-            return math.inf if limit is None else max(since, _bound_at(pod)) + max(limit, 0)
+            if limit is None:
+                return math.inf
+            scheduled = find_condition(pod.status.conditions, "PodScheduled")
+            at = (
+                scheduled.last_transition_time if scheduled and scheduled.status == "True" else None
+            )
+            bound = parse_timestamp(at or pod.metadata.creation_timestamp)
+            return max(since, bound) + max(limit, 0)
     return -math.inf
-
-
-def _bound_at(pod: Pod) -> float:
-    scheduled = find_condition(pod.status.conditions, "PodScheduled")
-    at = scheduled.last_transition_time if scheduled and scheduled.status == "True" else None
-    return parse_timestamp(at or pod.metadata.creation_timestamp)
 
 
 def _eviction_event(pod: Pod, message: str) -> RecordEvent:

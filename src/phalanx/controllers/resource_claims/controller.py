@@ -298,6 +298,7 @@ def _build_claim(
         uid=meta.uid,
         controller=True,
     )
+    fields = msgspec.to_builtins(reference).items()
     return {
         "metadata": {
             "name": name,
@@ -305,15 +306,11 @@ def _build_claim(
             "namespace": meta.namespace,
             "labels": dict(template_meta.labels),
             "annotations": {**template_meta.annotations, POD_CLAIM_NAME: claim.name},
-            "ownerReferences": [_without_unset(msgspec.to_builtins(reference))],
+            "ownerReferences": [{one: value for one, value in fields if value is not None}],
         },
         # A copy: the receiver of a request may change its object.
         "spec": msgspec.msgpack.decode(msgspec.msgpack.encode(template.spec.spec)),
     }
-
-
-def _without_unset(fields: Object) -> Object:
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _status_patches(owner: ClaimOwner, names: Mapping[str, str]) -> list[Action]:

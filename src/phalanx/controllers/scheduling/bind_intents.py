@@ -152,7 +152,7 @@ class BindIntents:
             and not pod.is_terminal
         ]
         progress = f"only {len(bound)} of {group.quorum} required members were bound in time"
-        if irreplaceable := [pod for pod in members if not _is_replaceable(pod)]:
+        if irreplaceable := [pod for pod in members if pod.metadata.controller is None]:
             names = ", ".join(sorted(pod.metadata.name for pod in irreplaceable))
             message = f"{progress}; no controller would create {names} again"
             self._report(group, BINDING_INCOMPLETE, message)
@@ -230,11 +230,6 @@ def count_bound_members(entity: Entity) -> int:
 def _has_node(pod: Pod) -> bool:
     """Whether a member has a node, or had one until it finished."""
     return bool(pod.spec.node_name) and not pod.metadata.deletion_timestamp
-
-
-def _is_replaceable(pod: Pod) -> bool:
-    """Whether a controller creates the pod again after its deletion."""
-    return pod.metadata.controller is not None
 
 
 def _open_patch(group: PodGroup, intent_id: str) -> Object:

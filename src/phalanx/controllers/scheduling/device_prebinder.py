@@ -72,10 +72,13 @@ class DevicePreBinder:
         self, reservations: Iterable[ClaimReservation], *, keeps_groups: bool = False
     ) -> None:
         """Take back what `bind` has written: the pods could not be bound."""
-        await self._writer.release(
-            [self._with_allocation(one) for one in reservations if self._has_conditions(one)],
-            keeps_groups=keeps_groups,
-        )
+        # As if the reservation had allocated the claim: then the devices are freed with it.
+        written = [
+            replace(one, allocation=self._allocation_of(one))
+            for one in reservations
+            if self._has_conditions(one)
+        ]
+        await self._writer.release(written, keeps_groups=keeps_groups)
 
     def _has_conditions(self, one: ClaimReservation) -> bool:
         allocation = self._allocation_of(one)
@@ -89,10 +92,6 @@ class DevicePreBinder:
         if one.allocation is not None or claim is None or claim.metadata.uid != one.uid:
             return one.allocation
         return claim.status.allocation
-
-    def _with_allocation(self, one: ClaimReservation) -> ClaimReservation:
-        """Return the reservation as if it had allocated the claim: then it is freed with it."""
-        return replace(one, allocation=self._allocation_of(one))
 
     async def _wait_until_prepared(
         self, reservations: Iterable[ClaimReservation], seconds: float

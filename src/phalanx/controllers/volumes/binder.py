@@ -8,7 +8,7 @@ controller is disabled on a foreign API server, which has its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 from phalanx.api.core import Node, Pod
 from phalanx.api.errors import NotFound
@@ -65,9 +65,18 @@ class VolumeBinder:
         self._claims, self._volumes = self._informers[0].cache, self._informers[1].cache
         self._classes, self._pods = self._informers[2].cache, self._informers[3].cache
         self._nodes = self._informers[4].cache
-        self._free_volumes = self._volumes.index(_free_class)
-        self._volumes_by_claim = self._volumes.index(_reserved_keys)
-        self._unbound_claims = self._claims.index(_waiting_class)
+        #: Volumes without a claim and claims that are not bound yet, by their class.
+        self._free_volumes = self._volumes.index(
+            lambda volume: [] if volume.spec.claim_ref else [volume.storage_class]
+        )
+        self._unbound_claims = self._claims.index(
+            lambda claim: (
+                [] if BIND_COMPLETED in claim.metadata.annotations else [claim.storage_class]
+            )
+        )
+        self._volumes_by_claim = self._volumes.index(
+            lambda volume: [volume.spec.claim_ref.key] if volume.spec.claim_ref else []
+        )
         self._claims_by_volume = self._claims.index(lambda claim: [claim.spec.volume_name])
         self._pods_by_claim = self._pods.index(claim_keys_of)
         #: The last event about each claim and volume.
@@ -204,25 +213,11 @@ class VolumeBinder:
                     self._loop.queue.add_after(Ref(_CLAIM, *key), _RESYNC_SECONDS)
 
 
-def _reserved_keys(volume: PersistentVolume) -> list[Hashable]:
-    return [volume.spec.claim_ref.key] if volume.spec.claim_ref else []
-
-
-def _free_class(volume: PersistentVolume) -> list[Hashable]:
-    """The class of a volume that no claim has."""
-    return [] if volume.spec.claim_ref else [volume.storage_class]
-
-
 def _binding_fields(claim: PersistentVolumeClaim) -> tuple[object, ...]:
     """What the plans of a claim and its volume read: not the conditions, which change with pods."""
     meta, status = claim.metadata, claim.status
     is_deleted = bool(meta.deletion_timestamp)
     return meta.uid, meta.annotations, is_deleted, claim.spec, status.phase, status.capacity
-
-
-def _waiting_class(claim: PersistentVolumeClaim) -> list[Hashable]:
-    """The class of a claim that is not bound yet."""
-    return [] if BIND_COMPLETED in claim.metadata.annotations else [claim.storage_class]
 
 
 def _event(kind: Kind, meta: ObjectMeta, notice: BindingNotice) -> ObjectEvent:

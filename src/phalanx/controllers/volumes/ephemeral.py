@@ -75,7 +75,12 @@ class EphemeralVolumeController:
                 foreign.append(claim_key.name)
         for name in foreign:
             if name not in self._reported.get(key, ()):
-                self._record(_foreign_claim_event(pod, name))
+                text = (
+                    f"PVC {key.namespace}/{name} was not created for pod {key} (pod is not owner)"
+                )
+                self._record(
+                    ObjectEvent(POD, pod.metadata, "FailedBinding", message=text, type="Warning")
+                )
         self._reported[key] = foreign
         return ReconcilePlan(actions)
 
@@ -126,9 +131,3 @@ def _build_claim(pod: Pod, key: Key, template: dict[str, Any]) -> Object:
         # A copy: the receiver of a request may change its object.
         "spec": deepcopy(template.get("spec") or {}),
     }
-
-
-def _foreign_claim_event(pod: Pod, claim: str) -> ObjectEvent:
-    key = pod.metadata.key
-    message = f"PVC {key.namespace}/{claim} was not created for pod {key} (pod is not owner)"
-    return ObjectEvent(POD, pod.metadata, "FailedBinding", message=message, type="Warning")
