@@ -191,8 +191,10 @@ async def measure_steady_reconcile(reconciles: int) -> tuple[float, float]:
     await server.start()
     client = Client(InProcessTransport(server.handle, UserInfo("benchmark", (MASTERS,))))
     informers = Informers(client, SeededRandom(1))
-    recorder = EventRecorder(client, WallClock(), SeededRandom(1), "job-controller")
-    jobs = JobController(client, informers, WallClock(), recorder, JobSchedulingOptions())
+    recorder = EventRecorder(client, WallClock(), SeededRandom(1), component="job-controller")
+    jobs = JobController(
+        client, informers, WallClock(), recorder=recorder, options=JobSchedulingOptions()
+    )
     tasks = [asyncio.create_task(run()) for run in (informers.run, jobs.run)]
     for name, gang in (("gang", True), ("plain", False)):
         _, path, body, _ = calls.job(name, gang=gang, pods=PODS)

@@ -95,7 +95,7 @@ async def running_scheduler(
     """Run a scheduler with this transport; it ends without releasing anything."""
     client, random = Client(transport), SeededRandom(seed)
     informers = Informers(client, random)
-    scheduler = Scheduler(client, informers, c.clock, random, is_foreign=True)
+    scheduler = Scheduler(client, informers, c.clock, random=random, is_foreign=True)
     tasks = [asyncio.create_task(informers.run()), asyncio.create_task(scheduler.run())]
     try:
         yield scheduler

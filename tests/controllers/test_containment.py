@@ -233,7 +233,7 @@ async def test_a_task_of_the_scheduler_that_ends_by_an_exception_starts_again(
         client = c.plane.client("scheduler")
         client.errors.raise_errors = False
         informers = Informers(client, SeededRandom(2))
-        scheduler = Scheduler(client, informers, c.clock, SeededRandom(2))
+        scheduler = Scheduler(client, informers, c.clock, random=SeededRandom(2))
         pop: Callable[[float], object] = scheduler._state.pop
         failures = iter([ZeroDivisionError("planted")])
 

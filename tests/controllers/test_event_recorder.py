@@ -33,7 +33,9 @@ async def running_recorder(
 ) -> AsyncIterator[tuple[Cluster, EventRecorder]]:
     async with cluster(without=["scheduler", "controllers", "nodes"]) as c:
         client = c.plane.client("recorder")
-        recorder = EventRecorder(client, c.clock, SeededRandom(1), "tester", is_busy)
+        recorder = EventRecorder(
+            client, c.clock, SeededRandom(1), component="tester", is_busy=is_busy
+        )
         running = asyncio.create_task(recorder.run())
         yield c, recorder
         running.cancel()

@@ -39,7 +39,7 @@ async def test_a_gang_whose_bind_always_fails_does_not_starve_others() -> None:
     async with cluster(nodes=simulated_nodes(2, cpu="4"), without=["scheduler"]) as c:
         client, random = Client(RefusingTransport(c.plane)), SeededRandom(3)
         informers = Informers(client, random)
-        scheduling = Scheduler(client, informers, c.clock, random)
+        scheduling = Scheduler(client, informers, c.clock, random=random)
         tasks = [asyncio.create_task(run()) for run in (informers.run, scheduling.run)]
         await c.create(*gang("bad", 2, cpu="1"))
         await asyncio.sleep(5)

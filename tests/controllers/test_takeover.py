@@ -23,7 +23,7 @@ async def scheduler(c: Cluster) -> AsyncIterator[None]:
     """Run a scheduler."""
     client, random = c.plane.client("scheduler"), SeededRandom(1)
     informers = Informers(client, random)
-    shell = Scheduler(client, informers, c.clock, random)
+    shell = Scheduler(client, informers, c.clock, random=random)
     tasks = [asyncio.create_task(informers.run()), asyncio.create_task(shell.run())]
     yield
     for task in tasks:

@@ -53,7 +53,7 @@ async def ensure(
         client,
         OWNER,
         await observe(client),
-        lambda seen: builder(workers).ensure(OWNER, seen, groups, manager="test"),
+        plan=lambda seen: builder(workers).ensure(OWNER, seen, groups, manager="test"),
     )
 
 

@@ -143,7 +143,9 @@ class SchedulerInstance:
         self.channel, self._is_foreign = channel, is_foreign
         client = Client(channel)
         self._informers = Informers(client, random)
-        self.scheduling = Scheduler(client, self._informers, clock, random, is_foreign=is_foreign)
+        self.scheduling = Scheduler(
+            client, self._informers, clock, random=random, is_foreign=is_foreign
+        )
         self.scheduling.before_cycle.append(self._on_popped)
         self.scheduling.after_decision.append(self._on_decided)
         self._store_log, self._model = store_log, ExpectedView(store_log, self._informers)

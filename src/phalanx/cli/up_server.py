@@ -186,7 +186,7 @@ async def _delete_nodes(client: Client, names: Collection[str], now: float) -> N
         if pod.occupied_node not in names:
             continue
         message = "phalanx up --recreate-nodes has replaced the node"
-        failed = disruption_patch(pod, "NodeRecreated", message, now, phase="Failed")
+        failed = disruption_patch(pod, "NodeRecreated", message, now=now, phase="Failed")
         with contextlib.suppress(NotFound):
             await client.patch(
                 POD,

@@ -64,6 +64,7 @@ class HorizontalController:
         client: Client,
         informers: Informers,
         clock: Clock,
+        *,
         record: Callable[[ObjectEvent], None],
     ) -> None:
         self._client, self._clock, self._record = client, clock, record
@@ -188,25 +189,19 @@ def merge_conditions(
     known: tuple[Condition, ...], wanted: Mapping[str, tuple[str, str, str]], now: str
 ) -> list[Object]:
     """Return the known conditions with the wanted ones; a time changes with the status only."""
-    merged = {
-        one.type: _condition(
-            one.type, one.status, one.reason, one.message, one.last_transition_time or now
-        )
+    merged = {one.type: (one.status, one.reason, one.message) for one in known} | dict(wanted)
+    unchanged = {
+        one.type: one.last_transition_time or now
         for one in known
+        if one.status == merged[one.type][0]
     }
-    for name, (status, reason, message) in wanted.items():
-        old = find_condition(known, name)
-        is_same = old is not None and old.status == status
-        since = (old.last_transition_time or now) if old is not None and is_same else now
-        merged[name] = _condition(name, status, reason, message, since)
-    return list(merged.values())
-
-
-def _condition(name: str, status: str, reason: str, message: str, since: str) -> Object:
-    return {
-        "type": name,
-        "status": status,
-        "lastTransitionTime": since,
-        "reason": reason,
-        "message": message,
-    }
+    return [
+        {
+            "type": name,
+            "status": status,
+            "lastTransitionTime": unchanged.get(name, now),
+            "reason": reason,
+            "message": message,
+        }
+        for name, (status, reason, message) in merged.items()
+    ]

@@ -85,6 +85,7 @@ class ControllerManager:
         client: Client,
         clock: Clock,
         random: Random,
+        *,
         on_ready: Callable[[Sequence[str]], None],
         config: ControllerManagerConfig,
         election: ElectionConfig | None = None,

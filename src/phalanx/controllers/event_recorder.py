@@ -69,6 +69,7 @@ class EventRecorder:
         client: Client,
         clock: Clock,
         random: Random,
+        *,
         component: str,
         is_busy: Callable[[], bool] = lambda: False,
     ) -> None:

@@ -70,8 +70,8 @@ class GarbageCollector:
         client: Client,
         informers: Informers,
         record: Callable[[ObjectEvent], None] = lambda event: None,
-        kinds: Sequence[Kind] = STORED_KINDS,
         *,
+        kinds: Sequence[Kind] = STORED_KINDS,
         is_foreign: bool = False,
     ) -> None:
         self._client, self._record = client, record

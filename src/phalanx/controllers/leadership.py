@@ -81,6 +81,7 @@ class LeaderElectedRunner(Generic[T]):
         client: Client,
         clock: Clock,
         random: Random,
+        *,
         log: Log,
         spec: RunnerSpec[T],
         election: ElectionConfig | None = None,

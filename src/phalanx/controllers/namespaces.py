@@ -143,45 +143,45 @@ def deletion_conditions(remaining: RemainingContent, *, is_complete: bool) -> li
     return [
         _condition(
             "NamespaceDeletionDiscoveryFailure",
-            not is_complete,
             ("DiscoveryFailed", "Discovery failed for some groups"),
             ("ResourcesDiscovered", "All resources successfully discovered"),
+            holds=not is_complete,
         ),
         _condition(
             "NamespaceDeletionGroupVersionParsingFailure",
-            False,
             ("", ""),
             ("ParsedGroupVersions", "All legacy kube types successfully parsed"),
+            holds=False,
         ),
         _condition(
             "NamespaceDeletionContentFailure",
-            False,
             ("", ""),
             (
                 "ContentDeleted",
                 "All content successfully deleted, may be waiting on finalization",
             ),
+            holds=False,
         ),
         _condition(
             "NamespaceContentRemaining",
-            bool(listed),
             ("SomeResourcesRemain", f"Some resources are remaining: {listed}"),
             ("ContentRemoved", "All content successfully removed"),
+            holds=bool(listed),
         ),
         _condition(
             "NamespaceFinalizersRemaining",
-            bool(kept),
             (
                 "SomeFinalizersRemain",
                 f"Some content in the namespace has finalizers remaining: {kept}",
             ),
             ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
+            holds=bool(kept),
         ),
     ]
 
 
 def _condition(
-    kind: str, holds: bool, when_true: tuple[str, str], when_false: tuple[str, str]
+    kind: str, when_true: tuple[str, str], when_false: tuple[str, str], *, holds: bool
 ) -> Object:
     reason, message = when_true if holds else when_false
     status = "True" if holds else "False"

@@ -49,6 +49,7 @@ class PodGarbageCollector:
         client: Client,
         informers: Informers,
         clock: Clock,
+        *,
         threshold: int = TERMINATED_POD_THRESHOLD,
     ) -> None:
         self._client, self._clock, self._threshold = client, clock, threshold

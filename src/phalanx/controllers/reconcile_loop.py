@@ -428,6 +428,7 @@ class StatusPatchLoop(ReconcileLoop[Key]):
         client: Client,
         reconcile: Callable[[Key], ReconcilePlan],
         objects: ObjectCache[R],
+        *,
         workers: int = 1,
     ) -> None:
         super().__init__(client, reconcile, workers)

@@ -75,6 +75,7 @@ class SchedulerRunner:
         client: Client,
         clock: Clock,
         random: Random,
+        *,
         on_ready: Callable[[Sequence[str]], None],
         profiles: Profiles | None = None,
         election: ElectionConfig | None = None,

@@ -220,7 +220,7 @@ class WorkloadMigration:
             if copy is None:
                 copy = await self._create_copy(target, custom)
         except (_NotMovable, ApiError) as error:
-            self._add(target, _key(custom), LEFT, str(error))
+            self._add(target, _key(custom), LEFT, reason=str(error))
             return None
         self._copies[meta["uid"]] = {
             "apiVersion": target.api_version,
@@ -362,7 +362,7 @@ class WorkloadMigration:
             except ApiError as error:
                 reason = f"its copy exists, but: {error}"
             break
-        self._add(move.target, move.key, state, reason)
+        self._add(move.target, move.key, state, reason=reason)
 
     async def _finish_once(self, move: _Move) -> str:
         """Return what became of the custom resource: MOVED or DELETED."""
@@ -406,7 +406,7 @@ class WorkloadMigration:
         except NotFound:
             return None
 
-    def _add(self, kind: Kind, key: Key, state: str, reason: str = "") -> None:
+    def _add(self, kind: Kind, key: Key, state: str, *, reason: str = "") -> None:
         result = MigrationResult(kind, key, state, reason)
         self._results.append(result)
         self._report(result)

@@ -60,6 +60,7 @@ async def perform_operations(
     client: Client,
     operations: Sequence[ObjectOperation],
     owner_uid: str,
+    *,
     on_error: Callable[[ObjectOperation, ApiError], None] = lambda operation, error: None,
 ) -> None:
     """Perform operations in order, up to the first that fails.
@@ -177,6 +178,7 @@ async def ensure_objects(
     client: Client,
     owner: Object,
     observed: ObservedObjects,
+    *,
     plan: Callable[[ObservedObjects], EnsurePlan],
 ) -> EnsurePlan:
     """Perform the operations of a plan, and plan again with what was created, until it is ready.

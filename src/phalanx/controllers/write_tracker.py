@@ -38,6 +38,7 @@ class WriteTracker:
         client: Client,
         caches: Mapping[Kind, ObjectCache[Any]],
         clock: Clock,
+        *,
         metrics: CreationMetrics | None = None,
     ) -> None:
         self.client, self.clock, self.metrics = client, clock, metrics

@@ -34,8 +34,8 @@ MINUTE = int(EPOCH // 60)
 
 
 def with_recorder(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:
-    recorder = EventRecorder(client, c.clock, SeededRandom(4), "cronjob-controller")
-    return [recorder.run, CronJobController(client, informers, c.clock, recorder.record).run]
+    recorder = EventRecorder(client, c.clock, SeededRandom(4), component="cronjob-controller")
+    return [recorder.run, CronJobController(client, informers, c.clock, record=recorder.record).run]
 
 
 def without_recorder(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:

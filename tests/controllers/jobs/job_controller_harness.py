@@ -43,9 +43,9 @@ def job_controller(options: JobSchedulingOptions | None = OPTIONS, **more: Any) 
     """Build the Job controller with an event recorder."""
 
     def part(client: Client, informers: Informers, clock: Clock, random: Random) -> list[Runnable]:
-        recorder = EventRecorder(client, clock, random, "job-controller")
+        recorder = EventRecorder(client, clock, random, component="job-controller")
         return [
-            JobController(client, informers, clock, recorder, options, **more).run,
+            JobController(client, informers, clock, recorder=recorder, options=options, **more).run,
             recorder.run,
         ]
 

@@ -34,7 +34,7 @@ def restarted(count: int, ago: float) -> dict[str, str]:
 
 
 def test_first_restart_is_due_at_once() -> None:
-    due = find_restart(job(meta=ASKS), [group()], [member()], NOW + 0.5)
+    due = find_restart(job(meta=ASKS), [group()], [member()], now=NOW + 0.5)
     assert isinstance(due, GangRestart)
     assert due.cause == "rack full"
     assert due.annotations == {
@@ -56,7 +56,7 @@ def test_no_restart(case: str) -> None:
     }.get(case, [group()])
     one = job(meta=None if case == "not asked" else ASKS)
     running = [member("")] if case == "nothing runs" else [member()]
-    assert find_restart(one, groups, running, NOW) is None
+    assert find_restart(one, groups, running, now=NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_no_restart(case: str) -> None:
 def test_restarts_back_off(count: int, ago: float, wait: float | None) -> None:
     one = job(meta=ASKS)
     # The members are 100 seconds old, younger than the last restart.
-    due = find_restart(one, [group(**restarted(count, ago))], [member()], NOW)
+    due = find_restart(one, [group(**restarted(count, ago))], [member()], now=NOW)
     if wait is None:
         assert isinstance(due, GangRestart)
         assert due.annotations["phalanx.dev/restarts"] == str(count + 1)
@@ -77,7 +77,7 @@ def test_restarts_back_off(count: int, ago: float, wait: float | None) -> None:
 def test_malformed_annotations_count_as_none() -> None:
     odd = group(restarts="many", **{"restarted-at": "yesterday"})
     assert restart_time(odd) == 0.0
-    due = find_restart(job(meta=ASKS), [odd], [member()], NOW)
+    due = find_restart(job(meta=ASKS), [odd], [member()], now=NOW)
     assert isinstance(due, GangRestart)
     assert due.annotations["phalanx.dev/restarts"] == "1"
 

@@ -132,9 +132,11 @@ async def test_sync_of_an_unchanged_gang_costs_at_most_a_tenth_more_than_of_a_ba
     controllers: list[JobController] = []
 
     def part(client: Client, informers: Informers, clock: Clock, random: Random) -> list[Runnable]:
-        recorder = EventRecorder(client, clock, random, "job-controller")
+        recorder = EventRecorder(client, clock, random, component="job-controller")
         controllers.append(
-            JobController(client, informers, clock, recorder, JobSchedulingOptions())
+            JobController(
+                client, informers, clock, recorder=recorder, options=JobSchedulingOptions()
+            )
         )
         return [controllers[0].run]
 

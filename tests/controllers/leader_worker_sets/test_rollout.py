@@ -59,7 +59,7 @@ def test_the_next_step_of_an_update(
     groups: list[GroupState],
     expected: tuple[int, int],
 ) -> None:
-    assert plan_rollout(wanted, config, state, groups) == RolloutStep(*expected)
+    assert plan_rollout(wanted, config, state, groups=groups) == RolloutStep(*expected)
 
 
 @given(
@@ -75,7 +75,7 @@ def test_an_update_ends_and_never_takes_down_more_groups_than_allowed(
     groups = [OLD] * wanted
     state = leaders(wanted, 0, is_current=False)
     for _ in range(200):
-        step = plan_rollout(wanted, config, state, groups)
+        step = plan_rollout(wanted, config, state, groups=groups)
         state = leaders(step.replicas, step.partition, wanted)
         groups = (groups + [STARTING] * step.replicas)[: step.replicas]
         groups = [

@@ -36,8 +36,8 @@ NOT_READY: TaintSet = {("not-ready", "NoSchedule"), ("not-ready", "NoExecute")}
 
 
 def build_with_events(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:
-    recorder = EventRecorder(client, c.clock, SeededRandom(4), "node-controller")
-    return [recorder.run, NodeLifecycle(client, informers, c.clock, recorder.record).run]
+    recorder = EventRecorder(client, c.clock, SeededRandom(4), component="node-controller")
+    return [recorder.run, NodeLifecycle(client, informers, c.clock, record=recorder.record).run]
 
 
 def build(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:

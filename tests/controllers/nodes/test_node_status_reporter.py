@@ -25,7 +25,7 @@ from tests.controllers.crash_recovery import (
 
 
 def build(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:
-    return [NodeStatusReporter(client, informers, c.clock, ("n0", "n1")).run]
+    return [NodeStatusReporter(client, informers, c.clock, names=("n0", "n1")).run]
 
 
 async def set_ready(c: Cluster, name: str, status: str) -> None:

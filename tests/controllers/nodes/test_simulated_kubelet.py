@@ -204,7 +204,9 @@ async def test_rules_apply_to_pods_without_stages() -> None:
     async with cluster(without=("scheduler", "controllers", "nodes")) as c:
         informers = Informers(c.client, SeededRandom(1))
         found = parse_stage_rules([{"labels": {"app": "short"}, "run": 5}])
-        nodes = HostedNodePool(c.client, informers, c.clock, simulated_nodes(1, cpu="8"), found)
+        nodes = HostedNodePool(
+            c.client, informers, c.clock, nodes=simulated_nodes(1, cpu="8"), rules=found
+        )
         informers.of(Node)
         assert await nodes.register() == []
         tasks = _running([informers, nodes])
@@ -248,7 +250,7 @@ async def test_denial_that_lasts_is_a_warning(caplog: pytest.LogCaptureFixture) 
         stranger = InProcessTransport(c.plane.server.handle, authenticated_user("stranger"))
         informers = Informers(c.client, SeededRandom(1))
         nodes = HostedNodePool(
-            c.client, informers, c.clock, simulated_nodes(1, cpu="8"),
+            c.client, informers, c.clock, nodes=simulated_nodes(1, cpu="8"),
             node_client=lambda name: Client(stranger),
         )  # fmt: skip
         informers.of(Node)

@@ -34,8 +34,10 @@ SLOW: Object = {"key": "slow", "effect": "NoExecute"}
 
 
 def build_with_events(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:
-    recorder = EventRecorder(client, c.clock, SeededRandom(4), "taint-eviction-controller")
-    return [recorder.run, TaintEviction(client, informers, c.clock, recorder.record).run]
+    recorder = EventRecorder(
+        client, c.clock, SeededRandom(4), component="taint-eviction-controller"
+    )
+    return [recorder.run, TaintEviction(client, informers, c.clock, record=recorder.record).run]
 
 
 def build(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:

@@ -44,7 +44,7 @@ NIC: Object = {"name": "nic", "resourceClaimTemplateName": "t"}
 
 
 def with_recorder(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:
-    recorder = EventRecorder(client, c.clock, SeededRandom(4), "resource_claim")
+    recorder = EventRecorder(client, c.clock, SeededRandom(4), component="resource_claim")
     return [recorder.run, ResourceClaimController(client, informers, recorder.record).run]
 
 

@@ -38,8 +38,10 @@ RULE = Key("", "off")
 
 
 def build_with_events(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:
-    recorder = EventRecorder(client, c.clock, SeededRandom(4), "device-taint-eviction-controller")
-    eviction = DeviceTaintEviction(client, informers, c.clock, recorder.record)
+    recorder = EventRecorder(
+        client, c.clock, SeededRandom(4), component="device-taint-eviction-controller"
+    )
+    eviction = DeviceTaintEviction(client, informers, c.clock, record=recorder.record)
     return [recorder.run, eviction.run, eviction.run_rules]
 
 

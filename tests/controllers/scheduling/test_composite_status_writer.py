@@ -42,7 +42,9 @@ def written_conditions(
     groups.replace(Listing(leaves, 9))
     composites.replace(Listing(roots, 9))
     client = Client(InProcessTransport(refuse_request, ANONYMOUS))
-    reporter = CompositeStatusWriter(client, groups, composites, FrozenClock(), lambda key: placed)
+    reporter = CompositeStatusWriter(
+        client, groups, composites, clock=FrozenClock(), placed_members=lambda key: placed
+    )
     if update:
         reporter.report_composite(roots[0].metadata, update)
     found = []

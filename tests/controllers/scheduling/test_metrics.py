@@ -321,7 +321,7 @@ async def test_generated_and_feasible_placements_are_counted() -> None:
 
 def test_pods_that_arrive_during_an_attempt_are_pending() -> None:
     metrics, queue = Metrics(), SchedulingQueue()
-    watched = SchedulingMetrics(metrics, queue, SchedulerCache(), DEFAULT_PROFILES)
+    watched = SchedulingMetrics(metrics, queue, SchedulerCache(), profiles=DEFAULT_PROFILES)
     queue.observe_group(build.gang("g", 1), 0.0)
     queue.observe_pod(build.pod("g-0", "g"), 0.0)
     assert queue.pop(1.0) is not None
@@ -333,7 +333,7 @@ def test_pods_that_arrive_during_an_attempt_are_pending() -> None:
 
 def test_every_queue_event_has_a_label() -> None:
     metrics, queue = Metrics(), SchedulingQueue()
-    watched = SchedulingMetrics(metrics, queue, SchedulerCache(), DEFAULT_PROFILES)
+    watched = SchedulingMetrics(metrics, queue, SchedulerCache(), profiles=DEFAULT_PROFILES)
     queue.observe_pod(build.pod("p"), 0.0)
     (arrival,) = queue.arrivals
     stimuli = {stimulus for _, stimulus in TRANSITIONS} - {QueueTrigger.POPPED}

@@ -60,7 +60,12 @@ class PendingFixture:
         trees: ObjectCache[CompositePodGroup] = ObjectCache()
         trees.replace(Listing([composite("t", 2)], 1))
         self.reporter = PendingStatusReporter(
-            self.pods, self.groups, trees, self.sink, self.sink, self._record
+            self.pods,
+            self.groups,
+            trees,
+            status_writer=self.sink,
+            composite_writer=self.sink,
+            record=self._record,
         )
 
     def update(self, now: float, *places: QueuedEntityInfo) -> list[str]:

@@ -323,7 +323,7 @@ async def schedulers(c: Cluster, *lags: float) -> AsyncIterator[None]:
         client, _ = lagging_client(c, lag)
         random = SeededRandom(number)
         informers = Informers(client, random)
-        shell = Scheduler(client, informers, c.clock, random)
+        shell = Scheduler(client, informers, c.clock, random=random)
         tasks += [asyncio.create_task(informers.run()), asyncio.create_task(shell.run())]
     try:
         yield

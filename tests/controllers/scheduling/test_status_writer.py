@@ -100,7 +100,11 @@ def reporter(
         lambda key: placed, lambda: busy, lambda key: counts, ["default-scheduler"]
     )
     return SchedulingStatusWriter(
-        Client(InProcessTransport(refuse_request, ANONYMOUS)), pods, groups, FrozenClock(), view
+        Client(InProcessTransport(refuse_request, ANONYMOUS)),
+        pods,
+        groups,
+        clock=FrozenClock(),
+        scheduler_view=view,
     )
 
 

@@ -125,6 +125,7 @@ class CronJobController:
         client: Client,
         informers: Informers,
         clock: Clock,
+        *,
         record: Callable[[ObjectEvent], None] = lambda event: None,
     ) -> None:
         self._clock, self._record = clock, record

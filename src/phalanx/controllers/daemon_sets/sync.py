@@ -166,7 +166,7 @@ def plan_daemon_pods(state: DaemonSetState) -> DaemonPlan:
         if eligibility.should_run(node) and not pods:
             plan.nodes.append(name)
         elif eligibility.may_continue(node):
-            _keep_one(state, name, pods, plan, surges=surges)
+            _keep_one(state, name, pods, plan=plan, surges=surges)
         else:
             plan.deletions += [pod for pod in pods if not pod.metadata.deletion_timestamp]
     for name, pods in by_node.items():
@@ -174,7 +174,7 @@ def plan_daemon_pods(state: DaemonSetState) -> DaemonPlan:
             plan.deletions += [pod for pod in pods if not pod.metadata.deletion_timestamp]
     if daemon_set.spec.update_strategy.type == "RollingUpdate":
         desired = {name for name, node in state.nodes.items() if eligibility.should_run(node)}
-        _plan_update(state, by_node, desired, plan)
+        _plan_update(state, by_node, desired, plan=plan)
     return plan
 
 
@@ -192,7 +192,7 @@ def _creation_order(pod: Pod) -> tuple[bool, str, str]:
 
 
 def _keep_one(
-    state: DaemonSetState, node: str, pods: Sequence[Pod], plan: DaemonPlan, *, surges: bool
+    state: DaemonSetState, node: str, pods: Sequence[Pod], *, plan: DaemonPlan, surges: bool
 ) -> None:
     """Delete ended pods of a node, and all running ones but the oldest (of each template)."""
     alive = [pod for pod in pods if not pod.metadata.deletion_timestamp]
@@ -217,7 +217,7 @@ def _max_surge(daemon_set: DaemonSet, desired: int) -> int:
 
 
 def _plan_update(
-    state: DaemonSetState, by_node: Mapping[str, list[Pod]], desired: set[str], plan: DaemonPlan
+    state: DaemonSetState, by_node: Mapping[str, list[Pod]], desired: set[str], *, plan: DaemonPlan
 ) -> None:
     rolling = state.daemon_set.spec.update_strategy.rolling_update
     surge = _max_surge(state.daemon_set, len(desired))
@@ -233,13 +233,13 @@ def _plan_update(
         if name in desired or by_node.get(name)
     }
     if surge:
-        _plan_surge(state, alive, surge, plan)
+        _plan_surge(state, alive, surge, plan=plan)
     else:
-        _plan_replacement(state, alive, unavailable or 1, plan)
+        _plan_replacement(state, alive, unavailable or 1, plan=plan)
 
 
 def _plan_replacement(
-    state: DaemonSetState, alive: Mapping[str, list[Pod]], limit: int, plan: DaemonPlan
+    state: DaemonSetState, alive: Mapping[str, list[Pod]], limit: int, *, plan: DaemonPlan
 ) -> None:
     """Delete old pods, as many as may be unavailable; unavailable ones need no permission."""
     missing, free, candidates = 0, list[Pod](), list[Pod]()
@@ -259,7 +259,7 @@ def _plan_replacement(
 
 
 def _plan_surge(
-    state: DaemonSetState, alive: Mapping[str, list[Pod]], limit: int, plan: DaemonPlan
+    state: DaemonSetState, alive: Mapping[str, list[Pod]], limit: int, *, plan: DaemonPlan
 ) -> None:
     """Create new pods beside old ones; delete an old one when its new one is available."""
     surging, free, candidates = 0, list[str](), list[str]()

@@ -175,7 +175,7 @@ def share_sizes(deployment: Deployment, replica_sets: list[ReplicaSet]) -> dict[
     ordered = sorted(by_age, key=lambda one: -one.spec.replicas)
     sizes: dict[str, int] = {}
     for one in ordered:
-        share = _proportion(deployment, one, to_add, added) if to_add else 0
+        share = _proportion(deployment, one, to_add, added=added) if to_add else 0
         sizes[one.metadata.uid] = one.spec.replicas + share
         added += share
     if ordered and to_add:
@@ -184,7 +184,7 @@ def share_sizes(deployment: Deployment, replica_sets: list[ReplicaSet]) -> dict[
     return sizes
 
 
-def _proportion(deployment: Deployment, one: ReplicaSet, to_add: int, added: int) -> int:
+def _proportion(deployment: Deployment, one: ReplicaSet, to_add: int, *, added: int) -> int:
     if not one.spec.replicas or to_add == added:
         return 0
     left, replicas = to_add - added, one.spec.replicas

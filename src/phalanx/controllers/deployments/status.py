@@ -87,8 +87,8 @@ def count_status(
     deployment: Deployment,
     status: DeploymentStatus,
     replica_sets: Sequence[ReplicaSet],
-    new: ReplicaSet | None,
     *,
+    new: ReplicaSet | None,
     now: float,
 ) -> DeploymentStatus:
     """Return the status with current counts and the condition Available."""
@@ -134,8 +134,8 @@ def rollout_status(
     deployment: Deployment,
     status: DeploymentStatus,
     replica_sets: Sequence[ReplicaSet],
-    new: ReplicaSet | None,
     *,
+    new: ReplicaSet | None,
     now: float,
 ) -> DeploymentStatus:
     """Return the counted status with the conditions Progressing and ReplicaFailure."""

@@ -112,7 +112,7 @@ class _DeploymentPlanner:
             actions = list(self._roll_out() if is_rolling else self._recreate())
             self._count()
             self._status = rollout_status(
-                deployment, self._status, self._all, self._new, now=self._now
+                deployment, self._status, self._all, new=self._new, now=self._now
             )
             if not actions and is_complete(deployment, self._status):
                 actions = self._clean_up()
@@ -124,7 +124,7 @@ class _DeploymentPlanner:
 
     def _count(self) -> None:
         self._status = count_status(
-            self._deployment, self._status, self._all, self._new, now=self._now
+            self._deployment, self._status, self._all, new=self._new, now=self._now
         )
 
     def _write_status(self) -> list[Action]:

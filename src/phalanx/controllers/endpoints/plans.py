@@ -126,7 +126,7 @@ def plan_slices(
         if (name := endpoint_slice_name(owner.name, owner.uid, n)) not in names
     )
     actions += [
-        Create(ENDPOINT_SLICE, _build_slice(kind, owner, labels, one, name=next(free)))
+        Create(ENDPOINT_SLICE, _build_slice(kind, owner, labels, wanted=one, name=next(free)))
         for one in missing
     ]
     actions += [Delete(ENDPOINT_SLICE, one.metadata.key, one.metadata.uid) for one in left]
@@ -134,7 +134,7 @@ def plan_slices(
 
 
 def _build_slice(
-    kind: Kind, owner: ObjectMeta, labels: Mapping[str, str], one: WantedSlice, *, name: str
+    kind: Kind, owner: ObjectMeta, labels: Mapping[str, str], *, wanted: WantedSlice, name: str
 ) -> Object:
     return {
         "metadata": {
@@ -144,9 +144,9 @@ def _build_slice(
             "labels": dict(labels),
             "ownerReferences": [controller_reference(kind, owner)],
         },
-        "addressType": one.address_type,
-        "ports": one.ports,
-        "endpoints": one.endpoints,
+        "addressType": wanted.address_type,
+        "ports": wanted.ports,
+        "endpoints": wanted.endpoints,
     }
 
 

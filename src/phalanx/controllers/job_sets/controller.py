@@ -234,7 +234,9 @@ class JobSetController:
             verb = "Create" if isinstance(operation, CreateObject) else "Update"
             self._report_failure(job_set, f"Failed{operation.kind.name}{verb}", error)
 
-        await perform_operations(self._client, plan.group_operations, job_set.metadata.uid, report)
+        await perform_operations(
+            self._client, plan.group_operations, job_set.metadata.uid, on_error=report
+        )
         for obj in plan.objects_to_create:
             await self._create(job_set, obj)
         await self._perform_together(self._create(job_set, job) for job in plan.jobs_to_create)

@@ -120,7 +120,7 @@ def build_job(
         pod_spec["schedulingGroup"] = {"podGroupName": group}
     _add_claim_volumes(job_set, pod_spec)
     if NODE_SELECTOR_STRATEGY in exclusive:
-        _select_labelled_nodes(job_set, role, index, pod_spec)
+        _select_labelled_nodes(job_set, role, index, pod_spec=pod_spec)
     elif EXCLUSIVE_TOPOLOGY in exclusive:
         _exclude_other_jobs(exclusive[EXCLUSIVE_TOPOLOGY], labels[JOB_KEY], pod_spec)
     return {
@@ -149,7 +149,7 @@ def exclusive_annotations(job_set: JobSet, role: ReplicatedJobSpec) -> dict[str,
 
 
 def _select_labelled_nodes(
-    job_set: JobSet, role: ReplicatedJobSpec, index: int, pod_spec: Object
+    job_set: JobSet, role: ReplicatedJobSpec, index: int, *, pod_spec: Object
 ) -> None:
     """Let pods run only on nodes that were labelled, and tainted, for their Job beforehand."""
     label = f"{job_set.metadata.namespace}_{job_name(job_set, role, index)}"

@@ -136,7 +136,7 @@ def _plan_linked_groups(
     by_role = {role.name: role.name if role.name in known else shared for role in roles}
     wanted = {
         (name, -1): _wanted_group(
-            job_set, jobs, template, [one for one in roles if by_role[one.name] == template]
+            job_set, jobs, template, roles=[one for one in roles if by_role[one.name] == template]
         )
         for name, template in by_role.items()
     }
@@ -209,7 +209,9 @@ def _wanted_groups(
     """The wanted groups by replicated Job and index of the Job; -1 for all Jobs."""
     roles = {role.name: role for role in job_set.spec.replicated_jobs}
     return {
-        (one.name, index): _wanted_group(job_set, jobs, one.name, [roles[one.name]], index)
+        (one.name, index): _wanted_group(
+            job_set, jobs, one.name, roles=[roles[one.name]], index=index
+        )
         for one in grouped
         for index in (range(roles[one.name].replicas) if one.exclusive_key else (-1,))
     }
@@ -219,6 +221,7 @@ def _wanted_group(
     job_set: JobSet,
     jobs: ChildJobs,
     template: str,
+    *,
     roles: Sequence[ReplicatedJobSpec],
     index: int = -1,
 ) -> GroupInstance:

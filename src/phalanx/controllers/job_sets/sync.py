@@ -129,10 +129,11 @@ def plan_sync(state: JobSetState) -> JobSetPlan:
         return plan
     plan.jobs_to_delete = [job for job in jobs.previous if not job.metadata.deletion_timestamp]
     if jobs.failed:
-        _handle_failure(plan, replace(job_set, status=counted), jobs, state.now)
+        _handle_failure(plan, replace(job_set, status=counted), jobs, now=state.now)
     elif has_succeeded(job_set, jobs):
         text = "jobset completed successfully"
-        _end(plan, COMPLETED, "AllJobsCompleted", text, now=state.now, event_type=NORMAL)
+        succeeded = Condition(COMPLETED, "True", "AllJobsCompleted", text)
+        _end(plan, succeeded, state.now, event_type=NORMAL)
     else:
         _run(plan, state, jobs)
     if plan.status == counted and _has_no_counts(job_set, counted):
@@ -159,20 +160,19 @@ def _clean_up(plan: JobSetPlan, state: JobSetState, jobs: ChildJobs) -> None:
     plan.requeue_after = remaining if remaining > 0 else None
 
 
-def _handle_failure(plan: JobSetPlan, job_set: JobSet, jobs: ChildJobs, now: float) -> None:
+def _handle_failure(plan: JobSetPlan, job_set: JobSet, jobs: ChildJobs, *, now: float) -> None:
     outcome = apply_failure_policy(job_set, jobs.failed)
     if isinstance(outcome, JobSetFailed):
-        _end(plan, FAILED, outcome.reason, outcome.message, now=now, event_type=WARNING)
+        failed = Condition(FAILED, "True", outcome.reason, outcome.message)
+        _end(plan, failed, now, event_type=WARNING)
         return
     plan.status = outcome.status
     plan.events.append(JobSetEvent(outcome.reason, outcome.message, WARNING))
 
 
-def _end(
-    plan: JobSetPlan, kind: str, reason: str, message: str, *, now: float, event_type: str
-) -> None:
-    _set_condition(plan, Condition(kind, "True", reason, message), now, event_type=event_type)
-    plan.status = replace(plan.status, terminal_state=kind)
+def _end(plan: JobSetPlan, condition: Condition, now: float, *, event_type: str) -> None:
+    _set_condition(plan, condition, now, event_type=event_type)
+    plan.status = replace(plan.status, terminal_state=condition.type)
 
 
 def _run(plan: JobSetPlan, state: JobSetState, jobs: ChildJobs) -> None:

@@ -210,7 +210,7 @@ class JobReconciliation:
         if job.metadata.deletion_timestamp or job.spec.suspend:
             return
         groups = self._context.workloads.owned_groups(job)
-        restart = find_restart(job, groups, job_pods.active, now)
+        restart = find_restart(job, groups, job_pods.active, now=now)
         if isinstance(restart, float):
             self._requeue_after = restart
         if not isinstance(restart, GangRestart):
@@ -325,6 +325,7 @@ class JobController:
         client: Client,
         informers: Informers,
         clock: Clock,
+        *,
         recorder: EventRecorder,
         options: JobSchedulingOptions | None,
         managers: Iterable[str] = MANAGED_BY_NAMES,

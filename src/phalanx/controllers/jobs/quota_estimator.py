@@ -42,6 +42,7 @@ class QuotaEstimator:
         client: Client,
         quotas: ObjectCache[ResourceQuota],
         jobs: ObjectCache[Job],
+        *,
         on_change: Callable[[Key], object],
     ) -> None:
         self._client, self._on_change = client, on_change

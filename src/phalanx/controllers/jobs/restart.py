@@ -48,7 +48,7 @@ class GangRestart(NamedTuple):
 
 
 def find_restart(
-    job: Job, groups: Iterable[PodGroup], active: Sequence[Pod], now: float
+    job: Job, groups: Iterable[PodGroup], active: Sequence[Pod], *, now: float
 ) -> GangRestart | float | None:
     """Return the restart of a Job that is due, or after how many seconds it will be."""
     if job.metadata.annotations.get(ON_DEGRADED_ANNOTATION) != RESTART:

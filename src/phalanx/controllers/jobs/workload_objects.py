@@ -84,8 +84,8 @@ class JobWorkloadReconciler:
         client: Client,
         writer: TrackedWriter,
         lister: SchedulingObjectLister,
-        record_event: Callable[[JobEvent], None],
         *,
+        record_event: Callable[[JobEvent], None],
         snapshot: JobSnapshot,
         intent: SchedulingIntent,
     ) -> None:

@@ -57,10 +57,11 @@ def plan_rollout(
     wanted: int,
     config: LwsRollingUpdate,
     leaders: LeaderSetState | None,
+    *,
     groups: Sequence[GroupState],
 ) -> RolloutStep:
     """Return the next step; `groups` are those of the StatefulSet, in the order of their index."""
-    step = _plan_step(wanted, config, leaders, groups)
+    step = _plan_step(wanted, config, leaders, groups=groups)
     return step._replace(partition=max(step.partition, config.partition))
 
 
@@ -68,6 +69,7 @@ def _plan_step(
     wanted: int,
     config: LwsRollingUpdate,
     leaders: LeaderSetState | None,
+    *,
     groups: Sequence[GroupState],
 ) -> RolloutStep:
     if leaders is None:

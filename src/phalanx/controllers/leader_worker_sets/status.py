@@ -82,7 +82,7 @@ def plan_status(
         changes.append(_record(lws, reason, text))
     marked = _set_fallback(conditions, fallback, timestamp(now))
     if fallback is not None and marked != conditions:
-        changes.append(_record(lws, fallback.reason, fallback.message, "Warning"))
+        changes.append(_record(lws, fallback.reason, fallback.message, severity="Warning"))
     status = LeaderWorkerSetStatus(
         replicas=leader_count,
         ready_replicas=ready,
@@ -129,7 +129,7 @@ def _set_fallback(
 
 
 def _record(
-    lws: LeaderWorkerSet, reason: str, message: str, severity: str = "Normal"
+    lws: LeaderWorkerSet, reason: str, message: str, *, severity: str = "Normal"
 ) -> RecordEvent:
     return RecordEvent(ObjectEvent(LEADER_WORKER_SET, lws.metadata, reason, message, type=severity))
 

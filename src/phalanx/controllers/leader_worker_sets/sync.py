@@ -141,10 +141,10 @@ def plan_sync(state: LeaderWorkerSetState) -> ReconcilePlan:
     actions += scheduling.actions
     if scheduling.is_blocked:
         return ReconcilePlan(actions)
-    actions += _plan_leader_set(state, revisions, step, scheduling)
+    actions += _plan_leader_set(state, revisions, step, scheduling=scheduling)
     if not has_own_subdomain(lws) and lws.metadata.name not in state.services:
         actions.append(Create(SERVICE, build_service(lws, None)))
-    planner = _ReplicaPlanner(state, revisions, step, scheduling)
+    planner = _ReplicaPlanner(state, revisions, step, scheduling=scheduling)
     for _, leader in sorted(state.leaders.items()):
         actions += planner.plan(leader)
     complete = {
@@ -239,7 +239,7 @@ def _plan_step(
     total = leaders.replicas if leaders else 0
     states = [groups.get(index, GroupState()) for index in range(total)]
     config = lws.spec.rollout_strategy.rolling_update_configuration
-    return plan_rollout(lws.spec.replicas, config, leaders, states)
+    return plan_rollout(lws.spec.replicas, config, leaders, groups=states)
 
 
 def _wanted_replicas(lws: LeaderWorkerSet, leader_set: StatefulSet) -> int:
@@ -257,7 +257,7 @@ def _plan_scheduling(
         index: revision_key(leader.metadata) for index, leader in state.leaders.items()
     }
     return plan_scheduling(
-        state.lws, state.scheduling, revisions, step, leader_revisions=leader_revisions
+        state.lws, state.scheduling, revisions, step=step, leader_revisions=leader_revisions
     )
 
 
@@ -265,6 +265,7 @@ def _plan_leader_set(
     state: LeaderWorkerSetState,
     revisions: LwsRevisions,
     step: RolloutStep,
+    *,
     scheduling: SchedulingPlan,
 ) -> Iterator[Action]:
     lws, leader_set = state.lws, state.leader_set
@@ -300,6 +301,7 @@ class _ReplicaPlanner:
         state: LeaderWorkerSetState,
         revisions: LwsRevisions,
         step: RolloutStep,
+        *,
         scheduling: SchedulingPlan,
     ) -> None:
         self._state, self._revisions = state, revisions

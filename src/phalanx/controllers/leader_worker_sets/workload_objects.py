@@ -115,8 +115,8 @@ def plan_scheduling(
     lws: LeaderWorkerSet,
     state: SchedulingObjectState,
     revisions: LwsRevisions,
-    step: RolloutStep,
     *,
+    step: RolloutStep,
     leader_revisions: Mapping[int, str],
 ) -> SchedulingPlan:
     """Plan the Workload and the groups; `leader_revisions` are those of the leaders by index."""

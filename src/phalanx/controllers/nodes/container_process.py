@@ -103,7 +103,7 @@ def _environment(pod: Object, container: Object, base_env: Mapping[str, str]) ->
     return env
 
 
-def _value_from(pod: Object, container: Object, name: str, source: Object) -> str | None:
+def _value_from(pod: Object, container: Object, name: str, *, source: Object) -> str | None:
     if "fieldRef" in source:
         return _field(pod, source["fieldRef"]["fieldPath"])
     if "resourceFieldRef" in source:
@@ -220,7 +220,7 @@ class ProcessHost:
 class ContainerOutput:
     """Sends the output of one run of a container to the server."""
 
-    def __init__(self, client: Client, key: Key, uid: str, container: str, restart: int) -> None:
+    def __init__(self, client: Client, key: Key, uid: str, *, container: str, restart: int) -> None:
         self._client, self._path = client, POD.url_path(key.namespace, key.name, "log")
         self._log_fields: Object = {"uid": uid, "container": container, "restart": restart}
         self._pending, self._is_closed = bytearray(), asyncio.Event()

@@ -51,6 +51,7 @@ class LeaseRenewer:
         client: Client,
         clock: Clock,
         names: Iterable[str],
+        *,
         node_client: NodeClient | None = None,
     ) -> None:
         self._client, self._clock, self._names = client, clock, sorted(names)
@@ -154,6 +155,7 @@ class NodeStatusReporter:
         client: Client,
         informers: Informers,
         clock: Clock,
+        *,
         names: Collection[str],
         node_client: NodeClient | None = None,
     ) -> None:

@@ -139,6 +139,7 @@ class NodeLifecycle:
         client: Client,
         informers: Informers,
         clock: Clock,
+        *,
         record: Callable[[ObjectEvent], None] = lambda event: None,
     ) -> None:
         self._clock, self._record = clock, record

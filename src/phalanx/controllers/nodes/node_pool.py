@@ -99,11 +99,11 @@ class HostedNodePool:
         client: Client,
         informers: Informers,
         clock: Clock,
+        *,
         nodes: Sequence[SimulatedNode],
         rules: Sequence[StageRule] = (),
         host: ProcessHost | None = None,
         node_client: NodeClient | None = None,
-        *,
         heartbeats: bool = True,
     ) -> None:
         self._client, self._clock, self._node_client = client, clock, node_client
@@ -218,6 +218,7 @@ class NodePoolRunner:
         client: Client,
         clock: Clock,
         random: Random,
+        *,
         on_ready: Callable[[Sequence[str]], None],
         nodes: Sequence[SimulatedNode],
         rules: Sequence[StageRule] = (),

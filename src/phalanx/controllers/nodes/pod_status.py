@@ -26,7 +26,7 @@ def nodes_of(pod: Pod) -> Sequence[str]:
     return (pod.spec.node_name,) if pod.spec.node_name else ()
 
 
-def disruption_patch(pod: Pod, reason: str, message: str, now: float, **status: object) -> Patch:
+def disruption_patch(pod: Pod, reason: str, message: str, *, now: float, **status: object) -> Patch:
     """Return the patch that adds a DisruptionTarget condition and these other status fields."""
     condition = {
         "type": DISRUPTION_TARGET,
@@ -161,7 +161,7 @@ def late_patches(pod: Pod, now: str) -> list[Patch]:
     return patches
 
 
-def terminated_status(pod: Pod, code: int, start_time: str, now: str) -> Object:
+def terminated_status(pod: Pod, code: int, start_time: str, *, now: str) -> Object:
     """Return the status of a pod whose containers have terminated with this exit code."""
     terminated = {
         "exitCode": code,
@@ -183,7 +183,7 @@ _KILLED = 137
 def exceeded_status(pod: Pod, start_time: str, now: str) -> Object:
     """Return the status of a pod that ran longer than its activeDeadlineSeconds."""
     return {
-        **terminated_status(pod, _KILLED, start_time, now),
+        **terminated_status(pod, _KILLED, start_time, now=now),
         "reason": "DeadlineExceeded",
         "message": "Pod was active on the node longer than the specified deadline",
     }

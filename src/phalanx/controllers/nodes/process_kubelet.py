@@ -103,7 +103,7 @@ class _Container:
 class PodRun:
     """Runs one pod, identified by its uid."""
 
-    def __init__(self, host: ProcessHost, client: Client, clock: Clock, pod: Pod) -> None:
+    def __init__(self, host: ProcessHost, client: Client, clock: Clock, *, pod: Pod) -> None:
         self._host, self._client, self._clock, self._pod = host, client, clock, pod
         self._stopping, self._grace = asyncio.Event(), 0.0
         self._init_containers: list[_Container] = []
@@ -416,6 +416,7 @@ class ProcessKubelets:
         client: Client,
         informers: Informers,
         clock: Clock,
+        *,
         names: Collection[str],
         admission: PodAdmission,
         host: ProcessHost,

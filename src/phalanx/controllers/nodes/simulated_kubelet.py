@@ -143,13 +143,15 @@ class Stages:
 
 @lru_cache(maxsize=8192)
 def _sample_lifetime(stages: Stages, pod: str) -> PodLifetime:
-    def sample(stage: str, duration: StageDuration) -> float:
-        return duration.sample(partial(_hash_fraction, stages.seed, pod, stage))
+    def fraction(stage: str, label: str) -> float:
+        """Return a number from 0 up to 1 that depends only on the seed and the three names."""
+        digest = blake2b(f"{stages.seed}/{pod}/{stage}/{label}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") / 2**64
 
-    fails = (
-        stages.failure > 0
-        and _hash_fraction(stages.seed, pod, "failure", label="") < stages.failure
-    )
+    def sample(stage: str, duration: StageDuration) -> float:
+        return duration.sample(partial(fraction, stage))
+
+    fails = stages.failure > 0 and fraction("failure", "") < stages.failure
     return PodLifetime(
         start=sample("start", stages.start),
         ready=sample("ready", stages.ready),
@@ -157,12 +159,6 @@ def _sample_lifetime(stages: Stages, pod: str) -> PodLifetime:
         stop=sample("stop", stages.stop),
         exit_code=stages.exit_code if fails else 0,
     )
-
-
-def _hash_fraction(seed: int, pod: str, stage: str, label: str) -> float:
-    """Return a number from 0 up to 1 that depends only on the arguments."""
-    digest = blake2b(f"{seed}/{pod}/{stage}/{label}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +308,7 @@ class SimulatedKubelets:
         client: Client,
         informers: Informers,
         clock: Clock,
+        *,
         names: Collection[str],
         admission: PodAdmission,
         rules: Sequence[StageRule] = (),

@@ -45,6 +45,7 @@ class TaintEviction:
         client: Client,
         informers: Informers,
         clock: Clock,
+        *,
         record: Callable[[ObjectEvent], None] = lambda event: None,
     ) -> None:
         self._clock = clock

@@ -79,6 +79,7 @@ class DeviceTaintEviction:
         client: Client,
         informers: Informers,
         clock: Clock,
+        *,
         record: Callable[[ObjectEvent], None] = lambda event: None,
     ) -> None:
         self._clock = clock

@@ -74,6 +74,7 @@ class BindIntents:
         client: Client,
         random: Random,
         pods: ObjectCache[Pod],
+        *,
         groups: ObjectCache[PodGroup],
         status_writer: SchedulingStatusWriter,
         recorder: EventRecorder,
@@ -164,7 +165,9 @@ class BindIntents:
         deletes = [Delete(POD, pod.metadata.key, pod.metadata.uid) for pod in members]
         return ReconcilePlan([*deletes, _close_patch(group.metadata.key, intent_id)])
 
-    def _report(self, group: PodGroup, reason: str, message: str, pods: Sequence[Pod] = ()) -> None:
+    def _report(
+        self, group: PodGroup, reason: str, message: str, *, pods: Sequence[Pod] = ()
+    ) -> None:
         """Write a condition of the group, and events of the group and of these members."""
         LOG.warning(message, kind="PodGroup", key=group.metadata.key, reason=reason)
         self._status_writer.report_group(group.metadata, ConditionUpdate("False", reason, message))

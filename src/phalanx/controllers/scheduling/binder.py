@@ -229,6 +229,7 @@ class GroupBinder:
         client: Client,
         on_finished: OnBindFinished,
         on_batch: Callable[[int], None] = lambda pods: None,
+        *,
         group_status: GroupBindingStatus = lambda group: {},
         pre_binds: PreBindQueue | None = None,
     ) -> None:
@@ -418,6 +419,7 @@ class PodBinder:
         client: Client,
         intents: BindIntents,
         on_finished: OnBindFinished,
+        *,
         claims: ClaimWriter | None = None,
         pre_binds: PreBindQueue | None = None,
         find_overfull: Callable[[Sequence[Binding]], Collection[str]] = lambda bindings: (),

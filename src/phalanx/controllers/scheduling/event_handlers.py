@@ -65,7 +65,12 @@ class EventHandlers:
     """The informers of a scheduler, connected to its state."""
 
     def __init__(
-        self, informers: Informers, state: SchedulerState, clock: Clock, metrics: SchedulingMetrics
+        self,
+        informers: Informers,
+        state: SchedulerState,
+        clock: Clock,
+        *,
+        metrics: SchedulingMetrics,
     ) -> None:
         self._state, self._clock, self._metrics = state, clock, metrics
         self._pods = informers.of(Pod)
@@ -271,7 +276,7 @@ class EventHandlers:
         return tuple(found.values())
 
     def _observe(
-        self, kind: str, old: object | None, new: object | None, record: Observation
+        self, kind: str, old: object | None, new: object | None, *, record: Observation
     ) -> None:
         self._state.observe(record)
         action = "Add" if old is None else "Delete" if new is None else "Update"

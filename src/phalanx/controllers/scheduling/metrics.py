@@ -276,7 +276,7 @@ class SchedulingMetrics:
     """The metrics of one scheduler."""
 
     def __init__(
-        self, metrics: Metrics, queue: SchedulingQueue, cache: SchedulerCache, profiles: Profiles
+        self, metrics: Metrics, queue: SchedulingQueue, cache: SchedulerCache, *, profiles: Profiles
     ) -> None:
         self._metrics, self._queue, self._cache = metrics, queue, cache
         self._profiles = profiles
@@ -379,7 +379,7 @@ class SchedulingMetrics:
         )
         self._metrics.series(GROUP_PREEMPTION_ATTEMPTS, result).add()
 
-    def _observe_pods(self, entity: Entity, result: str, pods: int, seconds: float) -> None:
+    def _observe_pods(self, entity: Entity, result: str, pods: int, *, seconds: float) -> None:
         if pods:
             self._metrics.series(ATTEMPTS, result, entity.scheduler_name).add(pods)
             self._metrics.series(ATTEMPT_SECONDS, result, entity.scheduler_name).observe(

@@ -78,6 +78,7 @@ class PendingStatusReporter:
         pods: ObjectCache[Pod],
         groups: ObjectCache[PodGroup],
         composites: ObjectCache[CompositePodGroup],
+        *,
         status_writer: StatusSink,
         composite_writer: CompositeStatusSink,
         record: Callable[[Pod, str, str], None],

@@ -96,9 +96,9 @@ class Scheduler:
         client: Client,
         informers: Informers,
         clock: Clock,
+        *,
         random: Random,
         profiles: Profiles = DEFAULT_PROFILES,
-        *,
         is_foreign: bool = False,
         decision_log: DecisionLog | None = None,
         solver: AsyncSolver | None = None,
@@ -498,7 +498,7 @@ class Scheduler:
         self._on_batch()
 
     def _record_event(
-        self, pod: Pod, reason: str, message: str, event_type: str = "Normal"
+        self, pod: Pod, reason: str, message: str, *, event_type: str = "Normal"
     ) -> None:
         """Record an event of a pod with the scheduler of its schedulerName as source."""
         recorder = self._recorders[pod.spec.scheduler_name]

@@ -96,6 +96,7 @@ class SchedulingStatusWriter:
         client: Client,
         pods: ObjectCache[Pod],
         groups: ObjectCache[PodGroup],
+        *,
         clock: Clock,
         scheduler_view: SchedulerView,
     ) -> None:
@@ -478,6 +479,7 @@ class CompositeStatusWriter:
         client: Client,
         groups: ObjectCache[PodGroup],
         composites: ObjectCache[CompositePodGroup],
+        *,
         clock: Clock,
         placed_members: Callable[[Key], int],
     ) -> None:

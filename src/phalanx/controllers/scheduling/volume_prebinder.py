@@ -165,7 +165,7 @@ class VolumePreBinder:
             annotations = {SELECTED_NODE: node, SELECTED_AT_ANNOTATION: selected_at}
             return {"metadata": {"annotations": annotations}}
 
-        await self._update(PERSISTENT_VOLUME_CLAIM, one.claim, PersistentVolumeClaim, change)
+        await self._update(PERSISTENT_VOLUME_CLAIM, one.claim, PersistentVolumeClaim, change=change)
 
     async def _reserve_volume(self, one: VolumeAssignment) -> None:
         """Let a volume name its claim. Raises ApiError, Unreachable."""
@@ -184,13 +184,14 @@ class VolumePreBinder:
                 found["metadata"] = {"annotations": {BOUND_BY_CONTROLLER: "yes"}}
             return found
 
-        await self._update(PERSISTENT_VOLUME, Key("", one.volume), PersistentVolume, change)
+        await self._update(PERSISTENT_VOLUME, Key("", one.volume), PersistentVolume, change=change)
 
     async def _update(
         self,
         kind: Kind,
         key: Key,
         struct: type[_T],
+        *,
         change: Callable[[ObjectMeta, _T], Object | None],
     ) -> None:
         """Patch the current version of an object, again if it changes meanwhile."""
