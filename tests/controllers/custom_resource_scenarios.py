@@ -5,7 +5,7 @@ from __future__ import annotations
 from phalanx.api.kinds import CONFIG_MAP, NAMESPACE, Kind
 from phalanx.api.meta import Key
 from phalanx.api.wire import Object
-from phalanx.controllers.root_ca_publisher import ROOT_CA_CONFIG_MAP
+from phalanx.controllers.namespace_objects import ROOT_CA_CONFIG_MAP
 from tests.api.custom_resource_definitions import custom_resource_definition, served_version
 from tests.controllers.scenarios import config_map, namespace
 from tests.controllers.trial_cluster import TrialCluster

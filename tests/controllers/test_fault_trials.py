@@ -46,6 +46,7 @@ from phalanx.controllers.disruption import DisruptionController
 from phalanx.controllers.endpoints.controller import EndpointSliceController
 from phalanx.controllers.garbage_collector import GarbageCollector
 from phalanx.controllers.leader_worker_sets.controller import LeaderWorkerSetController
+from phalanx.controllers.namespace_objects import RootCAPublisher, ServiceAccountController
 from phalanx.controllers.namespaces import NamespaceController
 from phalanx.controllers.nodes.node_lifecycle import NodeLifecycle
 from phalanx.controllers.nodes.taint_eviction import TaintEviction
@@ -56,8 +57,6 @@ from phalanx.controllers.replica_sets.controller import ReplicaSetController
 from phalanx.controllers.resource_claims.controller import ResourceClaimController
 from phalanx.controllers.resource_claims.reservations import ClaimReservationController
 from phalanx.controllers.role_aggregation import ClusterRoleAggregationController
-from phalanx.controllers.root_ca_publisher import RootCAPublisher
-from phalanx.controllers.service_accounts import ServiceAccountController
 from phalanx.controllers.stateful_sets.controller import StatefulSetController
 from phalanx.controllers.ttl_after_finished import TTLAfterFinishedController
 from phalanx.controllers.volumes.binder import VolumeBinder

@@ -15,7 +15,7 @@ from phalanx.api.wire import Object
 from phalanx.clock import LoopClock
 from phalanx.components import ComponentConfig
 from phalanx.control_plane import ControlPlane
-from phalanx.controllers.root_ca_publisher import ROOT_CA_CONFIG_MAP
+from phalanx.controllers.namespace_objects import ROOT_CA_CONFIG_MAP
 from phalanx.randomness import SeededRandom
 from phalanx.store.memory import MemoryStore
 from tests.builders import in_virtual_time

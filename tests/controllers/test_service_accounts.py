@@ -10,8 +10,8 @@ from phalanx.api.kinds import NAMESPACE, SERVICE_ACCOUNT
 from phalanx.api.meta import Key
 from phalanx.api.wire import Object
 from phalanx.client.client import Client
+from phalanx.controllers.namespace_objects import ServiceAccountController
 from phalanx.controllers.reconcile_loop import Informers
-from phalanx.controllers.service_accounts import ServiceAccountController
 from tests.builders import in_virtual_time
 from tests.controllers.cluster import Cluster, cluster
 from tests.controllers.crash_recovery import (

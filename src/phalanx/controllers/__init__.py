@@ -33,6 +33,7 @@ controller never touches a store.
     workload_migration.py    moves groups to `scheduling.k8s.io` (`phalanx migrate`)
     autoscaling.py           HorizontalPodAutoscalers: replicas within bounds, without metrics
     admission_policies.py    status.typeChecking of ValidatingAdmissionPolicies
-    root_ca_publisher.py, service_accounts.py, namespaces.py, disruption.py,
-    pod_garbage_collector.py, role_aggregation.py, ttl_after_finished.py
+    namespace_objects.py     the ServiceAccount and the ConfigMap that every namespace has
+    namespaces.py, disruption.py, pod_garbage_collector.py, role_aggregation.py,
+    ttl_after_finished.py
 """

@@ -69,6 +69,7 @@ from phalanx.controllers.jobs.controller import MANAGED_BY_NAMES, JobController
 from phalanx.controllers.jobs.job_groups import JobGroups
 from phalanx.controllers.jobs.workload_manager import options_from_gates
 from phalanx.controllers.leader_worker_sets.controller import LeaderWorkerSetController
+from phalanx.controllers.namespace_objects import RootCAPublisher, ServiceAccountController
 from phalanx.controllers.namespaces import NamespaceController
 from phalanx.controllers.nodes.node_lifecycle import NodeLifecycle
 from phalanx.controllers.nodes.taint_eviction import TaintEviction
@@ -80,8 +81,6 @@ from phalanx.controllers.resource_claims.controller import ResourceClaimControll
 from phalanx.controllers.resource_claims.device_taint_eviction import DeviceTaintEviction
 from phalanx.controllers.resource_claims.reservations import ClaimReservationController
 from phalanx.controllers.role_aggregation import ClusterRoleAggregationController
-from phalanx.controllers.root_ca_publisher import RootCAPublisher
-from phalanx.controllers.service_accounts import ServiceAccountController
 from phalanx.controllers.stateful_sets.controller import StatefulSetController
 from phalanx.controllers.ttl_after_finished import TTLAfterFinishedController
 from phalanx.controllers.volumes.binder import VolumeBinder

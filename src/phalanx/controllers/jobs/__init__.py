@@ -6,8 +6,7 @@ is counted exactly once: its uid is in the status before its finalizer is remove
     controller           informers, queue of Jobs, one sync of a Job in order
     job_pods             which pods the Job owns, adopts and releases; their states and indexes
     completion           whether the Job is over, and why
-    replicas             which pods to create and delete
-    quota                gang Jobs that a ResourceQuota refuses: hold, release, wait
+    replicas             which pods to create and delete, also under a ResourceQuota
     restart              gangs that are restarted because lost members cannot be replaced
     sync                 the plan of a sync, pod counts and the new status
     pod_operations       requests for pods; orphan pods

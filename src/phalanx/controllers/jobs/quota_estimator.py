@@ -2,7 +2,7 @@
 
 Before pods are created: a quota that admits only a part would leave a gang that cannot start. Usage
 is computed from the template, without the defaults of the server. So the answer may admit what the
-server refuses, and never refuses what the server admits; `quota` says what follows a refusal.
+server refuses, and never refuses what the server admits; `replicas` plans after a refusal.
 """
 
 from __future__ import annotations

@@ -46,13 +46,13 @@ from phalanx.controllers.jobs.job_pods import (
     is_ready,
     is_terminating,
 )
-from phalanx.controllers.jobs.quota import plan_under_quota
 from phalanx.controllers.jobs.replicas import (
     MAX_PODS_PER_SYNC,
     PodToCreate,
     ReplicaPlan,
     count_desired_pods,
     plan_replicas,
+    plan_under_quota,
 )
 from phalanx.controllers.jobs.restart import created_at
 

@@ -39,13 +39,11 @@ from phalanx.controllers.nodes.container_process import (
     ProcessHost,
     UnsupportedContainer,
     build_container_command,
-    service_account_of,
-)
-from phalanx.controllers.nodes.device_variables import (
     claim_names,
     device_variables,
     extended_claim_name,
     extended_resource_variables,
+    service_account_of,
 )
 from phalanx.controllers.nodes.pod_status import (
     container_status,

@@ -1,9 +1,12 @@
-"""The root CA certificate publisher: every namespace has the ConfigMap `kube-root-ca.crt`.
+"""Controllers of the objects that every namespace has.
 
-The ConfigMap holds the certificate of the authority that signs the API server's certificate, so
-that clients inside the cluster can verify the server. It is created again if it is deleted, and its
-data is restored if it is changed. A namespace that is being deleted gets none. The controller is
-disabled on a foreign API server, which has its own, and where no certificate is known.
+    ServiceAccountController    the ServiceAccount `default`; an existing one is never changed
+    RootCAPublisher             the ConfigMap `kube-root-ca.crt`; changed data is restored
+
+An object is created again if it is deleted. A namespace that is being deleted gets none. Both
+controllers are disabled on a foreign API server, which has its own. The ConfigMap holds the
+certificate of the authority that signs the API server's certificate, so that clients inside the
+cluster can verify the server; the publisher is disabled where no certificate is known.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
-from phalanx.api.core import Namespace
-from phalanx.api.kinds import CONFIG_MAP
+from phalanx.api.core import Namespace, ServiceAccount
+from phalanx.api.kinds import CONFIG_MAP, SERVICE_ACCOUNT
 from phalanx.api.meta import Key, ObjectMeta
 from phalanx.client.client import Client
 from phalanx.client.protocol import HasMetadata
@@ -26,12 +29,48 @@ from phalanx.controllers.reconcile_loop import (
     ReconcilePlan,
 )
 
+DEFAULT_ACCOUNT = "default"
 ROOT_CA_CONFIG_MAP = "kube-root-ca.crt"
 _DATA_KEY = "ca.crt"
 _ANNOTATIONS = {
     "kubernetes.io/description": "Certificate authority of the API server, for clients that reach "
     "it inside the cluster, such as at kubernetes.default.svc."
 }
+
+
+class ServiceAccountController:
+    """Creates missing accounts until cancelled; never changes or deletes an object."""
+
+    def __init__(self, client: Client, informers: Informers) -> None:
+        self._namespaces = informers.of(Namespace).cache
+        informer = informers.of(ServiceAccount)
+        self._synced, self._accounts = informer.synced, informer.cache
+        self._loop: ReconcileLoop[str] = ReconcileLoop(client, self.reconcile)
+        self._namespaces.subscribe(self._on_namespace_change)
+        self._accounts.subscribe(self._on_account_change)
+
+    async def run(self) -> None:
+        """Create accounts until cancelled."""
+        await self._synced.wait()
+        await self._loop.run()
+
+    def reconcile(self, namespace: str) -> ReconcilePlan:
+        """Plan: create the account of a namespace that has none and is not being deleted."""
+        found = self._namespaces.get(Key("", namespace))
+        if found is None or found.metadata.deletion_timestamp:
+            return ReconcilePlan()
+        if Key(namespace, DEFAULT_ACCOUNT) in self._accounts:
+            return ReconcilePlan()
+        meta = {"name": DEFAULT_ACCOUNT, "namespace": namespace}
+        return ReconcilePlan([Create(SERVICE_ACCOUNT, {"metadata": meta})])
+
+    def _on_namespace_change(self, old: HasMetadata | None, new: HasMetadata | None) -> None:
+        if new is not None:
+            self._loop.queue.add(new.metadata.name)
+
+    def _on_account_change(self, old: HasMetadata | None, new: HasMetadata | None) -> None:
+        if new is None and old is not None and old.metadata.name == DEFAULT_ACCOUNT:
+            self._loop.queue.add(old.metadata.namespace)
 
 
 class RootCAConfigMap(Struct, frozen=True, rename="camel"):
