@@ -31,12 +31,12 @@ def node(name: str, rack: str = "") -> Call:
     ready = {"type": "Ready", "status": "True"}
     status = {"capacity": NODE_CAPACITY, "allocatable": NODE_CAPACITY, "conditions": [ready]}
     labels = {"rack": rack} if rack else {}
-    return _create(NODES, "v1", "Node", name, labels, status=status)
+    return _create(NODES, "v1", "Node", name=name, labels=labels, status=status)
 
 
 def priority_class(name: str, value: int) -> Call:
     """Return the request that creates a priority class."""
-    return _create(CLASSES, "scheduling.k8s.io/v1", "PriorityClass", name, value=value)
+    return _create(CLASSES, "scheduling.k8s.io/v1", "PriorityClass", name=name, value=value)
 
 
 def remove_taints(name: str) -> Call:
@@ -46,7 +46,7 @@ def remove_taints(name: str) -> Call:
 
 def namespace(name: str) -> Call:
     """Return the request that creates a namespace."""
-    return _create(NAMESPACES, "v1", "Namespace", name)
+    return _create(NAMESPACES, "v1", "Namespace", name=name)
 
 
 def pod_group(
@@ -63,7 +63,7 @@ def pod_group(
         spec["priorityClassName"] = importance
     if whole:
         spec["disruptionMode"] = {"all": {}}
-    return _create(GROUPS, "scheduling.k8s.io/v1beta1", "PodGroup", name, spec=spec)
+    return _create(GROUPS, "scheduling.k8s.io/v1beta1", "PodGroup", name=name, spec=spec)
 
 
 def pod(
@@ -93,7 +93,7 @@ def pod(
             "template": ("resourceClaimTemplateName", "gpu"),
         }
         spec["resourceClaims"] = [{"name": "gpu", source[claims][0]: source[claims][1]}]
-    return _create(path, "v1", "Pod", name, spec=spec)
+    return _create(path, "v1", "Pod", name=name, spec=spec)
 
 
 def resource_slice(node_name: str, count: int) -> Call:
@@ -105,26 +105,26 @@ def resource_slice(node_name: str, count: int) -> Call:
         "devices": [{"name": f"gpu-{number}"} for number in range(count)],
     }
     path, version = f"{DEVICES}/resourceslices", "resource.k8s.io/v1"
-    return _create(path, version, "ResourceSlice", node_name, spec=spec)
+    return _create(path, version, "ResourceSlice", name=node_name, spec=spec)
 
 
 def device_class() -> Call:
     """Return the request that creates the class of all devices."""
     selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
     path, version = f"{DEVICES}/deviceclasses", "resource.k8s.io/v1"
-    return _create(path, version, "DeviceClass", "gpu", spec={"selectors": [selector]})
+    return _create(path, version, "DeviceClass", name="gpu", spec={"selectors": [selector]})
 
 
 def claim_template() -> Call:
     """Return the request that creates the template of claims for one device."""
     path = f"{DEVICES}/namespaces/default/resourceclaimtemplates"
     kind, version = "ResourceClaimTemplate", "resource.k8s.io/v1"
-    return _create(path, version, kind, "gpu", spec={"spec": ONE_DEVICE})
+    return _create(path, version, kind, name="gpu", spec={"spec": ONE_DEVICE})
 
 
 def claim(name: str) -> Call:
     """Return the request that creates a claim for one device."""
-    return _create(CLAIMS, "resource.k8s.io/v1", "ResourceClaim", name, spec=ONE_DEVICE)
+    return _create(CLAIMS, "resource.k8s.io/v1", "ResourceClaim", name=name, spec=ONE_DEVICE)
 
 
 def bound_volume(name: str) -> list[Call]:
@@ -147,8 +147,10 @@ def bound_volume(name: str) -> list[Call]:
     bound = {"pv.kubernetes.io/bind-completed": "yes"}
     claim_meta = {"name": name, "annotations": bound}
     return [
-        _create("/api/v1/persistentvolumes", "v1", "PersistentVolume", name, spec=volume),
-        _create(path, "v1", "PersistentVolumeClaim", name, metadata=claim_meta, spec=claim_spec),
+        _create("/api/v1/persistentvolumes", "v1", "PersistentVolume", name=name, spec=volume),
+        _create(
+            path, "v1", "PersistentVolumeClaim", name=name, metadata=claim_meta, spec=claim_spec
+        ),
     ]
 
 
@@ -158,7 +160,7 @@ def job(name: str, *, gang: bool, pods: int = 1) -> Call:
     template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
     policy = {"policy": "JobAsGang" if gang else "NoGang"}
     spec = {"parallelism": pods, "completions": pods, "gangPolicy": policy, "template": template}
-    return _create(JOBS, "batch/v1", "Job", name, spec=spec)
+    return _create(JOBS, "batch/v1", "Job", name=name, spec=spec)
 
 
 def relabel(path: str, turn: int) -> Call:
@@ -172,7 +174,7 @@ def get(path: str) -> Call:
 
 
 def _create(
-    path: str, version: str, kind: str, name: str, labels: dict[str, str] | None = None,
+    path: str, version: str, kind: str, *, name: str, labels: dict[str, str] | None = None,
     **parts: Any,
 ) -> Call:  # fmt: skip
     meta = {"name": name, "labels": labels} if labels else {"name": name}

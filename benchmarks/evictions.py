@@ -142,7 +142,7 @@ def _meta(name: str) -> ObjectMeta:
     return ObjectMeta(name=name, namespace="default", uid=name)
 
 
-def _pod(name: str, group: str, priority: int, on: str = "", *, cpu: str = "1") -> Pod:
+def _pod(name: str, group: str, priority: int, *, on: str = "", cpu: str = "1") -> Pod:
     needs = ResourceRequirements(requests={"cpu": cpu, "memory": "100Mi"})
     spec = PodSpec(
         node_name=on, priority=priority,

@@ -233,7 +233,7 @@ async def find_missing_after_retries(access: Access, workload: Workload) -> list
 
 
 async def measure(
-    kubeconfig: Path, workload: Workload, pause: float, limit: float, server: int
+    kubeconfig: Path, workload: Workload, pause: float, *, limit: float, server: int
 ) -> dict[str, Any]:
     """Run once; return the measurements and what is missing."""
     access = Access.read(kubeconfig)
@@ -313,8 +313,15 @@ def main() -> int:
         options.nodes, options.gangs, options.size, options.plain, options.racks, options.victims,
         options.victim_size, options.claims,
     )  # fmt: skip
-    limits = (options.pause, options.limit)
-    result = uvloop.run(measure(options.kubeconfig, workload, *limits, options.server))
+    result = uvloop.run(
+        measure(
+            options.kubeconfig,
+            workload,
+            options.pause,
+            limit=options.limit,
+            server=options.server,
+        )
+    )
     print(json.dumps(result))
     return 1 if result["missing"] else 0
 

@@ -51,7 +51,7 @@ class HttpConnection(asyncio.Protocol):
     ) -> tuple[int, bytes]:
         """Send one request; return status code and body."""
         pieces: list[bytes] = []
-        code = await self._exchange(method, path, body, kind, pieces.append)
+        code = await self._exchange(method, path, body, kind=kind, take=pieces.append)
         return code, b"".join(pieces)
 
     async def stream(
@@ -60,7 +60,7 @@ class HttpConnection(asyncio.Protocol):
         """Send a GET; pass the reply to `take` in chunks until it ends or `take` returns true."""
         self._begun = begun
         try:
-            await self._exchange("GET", path, b"", JSON, take)
+            await self._exchange("GET", path, b"", kind=JSON, take=take)
         except ConnectionError:
             return
 
@@ -69,7 +69,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport.abort()
 
     def _exchange(
-        self, method: str, path: str, body: bytes, kind: str, take: ChunkHandler
+        self, method: str, path: str, body: bytes, *, kind: str, take: ChunkHandler
     ) -> asyncio.Future[int]:
         head = f"{method} {path} HTTP/1.1\r\n{self._head}"
         if body:

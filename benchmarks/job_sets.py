@@ -109,7 +109,9 @@ async def _measure_sync(syncs: int) -> float:
     informers = Informers(client, SeededRandom(1))
     controller = JobSetController(client, informers, WallClock())
     tasks = [asyncio.create_task(run()) for run in (informers.run, controller.run)]
-    await client.create(JOB_SET, _in_default(_job_set("train", SYNC_JOBS, SYNC_PODS)))
+    job_set = _job_set("train", SYNC_JOBS, SYNC_PODS)
+    job_set["metadata"]["namespace"] = "default"
+    await client.create(JOB_SET, job_set)
     await asyncio.sleep(1.0)
     begin, key = time.process_time(), Key("default", "train")
     for _ in range(syncs):
@@ -119,7 +121,3 @@ async def _measure_sync(syncs: int) -> float:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     return seconds
-
-
-def _in_default(obj: Object) -> Object:
-    return {**obj, "metadata": {**obj["metadata"], "namespace": "default"}}

@@ -65,8 +65,8 @@ def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
                 size = setting.size(count)
                 asked = [work.call(n, pods) for n in range(number, number + size)]
                 number += size
-                sent = _send_requests(plane, asked, clients)
-                yield from _results(setting, work, clients, *sent)
+                seconds, spent = _send_requests(plane, asked, clients)
+                yield from _results(setting, work, clients, seconds=seconds, spent=spent)
 
 
 def _send_requests(
@@ -89,6 +89,7 @@ def _results(
     setting: BenchmarkEnvironment,
     work: RequestCase,
     clients: int,
+    *,
     seconds: list[float],
     spent: CpuUsage,
 ) -> Iterator[Result]:

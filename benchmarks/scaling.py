@@ -52,14 +52,14 @@ def _scale_control_plane(setting: BenchmarkEnvironment) -> Result:
             ran = gang_binding.run(setting, BindingCase(Workload(setting.size(NODES, 50), size, 3)))
             notes += [ran.note] * bool(ran.note)
             seconds[size] = min(seconds[size], ran.beside.get("server s", math.inf))
-    return _result("whole control plane, more gangs", seconds, "s", "; ".join(notes))
+    return _result("whole control plane, more gangs", seconds, "s", note="; ".join(notes))
 
 
 def _scale_turns(setting: BenchmarkEnvironment) -> int:
     return 1 if setting.is_quick else TURNS
 
 
-def _result(name: str, costs: Mapping[int, float], unit: str, note: str = "") -> Result:
+def _result(name: str, costs: Mapping[int, float], unit: str, *, note: str = "") -> Result:
     (small, least), *_, (large, most) = costs.items()
     exponent = math.log(most / least) / math.log(large / small)
     beside = {f"{size:,} in {unit}": cost for size, cost in costs.items()}

@@ -153,7 +153,7 @@ def _group(case: TreeCase, number: int) -> Entity:
     return Entity(group_ref(group), group, tuple(Member(pod, shape_of(pod)) for pod in pods))
 
 
-def _pod(name: str, group: str, cpu: int, node: str = "") -> Pod:
+def _pod(name: str, group: str, cpu: int, *, node: str = "") -> Pod:
     needs = ResourceRequirements(requests={"cpu": str(cpu)})
     spec = PodSpec(
         containers=(Container(name="main", image="pause", resources=needs),),

@@ -19,7 +19,7 @@ import uvloop
 from benchmarks import api_calls as calls
 from benchmarks.api_calls import NAMESPACES
 from benchmarks.environment import WITHOUT_COMPONENTS, BenchmarkEnvironment
-from benchmarks.http_client import Call, ChunkHandler, HttpConnection, open_connections, send_all
+from benchmarks.http_client import ChunkHandler, HttpConnection, open_connections, send_all
 from benchmarks.process_usage import CpuUsage, measure_cpu, resident_megabytes
 from benchmarks.result import Result, percentile
 from tools.control_plane import Access
@@ -179,7 +179,8 @@ class WatchRun:
                 due = begin + turn / self.group.writes
                 await asyncio.sleep(due - time.perf_counter())
                 self.sent[turn] = time.perf_counter()
-                code, answer = await wire.call(*_write_call(turn, self.count))
+                write = calls.relabel(f"{_pods(turn % self.count)}/pod", turn)
+                code, answer = await wire.call(*write)
                 self.answered[turn] = time.perf_counter()
                 if code != 200:
                     raise RuntimeError(f"write {turn}: {code} {answer[:300]!r}")
@@ -189,10 +190,6 @@ class WatchRun:
 
 def _pods(number: int) -> str:
     return f"{NAMESPACES}/space-{number}/pods"
-
-
-def _write_call(turn: int, count: int) -> Call:
-    return calls.relabel(f"{_pods(turn % count)}/pod", turn)
 
 
 async def _populate(access: Access, count: int) -> str:

@@ -33,11 +33,11 @@ def _sections() -> Iterator[list[str]]:
     for name in phalanx.list_commands(root):
         command = phalanx.get_command(root, name)
         assert command is not None
-        yield from _command_section(command, root, name, "###")
+        yield from _command_section(command, root, name, mark="###")
 
 
 def _command_section(
-    command: click.Command, parent: click.Context, name: str, mark: str
+    command: click.Command, parent: click.Context, name: str, *, mark: str
 ) -> Iterator[list[str]]:
     context = _command_context(command, parent, name)
     text = [line.rstrip() for line in command.get_help(context).splitlines()]
@@ -46,7 +46,7 @@ def _command_section(
         for inner in command.list_commands(context):
             found = command.get_command(context, inner)
             assert found is not None
-            yield from _command_section(found, context, inner, f"{mark}#")
+            yield from _command_section(found, context, inner, mark=f"{mark}#")
 
 
 def _command_context(

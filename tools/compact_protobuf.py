@@ -90,12 +90,15 @@ def messages(source: Path) -> dict[str, dict[int, Row]]:
         module = short(part["package"])
         for name, fields in part["messages"].items():
             full = f"{module}.{name}"
-            rows = {int(number): row(full, *field) for number, field in fields.items()}
+            rows = {
+                int(number): row(full, field, kind, count=count)
+                for number, (field, kind, count) in fields.items()
+            }
             found[full] = dict(sorted(rows.items()))
     return found
 
 
-def row(message: str, field: str, kind: str, count: str) -> Row:
+def row(message: str, field: str, kind: str, *, count: str) -> Row:
     """Return one field in our format."""
     place = f"{message}.{field}"
     item = kind.removeprefix("map<string, ").removesuffix(">") if count == "map" else kind

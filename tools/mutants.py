@@ -508,7 +508,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="a part of the names or files of mutants")
     parser.add_argument("--suite", action="store_true", help="run only the mutants' own tests")
     options = parser.parse_args(arguments)
-    chosen, survivors = _select(options.only, suite=options.suite), 0
+    chosen = [
+        mutant
+        for mutant in MUTANTS
+        if options.only in f"{mutant.name} {mutant.file}" and (mutant.tests or not options.suite)
+    ]
+    survivors = 0
     width = max(len(mutant.name) for mutant in chosen)
     with tempfile.TemporaryDirectory() as folder:
         copies = [copy_repository(Path(folder, str(number))) for number in range(WORKERS)]
@@ -545,12 +550,6 @@ def _run_all(
 
     with ThreadPoolExecutor(len(copies)) as pool:
         yield from zip(mutants, pool.map(run_in_free_copy, mutants), strict=True)
-
-
-def _select(words: str, *, suite: bool) -> list[Mutant]:
-    """Return the mutants whose name or file contains some words; with `suite` those with tests."""
-    named = [mutant for mutant in MUTANTS if words in f"{mutant.name} {mutant.file}"]
-    return [mutant for mutant in named if mutant.tests or not suite]
 
 
 def _check_clean(copy: Path, mutants: Sequence[Mutant], *, suite: bool) -> tuple[str, float]:

@@ -96,19 +96,16 @@ class Replayer:
                     plane.stop()
                     plane = None
                 if plane is None:
-                    plane = self._plane(recording.plane_type)
+                    # Some components are processes of their own.
+                    without = WITHOUT[recording.plane_type]
+                    beside = [part for part in self._beside if part not in without]
+                    plane = SplitControlPlane(beside, *BARE, ",".join((*without, *beside)))
                     plane.start()
                 done.append(self.replay(recording, plane))
         finally:
             if plane is not None:
                 plane.stop()
         return done
-
-    def _plane(self, plane_type: str) -> ControlPlane:
-        """Return a control plane, not started, with some components as processes of their own."""
-        without = WITHOUT[plane_type]
-        beside = [part for part in self._beside if part not in without]
-        return SplitControlPlane(beside, *BARE, ",".join((*without, *beside)))
 
     def replay(self, recording: Recording, plane: ControlPlane) -> Replayed:
         """Replay one recording against one control plane, which is stopped after a timeout."""
@@ -120,18 +117,16 @@ class Replayer:
         return replayed
 
     def _run(self, recording: Recording, plane: ControlPlane) -> tuple[str, bool]:
-        try:
-            done = subprocess.run(
-                self._command(recording, plane), capture_output=True, text=True, timeout=self._limit
-            )
-        except subprocess.TimeoutExpired as late:
-            return _decode_output(late.stdout) + f"     no end after {self._limit:.0f} s\n", True
-        return done.stdout + done.stderr, False
-
-    def _command(self, recording: Recording, plane: ControlPlane) -> list[str]:
         command = [sys.executable, str(self._tool), "--kubeconfig", str(plane.kubeconfig)]
         command += ["--deviations", str(DEVIATIONS)] + ["--messages"] * self._messages
-        return [*command, str(recording.path)]
+        command.append(str(recording.path))
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=self._limit)
+        except subprocess.TimeoutExpired as late:
+            output = late.stdout or ""
+            text = output.decode(errors="replace") if isinstance(output, bytes) else output
+            return f"{text}     no end after {self._limit:.0f} s\n", True
+        return done.stdout + done.stderr, False
 
 
 def _drain_queue(recordings: Queue) -> Iterator[Recording]:
@@ -140,10 +135,6 @@ def _drain_queue(recordings: Queue) -> Iterator[Recording]:
             yield recordings.get_nowait()
         except queue.Empty:
             return
-
-
-def _decode_output(output: str | bytes | None) -> str:
-    return output.decode(errors="replace") if isinstance(output, bytes) else output or ""
 
 
 def parse_verdicts(recording: Recording, text: str) -> dict[str, str]:
@@ -163,14 +154,12 @@ def parse_verdicts(recording: Recording, text: str) -> dict[str, str]:
 def find_recordings(folder: Path, words: Sequence[str]) -> list[Recording]:
     """Return the recordings whose name contains one of the words, or all."""
     names = (f"{part}/{file.name}" for part in FOLDERS for file in (folder / part).glob("*.json"))
-    chosen = sorted(n for n in names if not words or any(word in n for word in words))
-    return [_read(folder, name) for name in chosen]
-
-
-def _read(folder: Path, name: str) -> Recording:
-    content = json.loads((folder / name).read_text())
-    cases = content if isinstance(content, list) else [content]
-    return Recording(name, folder / name, tuple(case["name"] for case in cases))
+    found: list[Recording] = []
+    for name in sorted(n for n in names if not words or any(word in n for word in words)):
+        content = json.loads((folder / name).read_text())
+        cases = content if isinstance(content, list) else [content]
+        found.append(Recording(name, folder / name, tuple(case["name"] for case in cases)))
+    return found
 
 
 def replay_all(recordings: Iterable[Recording], replayer: Replayer, servers: int) -> list[Replayed]:

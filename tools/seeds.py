@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 
 import yaml
@@ -93,7 +94,9 @@ def find_snippets(text: str) -> Iterator[Snippet]:
         mark = _FENCE.fullmatch(line)
         inside = bool(begin) and not mark and line != "---" and (fence or _YAML.fullmatch(line))
         if begin and not inside:
-            yield from _snippet(begin, lines[begin - 1 : number - 1])
+            found = lines[begin - 1 : number - 1]
+            if any(text.strip() for text in found):
+                yield Snippet(begin, "\n".join(found) + "\n")
             begin = 0
         if mark:
             fence = "" if fence else mark[1] or "text"
@@ -101,11 +104,6 @@ def find_snippets(text: str) -> Iterator[Snippet]:
             continue
         if fence == "yaml" or (not fence and _BEGIN.fullmatch(line)):
             begin = number
-
-
-def _snippet(begin: int, lines: Sequence[str]) -> Iterator[Snippet]:
-    if any(line.strip() for line in lines):
-        yield Snippet(begin, "\n".join(lines) + "\n")
 
 
 def title(text: str) -> str:
@@ -119,7 +117,8 @@ def title(text: str) -> str:
 def apply_diff(text: str, diff: str) -> str:
     """Apply a unified diff, which must match exactly."""
     old, new, at = text.splitlines(), [], 0
-    for line in _changes(diff):
+    # The lines before the first hunk name the files.
+    for line in dropwhile(lambda line: not _HUNK.fullmatch(line), diff.splitlines()):
         if hunk := _HUNK.fullmatch(line):
             new += old[at : max(int(hunk[1]) - 1, 0)]
             at = max(int(hunk[1]) - 1, 0)
@@ -131,13 +130,6 @@ def apply_diff(text: str, diff: str) -> str:
             new += [line[1:]] if line.startswith(" ") else []
             at += 1
     return "\n".join([*new, *old[at:]]) + "\n"
-
-
-def _changes(diff: str) -> Iterator[str]:
-    """Yield the lines of a diff from its first hunk on."""
-    lines = diff.splitlines()
-    begin = next((at for at, line in enumerate(lines) if _HUNK.fullmatch(line)), len(lines))
-    yield from lines[begin:]
 
 
 # ---- the check -----------------------------------------------------------------------------------

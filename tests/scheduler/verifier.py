@@ -48,6 +48,7 @@ class Verifier:
         seen: ClusterObjects,
         entity: Entity,
         decision: Decision,
+        *,
         reserved: Collection[str] = (),
     ) -> list[str]:
         """Return what is wrong about a decision; empty if it is right.

@@ -48,6 +48,7 @@ def run_with_verifier(
     seed: int,
     steps: Sequence[PlanStep],
     share: int = DEFAULT_SHARE,
+    *,
     options: RunOptions = DEFAULT_OPTIONS,
 ) -> FaultRunResult:
     """Run steps with a verifier. Raises InvariantViolation."""
@@ -55,7 +56,7 @@ def run_with_verifier(
     gc.disable()
     try:
         verifier = ClaimVerifier(share) if options.claims else Verifier(share)
-        return run_faults(seed, steps, verifier, options)
+        return run_faults(seed, steps, verifier, options=options)
     finally:
         gc.enable()
 
@@ -122,7 +123,7 @@ def _run_seed(seed: int, options: argparse.Namespace) -> int:
     steps = steps_of(seed, options.events, mode)
 
     def run(some: Sequence[PlanStep]) -> FaultRunResult:
-        return run_with_verifier(seed, some, options.share, mode)
+        return run_with_verifier(seed, some, options.share, options=mode)
 
     try:
         outcome = run(steps)

@@ -86,7 +86,10 @@ class FaultyChannel:
             raise Unreachable(_SERVER_NAME, fault.value)
         if request.method == "GET":
             answer = await self._inner.send(request)
-            return answer if isinstance(answer, Reply) else self._wrap_watch(answer)
+            if isinstance(answer, Reply):
+                return answer
+            chunks = _FaultyWatch(self).chunks(answer.chunks, self._watches)
+            return StreamReply(answer.code, chunks)
         return await self._execute(request)
 
     async def close(self) -> None:
@@ -109,15 +112,15 @@ class FaultyChannel:
         return await asyncio.shield(self._start_request(request, after))
 
     def _start_request(self, request: Request, after: float) -> asyncio.Task[Reply | StreamReply]:
-        task = asyncio.create_task(self._deliver(request, after))
+        async def deliver() -> Reply | StreamReply:
+            if after:
+                await asyncio.sleep(after)
+            return await self._inner.send(request)
+
+        task = asyncio.create_task(deliver())
         self._in_flight.add(task)
         task.add_done_callback(self._in_flight.discard)
         return task
-
-    async def _deliver(self, request: Request, after: float) -> Reply | StreamReply:
-        if after:
-            await asyncio.sleep(after)
-        return await self._inner.send(request)
 
     async def _drop_request(self, request: Request) -> Reply:
         raise Unreachable(_SERVER_NAME, RequestFault.LOST.value)
@@ -142,10 +145,6 @@ class FaultyChannel:
         asked = int(self._random.between(0, 3))
         error: ApiError = TooManyRequests(RequestFault.BUSY.value, retry_after=asked or None)
         return error_reply(error)
-
-    def _wrap_watch(self, answer: StreamReply) -> StreamReply:
-        line = _FaultyWatch(self)
-        return StreamReply(answer.code, line.chunks(answer.chunks, self._watches))
 
 
 _FAULT_HANDLERS: Mapping[

@@ -152,11 +152,12 @@ class ClaimVerifier(Verifier):
         seen: ClusterObjects,
         entity: Entity,
         decision: Decision,
+        *,
         reserved: Collection[str] = (),
     ) -> list[str]:
         """Return what is wrong about a decision; empty if nothing is known to be."""
         if not any(has_claims(member.pod) for member in entity.members):
-            return super().violations(seen, entity, decision, reserved)
+            return super().violations(seen, entity, decision, reserved=reserved)
         self.verified_counts["with claims"] += 1
         if not isinstance(decision, Placed):
             return []

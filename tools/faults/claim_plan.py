@@ -70,7 +70,7 @@ def volume(name: str, size: int, node: str = "", *, exclusive: bool = False) -> 
     return {"metadata": {"name": name}, "spec": spec}
 
 
-def volume_claim(key: Key, storage: str, size: int = 1, mode: str = "ReadWriteOnce") -> Object:
+def volume_claim(key: Key, storage: str, size: int = 1, *, mode: str = "ReadWriteOnce") -> Object:
     """Return a claim for a volume."""
     return {
         "metadata": {"name": key.name, "namespace": key.namespace},
@@ -145,10 +145,10 @@ class GangClaims:
             add(self, made)
         return made
 
-    def claim_volume(self, pod: Object, name: str, storage: str, mode: str) -> None:
+    def claim_volume(self, pod: Object, name: str, storage: str, *, mode: str) -> None:
         """Let a member use a claim for a volume."""
         key = Key(self.key.namespace, name)
-        made = volume_claim(key, storage, self.rng.choice((1, 1, 2)), mode)
+        made = volume_claim(key, storage, self.rng.choice((1, 1, 2)), mode=mode)
         if name not in [one["metadata"]["name"] for _, one in self.objects]:
             self.objects.append((PERSISTENT_VOLUME_CLAIM, made))
         source = {"persistentVolumeClaim": {"claimName": name}}
@@ -161,21 +161,23 @@ def _append(pod: Object, field_name: str, entry: Object) -> None:
 
 def _own_volume(storage: str) -> Callable[[GangClaims, Object], None]:
     def add(claims: GangClaims, pod: Object) -> None:
-        claims.claim_volume(pod, f"{pod['metadata']['name']}-{storage}", storage, "ReadWriteOnce")
+        claims.claim_volume(
+            pod, f"{pod['metadata']['name']}-{storage}", storage, mode="ReadWriteOnce"
+        )
 
     return add
 
 
 def _common_volume(storage: str, mode: str) -> Callable[[GangClaims, Object], None]:
     def add(claims: GangClaims, pod: Object) -> None:
-        claims.claim_volume(pod, f"{claims.key.name}-{mode.lower()}", storage, mode)
+        claims.claim_volume(pod, f"{claims.key.name}-{mode.lower()}", storage, mode=mode)
 
     return add
 
 
 def _exclusive_volume(claims: GangClaims, pod: Object) -> None:
     name = claims.rng.choice(_COMMON_CLAIMS)
-    claims.claim_volume(pod, name, SHARED, "ReadWriteOncePod")
+    claims.claim_volume(pod, name, SHARED, mode="ReadWriteOncePod")
 
 
 def _ephemeral_volume(claims: GangClaims, pod: Object) -> None:
@@ -248,7 +250,7 @@ class ClaimPlan:
     """Schedules the objects of volumes and devices; a seed's generator calls it."""
 
     def __init__(
-        self, rng: Random, schedule: Schedule, nodes: Sequence[str], namespaces: Sequence[str]
+        self, rng: Random, schedule: Schedule, nodes: Sequence[str], *, namespaces: Sequence[str]
     ) -> None:
         self._rng, self._schedule, self._nodes = rng, schedule, nodes
         self._volume_count, self._generation = 0, 1

@@ -97,6 +97,7 @@ class FaultEnvironment:
         clock: Clock,
         random: Random,
         verifier: DecisionVerifier,
+        *,
         tasks: asyncio.TaskGroup,
         options: RunOptions = DEFAULT_OPTIONS,
     ) -> None:
@@ -303,9 +304,15 @@ class FaultEnvironment:
             return
         if slot not in self._scheduler_tasks:
             instance = self.instances[slot] = SchedulerInstance(
-                self._channels[slot], self._clock, self._random, self.store_log, self.decisions,
-                self._verifier, self.violations.append, is_foreign=self._options.is_foreign,
-            )  # fmt: skip
+                self._channels[slot],
+                self._clock,
+                self._random,
+                store_log=self.store_log,
+                decisions=self.decisions,
+                verifier=self._verifier,
+                report=self.violations.append,
+                is_foreign=self._options.is_foreign,
+            )
             self._scheduler_tasks[slot] = self._tasks.create_task(instance.run())
 
     async def _stop(self, slot: int) -> None:

@@ -55,13 +55,14 @@ def run_faults(
     seed: int,
     steps: Sequence[PlanStep],
     verifier: DecisionVerifier,
+    *,
     options: RunOptions = DEFAULT_OPTIONS,
 ) -> FaultRunResult:
     """Execute steps. Raises InvariantViolation at the first violation."""
 
     async def main() -> FaultRunResult:
         async with asyncio.TaskGroup() as group:
-            return await _FaultRun(seed, verifier, group, options).run(steps)
+            return await _FaultRun(seed, verifier, group, options=options).run(steps)
 
     try:
         with _yield_every(YIELD_EVERY_PODS):
@@ -116,11 +117,12 @@ class _FaultRun:
         seed: int,
         verifier: DecisionVerifier,
         tasks: asyncio.TaskGroup,
+        *,
         options: RunOptions,
     ) -> None:
         self._seed, self._tasks, self._loop = seed, tasks, asyncio.get_running_loop()
         clock, random = LoopClock(self._loop, EPOCH), SeededRandom(seed)
-        self._environment = FaultEnvironment(clock, random, verifier, tasks, options)
+        self._environment = FaultEnvironment(clock, random, verifier, tasks=tasks, options=options)
         tail = self._environment.store_log
         # A foreign server binds gangs pod by pod, so their minimum holds at rest only, and does not
         # check that a node still has what the scheduler saw.

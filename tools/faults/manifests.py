@@ -75,31 +75,31 @@ def renamed_pod(manifest: Object, key: Key) -> Object:
 
 
 def create_group(
-    key: Key, min_count: int | None, priority: str = "", topology: str = "", *, mode: str = "",
+    key: Key, min_count: int | None, priority: str = "", *, topology: str = "", mode: str = "",
     parent: str = "", workload: str = WORKLOAD,
 ) -> Object:  # fmt: skip
     """Return a gang or a basic group, sometimes with a topology."""
     policy: Object = {"basic": {}} if min_count is None else {"gang": {"minCount": min_count}}
-    spec = {"schedulingPolicy": policy, **_group_fields(priority, topology, mode, parent)}
+    spec = {"schedulingPolicy": policy, **_group_fields(priority, topology, mode, parent=parent)}
     if parent:
         spec["workloadRef"] = _workload_ref(workload)
     return {"metadata": _meta(key, {}), "spec": spec}
 
 
 def create_composite(
-    key: Key, min_count: int | None, priority: str = "", topology: str = "", *, mode: str = "",
+    key: Key, min_count: int | None, priority: str = "", *, topology: str = "", mode: str = "",
     parent: str = "",
 ) -> Object:  # fmt: skip
     """Return a composite group, gang or basic."""
     policy: Object = {"basic": {}} if min_count is None else {"gang": {"minGroupCount": min_count}}
     spec = {
         "schedulingPolicy": policy, "workloadRef": _workload_ref(WORKLOAD),
-        **_group_fields(priority, topology, mode, parent),
+        **_group_fields(priority, topology, mode, parent=parent),
     }  # fmt: skip
     return {"metadata": _meta(key, {}), "spec": spec}
 
 
-def _group_fields(priority: str, topology: str, mode: str, parent: str) -> Object:
+def _group_fields(priority: str, topology: str, mode: str, *, parent: str) -> Object:
     """Return the fields that both kinds of groups may have."""
     terms: Object = {"disruptionMode": {mode: {}}} if mode else {}
     if priority:

@@ -183,9 +183,10 @@ class ExpectedView:
         spaces = self._kinds[NAMESPACE].objects
         pods = dict(self.pods)
         for key in assumed.keys() & pods.keys():
-            pods[key] = _with_node(pods[key], assumed[key])
+            pods[key] = replace(pods[key], spec=replace(pods[key].spec, node_name=assumed[key]))
         for key in nominated.keys() & pods.keys():
-            pods[key] = _with_nomination(pods[key], nominated[key])
+            status = replace(pods[key].status, nominated_node_name=nominated[key])
+            pods[key] = replace(pods[key], status=status)
         return ClusterObjects(
             nodes=list(self._kinds[NODE].objects.values()),
             groups=[
@@ -203,11 +204,3 @@ class ExpectedView:
 
     def _objects_of(self, kinds: Sequence[Kind]) -> list[Any]:
         return [one for kind in kinds for one in self._kinds[kind].objects.values()]
-
-
-def _with_node(pod: Pod, node: str) -> Pod:
-    return replace(pod, spec=replace(pod.spec, node_name=node))
-
-
-def _with_nomination(pod: Pod, node: str) -> Pod:
-    return replace(pod, status=replace(pod.status, nominated_node_name=node))

@@ -96,7 +96,7 @@ class _StepGenerator:
             self._schedule_node(name, 0.0)
         self._claims: ClaimPlan | None = None
         if claims:
-            self._claims = ClaimPlan(self._rng, self._schedule, self._nodes, NAMESPACES)
+            self._claims = ClaimPlan(self._rng, self._schedule, self._nodes, namespaces=NAMESPACES)
             self._actions += CLAIM_ACTIONS
             self._weights += [action.weight for action in CLAIM_ACTIONS]
 
@@ -139,7 +139,7 @@ class _StepGenerator:
         if key is not None and not self._has_max_pods():
             member = Key(key.namespace, f"{key.name}-{next(self._number)}")
             life, priority = self._groups[key] - self._now, self._priorities[key]
-            self._schedule_pod(member, 0.0, life, key.name, priority)
+            self._schedule_pod(member, 0.0, life, group=key.name, priority=priority)
 
     def _has_max_pods(self) -> bool:
         there = sum(until > self._now for until in self._pods.values())
@@ -155,10 +155,14 @@ class _StepGenerator:
             _PRIORITIES if self._is_contended else ("", "", "", manifests.HIGH)
         )
         topology = "zone" if self._rng.random() < 0.15 else ""
-        made = manifests.create_group(key, quorum, priority, topology, mode=self._disruption_mode())
+        made = manifests.create_group(
+            key, quorum, priority, topology=topology, mode=self._disruption_mode()
+        )
         self._schedule(self._random_delay(spell), Create(POD_GROUP, made))
         members = (quorum or self._rng.randint(1, 4)) + self._rng.choice((-1, 0, 0, 0, 1, 2))
-        made["spec"] |= self._schedule_members(key, max(members, 1), priority, life, spell)
+        made["spec"] |= self._schedule_members(
+            key, max(members, 1), priority, life=life, spell=spell
+        )
         if self._rng.random() < 0.9:
             self._schedule(life + self._random_delay(2.0), Delete(POD_GROUP, key, ""))
 
@@ -167,7 +171,7 @@ class _StepGenerator:
         return self._rng.choice(("", "single", "all", "all")) if self._is_contended else ""
 
     def _schedule_members(
-        self, key: Key, members: int, priority: str, life: float, spell: float
+        self, key: Key, members: int, priority: str, *, life: float, spell: float
     ) -> Object:
         """Create members, mostly equal ones; returns the fields of their group about claims."""
         self._groups[key], self._priorities[key] = self._now + life, priority
@@ -178,14 +182,21 @@ class _StepGenerator:
             alike = manifests.renamed_pod(like, member) if self._rng.random() < 0.8 else None
             if claims is not None:
                 alike = claims.add_to(manifests.renamed_pod(like, member))
-            self._schedule_pod(member, self._random_delay(spell), life, key.name, priority, alike)
+            self._schedule_pod(
+                member,
+                self._random_delay(spell),
+                life,
+                group=key.name,
+                priority=priority,
+                manifest=alike,
+            )
         if claims is None or self._claims is None:
             return {}
         self._claims.schedule_claims(claims, life, spell)
         return claims.group_fields
 
     def _schedule_pod(
-        self, key: Key, after: float, life: float, group: str = "", priority: str = "",
+        self, key: Key, after: float, life: float, *, group: str = "", priority: str = "",
         manifest: Object | None = None,
     ) -> None:  # fmt: skip
         rng, gated = self._rng, self._rng.random() < 0.06
@@ -337,28 +348,30 @@ class _StepGenerator:
         groups, between = rng.randint(1, 3), Key(root.namespace, f"{root.name}m")
         self._trees[root] = self._now + life
         self._schedule_composite(
-            root, rng.choice((None, groups, max(groups - 1, 1))), priority, life
+            root, rng.choice((None, groups, max(groups - 1, 1))), priority, life=life
         )
         is_deep = rng.random() < 0.4
         if is_deep:
-            self._schedule_composite(between, rng.choice((None, 1)), priority, life, root.name)
+            self._schedule_composite(
+                between, rng.choice((None, 1)), priority, life=life, parent=root.name
+            )
         for number in range(groups):
             key = Key(root.namespace, f"{root.name}{'abc'[number]}")
             parent = between if is_deep and number != 1 else root
-            self._schedule_leaf_group(key, priority, life, spell, parent.name)
+            self._schedule_leaf_group(key, priority, life, spell=spell, parent=parent.name)
 
     def _schedule_composite(
-        self, key: Key, quorum: int | None, priority: str, life: float, parent: str = ""
+        self, key: Key, quorum: int | None, priority: str, *, life: float, parent: str = ""
     ) -> None:
         topology = "zone" if self._rng.random() < 0.2 else ""
         made = manifests.create_composite(
-            key, quorum, priority, topology, mode=self._disruption_mode(), parent=parent
+            key, quorum, priority, topology=topology, mode=self._disruption_mode(), parent=parent
         )
         self._schedule(self._random_delay(0.5), Create(COMPOSITE_POD_GROUP, made))
         self._schedule(life + self._random_delay(2.0), Delete(COMPOSITE_POD_GROUP, key, ""))
 
     def _schedule_leaf_group(
-        self, key: Key, priority: str, life: float, spell: float, parent: str
+        self, key: Key, priority: str, life: float, *, spell: float, parent: str
     ) -> None:
         rng = self._rng
         topology = "zone" if rng.random() < 0.1 else ""
@@ -368,14 +381,16 @@ class _StepGenerator:
             key,
             quorum,
             priority,
-            topology,
+            topology=topology,
             mode=self._disruption_mode(),
             parent=parent,
             workload=workload,
         )
         self._schedule(self._random_delay(spell), Create(POD_GROUP, made))
         members = (quorum or 1) + rng.choice((-1, 0, 0, 0, 0, 1))
-        made["spec"] |= self._schedule_members(key, max(members, 1), priority, life, spell)
+        made["spec"] |= self._schedule_members(
+            key, max(members, 1), priority, life=life, spell=spell
+        )
         self._schedule(life + self._random_delay(2.0), Delete(POD_GROUP, key, ""))
 
     def _add_high_priority_pod(self) -> None:

@@ -115,6 +115,7 @@ class DecisionVerifier(Protocol):
         seen: ClusterObjects,
         entity: Entity,
         decision: Decision,
+        *,
         reserved: Collection[str] = (),
     ) -> list[str]:
         """Return the faults of a decision, given what the scheduler had seen and reserved."""
@@ -133,11 +134,11 @@ class SchedulerInstance:
         channel: FaultyChannel,
         clock: Clock,
         random: Random,
+        *,
         store_log: StoreLogReader,
         decisions: DecisionRegister,
         verifier: DecisionVerifier,
         report: Callable[[str], None],
-        *,
         is_foreign: bool = False,
     ) -> None:
         self.channel, self._is_foreign = channel, is_foreign
@@ -263,7 +264,9 @@ class SchedulerInstance:
             if one.ref != entity.ref
             for node in one.nodes
         }
-        for sentence in self._verifier.violations(self._cluster_at_pop, entity, decision, reserved):
+        for sentence in self._verifier.violations(
+            self._cluster_at_pop, entity, decision, reserved=reserved
+        ):
             self._report(sentence)
         self._last_attempts[entity.ref] = entity, decision
         self._nominated.update({(uid, node): None for _, uid, node in nominations_of(decision)})

@@ -241,17 +241,19 @@ def check_statuses(
             yield from _check_counts(group, mine)
             yield from _check_degraded(group, mine)
             # A foreign server also has the conditions of bind intents.
-            yield from _check_scheduled(group, mine, waiting.get(id_), last(id_))
+            yield from _check_scheduled(group, mine, waiting.get(id_), decision=last(id_))
     for key, composite in store_log.composites.items():
         id_ = composite_pod_group_ref(key)
         has_enough = families.has_required_placed(composite)
-        yield from _check_composite(composite, has_enough, waiting.get(id_), last(id_))
+        yield from _check_composite(composite, has_enough, waiting.get(id_), decision=last(id_))
     for place in places:
         decision = last(place.ref)
         messages = {one.pod: one.message for one in explain(decision).pods} if decision else {}
         nodes = {pod: node for pod, _, node in nominations_of(decision)} if decision else {}
         for key in place.pods:
-            yield from _check_pod(store_log.pods[key], place, messages.get(key), nodes.get(key, ""))
+            yield from _check_pod(
+                store_log.pods[key], place, messages.get(key), nominated=nodes.get(key, "")
+            )
 
 
 def _check_counts(group: PodGroup, members: GroupMembers) -> Iterator[str]:
@@ -284,6 +286,7 @@ def _check_scheduled(
     group: PodGroup,
     members: GroupMembers,
     place: QueuedEntityInfo | None,
+    *,
     decision: Decision | None,
 ) -> Iterator[str]:
     """Check that a group has the condition that it is scheduled, or the reason that it is not."""
@@ -308,6 +311,7 @@ def _check_composite(
     composite: CompositePodGroup,
     has_enough: bool,
     place: QueuedEntityInfo | None,
+    *,
     decision: Decision | None,
 ) -> Iterator[str]:
     """Check a composite group; a scheduled one has no DisruptionTarget condition."""
@@ -335,7 +339,7 @@ def _unscheduled_message(decision: Decision | None) -> str | None:
 
 
 def _check_pod(
-    pod: Pod, place: QueuedEntityInfo, wanted: str | None, nominated: str
+    pod: Pod, place: QueuedEntityInfo, wanted: str | None, *, nominated: str
 ) -> Iterator[str]:
     """Check that a pending pod has the reason, and its nomination, and nothing else."""
     key, condition = pod.metadata.key, find_condition(pod.status.conditions, "PodScheduled")

@@ -48,7 +48,7 @@ def run_seed(
 ) -> FaultRunResult:
     steps = steps_of(seed, events, options)
     try:
-        result = run_with_verifier(seed, steps, share, options)
+        result = run_with_verifier(seed, steps, share, options=options)
     except InvariantViolation as violation:
         pytest.fail(f"{violation}\n{reproduce_command(seed, events, options)}", pytrace=False)
     rejected = sum(n for name, n in result.step_counts.items() if name.startswith("refused"))
