@@ -14,10 +14,9 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from benchmarks import api_calls as calls
 from benchmarks.decisions import frozen_gc
-from benchmarks.environment import BenchmarkEnvironment
+from benchmarks.environment import BenchmarkEnvironment, Result
 from benchmarks.guards import EPOCH, Api
 from benchmarks.http_client import Call
-from benchmarks.result import Result
 from phalanx.api.core import (
     Container,
     Node,

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from benchmarks.environment import BenchmarkEnvironment
-from benchmarks.result import Result
+from benchmarks.environment import BenchmarkEnvironment, Result
 from phalanx.api.core import (
     Affinity,
     Container,

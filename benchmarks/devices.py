@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks.decisions import PlacementCase, measure_milliseconds
-from benchmarks.environment import BenchmarkEnvironment
+from benchmarks.environment import BenchmarkEnvironment, Result
 from benchmarks.gang_binding import BindingCase, run
 from benchmarks.gangs import Workload
-from benchmarks.result import Result
 
 #: The largest ratio for each kind of claims.
 TARGETS = {"named": 2.0, "template": 3.0}

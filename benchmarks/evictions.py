@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from benchmarks.decisions import frozen_gc
-from benchmarks.environment import BenchmarkEnvironment
-from benchmarks.result import Result
+from benchmarks.environment import BenchmarkEnvironment, Result
 from phalanx.api.core import (
     Container,
     Node,

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
-from benchmarks.environment import BenchmarkEnvironment
-from benchmarks.result import Result
+from benchmarks.environment import BenchmarkEnvironment, Result
 from phalanx.api.core import (
     Affinity,
     Container,

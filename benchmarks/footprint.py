@@ -13,10 +13,9 @@ import uvloop
 
 from benchmarks import api_calls as calls
 from benchmarks.api_calls import NODES, PODS
-from benchmarks.environment import READY_LIMIT, BenchmarkEnvironment
+from benchmarks.costs import cpu_seconds, resident_megabytes
+from benchmarks.environment import READY_LIMIT, BenchmarkEnvironment, Result
 from benchmarks.http_client import Call, HttpConnection, send_all
-from benchmarks.process_usage import cpu_seconds, resident_megabytes
-from benchmarks.result import Result
 from phalanx.api.wire import Reply, Request
 from phalanx.clock import WallClock
 from phalanx.randomness import SystemRandom

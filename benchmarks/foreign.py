@@ -16,18 +16,17 @@ import msgspec
 import uvloop
 
 from benchmarks import api_calls as calls
-from benchmarks.environment import READY_LIMIT, BenchmarkEnvironment, BenchmarkFailed
-from benchmarks.footprint import fill_store
-from benchmarks.gangs import BoundPods, Workload, wait_until_bound
-from benchmarks.http_client import JSON, Call, send_all
-from benchmarks.process_usage import (
+from benchmarks.costs import (
     cpu_seconds,
     measure_cpu,
     peak_megabytes,
     resident_megabytes,
 )
+from benchmarks.environment import READY_LIMIT, BenchmarkEnvironment, BenchmarkFailed, Result
+from benchmarks.footprint import fill_store
+from benchmarks.gangs import BoundPods, Workload, wait_until_bound
+from benchmarks.http_client import JSON, Call, send_all
 from benchmarks.request_stages import read_metrics
-from benchmarks.result import Result
 from phalanx.api.core import Pod
 from phalanx.api.custom_resources.workload_definitions import workload_definitions
 from phalanx.api.protobuf import decode

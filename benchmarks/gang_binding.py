@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.environment import BenchmarkEnvironment
+from benchmarks.environment import BenchmarkEnvironment, Result
 from benchmarks.gangs import Workload
 from benchmarks.request_stages import stage_costs
-from benchmarks.result import Result
 from tools.control_plane import ControlPlane
 
 #: Seconds between the last node and the first pod.

@@ -27,8 +27,8 @@ import uvloop
 
 from benchmarks import api_calls as calls
 from benchmarks.api_calls import EVENTS, PODS
+from benchmarks.costs import measure_cpu
 from benchmarks.http_client import Call, HttpConnection, pages, send_all
-from benchmarks.process_usage import measure_cpu
 from tools.control_plane import Access
 
 CHECKS, CHECK_EVERY = 30, 1.0

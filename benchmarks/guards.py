@@ -21,15 +21,14 @@ from typing import Any
 
 from benchmarks import api_calls as calls
 from benchmarks.api_calls import PODS
-from benchmarks.decisions import PlacementCase, create_cluster
-from benchmarks.environment import BenchmarkEnvironment
-from benchmarks.http_client import Call
-from benchmarks.instruction_counts import (
+from benchmarks.costs import (
     InstructionCounter,
     count_allocated_bytes,
     count_instructions,
 )
-from benchmarks.result import Result
+from benchmarks.decisions import PlacementCase, create_cluster
+from benchmarks.environment import BenchmarkEnvironment, Result
+from benchmarks.http_client import Call
 from phalanx.api.kinds import GROUP_BINDING, SERVICE_ACCOUNT
 from phalanx.api.wire import Reply, Request, StreamReply
 from phalanx.clock import LoopClock

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 
 import uvloop
 
-from benchmarks.environment import BenchmarkEnvironment, BenchmarkFailed
+from benchmarks.environment import BenchmarkEnvironment, BenchmarkFailed, Result
 from benchmarks.gangs import BoundPods, wait_until_bound
 from benchmarks.http_client import Call, open_connections
-from benchmarks.result import Result
 from phalanx.api.kinds import JOB_SET
 from phalanx.api.meta import Key
 from phalanx.api.wire import JSON, Object, UserInfo

@@ -16,9 +16,8 @@ import msgspec
 import uvloop
 
 from benchmarks import api_calls as calls
-from benchmarks.environment import BenchmarkEnvironment, BenchmarkFailed
+from benchmarks.environment import BenchmarkEnvironment, BenchmarkFailed, Result, percentile
 from benchmarks.http_client import Call, HttpConnection, open_connections
-from benchmarks.result import Result, percentile
 from phalanx.api.meta import Key
 from phalanx.api.wire import UserInfo
 from phalanx.client.client import Client

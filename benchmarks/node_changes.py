@@ -14,8 +14,7 @@ from functools import partial
 from statistics import median
 
 from benchmarks.decisions import PlacementCase, create_cluster, create_node, frozen_gc
-from benchmarks.environment import BenchmarkEnvironment
-from benchmarks.result import Result
+from benchmarks.environment import BenchmarkEnvironment, Result
 from phalanx.api.core import (
     Affinity,
     Container,

@@ -15,8 +15,7 @@ from statistics import fmean
 
 from msgspec import structs
 
-from benchmarks.environment import BenchmarkEnvironment
-from benchmarks.result import Result
+from benchmarks.environment import BenchmarkEnvironment, Result
 from phalanx.api.core import (
     Container,
     Node,

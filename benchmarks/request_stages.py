@@ -16,10 +16,9 @@ from dataclasses import dataclass
 import uvloop
 
 from benchmarks import api_calls as calls
-from benchmarks.environment import WITHOUT_COMPONENTS, BenchmarkEnvironment
+from benchmarks.costs import measure_cpu
+from benchmarks.environment import WITHOUT_COMPONENTS, BenchmarkEnvironment, Result
 from benchmarks.http_client import send_all
-from benchmarks.process_usage import measure_cpu
-from benchmarks.result import Result
 from tools.control_plane import ControlPlane
 
 REQUESTS = 3_000

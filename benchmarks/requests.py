@@ -13,10 +13,15 @@ import uvloop
 
 from benchmarks import api_calls as calls
 from benchmarks.api_calls import PODS
-from benchmarks.environment import MEMORY, WITHOUT_COMPONENTS, BenchmarkEnvironment
+from benchmarks.costs import CpuUsage, measure_cpu
+from benchmarks.environment import (
+    MEMORY,
+    WITHOUT_COMPONENTS,
+    BenchmarkEnvironment,
+    Result,
+    percentile,
+)
 from benchmarks.http_client import Call, open_connections, send_over
-from benchmarks.process_usage import CpuUsage, measure_cpu
-from benchmarks.result import Result, percentile
 from tools.control_plane import ControlPlane
 
 CLIENTS = (1, 8, 64)

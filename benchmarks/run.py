@@ -41,8 +41,7 @@ from benchmarks import exact_placement as exact
 from benchmarks import request_stages as stages
 from benchmarks import scaling as growth
 from benchmarks import watch_latency as watchers
-from benchmarks.environment import MEMORY, BenchmarkEnvironment, BenchmarkFailed
-from benchmarks.result import HEADING, Result
+from benchmarks.environment import HEADING, MEMORY, BenchmarkEnvironment, BenchmarkFailed, Result
 from tools.control_plane import NotReady
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks import gang_binding
 from benchmarks.decisions import PlacementCase, measure_milliseconds
-from benchmarks.environment import BenchmarkEnvironment
+from benchmarks.environment import BenchmarkEnvironment, Result
 from benchmarks.gang_binding import BindingCase
 from benchmarks.gangs import Workload
-from benchmarks.result import Result
 
 #: Linear growth plus noise.
 LINEAR = 1.1

@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from benchmarks.environment import BenchmarkEnvironment
-from benchmarks.result import Result
+from benchmarks.environment import BenchmarkEnvironment, Result
 from phalanx.api.core import DEFAULT_SCHEDULER
 from phalanx.cli.simulate import run_engine
 from phalanx.scheduler.plugins.reservation import ReservationArgs

@@ -18,10 +18,9 @@ import uvloop
 
 from benchmarks import api_calls as calls
 from benchmarks.api_calls import NAMESPACES
-from benchmarks.environment import WITHOUT_COMPONENTS, BenchmarkEnvironment
+from benchmarks.costs import CpuUsage, measure_cpu, resident_megabytes
+from benchmarks.environment import WITHOUT_COMPONENTS, BenchmarkEnvironment, Result, percentile
 from benchmarks.http_client import ChunkHandler, HttpConnection, open_connections, send_all
-from benchmarks.process_usage import CpuUsage, measure_cpu, resident_megabytes
-from benchmarks.result import Result, percentile
 from tools.control_plane import Access
 
 WATCHERS, SECONDS, QUICK_SECONDS = 1_000, 10, 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import guards
-from benchmarks.instruction_counts import count_allocated_bytes, count_instructions
+from benchmarks.costs import count_allocated_bytes, count_instructions
 
 ROOT = Path(guards.__file__).parent.parent
 HINT = "find out why; if it must be so: python -m benchmarks.guards --update-guards"

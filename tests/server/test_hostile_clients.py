@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.process_usage import cpu_seconds
+from benchmarks.costs import cpu_seconds
 from phalanx.api.kinds import CONFIG_MAP, NAMESPACE, ROLE_BINDING, SERVICE_ACCOUNT
 from tests.server import hostile_clients
 from tests.server.security.rbac_fixtures import binding

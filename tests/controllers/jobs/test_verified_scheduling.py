@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from benchmarks.instruction_counts import count_instructions
+from benchmarks.costs import count_instructions
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import MEMBERS_TO_RUN_ANNOTATION, PodGroup, Workload
 from phalanx.api.wire import Object
