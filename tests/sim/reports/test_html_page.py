@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
+
+import pytest
 
 from phalanx.sim.core_engine import CoreEngine
 from phalanx.sim.reports.figures import build_report
-from phalanx.sim.reports.html_page import build_page
+from phalanx.sim.reports.html_page import build_page, draw_lines
 from tests.sim.reports.test_figures import owned
 from tests.sim.test_core_engine import job, setup
 
@@ -58,3 +61,20 @@ def test_page_of_an_empty_result_is_complete() -> None:
     structure = Structure()
     structure.feed(build_page(report, "nothing"))
     assert structure.open == []
+
+
+@pytest.mark.parametrize(
+    ("largest", "step", "numbers", "times"),
+    [
+        (43.0, 60.0, ["0", "20", "40", "60"], ["0 s", "30 s", "60 s", "90 s"]),
+        (1.0, 3600.0, ["0", "0.5", "1"], ["0 min", "30 min", "60 min"]),
+        (900.0, 86400.0 * 100, ["0", "500", "1000"], ["0 d", "50 d"]),
+    ],
+)
+def test_axes_have_round_numbers(
+    largest: float, step: float, numbers: list[str], times: list[str]
+) -> None:
+    page = "".join(draw_lines([("jobs", [0.0, largest])], step))
+    found = re.findall(r"<text [^>]*>([^<]*)</text>", page)
+    assert found[: len(numbers)] == numbers
+    assert found[len(numbers) : len(numbers) + len(times)] == times

@@ -33,8 +33,7 @@ def build_comparison_page(
         (name, _resample(report, report["series"]["queueJobs"], step))
         for name, report in zip(names, reports, strict=True)
     ]
-    top = max([value or 0.0 for _, values in queues for value in values] + [1.0])
-    body += draw_lines(queues, step, top=top)
+    body += draw_lines(queues, step)
     resources = dict.fromkeys(one for report in reports for one in report["series"]["allocation"])
     for resource in resources:
         body.append(f"<h2>Allocation of {escape(resource)} over time</h2>")
@@ -42,7 +41,7 @@ def build_comparison_page(
             (name, _resample(report, report["series"]["allocation"].get(resource, ()), step))
             for name, report in zip(names, reports, strict=True)
         ]
-        body += draw_lines(lines, step, top=1.0, is_share=True)
+        body += draw_lines(lines, step, is_share=True)
     inputs = {name: digest for report in reports for name, digest in report["inputs"].items()}
     hashes = "".join(f"<br>{escape(name)} {escape(digest)}" for name, digest in inputs.items())
     seeds = ", ".join(dict.fromkeys(str(report["seed"]) for report in reports))

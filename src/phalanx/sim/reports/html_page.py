@@ -6,11 +6,12 @@ follow the reader's light or dark mode; in print they are dark on white.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from phalanx.sim.reports.figures import Report
-from phalanx.sim.reports.text import format_seconds, format_share, summary_rows
+from phalanx.sim.reports.text import format_seconds, summary_rows
 
 PAGE_STYLE = """
 :root { color-scheme: light dark; --ink: #1c2733; --paper: #fff; --faint: #8895a3;
@@ -23,7 +24,8 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 table { border-collapse: collapse; } td, th { padding: .2rem .8rem .2rem 0; text-align: left;
-  vertical-align: top; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
+  vertical-align: top; } th.number, td.number { text-align: right;
+  font-variant-numeric: tabular-nums; }
 tr + tr td { border-top: 1px solid var(--line); } figure { margin: 1rem 0; }
 figcaption, footer { color: var(--faint); font-size: .85rem; } svg { width: 100%; height: auto; }
 svg text { fill: var(--faint); font: 11px system-ui, sans-serif; }
@@ -68,25 +70,23 @@ def _build_plots(report: Report) -> Iterator[str]:
     seconds, allocation = series["stepSeconds"], series["allocation"]
     yield "<h2>Allocation over time</h2>"
     lines = [(name, values) for name, values in allocation.items()]
-    yield from draw_lines(lines, seconds, top=1.0, is_share=True)
+    yield from draw_lines(lines, seconds, is_share=True)
     yield "<h2>Waiting jobs over time</h2>"
-    queue = series["queueJobs"]
-    yield from draw_lines([("jobs", queue)], seconds, top=max([*queue, 1.0]))
+    yield from draw_lines([("jobs, mean of each interval", series["queueJobs"])], seconds)
     yield "<h2>Mean wait by size</h2>"
     bars = [(one["name"], one["meanSeconds"] or 0.0) for one in report["wait"]["bySize"]]
     yield from _draw_bars(bars)
 
 
 def draw_lines(
-    lines: Sequence[tuple[str, Sequence[float | None]]],
-    step: float,
-    *,
-    top: float,
-    is_share: bool = False,
+    lines: Sequence[tuple[str, Sequence[float | None]]], step: float, *, is_share: bool = False
 ) -> Iterator[str]:
     """Draw values over time, each line in its colour with its name below."""
+    largest = max([value or 0.0 for _, values in lines for value in values] + [1.0])
+    ticks = _SHARE_TICKS if is_share else _number_ticks(largest)
+    top = ticks[-1][0]
     yield "<figure>"
-    yield from _open_plot(top, is_share=is_share)
+    yield from _open_plot(ticks)
     for i, (_, values) in enumerate(lines):
         width = (_WIDTH - _LEFT) / max(len(values) - 1, 1)
         points = " ".join(
@@ -96,9 +96,11 @@ def draw_lines(
         colour = PLOT_COLOURS[i % len(PLOT_COLOURS)]
         yield f'<polyline class="plot" style="stroke: var({colour})" points="{points}"/>'
     count = max((len(values) for _, values in lines), default=0)
-    for share in (0.0, 0.25, 0.5, 0.75):
-        x = _LEFT + share * (_WIDTH - _LEFT)
-        yield f'<text x="{x:.0f}" y="{_HEIGHT - 6}">{format_seconds(share * step * count)}</text>'
+    for seconds, text in _time_ticks(step * count):
+        x = _LEFT + seconds / (step * count) * (_WIDTH - _LEFT)
+        # The text of the last tick would be cut off at the end of the axis.
+        if x <= _WIDTH - _LEFT / 2:
+            yield f'<text x="{x:.0f}" y="{_HEIGHT - 6}">{text}</text>'
     names = (
         f'<span style="color: var({PLOT_COLOURS[i % len(PLOT_COLOURS)]})">{escape(name)}</span>'
         for i, (name, _) in enumerate(lines)
@@ -108,9 +110,10 @@ def draw_lines(
 
 def _draw_bars(bars: Sequence[tuple[str, float]]) -> Iterator[str]:
     """Draw one bar a class of sizes."""
-    top = max([value for _, value in bars] + [1.0])
+    ticks = _time_ticks(max([value for _, value in bars] + [1.0]))
+    top = ticks[-1][0]
     yield "<figure>"
-    yield from _open_plot(top, is_time=True)
+    yield from _open_plot(ticks)
     width = (_WIDTH - _LEFT) / max(len(bars), 1)
     for i, (name, value) in enumerate(bars):
         x, y = _LEFT + i * width, _to_y(value / top)
@@ -123,12 +126,45 @@ def _draw_bars(bars: Sequence[tuple[str, float]]) -> Iterator[str]:
     yield "</svg><figcaption>pods of a job, up to</figcaption></figure>"
 
 
-def _open_plot(top: float, *, is_share: bool = False, is_time: bool = False) -> Iterator[str]:
+#: The values of an axis from 0 on, each with its text; the last one is not below any drawn value.
+_Ticks = Sequence[tuple[float, str]]
+_SHARE_TICKS: _Ticks = ((0.0, "0 %"), (0.5, "50 %"), (1.0, "100 %"))
+#: An axis has at most so many ticks after 0.
+_MAX_TICKS = 4
+#: Units of time that an axis may have, and their round numbers between two ticks.
+_TIME_STEPS = (
+    (1.0, "s", (1, 2, 5, 10, 15, 30)),
+    (60.0, "min", (1, 2, 5, 10, 15, 30)),
+    (3600.0, "h", (1, 2, 3, 6, 12)),
+    (86400.0, "d", (1,)),
+)
+
+
+def _number_ticks(largest: float, unit: str = "") -> _Ticks:
+    """Return round numbers: 0, 20, 40, 60 for 43."""
+    power = 10.0 ** math.floor(math.log10(largest / _MAX_TICKS))
+    step = next(
+        factor * power for factor in (1, 2, 5, 10) if factor * power * _MAX_TICKS >= largest
+    )
+    count = math.ceil(largest / step)
+    return [(n * step, f"{n * step:g}{unit}") for n in range(count + 1)]
+
+
+def _time_ticks(largest: float) -> _Ticks:
+    """Return round times: 0 h, 6 h, 12 h, 18 h, 24 h for 18.2 hours."""
+    for size, unit, numbers in _TIME_STEPS:
+        for number in numbers:
+            if number * size * _MAX_TICKS >= largest:
+                count = math.ceil(largest / (number * size))
+                return [(n * number * size, f"{n * number} {unit}") for n in range(count + 1)]
+    size, unit, _ = _TIME_STEPS[-1]
+    return [(value * size, text) for value, text in _number_ticks(largest / size, f" {unit}")]
+
+
+def _open_plot(ticks: _Ticks) -> Iterator[str]:
     yield f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">'
-    for share in (0.0, 0.5, 1.0):
-        y, value = _to_y(share), share * top
-        text = format_share(value) if is_share else f"{value:.3g}"
-        text = format_seconds(value) if is_time else text
+    for value, text in ticks:
+        y = _to_y(value / ticks[-1][0])
         yield f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<text x="0" y="{y + 4:.1f}">{text}</text>'
 
@@ -143,7 +179,7 @@ def _build_tables(report: Report) -> Iterator[str]:
         (one["name"] or "-", str(one["jobs"]), format_seconds(one["meanSeconds"]))
         for one in report["wait"]["byOwner"]
     ]
-    yield from build_table(("owner", "jobs", "mean wait"), rows)
+    yield from build_table(("owner", "jobs", "mean wait"), rows, numbers=(1, 2))
     yield "<h2>Longest waits</h2>"
     waits = [
         (
@@ -154,16 +190,29 @@ def _build_tables(report: Report) -> Iterator[str]:
         )
         for one in report["starvation"]
     ]
-    yield from build_table(("job", "owner", "pods", "wait"), waits)
+    yield from build_table(("job", "owner", "pods", "wait"), waits, numbers=(2, 3))
 
 
-def build_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Build a table of texts; empty column names leave out the header."""
+def build_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[int] = ()
+) -> Iterator[str]:
+    """Build a table of texts; empty column names leave out the header.
+
+    Columns with the indexes `numbers` are aligned to the right.
+    """
+
+    def build_row(tag: str, cells: Sequence[str]) -> str:
+        marks = (' class="number"' if i in numbers else "" for i in range(len(cells)))
+        texts = (
+            f"<{tag}{mark}>{escape(cell)}</{tag}>" for mark, cell in zip(marks, cells, strict=True)
+        )
+        return "<tr>" + "".join(texts) + "</tr>"
+
     yield "<table>"
     if any(columns):
-        yield "<tr>" + "".join(f"<th>{escape(name)}</th>" for name in columns) + "</tr>"
+        yield build_row("th", columns)
     for row in rows:
-        yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+        yield build_row("td", row)
     yield "</table>"
 
 
