@@ -36,7 +36,7 @@ from phalanx.controllers.nodes.node_pool import SimulatedNode
 from phalanx.controllers.nodes.simulated_kubelet import RUN_SECONDS
 from phalanx.randomness import SeededRandom
 from phalanx.scheduler.decision import Placed
-from phalanx.scheduler.plugins.reservation import ReservationArgs, ReservationMode
+from phalanx.scheduler.plugins.settings_plugins import ReservationArgs, ReservationMode
 from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles, SchedulerPolicy
 from phalanx.scheduler.queue.decision_log import NodeObserved, PodGroupObserved, PodObserved
 from phalanx.scheduler.queue.scheduler_state import SchedulerState

@@ -16,7 +16,7 @@ from dataclasses import replace
 from benchmarks.environment import BenchmarkEnvironment, Result
 from phalanx.api.core import DEFAULT_SCHEDULER
 from phalanx.cli.simulate import run_engine
-from phalanx.scheduler.plugins.reservation import ReservationArgs
+from phalanx.scheduler.plugins.settings_plugins import ReservationArgs
 from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
 from phalanx.sim.core_engine import CoreEngine
 from phalanx.sim.counted_engine import CountedEngine, build_core_engine

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from phalanx.cli.main import main
 from phalanx.cli.simulation_file import SimulationOptions, load_simulation
-from phalanx.scheduler.plugins.reservation import ReservationMode
+from phalanx.scheduler.plugins.settings_plugins import ReservationMode
 from phalanx.sim.simulation_setup import NodeFault, SimulationSetup
 
 JOBS = """\

@@ -29,7 +29,7 @@ from phalanx.scheduler.decision import Victim
 from phalanx.scheduler.plugins.plugin import Filter, Rejections
 from phalanx.scheduler.plugins.plugin_context import PluginContext
 from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
-from phalanx.scheduler.queue.queued_entity import QueuedEntityInfo
+from phalanx.scheduler.queue.queue_listing import QueuedEntityInfo
 from tests.builders import gang, in_virtual_time, pod, pod_group, priority_class
 from tests.controllers.cluster import Cluster, cluster, simulated_nodes
 from tests.recording_log import RecordingLog, captured_lines

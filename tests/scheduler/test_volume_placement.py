@@ -10,11 +10,9 @@ from phalanx.api.meta import Key
 from phalanx.scheduler.cluster.group_tree import Group
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Binding, Placed, Preempting, Waiting
-from phalanx.scheduler.plugins.node_volume_limits import LIMIT_EXCEEDED
 from phalanx.scheduler.plugins.volume_assignments import NO_VOLUME_FOUND, NOT_ENOUGH_STORAGE
 from phalanx.scheduler.plugins.volume_binding import AFFINITY_CONFLICT, VOLUME_MISSING
-from phalanx.scheduler.plugins.volume_restrictions import IN_USE
-from phalanx.scheduler.plugins.volume_zone import ZONE_CONFLICT
+from phalanx.scheduler.plugins.volume_filters import IN_USE, LIMIT_EXCEEDED, ZONE_CONFLICT
 from phalanx.scheduler.queue.decision_log import (
     PersistentVolumeClaimObserved,
     PersistentVolumeObserved,

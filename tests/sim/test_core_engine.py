@@ -14,7 +14,7 @@ from phalanx.api.core import DEFAULT_SCHEDULER
 from phalanx.api.meta import Ref
 from phalanx.scheduler.decision import Decision, Placed, Preempting
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.plugins.reservation import ReservationArgs, ReservationMode
+from phalanx.scheduler.plugins.settings_plugins import ReservationArgs, ReservationMode
 from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
 from phalanx.scheduler.queue.scheduler_state import SchedulerState
 from phalanx.sim.core_engine import CoreEngine

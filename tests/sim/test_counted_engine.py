@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as but
 
-from phalanx.scheduler.plugins.reservation import ReservationMode
+from phalanx.scheduler.plugins.settings_plugins import ReservationMode
 from phalanx.scheduler.policy import DEFAULT_PROFILES
 from phalanx.sim.core_engine import CoreEngine
 from phalanx.sim.counted_engine import CountedEngine, applies_to, build_core_engine

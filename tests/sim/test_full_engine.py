@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.scheduler.plugins.reservation import ReservationMode
+from phalanx.scheduler.plugins.settings_plugins import ReservationMode
 from phalanx.sim.core_engine import CoreEngine
 from phalanx.sim.full_engine import FullEngine
 from phalanx.sim.reports.figures import build_report

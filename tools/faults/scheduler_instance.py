@@ -24,7 +24,8 @@ from phalanx.controllers.scheduling.scheduler import Scheduler
 from phalanx.randomness import Random
 from phalanx.scheduler.decision import Decision, Placed, Preempting, Waiting, nominations_of
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.queue.queued_entity import QueuedEntityInfo, QueueState
+from phalanx.scheduler.queue.queue_listing import QueuedEntityInfo
+from phalanx.scheduler.queue.queued_entity import QueueState
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 from phalanx.sim.invariants import becomes_bound, becomes_preempted
 from tools.faults.channel import FaultyChannel

@@ -34,7 +34,8 @@ from phalanx.scheduler.cluster.snapshot import Snapshot
 from phalanx.scheduler.decision import Decision, Placed, nominations_of
 from phalanx.scheduler.devices.state import claims_of_pod
 from phalanx.scheduler.explain import describe_unready, explain
-from phalanx.scheduler.queue.queued_entity import QueuedEntityInfo, QueueState
+from phalanx.scheduler.queue.queue_listing import QueuedEntityInfo
+from phalanx.scheduler.queue.queued_entity import QueueState
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects, load_state
 from phalanx.scheduler.queue.scheduling_queue import SchedulingQueue
 from phalanx.sim.invariants import AnyPodGroup, GroupTreeOracle

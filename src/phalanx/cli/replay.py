@@ -24,7 +24,7 @@ from phalanx.cli.scheduler_configuration import load_installed_plugins
 from phalanx.cli.simulate import run_engine
 from phalanx.cli.simulation_file import LoadedSimulation, SimulationOptions, load_simulation
 from phalanx.scheduler.configuration.scheduler_configuration import parse_configuration
-from phalanx.scheduler.plugins.reservation import ReservationMode
+from phalanx.scheduler.plugins.settings_plugins import ReservationMode
 from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
 from phalanx.sim.recording.history import build_history
 from phalanx.sim.recording.recorded_workload import RecordedWorkload, build_recorded_workload

@@ -28,7 +28,7 @@ from phalanx.cli.output import (
     write_page,
 )
 from phalanx.cli.simulation_file import SimulationOptions, load_simulation
-from phalanx.scheduler.plugins.reservation import ReservationMode
+from phalanx.scheduler.plugins.settings_plugins import ReservationMode
 from phalanx.sim.core_engine import CoreEngine
 from phalanx.sim.counted_engine import build_core_engine
 from phalanx.sim.full_engine import FullEngine

@@ -40,7 +40,7 @@ from phalanx.cli.options import (
     parse_shape,
 )
 from phalanx.cli.scheduler_configuration import load_configuration
-from phalanx.scheduler.plugins.reservation import ReservationArgs, ReservationMode
+from phalanx.scheduler.plugins.settings_plugins import ReservationArgs, ReservationMode
 from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
 from phalanx.sim.simulation_setup import FaultRate, NodeFault, SimulationSetup
 from phalanx.sim.workloads.csv_traces import read_node_list

@@ -66,8 +66,7 @@ from phalanx.scheduler.diagnosis.diagnosis import (
     Diagnosis,
 )
 from phalanx.scheduler.diagnosis.expected_starts import ExpectedStart, expected_starts
-from phalanx.scheduler.diagnosis.queue_order import list_workloads
-from phalanx.scheduler.diagnosis.recorded import recorded_diagnosis
+from phalanx.scheduler.diagnosis.queue_order import list_workloads, recorded_diagnosis
 from phalanx.scheduler.explain import Cure
 from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
 

@@ -42,7 +42,7 @@ from phalanx.scheduler.plugins.registry import (
     IN_TREE_PLUGINS,
     TIE_BREAKING_SCORES,
 )
-from phalanx.scheduler.plugins.reservation import ReservationArgs
+from phalanx.scheduler.plugins.settings_plugins import ReservationArgs
 from phalanx.scheduler.plugins.volume_binding import VOLUME_BINDING
 
 _MAX_DOUBLINGS = 32

@@ -23,7 +23,7 @@ from math import inf
 
 from phalanx.api.batch import EXPECTED_RUN_TIME_ANNOTATION, parse_run_time
 from phalanx.api.resources import node_allocatable, to_amounts
-from phalanx.scheduler.plugins.reservation import ReservationMode
+from phalanx.scheduler.plugins.settings_plugins import ReservationMode
 from phalanx.scheduler.reservation.reservation import IMMINENT_SECONDS
 from phalanx.sim.core_engine import CoreEngine
 from phalanx.sim.simulation_recorder import SimulationRecorder

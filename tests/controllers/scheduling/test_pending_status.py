@@ -19,7 +19,8 @@ from phalanx.scheduler.decision import (
     SchedulingGated,
     UnreadyReason,
 )
-from phalanx.scheduler.queue.queued_entity import QueuedEntityInfo, QueueState
+from phalanx.scheduler.queue.queue_listing import QueuedEntityInfo
+from phalanx.scheduler.queue.queued_entity import QueueState
 from tests.scheduler.builders import composite, gang, key, pod, pod_like
 
 

@@ -12,7 +12,7 @@ from phalanx.scheduler.configuration.scheduler_configuration import (
     SchedulerConfiguration,
     parse_configuration,
 )
-from phalanx.scheduler.plugins.reservation import ReservationArgs
+from phalanx.scheduler.plugins.settings_plugins import ReservationArgs
 from phalanx.scheduler.policy import DEFAULT_POLICY
 
 

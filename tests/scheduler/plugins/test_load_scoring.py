@@ -10,8 +10,8 @@ from msgspec import convert
 from phalanx.api.core import Pod
 from phalanx.scheduler.cluster.pod_shape import PodShape, shape_of
 from phalanx.scheduler.cluster.snapshot import Snapshot
-from phalanx.scheduler.plugins.image_locality import score_image_locality
 from phalanx.scheduler.plugins.load_scoring import MANY_NODES, ONE_NODE, columns_of
+from phalanx.scheduler.plugins.node_plugins import score_image_locality
 from phalanx.scheduler.plugins.plugin import LoadScore
 from phalanx.scheduler.policy import DEFAULT_POLICY, SchedulerPolicy
 from tests.scheduler import oracle

@@ -10,7 +10,8 @@ from phalanx.api.scheduling import WorkloadReference
 from phalanx.scheduler.cluster.group_tree import Group
 from phalanx.scheduler.decision import IncompleteGroupTree, MissingGroups, Placed
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.queue.queued_entity import QueuedEntityInfo, QueueState
+from phalanx.scheduler.queue.queue_listing import QueuedEntityInfo
+from phalanx.scheduler.queue.queued_entity import QueueState
 from phalanx.scheduler.queue.scheduling_queue import SchedulingQueue
 from tests.scheduler.builders import composite, gang, key, pod
 from tests.scheduler.queue.queue_helpers import bindings, refusal

@@ -13,7 +13,7 @@ from phalanx.api.scheduling import PodGroup
 from phalanx.scheduler.cluster.group_tree import Group, group_ref
 from phalanx.scheduler.decision import Decision, Placed, Preempting
 from phalanx.scheduler.explain import explain
-from phalanx.scheduler.plugins.reservation import ReservationArgs
+from phalanx.scheduler.plugins.settings_plugins import ReservationArgs
 from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles, SchedulerPolicy
 from phalanx.scheduler.queue.decision_log import (
     CompositePodGroupObserved,

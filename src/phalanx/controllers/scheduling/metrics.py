@@ -26,7 +26,8 @@ from phalanx.scheduler.decision import (
 )
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.policy import Profiles
-from phalanx.scheduler.queue.queued_entity import PendingEntity, QueueState, QueueTrigger
+from phalanx.scheduler.queue.queue_listing import PendingEntity
+from phalanx.scheduler.queue.queued_entity import QueueState, QueueTrigger
 from phalanx.scheduler.queue.scheduling_queue import SchedulingQueue
 from phalanx.scheduler.reservation.reservation import Reservation
 from phalanx.telemetry import Counter, Gauge, Histogram, Metrics, MetricSpec, exponential_buckets

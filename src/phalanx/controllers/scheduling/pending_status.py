@@ -20,7 +20,7 @@ from phalanx.client.cache import ObjectCache, OnCacheError, raise_error
 from phalanx.controllers.scheduling.status_writer import ConditionUpdate
 from phalanx.scheduler.decision import IncompleteGroupTree, UnreadyReason
 from phalanx.scheduler.explain import describe_unready
-from phalanx.scheduler.queue.queued_entity import QueuedEntityInfo
+from phalanx.scheduler.queue.queue_listing import QueuedEntityInfo
 
 LOG = logs.component("scheduler")
 

@@ -6,13 +6,11 @@ Modules, each importing only those below it (`node_constraints` names `Snapshot`
     cache.py               SchedulerCache: observed objects and assumed bindings, makes snapshots
     device_cache.py        DeviceCache: observed claims and devices, assumed allocations
     volume_cache.py        VolumeCache: observed volumes and claims, assumed bindings
-    assumed_claims.py      AssumedClaims: what is assumed until a claim is observed with it
-    cache_entries.py       NodeInfo, PodState: what the cache knows about one node, one pod
-    cluster_delta.py      ClusterDelta: what a change of nodes or pods adds for waiting entities
+    cache_entries.py       what the cache knows about one node, one pod and assumed claims
+    cluster_delta.py       ClusterDelta: what a change of nodes or pods adds for waiting entities
     hypothetical.py        snapshots without some pods, or with some more
     snapshot.py            Snapshot: nodes as arrays, one row each; NodeClass: one row as integers
-    moved_rows.py          PreviousRows: where the rows are after nodes were added or removed
-    node_index.py          indexes of nodes by name, label and image
+    node_index.py          indexes of nodes by name, label and image; how rows move
     pod_index.py           PodIndex: which pods run where, counted by selector
     group_tree.py          GroupTrees: PodGroups below CompositePodGroups
     pod_shape.py           PodShape: all that filters and scores read of a pod

@@ -21,7 +21,7 @@ from phalanx.api.dynamic_resources import (
 )
 from phalanx.api.meta import POD_GROUP_KIND, Key
 from phalanx.api.other_kinds import DeviceClaim
-from phalanx.scheduler.cluster.assumed_claims import AssumedClaims
+from phalanx.scheduler.cluster.cache_entries import AssumedClaims
 from phalanx.scheduler.cluster.cluster_delta import ClusterDelta
 from phalanx.scheduler.decision import Binding, ClaimReservation, ClusterEvent
 from phalanx.scheduler.devices.state import DeviceState, build_claim_info, claims_of_pod

@@ -3,15 +3,25 @@
 Labels and images are indexed by the names of nodes, not by rows: rows move when nodes are added or
 removed. So these indexes are changed node by node, however many nodes there are, and serve a
 snapshot, its forks and the snapshots that follow it.
+
+What was computed for the rows of a snapshot is carried over to the snapshot that follows it: masks,
+domains and scores of the nodes that stay are not computed again, only the new rows are.
+`PreviousRows` says where the rows were.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from phalanx.api.core import Node
+
+if TYPE_CHECKING:
+    from phalanx.scheduler.cluster.snapshot import Snapshot
 
 Labels = Mapping[str, str]
 
@@ -131,3 +141,53 @@ class ImageIndex:
     def sizes(self, image: str) -> Mapping[str, int]:
         """Return the bytes of an image on the nodes that have it."""
         return self._sizes.get(image, {})
+
+
+IntArray = NDArray[np.int64]
+_T = TypeVar("_T")
+
+
+class PreviousRows(NamedTuple):
+    """The snapshot before nodes were added or removed, and where its rows are now.
+
+    before    a b d       rows        [0, -1, 1, 2]      row 2 was row 1 before
+    after     a aa b d    new_rows    [1]                row 1 is new
+    """
+
+    snapshot: Snapshot
+    #: The former row of each row; -1 for a node that is new, or that was replaced.
+    rows: IntArray
+    new_rows: Sequence[int]
+
+
+def move_values(values: Mapping[int, _T], rows: IntArray) -> dict[int, _T]:
+    """Return values by row in the rows of the next snapshot."""
+    if not values:
+        return {}
+    moved = np.flatnonzero(np.isin(rows, list(values)))
+    former = rows[moved].tolist()
+    return {i: values[row] for i, row in zip(moved.tolist(), former, strict=True)}
+
+
+def move_domain_ids(
+    ids: IntArray,
+    values: Sequence[str],
+    previous: PreviousRows,
+    *,
+    new_values: Sequence[str | None],
+) -> tuple[IntArray, tuple[str, ...]]:
+    """Return the number of each row's topology domain, and the values of the domains.
+
+    `new_values` are those of the new rows. Domains are numbered in the order of the rows, as
+    without a previous snapshot; those that have no node left are dropped.
+    """
+    moved = ids[previous.rows]
+    numbers = {value: number for number, value in enumerate(values)}
+    for i, value in zip(previous.new_rows, new_values, strict=True):
+        moved[i] = -1 if value is None else numbers.setdefault(value, len(numbers))
+    used, first_rows = np.unique(moved[moved >= 0], return_index=True)
+    used = used[np.argsort(first_rows)]
+    renumbered = np.full(len(numbers) + 1, -1)
+    renumbered[used] = np.arange(len(used))
+    names = list(numbers)
+    return renumbered[moved], tuple(names[number] for number in used.tolist())

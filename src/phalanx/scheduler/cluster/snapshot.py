@@ -40,8 +40,14 @@ from phalanx.api.meta import Key
 from phalanx.api.other_kinds import PodDisruptionBudget
 from phalanx.api.selectors import LabelRequirement, label_number
 from phalanx.scheduler.cluster.group_tree import GroupTrees
-from phalanx.scheduler.cluster.moved_rows import PreviousRows, move_domain_ids, move_values
-from phalanx.scheduler.cluster.node_index import ImageIndex, LabelIndex, index_rows
+from phalanx.scheduler.cluster.node_index import (
+    ImageIndex,
+    LabelIndex,
+    PreviousRows,
+    index_rows,
+    move_domain_ids,
+    move_values,
+)
 from phalanx.scheduler.cluster.pod_index import AssignedPod, PodIndex
 from phalanx.scheduler.cluster.pod_shape import HostPorts, RequestVector
 from phalanx.scheduler.devices.state import DeviceState

@@ -19,7 +19,7 @@ from phalanx.api.storage import (
     PersistentVolumeClaim,
     VolumeAttachment,
 )
-from phalanx.scheduler.cluster.assumed_claims import AssumedClaims
+from phalanx.scheduler.cluster.cache_entries import AssumedClaims
 from phalanx.scheduler.cluster.cluster_delta import ClusterDelta
 from phalanx.scheduler.decision import Binding, ClusterEvent, VolumeAssignment
 from phalanx.scheduler.volumes.demand import AssignedVolume

@@ -33,7 +33,7 @@ from phalanx.scheduler.plugins.plugin import (
     SCORE,
 )
 from phalanx.scheduler.plugins.registry import PluginRegistry
-from phalanx.scheduler.plugins.reservation import NO_RESERVATIONS, RESERVATION
+from phalanx.scheduler.plugins.settings_plugins import NO_RESERVATIONS, RESERVATION
 from phalanx.scheduler.policy import SchedulerPolicy, WeightedScore
 
 WILDCARD = "*"

@@ -29,15 +29,13 @@ from phalanx.scheduler.decision import Decision, Impossible, Placed, Waiting
 from phalanx.scheduler.diagnosis.capacity_evidence import (
     CapacityEvidence,
     collect_evidence,
+    describe_volume_claims,
+    is_being_provisioned,
     summarize_refusal,
 )
 from phalanx.scheduler.diagnosis.cures import VerifiedCures, find_cures
 from phalanx.scheduler.diagnosis.expected_starts import restore_written_reservations
 from phalanx.scheduler.diagnosis.experiment import Experiment, KnownCluster
-from phalanx.scheduler.diagnosis.volume_findings import (
-    describe_volume_claims,
-    is_being_provisioned,
-)
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.explain import (
     Cure,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from phalanx.api.meta import Key, Ref, find_condition, pod_group_ref
 from phalanx.api.scheduling import RESERVED, PodGroup
-from phalanx.scheduler.plugins.reservation import ReservationMode
+from phalanx.scheduler.plugins.settings_plugins import ReservationMode
 from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects, SchedulerState, load_state
 from phalanx.scheduler.reservation.planner import ReservationPlanner, ReservationRequest

@@ -3,6 +3,10 @@
 `phalanx queue` and `phalanx top` print the rows. The order is that of a scheduling queue that has
 observed every object at its creation time: gangs whose binding has begun, then higher priority,
 then longer wait. Reasons are read from the conditions that the scheduler wrote.
+
+`recorded_diagnosis` reads them for `phalanx why` where the reader sees a part of the cluster only.
+A diagnosis decides again, which needs all nodes and all pods; without them the conditions say the
+last reason of the scheduler, and no cures.
 """
 
 from __future__ import annotations
@@ -33,9 +37,15 @@ from phalanx.api.scheduling import (
     PodGroup,
 )
 from phalanx.scheduler.cluster.group_tree import Group, GroupTreeProblem, GroupTrees, group_ref
-from phalanx.scheduler.diagnosis.diagnosis import NOT_READY, describe_preemption
-from phalanx.scheduler.explain import describe_unready
-from phalanx.scheduler.queue.queued_entity import QueuedEntityInfo
+from phalanx.scheduler.diagnosis.diagnosis import (
+    NOT_READY,
+    Diagnosis,
+    NotAttempted,
+    describe_preemption,
+    prepare_attempt,
+)
+from phalanx.scheduler.explain import PodMessage, describe_unready
+from phalanx.scheduler.queue.queue_listing import QueuedEntityInfo
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects, creation_time, load_state
 
 #: The reason of a workload that no scheduler has attempted yet.
@@ -374,3 +384,34 @@ def owner_of(obj: Group | Pod) -> str:
 def entity_title(ref: Ref) -> str:
     """An entity as a phrase: `PodGroup default/train`."""
     return str(ref)
+
+
+def recorded_diagnosis(subject: Ref, cluster: ClusterObjects) -> Diagnosis:
+    """Return why a pod or group is pending according to its conditions."""
+    attempt = prepare_attempt(subject, cluster)
+    if isinstance(attempt, NotAttempted):
+        return Diagnosis(
+            attempt.state, attempt.message, bound=attempt.bound, pending=attempt.pending
+        )
+    root = attempt.entity.ref
+    (row,) = [one for one in list_workloads(cluster) if one.ref == root]
+    messages = tuple(
+        PodMessage(pod.metadata.key, pod.metadata.uid, found.reason, found.message)
+        for pod in attempt.pods
+        if not pod.occupied_node
+        and (found := find_condition(pod.status.conditions, _POD_SCHEDULED))
+        and found.status == "False"
+    )
+    # Kubernetes' sentence about the minimum says less than why nodes refuse a member.
+    refusal = next((one.message for one in messages if one.message.startswith("0/")), "")
+    is_group = subject.kind != POD_KIND and root == subject
+    return Diagnosis(
+        row.reason,
+        row.message,
+        bound=sum(bool(pod.occupied_node) for pod in attempt.pods),
+        pending=sum(not pod.occupied_node for pod in attempt.pods),
+        pods=messages,
+        tree=root.key if root != subject else None,
+        preempted=row.preempted,
+        summary=f"too few members found a node: {refusal}" if is_group and refusal else "",
+    )

@@ -26,7 +26,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from phalanx.scheduler.cluster.moved_rows import PreviousRows
+from phalanx.scheduler.cluster.node_index import PreviousRows
 from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import (
     IntArray,

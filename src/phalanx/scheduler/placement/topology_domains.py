@@ -56,7 +56,7 @@ from phalanx.scheduler.plugins.claim_assignments import claim_capacities
 from phalanx.scheduler.plugins.dynamic_resources import DYNAMIC_RESOURCES
 from phalanx.scheduler.plugins.filtering import run_filter
 from phalanx.scheduler.plugins.load_scoring import columns_of
-from phalanx.scheduler.plugins.node_ports import NODE_PORTS
+from phalanx.scheduler.plugins.node_plugins import NODE_PORTS
 from phalanx.scheduler.plugins.plugin_context import initial_context
 from phalanx.scheduler.plugins.volume_assignments import volume_capacities
 from phalanx.scheduler.policy import SchedulerPolicy

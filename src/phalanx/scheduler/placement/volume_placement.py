@@ -20,10 +20,9 @@ from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import Snapshot
 from phalanx.scheduler.decision import VolumeAssignment
 from phalanx.scheduler.entity import Entity, Member
-from phalanx.scheduler.plugins.node_volume_limits import NODE_VOLUME_LIMITS
 from phalanx.scheduler.plugins.volume_assignments import VolumeAssignments
 from phalanx.scheduler.plugins.volume_binding import VOLUME_BINDING
-from phalanx.scheduler.plugins.volume_restrictions import VOLUME_RESTRICTIONS
+from phalanx.scheduler.plugins.volume_filters import NODE_VOLUME_LIMITS, VOLUME_RESTRICTIONS
 from phalanx.scheduler.policy import SchedulerPolicy
 from phalanx.scheduler.volumes.demand import NO_VOLUMES, AssignedVolume, VolumeDemand
 from phalanx.scheduler.volumes.state import VolumeState, VolumeUser

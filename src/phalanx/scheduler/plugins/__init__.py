@@ -1,6 +1,6 @@
 """Scheduler plugins: filters reject nodes, scores rank the nodes that remain.
 
-A plugin is one `Plugin` value in one module; `registry.py` lists them. Out-of-tree plugins import
+A plugin is one `Plugin` value; `registry.py` lists them. Out-of-tree plugins import
 what they need from here (docs/plugins.md).
 
     plugin              Plugin, Filter, the three kinds of scores, arguments
@@ -9,17 +9,15 @@ what they need from here (docs/plugins.md).
     claim_assignments   the devices that a simulation gives to members
     volume_assignments  the volumes that a simulation gives to members
     peer_counts         pods per topology domain, for affinity and spread
-    volume_scoring      the score of VolumeBinding
     load_scoring        formulas that serve one node and many
     arguments           base structs and rules of plugin arguments
     filtering           runs filters, explains why no node takes a pod
-    not_implemented     names of Kubernetes' plugins without a filter or a score here
-    node_unschedulable, taint_toleration, node_affinity, node_ports, node_resources_fit,
-    node_resources_balanced_allocation, pod_topology_spread, inter_pod_affinity,
-    volume_restrictions, node_volume_limits, volume_binding, volume_zone,
-    dynamic_resources, image_locality,
-    extended_resource_packing, extended_resource_avoidance,
-    reservation (settings of `scheduler/reservation/`)
+    settings_plugins    plugins that neither filter nor score: Reservation, DefaultPreemption
+    node_plugins        NodeUnschedulable, TaintToleration, NodePorts, ImageLocality
+    volume_filters      VolumeRestrictions, NodeVolumeLimits, VolumeZone
+    extended_resource_scoring    ExtendedResourcePacking, ExtendedResourceAvoidance
+    node_affinity, node_resources_fit, node_resources_balanced_allocation, pod_topology_spread,
+    inter_pod_affinity, volume_binding, dynamic_resources: one plugin each, of that name
 """
 
 from phalanx.scheduler.plugins.arguments import PluginArgs

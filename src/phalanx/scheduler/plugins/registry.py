@@ -19,24 +19,23 @@ from msgspec import Struct
 from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray, Snapshot
 from phalanx.scheduler.plugins.dynamic_resources import DYNAMIC_RESOURCES
-from phalanx.scheduler.plugins.extended_resource_avoidance import EXTENDED_RESOURCE_AVOIDANCE
-from phalanx.scheduler.plugins.extended_resource_packing import EXTENDED_RESOURCE_PACKING
-from phalanx.scheduler.plugins.image_locality import IMAGE_LOCALITY
+from phalanx.scheduler.plugins.extended_resource_scoring import (
+    EXTENDED_RESOURCE_AVOIDANCE,
+    EXTENDED_RESOURCE_PACKING,
+)
 from phalanx.scheduler.plugins.inter_pod_affinity import INTER_POD_AFFINITY
 from phalanx.scheduler.plugins.load_scoring import LoadScorer
 from phalanx.scheduler.plugins.node_affinity import NODE_AFFINITY
-from phalanx.scheduler.plugins.node_ports import NODE_PORTS
+from phalanx.scheduler.plugins.node_plugins import (
+    IMAGE_LOCALITY,
+    NODE_PORTS,
+    NODE_UNSCHEDULABLE,
+    TAINT_TOLERATION,
+)
 from phalanx.scheduler.plugins.node_resources_balanced_allocation import (
     NODE_RESOURCES_BALANCED_ALLOCATION,
 )
 from phalanx.scheduler.plugins.node_resources_fit import NODE_RESOURCES_FIT
-from phalanx.scheduler.plugins.node_unschedulable import NODE_UNSCHEDULABLE
-from phalanx.scheduler.plugins.node_volume_limits import NODE_VOLUME_LIMITS
-from phalanx.scheduler.plugins.not_implemented import (
-    DEFAULT_PREEMPTION,
-    always_on,
-    not_implemented,
-)
 from phalanx.scheduler.plugins.plugin import (
     FILTER,
     MAX_WEIGHT,
@@ -52,11 +51,18 @@ from phalanx.scheduler.plugins.plugin import (
 )
 from phalanx.scheduler.plugins.plugin_context import PluginContext
 from phalanx.scheduler.plugins.pod_topology_spread import POD_TOPOLOGY_SPREAD
-from phalanx.scheduler.plugins.reservation import RESERVATION
-from phalanx.scheduler.plugins.taint_toleration import TAINT_TOLERATION
+from phalanx.scheduler.plugins.settings_plugins import (
+    DEFAULT_PREEMPTION,
+    RESERVATION,
+    always_on,
+    not_implemented,
+)
 from phalanx.scheduler.plugins.volume_binding import VOLUME_BINDING
-from phalanx.scheduler.plugins.volume_restrictions import VOLUME_RESTRICTIONS
-from phalanx.scheduler.plugins.volume_zone import VOLUME_ZONE
+from phalanx.scheduler.plugins.volume_filters import (
+    NODE_VOLUME_LIMITS,
+    VOLUME_RESTRICTIONS,
+    VOLUME_ZONE,
+)
 
 IN_TREE_PLUGINS = (
     always_on("SchedulingGates"),

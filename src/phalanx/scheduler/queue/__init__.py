@@ -6,9 +6,8 @@
     queue_listing.py     what the queue contains, for listings and metrics
     queued_entity.py     what the queue knows about one entity
     wake_condition.py    which changes may cure a refusal
-    waiting_entities.py  the refused entities by their wake condition
+    waiting_entities.py  the refused entities by their wake condition, pending pods by claim
     refusal_memo.py      one refusal for equal entities
-    claim_index.py       which pending pods name a claim
     decision_log.py      every step as a record that can be written
     replay.py            repeats the steps of a decision log and compares the decisions
 

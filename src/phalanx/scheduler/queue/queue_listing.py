@@ -1,24 +1,93 @@
-"""QueueListing: what the scheduling queue contains, for listings, status reports and metrics."""
+"""QueueListing: what the scheduling queue contains, for commands, status reports and metrics.
+
+QueuedEntityInfo    an entity with its state and the reason for it
+PendingEntity       an entity in the queue of kube-scheduler that corresponds to its state
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, Key, Ref
+from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, POD_KIND, Key, Ref
 from phalanx.scheduler.cluster.group_tree import GroupTreeProblem, GroupTrees
-from phalanx.scheduler.decision import IncompleteGroupTree
+from phalanx.scheduler.decision import Decision, IncompleteGroupTree, PendingDecision, UnreadyReason
 from phalanx.scheduler.queue.queued_entity import (
-    PendingEntity,
     QueuedEntity,
-    QueuedEntityInfo,
+    QueueSortKey,
     QueueState,
     SubQueue,
-    entity_info,
-    listing_key,
 )
 
 #: The states of entities that cannot be attempted although they have pending pods.
 HELD_BACK = (QueueState.INCOMPLETE, QueueState.GATED)
+
+
+class PendingEntity(NamedTuple):
+    """An entity in a queue: its pods, its scheduler, and the refusal if there was one."""
+
+    queue: SubQueue
+    state: QueueState
+    pods: int
+    scheduler: str
+    outcome: PendingDecision | None
+
+
+_LISTING_ORDER = (
+    QueueState.IN_FLIGHT,
+    QueueState.ACTIVE,
+    QueueState.BACKING_OFF,
+    QueueState.GATED,
+    QueueState.INCOMPLETE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedEntityInfo:
+    """An entity in the queue, its state and the reason for it."""
+
+    ref: Ref
+    state: QueueState
+    priority: int
+    pods: tuple[Key, ...]
+    attempts: int
+    timestamp: float
+    #: When its back-off ends, if it is backing off.
+    until: float | None
+    unready: UnreadyReason | None
+    outcome: Decision | None
+
+    @property
+    def key(self) -> Key:
+        """The namespace and name of the entity."""
+        return self.ref.key
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it is a PodGroup or a CompositePodGroup, not a pod without a group."""
+        return self.ref.kind != POD_KIND
+
+
+def _listing_key(entry: QueuedEntity) -> tuple[int, QueueSortKey]:
+    """The sort key of an entity in a listing of the whole queue."""
+    return _LISTING_ORDER.index(entry.state), entry.sort_key
+
+
+def _entity_info(entry: QueuedEntity) -> QueuedEntityInfo:
+    """Describe an entity."""
+    is_backing_off = entry.state is QueueState.BACKING_OFF
+    return QueuedEntityInfo(
+        ref=entry.ref,
+        state=entry.state,
+        priority=entry.priority,
+        pods=tuple(entry.pending),
+        attempts=entry.attempts,
+        timestamp=entry.timestamp,
+        until=entry.backoff_until if is_backing_off else None,
+        unready=entry.unready,
+        outcome=entry.outcome,
+    )
 
 
 class QueueListing:
@@ -31,7 +100,7 @@ class QueueListing:
 
     def list_held_back(self) -> list[QueuedEntityInfo]:
         """The entities that are incomplete or gated."""
-        return [entity_info(entry) for entry in self._entries.values() if entry.state in HELD_BACK]
+        return [_entity_info(entry) for entry in self._entries.values() if entry.state in HELD_BACK]
 
     def broken_trees(self) -> Iterator[tuple[Key, IncompleteGroupTree]]:
         """Yield the CompositePodGroups whose tree is incomplete or invalid."""
@@ -44,7 +113,7 @@ class QueueListing:
     def list_entities(self) -> list[QueuedEntityInfo]:
         """All entities with pending pods, the next one first."""
         entries = [entry for entry in self._entries.values() if entry.state is not QueueState.IDLE]
-        return [entity_info(entry) for entry in sorted(entries, key=listing_key)]
+        return [_entity_info(entry) for entry in sorted(entries, key=_listing_key)]
 
     def pending_entities(self) -> Iterator[PendingEntity]:
         """Yield the entities in the queues of kube-scheduler, in no order."""

@@ -4,7 +4,6 @@ An entity is a pod without a group, a PodGroup, or a tree of CompositePodGroups,
 
     QueuedEntity            the mutable entry of an entity in the queue
     QueueState, SubQueue    its state, and the queue of kube-scheduler that corresponds to it
-    QueuedEntityInfo        an immutable description for commands, metrics and diagnosis
     QueuedEntityCheckpoint  what a decision log stores of it
 
 `scheduling_queue.py` moves entries between states; nothing here does.
@@ -30,7 +29,6 @@ from phalanx.scheduler.cluster.pod_shape import shape_of
 from phalanx.scheduler.decision import (
     SCHEDULER_ERROR,
     ClusterEvent,
-    Decision,
     IncompleteGroupTree,
     MissingClaims,
     MissingGroup,
@@ -482,72 +480,6 @@ class QueueArrival(NamedTuple):
 
     queue: SubQueue
     cause: Enum
-
-
-class PendingEntity(NamedTuple):
-    """An entity in a queue: its pods, its scheduler, and the refusal if there was one."""
-
-    queue: SubQueue
-    state: QueueState
-    pods: int
-    scheduler: str
-    outcome: PendingDecision | None
-
-
-_LISTING_ORDER = (
-    QueueState.IN_FLIGHT,
-    QueueState.ACTIVE,
-    QueueState.BACKING_OFF,
-    QueueState.GATED,
-    QueueState.INCOMPLETE,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class QueuedEntityInfo:
-    """An entity in the queue, its state and the reason for it."""
-
-    ref: Ref
-    state: QueueState
-    priority: int
-    pods: tuple[Key, ...]
-    attempts: int
-    timestamp: float
-    #: When its back-off ends, if it is backing off.
-    until: float | None
-    unready: UnreadyReason | None
-    outcome: Decision | None
-
-    @property
-    def key(self) -> Key:
-        """The namespace and name of the entity."""
-        return self.ref.key
-
-    @property
-    def is_group(self) -> bool:
-        """Whether it is a PodGroup or a CompositePodGroup, not a pod without a group."""
-        return self.ref.kind != POD_KIND
-
-
-def listing_key(entry: QueuedEntity) -> tuple[int, QueueSortKey]:
-    """The sort key of an entity in a listing of the whole queue."""
-    return _LISTING_ORDER.index(entry.state), entry.sort_key
-
-
-def entity_info(entry: QueuedEntity) -> QueuedEntityInfo:
-    """Describe an entity."""
-    is_backing_off = entry.state is QueueState.BACKING_OFF
-    return QueuedEntityInfo(
-        ref=entry.ref,
-        state=entry.state,
-        priority=entry.priority,
-        pods=tuple(entry.pending),
-        attempts=entry.attempts,
-        timestamp=entry.timestamp,
-        until=entry.backoff_until if is_backing_off else None,
-        unready=entry.unready,
-        outcome=entry.outcome,
-    )
 
 
 def is_live(pod: Pod) -> bool:

@@ -56,7 +56,6 @@ from phalanx.scheduler.decision import (
 from phalanx.scheduler.devices.state import claims_of_pod
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.policy import DEFAULT_POLICY, DEFAULT_PROFILES, Profiles
-from phalanx.scheduler.queue.claim_index import ClaimIndex
 from phalanx.scheduler.queue.decision_log import (
     VOLUME_RECORDS,
     BindingsRolledBack,
@@ -90,6 +89,7 @@ from phalanx.scheduler.queue.decision_log import (
 )
 from phalanx.scheduler.queue.refusal_memo import RefusalMemo
 from phalanx.scheduler.queue.scheduling_queue import SchedulingQueue
+from phalanx.scheduler.queue.waiting_entities import ClaimIndex
 from phalanx.scheduler.queue.wake_condition import condition_of, count_lacking
 from phalanx.scheduler.reservation.tracker import FreedRoom, ReservationTracker
 from phalanx.scheduler.search.solver import SolverAnswer, Steps

@@ -1,20 +1,24 @@
-"""WaitingEntities: the refused entities by their wake condition, and which one is attempted next.
+"""What waits for what: refused entities for changes of the cluster, pending pods for claims.
 
-Entities with equal wake conditions are decided alike. A change wakes the first of them, in queue
-order, and its decision holds for all:
+WaitingEntities holds the refused entities by their wake condition. Entities with equal wake
+conditions are decided alike. A change wakes the first of them, in queue order, and its decision
+holds for all:
 
     refused again, for the same condition    nothing else is attempted
     placed, changed or deleted               the next one is attempted
 
 So one freed node costs one or two attempts, however many equal gangs wait for it.
+
+ClaimIndex holds the pending pods by the claims, of devices or of volumes, that they name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from phalanx.api.meta import Ref
+from phalanx.api.meta import Key, Ref
 from phalanx.scheduler.cluster.cluster_delta import ClusterDelta
 from phalanx.scheduler.decision import ClusterEvent
 from phalanx.scheduler.queue.queued_entity import QueuedEntity, QueueSortKey
@@ -154,3 +158,29 @@ class WaitingEntities:
             for condition, equal in self._by_condition.items()
             if equal.attempted is not None
         ]
+
+
+class ClaimIndex:
+    """The claims that pending pods name."""
+
+    def __init__(self) -> None:
+        self._pods_by_claim: dict[Key, dict[Key, None]] = {}
+        self._claims_by_pod: dict[Key, tuple[Key, ...]] = {}
+
+    def __contains__(self, pod: Key) -> bool:
+        return pod in self._claims_by_pod
+
+    def update(self, pod: Key, claims: Iterable[Key]) -> None:
+        """Note which claims a pending pod names; none if it is not pending."""
+        for claim in self._claims_by_pod.pop(pod, ()):
+            del self._pods_by_claim[claim][pod]
+            if not self._pods_by_claim[claim]:
+                del self._pods_by_claim[claim]
+        if named := tuple(dict.fromkeys(claims)):
+            self._claims_by_pod[pod] = named
+            for claim in named:
+                self._pods_by_claim.setdefault(claim, {})[pod] = None
+
+    def pods_of(self, claim: Key) -> list[Key]:
+        """Return the pending pods that name a claim."""
+        return list(self._pods_by_claim.get(claim, ()))

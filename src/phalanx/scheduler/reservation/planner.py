@@ -51,7 +51,7 @@ from phalanx.scheduler.placement.group_placement import (
 )
 from phalanx.scheduler.placement.volume_placement import resolve_volumes
 from phalanx.scheduler.plugins.plugin import StaticScore
-from phalanx.scheduler.plugins.reservation import ReservationMode
+from phalanx.scheduler.plugins.settings_plugins import ReservationMode
 from phalanx.scheduler.policy import SchedulerPolicy, WeightedScore
 from phalanx.scheduler.reservation.end_timeline import CapacityGrowth, EndTimeline
 from phalanx.scheduler.reservation.pod_ends import amounts_per_node

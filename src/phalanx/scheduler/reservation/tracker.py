@@ -24,7 +24,7 @@ from phalanx.api.meta import Key, ObjectMeta, Ref, pod_group_ref, pod_ref
 from phalanx.scheduler.cluster.snapshot import Snapshot
 from phalanx.scheduler.decision import Binding, Decision, Placed, Waiting, nominations_of
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.plugins.reservation import ReservationArgs, ReservationMode
+from phalanx.scheduler.plugins.settings_plugins import ReservationArgs, ReservationMode
 from phalanx.scheduler.policy import Profiles
 from phalanx.scheduler.reservation.planner import ReservationPlanner, ReservationRequest
 from phalanx.scheduler.reservation.reservation import (

@@ -32,7 +32,7 @@ from phalanx.scheduler.plugins.claim_assignments import claim_capacities
 from phalanx.scheduler.plugins.dynamic_resources import DYNAMIC_RESOURCES
 from phalanx.scheduler.plugins.filtering import run_filter, run_static_filter
 from phalanx.scheduler.plugins.inter_pod_affinity import INTER_POD_AFFINITY
-from phalanx.scheduler.plugins.node_ports import NODE_PORTS
+from phalanx.scheduler.plugins.node_plugins import NODE_PORTS
 from phalanx.scheduler.plugins.node_resources_fit import NODE_RESOURCES_FIT
 from phalanx.scheduler.plugins.peer_counts import PeerCounts, PeerProfile
 from phalanx.scheduler.plugins.plugin import FilterDependency

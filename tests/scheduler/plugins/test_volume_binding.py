@@ -14,8 +14,12 @@ from phalanx.scheduler.decision import Placed
 from phalanx.scheduler.placement.volume_placement import resolve_volumes
 from phalanx.scheduler.plugins.arguments import UtilizationShapePoint
 from phalanx.scheduler.plugins.plugin_context import initial_context
-from phalanx.scheduler.plugins.volume_binding import VOLUME_BINDING, VolumeBindingArgs
-from phalanx.scheduler.plugins.volume_scoring import DEFAULT_SHAPE, build_volume_score
+from phalanx.scheduler.plugins.volume_binding import (
+    DEFAULT_SHAPE,
+    VOLUME_BINDING,
+    VolumeBindingArgs,
+    build_volume_score,
+)
 from phalanx.scheduler.policy import DEFAULT_POLICY, DEFAULT_PROFILES, apply_feature_gates
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects, load_state
 from tests.scheduler.volume_builders import (
