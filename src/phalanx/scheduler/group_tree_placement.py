@@ -97,15 +97,15 @@ class GroupTreePlacement:
         return not self.remaining and all(part.is_complete for part in self.children)
 
     @property
-    def has_all_minimums(self) -> bool:
+    def has_child_minimums(self) -> bool:
         """Whether all child groups have the members that they need."""
         return self.scheduled == len(self.entity.children)
 
     @property
-    def has_every_minimum(self) -> bool:
+    def has_all_minimums(self) -> bool:
         """Whether all groups below, at any depth, have the members that they need."""
-        return self.has_all_minimums and all(
-            part.has_every_minimum for part in self.children if isinstance(part, GroupTreePlacement)
+        return self.has_child_minimums and all(
+            part.has_all_minimums for part in self.children if isinstance(part, GroupTreePlacement)
         )
 
     def mark_undecided(self, reason: str, *, awaits_search: bool) -> None:
@@ -381,12 +381,12 @@ class GreedyTreePlacer:
             if isinstance(attempt, EntityRejection):
                 return attempt
             attempts.append((one.position, attempt))
-            if attempt.has_all_minimums:
+            if attempt.has_child_minimums:
                 break
         in_order = [attempt for _, attempt in sorted(attempts, key=lambda pair: pair[0])]
         enough = [attempt for attempt in in_order if attempt.meets_quorum]
         chosen = max(in_order, key=lambda one: one.scheduled, default=GroupTreePlacement(entity))
-        if attempts and attempts[-1][1].has_all_minimums:
+        if attempts and attempts[-1][1].has_child_minimums:
             chosen = attempts[-1][1]
         elif enough:
             self._truncate(before)
@@ -494,7 +494,7 @@ def _adopt_tree(
 
 def _retry_skipped(attempt: GroupTreePlacement, context: PlacementContext) -> Steps[None]:
     """Search a placement for each group beyond the quorum that has none, beside the others."""
-    if attempt.has_every_minimum:
+    if attempt.has_all_minimums:
         return
     working = yield from _with_placed_groups(attempt, context)
 

@@ -48,7 +48,7 @@ def applies_to(setup: SimulationSetup) -> bool:
     is_known_policy = (
         policy.has_default_filters
         and policy.reservation.mode in _MODES
-        and policy.reservation.patience == 0
+        and policy.reservation.delay_seconds == 0
     )
     are_plain_jobs = all(
         job.pods <= len(setup.nodes)

@@ -15,7 +15,6 @@ from phalanx.scheduler.queue.scheduler_state import (
     ClusterObjects,
     SchedulerState,
     load_state,
-    observe_deleted_device_object,
     observe_device_object,
     observe_volume_object,
 )
@@ -202,7 +201,7 @@ def test_node_wakes_the_pod_whose_extended_resource_its_devices_serve() -> None:
 def test_devices_wake_the_pod_that_claims_them(there: list[Any], comes: Any) -> None:
     state = device_state([*there, devices.claim("one")], devices.pod("p", "one"))
     if comes is None:
-        state.observe(observe_deleted_device_object(there[-1], 0.0))
+        state.observe(observe_device_object(there[-1], 0.0, is_deleted=True))
     else:
         state.observe(observe_device_object(comes, 0.0))
     assert is_placed_now(state)

@@ -47,7 +47,7 @@ def test_large_gang_starves_without_reservations() -> None:
 def test_mean_wait_is_near_easy(load: float, large: int) -> None:
     streams = [small_gangs(load, seed, 24 + 40) for seed in SEEDS]
     easy = mean(run_easy(gangs, large) for gangs in streams)
-    # The patience of 60 s counts where EASY starts the gang nearly at once.
+    # The 60 s of afterSeconds count where EASY starts the gang nearly at once.
     bound = 1.25 * max(easy, 240)
     assert mean(wait_of(gangs, large, is_known=True) for gangs in streams) <= bound
 

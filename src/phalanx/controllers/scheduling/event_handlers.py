@@ -49,7 +49,6 @@ from phalanx.scheduler.queue.scheduler_state import (
     ClusterObjects,
     SchedulerState,
     observations,
-    observe_deleted_device_object,
     observe_device_object,
     observe_volume_object,
     visible_group,
@@ -223,10 +222,7 @@ class EventHandlers:
     ) -> None:
         """Observe a ResourceSlice, DeviceClass, DeviceTaintRule or ResourceClaim."""
         changed: Any = _new_or_old(old, new)
-        now = self._clock.now()
-        record = observe_device_object(changed, now)
-        if new is None:
-            record = observe_deleted_device_object(changed, now)
+        record = observe_device_object(changed, self._clock.now(), is_deleted=new is None)
         self._observe(kind_of(type(changed)).name, old, new, record=record)
 
     def _on_volume_object(self, old: VolumeObject | None, new: VolumeObject | None) -> None:

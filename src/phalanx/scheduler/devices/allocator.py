@@ -2,9 +2,8 @@
 
 Claims in the order of the pod, requests in the order of the claim, alternatives, then devices in
 the order of the inventory, as in Kubernetes: the first combination that satisfies everything is
-taken.
-Devices that are interchangeable are tried once. The search ends after a counted number of steps;
-then nothing is known about the node.
+taken. Devices that are interchangeable are tried once. The search ends after a counted number of
+steps; then nothing is known about the node.
 
     requests [2 of gpu, same numa node], devices gpu-0 (0), gpu-1 (1), gpu-2 (1)
     gpu-0 ─▶ gpu-1 differs, gpu-2 differs;  gpu-1 ─▶ gpu-2                found

@@ -1,6 +1,6 @@
 """Decides about an entity on a changed cluster, and undoes the change.
 
-    experiment = Experiment(entity, waiting, known, policy)
+    experiment = Experiment(entity, waiting, known, policy=policy)
     experiment.allow_decisions(10)
     experiment.is_placed_after(ClusterChange(nodes=(new_node,)))
 

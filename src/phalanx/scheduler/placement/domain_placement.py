@@ -45,13 +45,11 @@ def place_in_best_domain(
     """
     snapshot, policy = context.snapshot, context.policy
     predicted = _predict_placement(entity, context, placements, key=key)
-    ranked = (
-        [RankedPlacement(predicted, 0, 0, is_possible=True)]
-        if predicted
-        else rank_for_group(entity, placements, snapshot, policy=policy)
-        if placements
-        else []
-    )
+    ranked: list[RankedPlacement] = []
+    if predicted:
+        ranked = [RankedPlacement(predicted, 0, 0, is_possible=True)]
+    elif placements:
+        ranked = rank_for_group(entity, placements, snapshot, policy=policy)
     total = count_scheduled(entity, snapshot) + len(entity.members)
     attempts: list[tuple[RankedPlacement, GroupPlacement]] = []
     #: The score and the position of the best attempt, once an attempt has placed all members.

@@ -6,9 +6,9 @@
 
 So a rack is filled before the next one is begun. For pods that request GPUs the utilization is that
 of GPUs, for pods with claims the share that they take of the free devices, for other pods that of
-CPU and memory. Avoided nodes are those with an extended resource
-that the pods do not request (`plugins/extended_resource_scoring.py`): a group that needs no GPUs
-leaves racks of GPU nodes to others.
+CPU and memory. Avoided nodes are those with an extended resource that the pods do not request
+(`plugins/extended_resource_scoring.py`): a group that needs no GPUs leaves racks of GPU nodes to
+others.
 
 Scores are counted in hundredths of a per cent. As in Kubernetes, members, CPU and memory are cut to
 whole per cents; packed resources are not, since one GPU of a large domain is less than that.

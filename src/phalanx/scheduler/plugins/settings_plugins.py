@@ -91,7 +91,7 @@ class ReservationArgs(PluginArgs, frozen=True):
     max_hold_seconds: Int32 = 3600
 
     @property
-    def patience(self) -> float:
+    def delay_seconds(self) -> float:
         """Seconds until a refused entity may get a reservation."""
         return 0.0 if self.mode == ReservationMode.STRICT else float(self.after_seconds)
 

@@ -15,7 +15,6 @@ from phalanx.scheduler.cluster.group_tree import GroupTreeProblem, GroupTrees
 from phalanx.scheduler.decision import Decision, IncompleteGroupTree, PendingDecision, UnreadyReason
 from phalanx.scheduler.queue.queued_entity import (
     QueuedEntity,
-    QueueSortKey,
     QueueState,
     SubQueue,
 )
@@ -69,11 +68,6 @@ class QueuedEntityInfo:
         return self.ref.kind != POD_KIND
 
 
-def _listing_key(entry: QueuedEntity) -> tuple[int, QueueSortKey]:
-    """The sort key of an entity in a listing of the whole queue."""
-    return _LISTING_ORDER.index(entry.state), entry.sort_key
-
-
 def _entity_info(entry: QueuedEntity) -> QueuedEntityInfo:
     """Describe an entity."""
     is_backing_off = entry.state is QueueState.BACKING_OFF
@@ -113,7 +107,8 @@ class QueueListing:
     def list_entities(self) -> list[QueuedEntityInfo]:
         """All entities with pending pods, the next one first."""
         entries = [entry for entry in self._entries.values() if entry.state is not QueueState.IDLE]
-        return [_entity_info(entry) for entry in sorted(entries, key=_listing_key)]
+        entries.sort(key=lambda entry: (_LISTING_ORDER.index(entry.state), entry.sort_key))
+        return [_entity_info(entry) for entry in entries]
 
     def pending_entities(self) -> Iterator[PendingEntity]:
         """Yield the entities in the queues of kube-scheduler, in no order."""

@@ -353,10 +353,10 @@ class SchedulerState:
         self.queue.wake(ClusterDelta(ClusterEvent.POD_PLACED), observed.at)
 
     def _observe_node(self, observed: NodeObserved) -> None:
-        event = self.cache.update_node(observed.name, observed.node)
-        if event is not None:
+        change = self.cache.update_node(observed.name, observed.node)
+        if change is not None:
             self.reservations.observe_node()
-        self._wake([event], observed.at)
+        self._wake([change], observed.at)
 
     def _observe_group(self, observed: PodGroupObserved | CompositePodGroupObserved) -> None:
         is_composite = isinstance(observed, CompositePodGroupObserved)
@@ -391,34 +391,35 @@ class SchedulerState:
         self.queue.wake(ClusterDelta(event, concerns_each=concerns_each), now)
 
     def _observe_slice(self, observed: ResourceSliceObserved) -> None:
-        self._update_devices(ResourceSlice, observed.name, observed.slice, now=observed.at)
+        devices = self.cache.devices
+        change = devices.update_object(ResourceSlice, observed.name, observed.slice)
+        self._wake([change], observed.at)
 
     def _observe_device_class(self, observed: DeviceClassObserved) -> None:
-        self._update_devices(DeviceClass, observed.name, observed.device_class, now=observed.at)
+        devices = self.cache.devices
+        change = devices.update_object(DeviceClass, observed.name, observed.device_class)
+        self._wake([change], observed.at)
 
     def _observe_taint_rule(self, observed: DeviceTaintRuleObserved) -> None:
-        self._update_devices(DeviceTaintRule, observed.name, observed.rule, now=observed.at)
-
-    def _update_devices(
-        self, kind: type[DeviceObject], name: str, new: DeviceObject | None, *, now: float
-    ) -> None:
-        self._wake([self.cache.devices.update_object(kind, name, new)], now)
+        devices = self.cache.devices
+        change = devices.update_object(DeviceTaintRule, observed.name, observed.rule)
+        self._wake([change], observed.at)
 
     def _observe_claim(self, observed: ResourceClaimObserved) -> None:
-        event = self.cache.devices.update_claim(observed.key, observed.claim)
+        change = self.cache.devices.update_claim(observed.key, observed.claim)
         for pod in self._device_claims.pods_of(observed.key):
             self.queue.observe_claims(pod, observed.at)
         if self.queue.held_back_changes:
             self._update_nominations(observed.at)
-        self._wake([event], observed.at)
+        self._wake([change], observed.at)
 
     def _observe_volume_object(self, observed: VolumeObjectObserved) -> None:
         if isinstance(observed, PersistentVolumeClaimObserved):
             self._observe_volume_claim(observed)
             return
         kind = VOLUME_STRUCTS[type(observed)]
-        event = self.cache.volumes.update_object(kind, observed.key, observed.new)
-        self._wake([event], observed.at)
+        change = self.cache.volumes.update_object(kind, observed.key, observed.new)
+        self._wake([change], observed.at)
 
     def _observe_volume_claim(self, observed: PersistentVolumeClaimObserved) -> None:
         if self.cache.volumes.update_claim(observed.key, observed.new):
@@ -551,30 +552,19 @@ def observe_volume_object(
     return observed
 
 
-def observe_device_object(one: DeviceObject | DeviceClaim, at: float) -> Observation:
-    """Return the observation of a claim, slice, class or taint rule."""
+def observe_device_object(
+    one: DeviceObject | DeviceClaim, at: float, *, is_deleted: bool = False
+) -> Observation:
+    """Return the observation of a claim, slice, class or taint rule, or that it was deleted."""
     match one:
         case ResourceSlice():
-            return ResourceSliceObserved(at, one.metadata.name, one)
+            return ResourceSliceObserved(at, one.metadata.name, None if is_deleted else one)
         case DeviceClass():
-            return DeviceClassObserved(at, one.metadata.name, one)
+            return DeviceClassObserved(at, one.metadata.name, None if is_deleted else one)
         case DeviceTaintRule():
-            return DeviceTaintRuleObserved(at, one.metadata.name, one)
+            return DeviceTaintRuleObserved(at, one.metadata.name, None if is_deleted else one)
         case DeviceClaim():
-            return ResourceClaimObserved(at, one.metadata.key, one)
-
-
-def observe_deleted_device_object(one: DeviceObject | DeviceClaim, at: float) -> Observation:
-    """Return the observation that a claim, slice, class or taint rule was deleted."""
-    match one:
-        case ResourceSlice():
-            return ResourceSliceObserved(at, one.metadata.name, None)
-        case DeviceClass():
-            return DeviceClassObserved(at, one.metadata.name, None)
-        case DeviceTaintRule():
-            return DeviceTaintRuleObserved(at, one.metadata.name, None)
-        case DeviceClaim():
-            return ResourceClaimObserved(at, one.metadata.key, None)
+            return ResourceClaimObserved(at, one.metadata.key, None if is_deleted else one)
 
 
 def visible_pod(pod: Pod, profiles: Profiles) -> Pod:

@@ -83,11 +83,13 @@ class ReservationTracker:
         self._is_enabled = modes != {ReservationMode.OFF}
         #: Whether every level of priority has one reservation at most.
         self._is_easy = modes <= {ReservationMode.EASY, ReservationMode.OFF}
-        #: The refused entities; until they have waited long enough they are in the heap.
+        #: The refused entities.
         self._waiting: dict[Ref, _WaitingEntity] = {}
         #: Whether a tree of groups was refused: its groups are not in `_waiting` themselves.
         self._has_trees = False
-        self._patience: list[tuple[float, _WaitingEntity]] = []
+        #: Those that have not waited long enough, as a heap by the time at which they have; and
+        #: those that have, in order.
+        self._not_yet_eligible: list[tuple[float, _WaitingEntity]] = []
         self._eligible: list[_WaitingEntity] = []
         #: The entities that have nominated nodes, the last one last.
         self._preemptors: dict[Ref, Entity] = {}
@@ -173,7 +175,7 @@ class ReservationTracker:
             self._remove(entity.ref)
             self._waiting[entity.ref] = waiting
             self._has_trees |= entity.is_composite
-            heappush(self._patience, (entity.ready_since + args.patience, waiting))
+            heappush(self._not_yet_eligible, (entity.ready_since + args.delay_seconds, waiting))
 
     def _forget(self, ref: Ref) -> bool:
         """The entity no longer waits; whether it had a reservation."""
@@ -196,7 +198,7 @@ class ReservationTracker:
 
     def is_due(self, now: float) -> bool:
         """Whether the reservations must be planned again."""
-        if self._patience and self._patience[0][0] <= now:
+        if self._not_yet_eligible and self._not_yet_eligible[0][0] <= now:
             return True
         is_needed = bool(self._eligible or self.current)
         is_changed = self._is_changed or self.run_times.is_changed
@@ -204,7 +206,7 @@ class ReservationTracker:
 
     def next_time(self) -> float | None:
         """Return when the reservations must be planned again even if nothing happens."""
-        first = self._patience[0][0] if self._patience else float("inf")
+        first = self._not_yet_eligible[0][0] if self._not_yet_eligible else float("inf")
         soonest = min(first, self._next_time if self._eligible else float("inf"))
         return None if soonest == float("inf") else soonest
 
@@ -252,8 +254,8 @@ class ReservationTracker:
     def _promote(self, now: float) -> list[_WaitingEntity]:
         """Make entities eligible that have waited long enough; returns them."""
         promoted = []
-        while self._patience and self._patience[0][0] <= now:
-            _, waiting = heappop(self._patience)
+        while self._not_yet_eligible and self._not_yet_eligible[0][0] <= now:
+            _, waiting = heappop(self._not_yet_eligible)
             if self._waiting.get(waiting.order.ref) is waiting:
                 insort(self._eligible, waiting)
                 promoted.append(waiting)

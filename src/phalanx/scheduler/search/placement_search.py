@@ -275,11 +275,9 @@ def search_problem(problem: PlacementProblem, context: PlacementContext) -> Step
         return found
     if problem.is_simple:
         return NoPlacement()
-    return (
-        (yield from search_exactly(verifier))
-        if context.allows_search
-        else SearchUndecided(NOT_THOROUGH)
-    )
+    if not context.allows_search:
+        return SearchUndecided(NOT_THOROUGH)
+    return (yield from search_exactly(verifier))
 
 
 def _place_in_orders(verifier: CandidateVerifier, limit: int) -> Steps[PlacementFound | None]:

@@ -106,10 +106,8 @@ def _domains_per_level(entity: Entity, snapshot: Snapshot) -> list[IntArray] | N
     for level in levels:
         if not level.key:
             return None
-        domains, placements = (
-            snapshot.domains(level.key),
-            find_placements(entity, snapshot, key=level.key),
-        )
+        domains = snapshot.domains(level.key)
+        placements = find_placements(entity, snapshot, key=level.key)
         if placements is domains.placements:
             found.append(domains.ids)
         elif not isinstance(placements, EntityRejection) and placements:

@@ -47,7 +47,6 @@ from phalanx.scheduler.queue.decision_log import (
     ServiceObserved,
 )
 from phalanx.scheduler.queue.scheduler_state import (
-    observe_deleted_device_object,
     observe_device_object,
     observe_volume_object,
 )
@@ -300,8 +299,7 @@ def _observation(kind: Kind, found: Any, at: float, *, is_deleted: bool) -> Obse
     """Return the observation of an object, or that it was deleted."""
     key, name, new = found.metadata.key, found.metadata.name, None if is_deleted else found
     if kind in DEVICE_KINDS:
-        observe = observe_deleted_device_object if is_deleted else observe_device_object
-        return observe(trim_object(found), at)
+        return observe_device_object(trim_object(found), at, is_deleted=is_deleted)
     if kind in VOLUME_KINDS:
         trimmed = trim_object(found)
         return observe_volume_object(trimmed, None if is_deleted else trimmed, at)
