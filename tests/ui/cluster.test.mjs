@@ -38,10 +38,28 @@ test("waiting gangs are ordered by priority and age", () => {
 });
 
 test("the scarcest resource limits how many pods fit", () => {
-  assert.deepEqual(countFits({ cpu: 2, gpu: 1 }, { cpu: 8, gpu: 3, pods: 110 }), { fit: 3, limit: "gpu" });
-  assert.deepEqual(countFits({ cpu: 0.1 }, { cpu: 0.3, pods: 110 }), { fit: 3, limit: "cpu" });
-  assert.deepEqual(countFits({ gpu: 1 }, { cpu: 8, pods: 110 }), { fit: 0, limit: "gpu" });
+  assert.deepEqual(countFits({ cpu: 2, gpu: 1 }, { cpu: 8, gpu: 3, pods: 110 }), { fit: 3, lacking: [] });
+  assert.deepEqual(countFits({ cpu: 0.1 }, { cpu: 0.3, pods: 110 }), { fit: 3, lacking: [] });
+  assert.deepEqual(countFits({ gpu: 1 }, { cpu: 8, pods: 110 }), { fit: 0, lacking: ["gpu"] });
+  assert.deepEqual(countFits({ cpu: 1, gpu: 1 }, { cpu: 0.5, pods: 0 }), { fit: 0, lacking: ["pods", "cpu", "gpu"] });
   assert.equal(countFits({ cpu: 1 }, { cpu: 8, pods: 2 }).fit, 2);
+});
+
+test("a node that lacks two resources counts for both", () => {
+  const pods = [pod("x", { node: "a", gpu: 8 }), pod("y", { node: "b", gpu: 8 }), pod("p", { group: "g", gpu: 1 })];
+  pods[1].spec.containers[0].resources.requests.cpu = "8";
+  const cluster = clusterOf({ nodes: [node("a"), node("b")], pods, groups: [group("g")] });
+  const wanted = cluster.groups.get("default/g");
+  assert.equal(shortageSentence(gangCapacity(cluster, wanted, new FreeCapacity(cluster)), wanted), "0 of 1 member fits: every node lacks gpu.");
+});
+
+test("a gang that never fits is compared with empty nodes", () => {
+  const pods = [pod("x", { node: "a", gpu: 8 }), ...[0, 1, 2].map((at) => pod(`p${at}`, { group: "g", gpu: 8 }))];
+  const cluster = clusterOf({ nodes: [node("a"), node("b")], pods, groups: [group("g", { minCount: 3 })] });
+  const wanted = cluster.groups.get("default/g");
+  const found = gangCapacity(cluster, wanted, new FreeCapacity(cluster, { isEmpty: true }));
+  assert.equal(shortageSentence(found, wanted), "2 of 3 members fit even if nothing else ran.");
+  assert.equal(capacitySentences(found, wanted).at(-1), "Add capacity for 1 more member.");
 });
 
 test("a waiting gang shows how many members are missing and the domain with the most free resources", () => {

@@ -84,6 +84,15 @@ for (const [count, blocks, racks, width] of [[1, 1, 1, 860], [16, 2, 4, 860], [1
   });
 }
 
+test("few nodes fill the width of a large window", () => {
+  for (const [count, blocks, racks] of [[52, 2, 8], [16, 1, 1], [1000, 4, 16]]) {
+    const nodes = nodesOf(count, blocks, racks);
+    const found = plan(tree(nodes, levels(nodes)), 1440, 1080);
+    assert.ok(found.width <= 1440 && found.width >= 0.9 * 1440, `${count} nodes: ${found.width} of 1440`);
+    assert.ok(found.height <= 1080);
+  }
+});
+
 test("arrow keys reach every node, and stop at the edge", () => {
   const nodes = nodesOf(48, 2, 4);
   const found = plan(tree(nodes, levels(nodes)), 600, 400);

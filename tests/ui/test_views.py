@@ -161,6 +161,15 @@ def test_the_table_is_sorted_and_moved_through_by_keyboard(plane: ControlPlane) 
         assert has_no_errors(page), page.errors
 
 
+#: Parts of detail pages that a user must scroll sideways, and names of one or two letters a line.
+SQUEEZED = """
+[...document.querySelectorAll('#detail .scroll, #detail a, #detail button')].filter((one) => {
+  const [most, isWide] = [one.matches('button') ? 30 : 101, one.scrollWidth > one.clientWidth + 1];
+  return one.checkVisibility() && (one.matches('.scroll') ? isWide : one.offsetHeight > most);
+}).map((one) => one.outerHTML.slice(0, 120))
+"""
+
+
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_views_fit_every_width_in_both_themes(plane: ControlPlane, theme: str) -> None:
     gang = entry(plane.access, f"job/{LONG}")["name"]
@@ -176,6 +185,7 @@ def test_views_fit_every_width_in_both_themes(plane: ControlPlane, theme: str) -
                 page.until("document.querySelector('main').innerText.length > 100")
                 settle(page)
                 assert clipped_elements(page) == [], (width, view)
+                assert page.evaluate(SQUEEZED) == [], (width, view)
                 assert page.evaluate(UNLABELLED) == [], (width, view)
                 assert has_no_errors(page), (width, view, page.errors)
         used = page.evaluate("document.querySelector('main').getBoundingClientRect().width")

@@ -3,7 +3,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { forecastSummary, horizonOf, secondsToStart, waitingInOrder } from "../../src/phalanx/ui/forecast.js";
+import { drawBlock } from "../../src/phalanx/ui/blocks.js";
+import { causeText, forecastSummary, horizonOf, secondsToStart, waitingInOrder } from "../../src/phalanx/ui/forecast.js";
 import { formatDuration } from "../../src/phalanx/ui/format.js";
 import { deriveState, gangDetail } from "../../src/phalanx/ui/gang_detail.js";
 import { gangEvents, gangTimeline } from "../../src/phalanx/ui/gang_timeline.js";
@@ -98,6 +99,28 @@ test("the timeline shows a refusal once", () => {
   assert.deepEqual(refusals(), ["Attempt failed"]);
 });
 
+test("the timeline names a preemptor once, by its title", () => {
+  const uid = "2922ea54-2435-41bd-9cac-3e6b74406bdf";
+  const conditions = [{ type: "Preempted", status: "True", reason: "x", message: "Preempted by PodGroup default/other-pg", lastTransitionTime: at(9) },
+    { type: "Degraded", status: "True", reason: "x", message: "1 of 2 members", lastTransitionTime: at(10) }];
+  const cluster = gangOf({ placed: 0, conditions });
+  const other = group("other-pg");
+  Object.assign(other.metadata, { uid, ownerReferences: [{ kind: "Job", name: "other", controller: true }] });
+  cluster.sinks().groups.apply("ADDED", other);
+  for (const one of ["a", "b"]) cluster.sinks().events.apply("ADDED", event("train-0-gone1", "Preempted", `Preempted by podgroup ${uid} on node cluster`, 9, one));
+  const steps = timelineOf(cluster).filter(({ title }) => ["Preempted", "Degraded"].includes(title));
+  assert.deepEqual(steps.map(({ title, text, tone }) => [title, text, tone]),
+    [["Preempted", "Preempted by default/other (2 times)", "wait"], ["Degraded", "1 of 2 members", "wait"]]);
+});
+
+test("a table draws no column without a value, and labels its cells", () => {
+  open("http://unused", new URL("../../src/phalanx/ui/", import.meta.url));
+  const drawn = drawBlock({ type: "table", title: "Pods", columns: ["Pod", "Node", "Restarts"], rows: [["a", "n1", ""], ["b", null, ""]] });
+  assert.deepEqual(drawn.querySelectorAll("th").map((one) => one.textContent), ["Pod", "Node"]);
+  assert.deepEqual(drawn.querySelectorAll("td").map((one) => [one.attributes["data-label"], one.textContent]),
+    [["Pod", "a"], ["Node", "n1"], ["Pod", "b"], ["Node", ""]]);
+});
+
 test("the timeline ends with done or failed", () => {
   const done = timelineOf(gangOf({ finished: "Complete", phase: "Succeeded" }), { status: { completionTime: at(60) } }).at(-1);
   assert.deepEqual([done.title, done.tone, done.time], ["Done", "good", at(60)]);
@@ -149,6 +172,14 @@ test("the forecast follows the queue and says what is next", () => {
   assert.equal(horizonOf(waiting.map((one) => secondsToStart(one, now))), 1800);
   assert.equal(forecastSummary(waiting, now), "3 gangs wait, 2 with an expected start, 1 cannot fit on these nodes. Next: job/b in 5m.");
   assert.equal(forecastSummary([], now), "Nothing waits.");
+});
+
+test("the forecast says for what a gang waits", () => {
+  const reserved = { conditions: [{ type: "Reserved", status: "True", message: "8 nodes reserved; expected start 2027-01-15T08:00:00Z, when job/a and job/b end" }] };
+  assert.equal(causeText({ state: "waiting", waitsFor: ["job/a"], message: "m" }), "when job/a ends");
+  assert.equal(causeText({ state: "reserved", waitsFor: [], message: "m" }, reserved), "when job/a and job/b end");
+  assert.equal(causeText({ state: "waiting", waitsFor: [], message: "m" }, reserved), "m");
+  assert.equal(causeText({ state: "never", waitsFor: ["job/a"] }), "does not fit even if nothing else ran");
 });
 
 test("a plot has a gap where samples are missing", () => {

@@ -15,13 +15,18 @@ const DRAW = {
     make("li", { "data-tone": tone },
       make("time", time ? { datetime: time } : {}, time ? formatMoment(time) : "–"),
       make("div", {}, make("b", {}, title), after ? make("span", { class: "quiet" }, ` ${after}`) : null, text ? make("p", {}, text) : null))))],
-  /** `{columns: [title], rows: [[cell]]}` */
-  table: ({ columns, rows, empty = "None." }) => (rows.length ? [
-    make("div", { class: "scroll" }, make("table", { class: "data" },
-      make("thead", {}, make("tr", {}, ...columns.map((title) => make("th", { scope: "col" }, title)))),
-      make("tbody", {}, ...rows.slice(0, MAX_ROWS).map((cells) => make("tr", {}, ...cells.map((one) => make("td", isShort(one) ? { class: "short" } : {}, ...cell(one)))))))),
-    rows.length > MAX_ROWS ? make("p", { class: "quiet" }, `and ${rows.length - MAX_ROWS} more`) : null,
-  ] : [make("p", { class: "quiet" }, empty)]),
+  /** `{columns: [title], rows: [[cell]]}`; a column without a value is not drawn. */
+  table: ({ columns, rows, empty = "None." }) => {
+    if (!rows.length) return [make("p", { class: "quiet" }, empty)];
+    const used = columns.map((_, at) => at).filter((at) => rows.some((cells) => isUsed(cells[at])));
+    const drawCell = (value, label) => make("td", { "data-label": label, class: isShort(value) ? "short" : null }, ...(isUsed(value) ? cell(value) : []));
+    return [
+      make("div", { class: "scroll" }, make("table", { class: "data" },
+        make("thead", {}, make("tr", {}, ...used.map((at) => make("th", { scope: "col" }, columns[at])))),
+        make("tbody", {}, ...rows.slice(0, MAX_ROWS).map((cells) => make("tr", {}, ...used.map((at) => drawCell(cells[at], columns[at]))))))),
+      rows.length > MAX_ROWS ? make("p", { class: "quiet" }, `and ${rows.length - MAX_ROWS} more`) : null,
+    ];
+  },
   /** `{nodes: [{cells, children}]}` */
   tree: ({ nodes }) => [drawTree(nodes)],
   /** `{lines: [text], tone}` */
@@ -41,6 +46,9 @@ function drawTree(nodes) {
   return make("ul", { class: "tree" }, ...nodes.map(({ cells, children = [] }) =>
     make("li", {}, make("span", { class: "branch" }, ...cells.flatMap(cell)), children.length ? drawTree(children) : null)));
 }
+
+/** Returns whether a cell has a value. */
+const isUsed = (value) => value !== "" && value !== null && value !== undefined;
 
 /** Returns whether a cell stays on one line. */
 const isShort = (value) => String(value?.text ?? value ?? "").length <= MAX_SHORT;

@@ -15,11 +15,11 @@ export function decisions(cluster, most) {
 
 function fromEvents(cluster) {
   const lines = new Map();
-  const [groupOf, names] = [groupFinder(cluster), new Map([...cluster.groups.values()].map((one) => [one.uid, `${one.namespace}/${one.title}`]))];
+  const [groupOf, nameGroups] = [groupFinder(cluster), groupNamer(cluster)];
   for (const event of cluster.events.values()) {
     if (!REASONS.has(event.reason)) continue;
     const group = groupOf(event);
-    const [title, message] = [gangTitle(cluster, group) || event.about, decisionMessage(event, names)];
+    const [title, message] = [gangTitle(cluster, group) || event.about, decisionMessage(event, nameGroups)];
     const key = `${title}|${event.reason}|${message}|${event.reason === "FailedScheduling" ? "" : event.time.slice(0, 16)}`;
     const line = lines.get(key) ?? { time: event.time, reason: event.reason, message, good: event.good, group, title, pods: 0 };
     line.pods += 1;
@@ -41,10 +41,15 @@ function groupFinder(cluster) {
   };
 }
 
-/** Members that are bound to different nodes at once are one decision, so their messages must be equal; uids become names. */
-function decisionMessage({ reason, message }, names) {
-  if (reason === "Scheduled") return "assigned to nodes";
-  return message.replace(/\bpodgroup ([0-9a-f-]{36})( on node cluster)?/, (text, uid) => (names.has(uid) ? names.get(uid) : text));
+/** Members that are bound to different nodes at once are one decision, so their messages must be equal. */
+function decisionMessage({ reason, message }, nameGroups) {
+  return reason === "Scheduled" ? "assigned to nodes" : nameGroups(message);
+}
+
+/** Returns a function that replaces the uid of a gang in a message by its title. */
+export function groupNamer(cluster) {
+  const names = new Map([...cluster.groups.values()].map((one) => [one.uid, `${one.namespace}/${one.title}`]));
+  return (message) => message.replace(/\bpodgroup ([0-9a-f-]{36})( on node cluster)?/, (text, uid) => names.get(uid) ?? text);
 }
 
 /** Returns the messages of refusals by gang; the condition of a gang that only repeats one is not another decision. */

@@ -76,7 +76,7 @@ export class ForecastView {
       badge(stateTone(one.state), stateLabel(one.state)),
       make("span", { class: "track", "aria-hidden": "true" },
         share === null ? null : make("i", { class: "wait", wide: share }), share === null ? null : make("i", { class: "start", tint })),
-      make("span", { class: "when" }, make("b", {}, startPhrase(one, seconds)), make("span", { class: "quiet" }, causeText(one))));
+      make("span", { class: "when" }, make("b", {}, startPhrase(one, seconds)), make("span", { class: "quiet" }, causeText(one, this.cluster.groups.get(key)))));
   }
 }
 
@@ -87,10 +87,13 @@ function startPhrase({ state }, seconds) {
   return seconds ? `in ${formatDuration(seconds)}` : "now";
 }
 
-function causeText({ waitsFor, message, reason, state }) {
-  if (waitsFor?.length && state !== "never") {
+/** Says for what an entry waits: as planned for the queue, else as the scheduler has written it when it reserved nodes. */
+export function causeText({ waitsFor, message, reason, state }, group) {
+  if (state === "never") return "does not fit even if nothing else ran";
+  if (waitsFor?.length) {
     const names = waitsFor.length > 3 ? [...waitsFor.slice(0, 3), `${waitsFor.length - 3} more`] : waitsFor;
     return `when ${names.join(", ")} ${waitsFor.length === 1 ? "ends" : "end"}`;
   }
-  return state === "never" ? "does not fit even if nothing else ran" : message || reason;
+  const reserved = state === "reserved" && group?.conditions.find((one) => one.type === "Reserved" && one.status === "True");
+  return /, (when .* ends?)$/.exec(reserved?.message ?? "")?.[1] ?? (message || reason);
 }

@@ -65,7 +65,8 @@ function reasonBlocks(cluster, group, entry, state, members) {
   const message = status === "True" ? "" : written;
   const why = members.find((pod) => pod.why && !(message && pod.why.includes(message)))?.why;
   const messages = [entry?.message || message, why];
-  const lines = cluster.nodes.size ? waitingSentences(gangCapacity(cluster, group, new FreeCapacity(cluster)), group, messages) : messages;
+  const capacity = new FreeCapacity(cluster, { isEmpty: state === "never" });
+  const lines = cluster.nodes.size ? waitingSentences(gangCapacity(cluster, group, capacity), group, messages) : messages;
   return [
     { type: "text", title: state === "never" ? "Why it can never run here" : "Why it waits", lines: lines.filter(Boolean) },
     { type: "command", text: whyCommand(group) },

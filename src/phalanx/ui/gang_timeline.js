@@ -1,6 +1,7 @@
 /* The life of a gang as steps: created, complete, attempts, decided, bound, running, preempted, ended. */
 
 import { compare } from "./cluster.js";
+import { groupNamer } from "./decisions.js";
 import { formatDuration, plural } from "./format.js";
 
 const ATTEMPTS = new Set(["FailedScheduling", "Preempted", "Degraded"]);
@@ -55,16 +56,17 @@ function endStep(group, members, owner) {
 const CONDITION_STEPS = {
   Preempted: { title: "Preempted", tone: "wait" },
   Reserved: { title: "Nodes reserved", tone: "plan" },
-  Degraded: { title: "Degraded", tone: "bad" },
+  Degraded: { title: "Degraded", tone: "wait" },
 };
 
-/** Steps from the conditions that are True, and the last refusal unless it is one of the attempts. */
+/** Steps from the conditions that are True, and the last refusal; not again what events have told already. */
 function conditionSteps({ conditions }, attempts) {
   const steps = [];
   const isAttempt = (message) => attempts.some(({ text }) => text.includes(message));
+  const isPreemptionKnown = attempts.some(({ title }) => title === "Preempted");
   for (const { type, status, reason, message, time } of conditions) {
     const known = CONDITION_STEPS[type];
-    if (known && status === "True") steps.push({ rank: 6, time, text: message || reason, ...known });
+    if (known && status === "True" && !(type === "Preempted" && isPreemptionKnown)) steps.push({ rank: 6, time, text: message || reason, ...known });
     if (type === "PodGroupScheduled" && status === "False" && !isAttempt(message)) steps.push({ rank: 2, time, title: "Refused", text: `${reason}: ${message}`, tone: "wait" });
   }
   return steps;
@@ -91,10 +93,11 @@ function gap(from, to) {
   return seconds >= 1 ? `+${formatDuration(seconds)}` : "";
 }
 
-/** Returns the events about a gang: of its members, of the group, and of members that are gone. */
+/** Returns the events about a gang: of its members, of the group, and of members that are gone. Gangs in messages have titles. */
 export function gangEvents(cluster, group, members) {
   const names = new Set([group.key, ...members.map((pod) => pod.key)]);
-  const prefix = `${group.namespace}/${group.title}-`;
+  const [prefix, nameGroups] = [`${group.namespace}/${group.title}-`, groupNamer(cluster)];
   return [...cluster.events.values()].filter(({ about, kind }) =>
-    names.has(about) || (kind === "Pod" && about.startsWith(prefix) && !cluster.pods.has(about)));
+    names.has(about) || (kind === "Pod" && about.startsWith(prefix) && !cluster.pods.has(about)))
+    .map((one) => ({ ...one, message: nameGroups(one.message) }));
 }

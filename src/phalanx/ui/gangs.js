@@ -1,13 +1,17 @@
 /* The table of gangs: what `phalanx queue --ended` lists, with filters that are part of the address. */
 
+import { FreeCapacity, gangCapacity, shortageSentence } from "./capacity.js";
 import { badge, make, setText } from "./element.js";
 import { formatDuration, plural, secondsSince } from "./format.js";
 import { hrefOfObject, hrefOfView } from "./route.js";
-import { countStates, STATE_ORDER, stateLabel, stateTone } from "./states.js";
+import { countStates, ENDED, STATE_ORDER, stateLabel, stateTone } from "./states.js";
 import { Table } from "./table.js";
 
 const DEFAULT_SORT = "state";
 const NO_POSITION = Infinity;
+/** States in which what the nodes lack is the reason. */
+const WAITING = new Set(["waiting", "reserved", "preempted", "never"]);
+const keyOf = ({ kind, namespace, name }) => `${kind}/${namespace}/${name}`;
 
 export class GangsView {
   /** `parts` are the elements; `navigate(href)` replaces the address. */
@@ -37,15 +41,31 @@ export class GangsView {
   draw(queue, matches) {
     const { parts: { empty, title, table }, query } = this;
     const all = queue.items ?? [];
-    const inNamespace = all.filter((one) => !query.ns || one.namespace === query.ns);
+    const shortages = this.#shortagesOf(queue);
+    const inNamespace = all.filter((one) => !query.ns || one.namespace === query.ns)
+      .map((one) => ({ ...one, shortage: shortages.get(keyOf(one)) }));
     const chosen = new Set((query.state ?? "").split(",").filter(Boolean));
     const shown = inNamespace.filter((one) => (!chosen.size || chosen.has(one.state)) && matches(`${one.namespace}/${one.argument} ${one.name}`));
     this.#drawNamespaces(all);
     this.#drawStates(countStates(inNamespace), chosen, inNamespace.length);
-    this.table.show(shown, (one) => `${one.kind}/${one.namespace}/${one.name}`, (one) => JSON.stringify([one, this.theme.name]));
+    this.table.show(shown, keyOf, (one) => JSON.stringify([one, this.theme.name]));
     setText(title, shown.length === all.length ? `Gangs: ${all.length}` : `Gangs: ${shown.length} of ${all.length}`);
     table.hidden = !shown.length;
     setText(empty, emptyText(queue, all, shown));
+  }
+
+  /** Returns what waiting gangs lack, by their key; counted once per report. */
+  #shortagesOf({ at, items }) {
+    const { cluster } = this;
+    if (at === this.shortageStamp || !items) return this.shortages ?? new Map();
+    [this.shortageStamp, this.shortages] = [at, new Map()];
+    if (!cluster.nodes.size) return this.shortages;
+    const [now, ever] = [new FreeCapacity(cluster), new FreeCapacity(cluster, { isEmpty: true })];
+    for (const one of items) {
+      const group = WAITING.has(one.state) && cluster.groups.get(`${one.namespace}/${one.name}`);
+      if (group) this.shortages.set(keyOf(one), shortageSentence(gangCapacity(cluster, group, one.state === "never" ? ever : now), group));
+    }
+    return this.shortages;
   }
 
   #drawNamespaces(all) {
@@ -108,11 +128,13 @@ function gangCells(cluster, one, theme) {
     make("span", { class: "swatch", tint: cluster.colours.of(one.kind === "Pod" ? "" : key, theme.name) }), one.argument)];
 }
 
-function podCells({ placed, members, needed, ended }) {
-  const share = members ? Math.round((100 * (placed + ended)) / members) : 0;
+/** Pods with a node of all pods; of a gang that has ended, those that succeeded. */
+function podCells({ state, placed, members, needed, ended, failed }) {
+  const done = ENDED.has(state) ? ended - failed : placed;
+  const share = members ? Math.round((100 * (ENDED.has(state) ? done : placed + ended)) / members) : 0;
   return [
     make("span", { class: "share", "aria-hidden": "true" }, make("i", { wide: share })),
-    make("span", { title: `${placed} placed, ${plural(members, "member")}, ${needed} needed at once${ended ? `, ${ended} ended` : ""}` }, `${placed}/${members}`),
+    make("span", { title: `${placed} placed, ${plural(members, "member")}, ${needed} needed at once${ended ? `, ${ended} ended, ${failed} failed` : ""}` }, `${done}/${members}`),
   ];
 }
 
@@ -122,8 +144,8 @@ export function startText({ expectedStart, state }, now = Date.now()) {
   return seconds <= 0 ? "now" : `in ${formatDuration(seconds)}`;
 }
 
-function reasonText({ state, reason, preempted, message, failed, ended }) {
+function reasonText({ state, reason, preempted, message, failed, ended, shortage }) {
   if (state === "preempted" && preempted) return preempted;
   if (state === "failed" && failed) return `${reason || "Failed"}, ${failed} of ${ended} ended pods failed`;
-  return state === "running" || state === "completed" ? reason : message || reason;
+  return state === "running" || state === "completed" ? reason : shortage || message || reason;
 }

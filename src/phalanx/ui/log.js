@@ -20,6 +20,7 @@ export class LogView {
     if (this.shown === key) return;
     Object.assign(this, { api, shown: key });
     setText(this.text, "");
+    this.text.hidden = true;
     this.containers.replaceChildren(...containers.map((name) => make("option", { value: name }, name)));
     this.containers.parentElement.hidden = containers.length < 2;
     this.#follow(containers[0]);
@@ -48,6 +49,7 @@ export class LogView {
     if (signal.aborted) return;
     const isAtEnd = this.text.scrollTop + this.text.clientHeight >= this.text.scrollHeight - 4;
     setText(this.text, text);
+    this.text.hidden = !text;
     setText(this.note, text ? `The last ${TAIL} lines, renewed every ${INTERVAL / 1000} s.` : "The log is empty.");
     if (isAtEnd) this.text.scrollTop = this.text.scrollHeight;
   }

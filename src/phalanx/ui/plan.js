@@ -7,6 +7,8 @@ const LARGEST = 96;
 const SMALLEST = 8;
 /** Ratio of width to height of a cell: it shows its pods side by side. */
 const SHAPE = 1.5;
+/** The largest such ratio: cells become wider until the map has the width of the window. */
+const WIDEST = 4;
 /** Ratios of width to height of a domain; the one with the largest cells is used. */
 const ASPECTS = [1, 2, 4, 8];
 
@@ -16,6 +18,19 @@ export function plan(tree, width, height) {
   for (const aspect of ASPECTS) {
     const found = largest(tree, width, height, aspect, best?.size ?? SMALLEST);
     if (!best || found.size > best.size || (found.size === best.size && found.height < best.height)) best = found;
+  }
+  return widen(tree, width, best);
+}
+
+/** Returns a layout with cells as wide as the width allows, without more rows. */
+function widen(tree, width, found) {
+  let [low, high] = [found.wide, found.size * WIDEST];
+  let best = found;
+  while (low < high) {
+    const middle = Math.ceil((low + high) / 2);
+    const wider = layOut(tree, width, found.size, found.aspect, middle);
+    if (wider.width <= width && wider.height <= found.height) [low, best] = [middle, wider];
+    else high = middle - 1;
   }
   return best;
 }
@@ -32,8 +47,8 @@ function largest(tree, width, height, aspect, least) {
   return layOut(tree, width, low, aspect);
 }
 
-function layOut(tree, width, size, aspect) {
-  const sheet = { boxes: [], cells: [], size, aspect, gap: size < 16 ? 2 : 3, wide: Math.round(size * SHAPE) };
+function layOut(tree, width, size, aspect, wide = Math.round(size * SHAPE)) {
+  const sheet = { boxes: [], cells: [], size, aspect, gap: size < 16 ? 2 : 3, wide };
   const { w, h } = place(sheet, tree, 0, 0, width, 0);
   return { ...sheet, width: w, height: h };
 }

@@ -44,7 +44,7 @@ export class Table {
       const next = name === by && !isDown ? `-${name}` : name;
       return make("th", { scope: "col", "aria-sort": order, class: classOf(number, optional) },
         make("button", { type: "button", onclick: () => this.sorted(next) }, title,
-          make("span", { class: "order", "aria-hidden": "true" }, { ascending: "▲", descending: "▼", none: "" }[order])));
+          name === by ? make("span", { class: "order", "aria-hidden": "true" }, isDown ? "▼" : "▲") : null));
     }));
   }
 
