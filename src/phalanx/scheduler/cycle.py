@@ -47,12 +47,12 @@ from phalanx.scheduler.entity import Entity, EntityRejection, reject_entity, val
 from phalanx.scheduler.group_tree_placement import GroupTreePlacement, place_entity
 from phalanx.scheduler.placement.claim_placement import (
     resolve_claims,
+    resolve_volumes,
     with_device_nodes,
     with_nominated_pods,
 )
 from phalanx.scheduler.placement.group_placement import GroupPlacement, PlacementContext
 from phalanx.scheduler.placement.topology_domains import seconds_until_relaxed
-from phalanx.scheduler.placement.volume_placement import resolve_volumes
 from phalanx.scheduler.policy import SchedulerPolicy
 from phalanx.scheduler.preemption.evaluator import AWAITS_VICTIMS, NOT_ALLOWED, preempt
 from phalanx.scheduler.reservation.reservation import ReservationHolds, starts_after_victims

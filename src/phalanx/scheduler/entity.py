@@ -12,7 +12,7 @@ reads the entity alone. The messages about unequal members are those of Kubernet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from msgspec import Struct
@@ -187,7 +187,6 @@ def _check_preemption_policies(entity: Entity, specs: list[PodSpec]) -> EntityRe
     return None
 
 
-EntityCheck = Callable[[Entity, list[PodSpec]], EntityRejection | None]
 #: `_is_consistent` must cover every check: checks run only for entities that are not consistent.
 GROUP_CHECKS = (_check_scheduler_names, _check_priorities, _check_preemption_policies)
 #: The checks of a group whose members may have different priorities.
@@ -196,23 +195,16 @@ MEMBER_PRIORITY_CHECKS = (_check_scheduler_names,)
 
 def validate_entity(entity: Entity) -> Impossible | None:
     """Run the checks; return the first rejection as a decision, None if there is none."""
-    if _is_consistent(entity):
+    group = entity.group
+    if group is None or _is_consistent(entity):
         return None
-    specs = [member.pod.spec for member in entity.members] + [
-        pod.spec for pod in entity.other_members
-    ]
-    for check in _select_checks(entity):
+    specs = [member.pod.spec for member in entity.members]
+    specs += [pod.spec for pod in entity.other_members]
+    has_own_priorities = isinstance(group, PodGroup) and group.takes_member_priority
+    for check in MEMBER_PRIORITY_CHECKS if has_own_priorities else GROUP_CHECKS:
         if rejection := check(entity, specs):
             return reject_entity(entity, rejection)
     return None
-
-
-def _select_checks(entity: Entity) -> tuple[EntityCheck, ...]:
-    if entity.group is None:
-        return ()
-    if isinstance(entity.group, PodGroup) and entity.group.takes_member_priority:
-        return MEMBER_PRIORITY_CHECKS
-    return GROUP_CHECKS
 
 
 def _is_consistent(entity: Entity) -> bool:

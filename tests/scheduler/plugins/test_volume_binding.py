@@ -11,7 +11,7 @@ import pytest
 from phalanx.api.feature_gates import parse_gates, resolve_gates
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Placed
-from phalanx.scheduler.placement.volume_placement import resolve_volumes
+from phalanx.scheduler.placement.claim_placement import resolve_volumes
 from phalanx.scheduler.plugins.arguments import UtilizationShapePoint
 from phalanx.scheduler.plugins.plugin_context import initial_context
 from phalanx.scheduler.plugins.volume_binding import (

@@ -52,7 +52,7 @@ class DeviceCache:
     def update_object(
         self, kind: type[DeviceObject], name: str, new: DeviceObject | None
     ) -> ClusterDelta | None:
-        """Add, replace or (None) remove a slice, class or rule. Returns the event of this."""
+        """Add, replace or (None) remove a slice, class or rule. Returns the change, if any."""
         key, old = (kind, name), self._objects.get((kind, name))
         if (old.spec if old else None) == (new.spec if new else None):
             return None
@@ -68,7 +68,7 @@ class DeviceCache:
         return DEVICES_CHANGED
 
     def update_claim(self, key: Key, new: DeviceClaim | None) -> ClusterDelta | None:
-        """Add, replace or (None) remove a claim. Returns the event if devices are freed."""
+        """Add, replace or (None) remove a claim. Returns a change if devices are freed."""
         old = self._claims.get(key)
         is_replaced = bool(old and new and old.metadata.uid != new.metadata.uid)
         if new is None or new.status.allocation is not None or is_replaced:

@@ -102,6 +102,10 @@ class GroupTrees:
 
     def root(self, ref: Ref) -> Ref | GroupTreeProblem:
         """Return the root of the tree of a group, or what is wrong with that tree."""
+        group = self._groups.get(ref)
+        if group is not None and not group.spec.parent_composite_pod_group_name:
+            # Most groups have no parent.
+            return ref
         line = self.ancestry(ref)
         if not line:
             return GroupTreeProblem(ref, ref.name, f'waiting for PodGroup "{ref.name}" to appear')

@@ -87,7 +87,7 @@ class PodShape(msgspec.Struct, frozen=True, cache_hash=True):
     claims: ClaimDemand = NO_DEMAND
     #: Whether the pod uses PersistentVolumeClaims.
     has_volumes: bool = False
-    #: What these require; set for one cycle by `placement/volume_placement.py`.
+    #: What these require; set for one cycle by `placement/claim_placement.py`.
     volumes: VolumeDemand = NO_VOLUMES
     #: Whether there are any peer constraints.
     has_peer_constraints: bool = False

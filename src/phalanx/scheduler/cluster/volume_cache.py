@@ -49,7 +49,7 @@ class VolumeCache:
     def update_object(
         self, kind: type[VolumeObject], key: Key, new: VolumeObject | None
     ) -> ClusterDelta | None:
-        """Add, replace or (None) remove an object. Returns the event if it may help any pod."""
+        """Add, replace or (None) remove an object. Returns a change if it may help any pod."""
         old = self._objects.get((kind, key))
         if new is None:
             self._objects.pop((kind, key), None)

@@ -35,9 +35,12 @@ from phalanx.scheduler.devices.requests import describe_claim
 from phalanx.scheduler.devices.state import ClaimDemand, DemandedClaim
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.placement.capacity_estimate import count_needed, distinct_shapes
-from phalanx.scheduler.placement.claim_placement import resolve_claims, with_device_nodes
+from phalanx.scheduler.placement.claim_placement import (
+    resolve_claims,
+    resolve_volumes,
+    with_device_nodes,
+)
 from phalanx.scheduler.placement.topology_domains import node_capacities
-from phalanx.scheduler.placement.volume_placement import resolve_volumes
 from phalanx.scheduler.plugins.claim_assignments import claim_capacities
 from phalanx.scheduler.plugins.plugin import FilterDependency
 from phalanx.scheduler.plugins.plugin_context import initial_context

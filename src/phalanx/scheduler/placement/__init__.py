@@ -7,8 +7,7 @@ stays unchanged. Modules, each importing only those below it:
     domain_placement.py       places a PodGroup in its best topology domain
     domain_bounds.py          CapacityBounds: which domains may hold a group or a tree
     group_placement.py        GroupPlacement: one attempt to place a group
-    claim_placement.py        the claims of members: what they require, what they get
-    volume_placement.py       the volumes of members: what they require, what they get
+    claim_placement.py        the claims of members for devices and volumes
     claim_ranking.py          the best nodes whose devices serve a pod
     node_ranking.py           the best nodes for equal pods in a simulation
     topology_domains.py       topology levels and domains, and how much each domain holds

@@ -14,11 +14,14 @@ import numpy as np
 from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.placement.claim_placement import resolve_claims, with_device_nodes
+from phalanx.scheduler.placement.claim_placement import (
+    resolve_claims,
+    resolve_volumes,
+    with_device_nodes,
+)
 from phalanx.scheduler.placement.group_placement import count_scheduled
 from phalanx.scheduler.placement.node_scores import node_scores_of
 from phalanx.scheduler.placement.topology_domains import node_capacities
-from phalanx.scheduler.placement.volume_placement import resolve_volumes
 from phalanx.scheduler.policy import SchedulerPolicy
 
 #: Resource amounts that pods would free, by node index.

@@ -34,11 +34,10 @@ from phalanx.scheduler.decision import (
     new_binding,
 )
 from phalanx.scheduler.entity import Entity, Member
-from phalanx.scheduler.placement.claim_placement import reserve_claims
+from phalanx.scheduler.placement.claim_placement import assign_volumes, reserve_claims
 from phalanx.scheduler.placement.node_ranking import LazyRefusal, known_refusal
 from phalanx.scheduler.placement.placement_simulation import PlacementSimulation
 from phalanx.scheduler.placement.topology_domains import PlacementCandidate
-from phalanx.scheduler.placement.volume_placement import assign_volumes
 from phalanx.scheduler.plugins.claim_assignments import AssignedClaims
 from phalanx.scheduler.policy import SchedulerPolicy
 from phalanx.scheduler.volumes.demand import AssignedVolume

@@ -1,4 +1,4 @@
-"""Formulas of resource scores that stand once and work for one node and for many.
+"""Formulas of resource scores, each written once for one node and for many.
 
 A load score is computed for all nodes when a shape is first seen, and for one node each time the
 load of that node changes. Both computations run the same function: a `LoadScorer` reads the node

@@ -1,13 +1,13 @@
 """The `Plugin` value: everything that Phalanx knows about one scheduler plugin.
 
 A plugin has a name, a filter, a score, or both, a default weight for the score, and optionally
-arguments. In-tree plugins are one module each beside this one; `registry.py` lists them in order.
+arguments. In-tree plugins are in the modules beside this one; `registry.py` lists them in order.
 Out-of-tree plugins are the same value, found by entry point (see docs/plugins.md).
 
     Plugin(
         "NodePorts",
         filter=Filter(
-            reject=_reject_port_conflicts,          # which nodes, and why
+            reject=_reject_used_ports,              # which nodes, and why
             depends_on=FilterDependency.LOAD,       # when to run again
             wakes_on=CAPACITY_EVENTS,               # which events retry a rejected pod
             admits_node_class=has_free_ports,       # the same question for one node

@@ -123,8 +123,9 @@ class _SoftSpreadConstraint:
 
 
 class PodAffinityState:
-    """The pods that a pod's affinity, anti-affinity and spread constraints select, per domain, and
-    the terms of other pods that select this pod.
+    """Counts of other pods per domain, as the affinity and spread constraints of a pod need them.
+
+    These are the pods that its constraints select, and the pods whose terms select it.
     """
 
     __slots__ = (

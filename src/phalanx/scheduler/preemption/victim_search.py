@@ -4,7 +4,7 @@
 node is that of the least important units that must leave it. The cheapest node is cleared and the
 member placed, then the next member; a unit that is evicted once costs nothing more. There is one
 proposal for the whole cluster, or one per topology domain that all members must share. Proposals
-only add up resources; `evaluator.py` verifies each with a cycle.
+only add up resources; `plan_search.py` verifies each with a cycle.
 
 `necessary_units` takes a placement as given and returns the units that must go for it, trying to
 keep the most important unit first. The result cannot be reduced without moving a member.

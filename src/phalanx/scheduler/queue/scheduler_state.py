@@ -415,17 +415,14 @@ class SchedulerState:
 
     def _observe_volume_object(self, observed: VolumeObjectObserved) -> None:
         if isinstance(observed, PersistentVolumeClaimObserved):
-            self._observe_volume_claim(observed)
+            if self.cache.volumes.update_claim(observed.key, observed.new):
+                # No MEMBER_CHANGED: a failed attempt that removes the selected node must back off.
+                for pod in self._volume_claims.pods_of(observed.key):
+                    self.queue.observe_claims(pod, observed.at, ClusterEvent.VOLUMES_CHANGED)
             return
         kind = VOLUME_STRUCTS[type(observed)]
         change = self.cache.volumes.update_object(kind, observed.key, observed.new)
         self._wake([change], observed.at)
-
-    def _observe_volume_claim(self, observed: PersistentVolumeClaimObserved) -> None:
-        if self.cache.volumes.update_claim(observed.key, observed.new):
-            # No MEMBER_CHANGED: a failed attempt that removes the selected node must back off.
-            for pod in self._volume_claims.pods_of(observed.key):
-                self.queue.observe_claims(pod, observed.at, ClusterEvent.VOLUMES_CHANGED)
 
     def _observe_pod(self, observed: PodObserved) -> None:
         now, key, pod = observed.at, observed.key, observed.pod

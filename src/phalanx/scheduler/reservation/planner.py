@@ -37,6 +37,7 @@ from phalanx.scheduler.placement.capacity_estimate import count_needed
 from phalanx.scheduler.placement.claim_placement import (
     find_gone_consumers,
     resolve_claims,
+    resolve_volumes,
     with_device_nodes,
     with_nominated_pods,
 )
@@ -49,7 +50,6 @@ from phalanx.scheduler.placement.group_placement import (
     to_assigned_pods,
     to_bindings,
 )
-from phalanx.scheduler.placement.volume_placement import resolve_volumes
 from phalanx.scheduler.plugins.plugin import StaticScore
 from phalanx.scheduler.plugins.settings_plugins import ReservationMode
 from phalanx.scheduler.policy import SchedulerPolicy, WeightedScore
