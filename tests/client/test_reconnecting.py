@@ -125,7 +125,7 @@ async def reconnect_fixture(folder: Path) -> AsyncIterator[ReconnectFixture]:
     server = Server(store, clock, SystemRandom(), tokens=tokens)
     await server.start()
     proxy = BreakableProxy(sock.getsockname()[1])
-    async with serve_http(server.handle, tokens, sock, tls), proxy.open() as port:
+    async with serve_http(server.handle, tokens, sock, tls=tls), proxy.open() as port:
         access = kubeconfig.ClientConfig(f"https://127.0.0.1:{port}", authority.decode(), "secret")
         client = kubeconfig.create_client(access)
         fixture = ReconnectFixture(

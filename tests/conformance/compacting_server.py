@@ -45,7 +45,7 @@ async def running_server(folder: Path) -> AsyncIterator[RunningServer]:
     server = Server(store, clock, SystemRandom(), tokens=tokens)
     await server.start()
     try:
-        async with serve_http(server.handle, tokens, sock, tls):
+        async with serve_http(server.handle, tokens, sock, tls=tls):
             yield RunningServer(server, store, sock.getsockname()[1], authority.decode())
     finally:
         await store.close()

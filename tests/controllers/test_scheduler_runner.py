@@ -454,14 +454,14 @@ async def network_server(folder: Path) -> AsyncIterator[tuple[Client, Client]]:
     """A foreign server over TLS: a client of a user, and the client of the scheduler."""
     clock, tokens, sock = WallClock(), Tokens({"secret": ADMIN}), bind_socket("127.0.0.1", 0)
     tls, authority = server_tls_context(folder, [], clock.now())
-    server = Server(MemoryStore(), clock, SystemRandom(), FOREIGN_KINDS, tokens)
+    server = Server(MemoryStore(), clock, SystemRandom(), kinds=FOREIGN_KINDS, tokens=tokens)
     await server.start()
     url = f"https://127.0.0.1:{sock.getsockname()[1]}"
     client = kubeconfig.create_client(
         kubeconfig.ClientConfig(url, ca=authority.decode(), token="secret")
     )
     try:
-        async with serve_http(server.handle, tokens, sock, tls):
+        async with serve_http(server.handle, tokens, sock, tls=tls):
             yield Client(InProcessTransport(server.handle, ADMIN)), client
     finally:
         await client.close()

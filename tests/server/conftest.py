@@ -95,7 +95,7 @@ def https(tmp_path: Path) -> Iterator[ListeningServer]:
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         runner.run(server.start())
-        runner.run(stack.enter_async_context(serve_http(server.handle, tokens, sock, tls)))
+        runner.run(stack.enter_async_context(serve_http(server.handle, tokens, sock, tls=tls)))
         yield ListeningServer(runner, server, sock.getsockname()[1], authority.decode())
         runner.run(stack.aclose())
 

@@ -124,7 +124,7 @@ class ServerNetwork:
         _shrink_buffers(sock)
         self.port = sock.getsockname()[1]
         async with serve_http(
-            handle, tokens, sock, tls_contexts()[0] if self.is_tls else None, limits
+            handle, tokens, sock, tls=tls_contexts()[0] if self.is_tls else None, limits=limits
         ):
             yield
 

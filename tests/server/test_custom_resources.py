@@ -115,7 +115,7 @@ async def test_an_older_definition_of_a_built_in_kind_does_nothing() -> None:
     """Its objects become objects of the built-in kind and outlive the definition."""
     api, clock = await Api.start(), LoopClock(asyncio.get_running_loop(), EPOCH)
     before = [kind for kind in KINDS if kind is not JOB_SET]
-    api.server = Server(api.store, clock, SeededRandom(2), before)
+    api.server = Server(api.store, clock, SeededRandom(2), kinds=before)
     definition = custom_resource_definition(
         served_version("v1alpha2"), kind="JobSet", group=JOB_SET.group
     )

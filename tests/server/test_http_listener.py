@@ -159,7 +159,7 @@ def test_a_server_with_open_watches_stops_at_once(tmp_path: Path) -> None:
         url = f"https://127.0.0.1:{sock.getsockname()[1]}"
         transport = HttpTransport(url, token=TOKEN, tls=client)
         no_end = HttpLimits(stop_timeout=float("inf"))
-        async with serve_http(server.handle, Tokens({TOKEN: ADMIN}), sock, tls, no_end):
+        async with serve_http(server.handle, Tokens({TOKEN: ADMIN}), sock, tls=tls, limits=no_end):
             answer = await transport.send(WATCH)
             assert isinstance(answer, StreamReply)
             await transport.send(post(PODS, pod("a")))
@@ -187,7 +187,7 @@ def test_a_stopping_server_completes_running_requests(tmp_path: Path) -> None:
         await server.start()
         url = f"https://127.0.0.1:{sock.getsockname()[1]}"
         transport = HttpTransport(url, token=TOKEN, tls=client)
-        async with serve_http(server.handle, Tokens({TOKEN: ADMIN}), sock, tls):
+        async with serve_http(server.handle, Tokens({TOKEN: ADMIN}), sock, tls=tls):
             begun.clear()
             asking = asyncio.ensure_future(transport.send(post(PODS, pod("a"))))
             await asyncio.wait_for(begun.wait(), 240)

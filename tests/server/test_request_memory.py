@@ -249,7 +249,7 @@ class NoObserver:
 @in_virtual_time
 async def test_few_pipelined_requests_are_parsed_before_their_turn() -> None:
     held, transport, count = HeldHandler(), MemoryTransport(), 9000
-    connection = HttpConnection(held, RequestGuard(TOKENS), HttpLimits(), NoObserver())
+    connection = HttpConnection(held, RequestGuard(TOKENS), HttpLimits(), observer=NoObserver())
     connection.connection_made(transport)
     connection.data_received(request("GET", "/") * count)
     await held.arrived.wait()

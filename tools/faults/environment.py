@@ -112,7 +112,7 @@ class FaultEnvironment:
         self.violations: list[str] = []
         self.step_counts: Counter[str] = Counter()
         kinds = FOREIGN_KINDS if options.is_foreign else KINDS
-        self._server = Server(self.store, clock, random, kinds)
+        self._server = Server(self.store, clock, random, kinds=kinds)
         self._user = Client(self._transport("user"))
         self._channels = [
             FaultyChannel(self._transport("scheduler", self._handle_scheduler), random)

@@ -180,5 +180,5 @@ def kubeconfig_command(
             raise click.BadParameter(
                 f"{name!r} does not fit into a certificate; use phalanx token create --kubeconfig"
             )
-    pair = keyring.create_client_certificate(user, groups, days, now=WallClock().now())
+    pair = keyring.create_client_certificate(user, groups, days=days, now=WallClock().now())
     write_kubeconfig(file, server, user, client_certificate=pair)

@@ -178,7 +178,9 @@ def check_namespace(request: AdmissionRequest) -> None:
             "being terminated"
         )
         cause = Cause("metadata.namespace", "NamespaceTerminating", detail)
-        raise forbidden_error(request_info.kind, _object_name(request.object), detail, (cause,))
+        raise forbidden_error(
+            request_info.kind, _object_name(request.object), detail, causes=(cause,)
+        )
 
 
 def _protect_system_namespaces(request: AdmissionRequest) -> None:
@@ -256,7 +258,7 @@ def _check_limit_ranges(request: AdmissionRequest) -> None:
     if request_info.subresource or (old is not None and "deletionTimestamp" in old["metadata"]):
         return
     limit_ranges.check_limits(
-        request.context.store, request_info.kind, request_info.namespace, request.object
+        request.context.store, request_info.kind, request_info.namespace, obj=request.object
     )
 
 
@@ -266,7 +268,10 @@ def _recompute_quota_status(request: AdmissionRequest) -> None:
 
 def _charge_quotas(request: AdmissionRequest) -> None:
     request.writes += resource_quotas.quota_writes(
-        request.context, request.request_info.stored_kind, request.old, request.object or None
+        request.context,
+        request.request_info.stored_kind,
+        old=request.old,
+        new=request.object or None,
     )
 
 

@@ -134,7 +134,7 @@ class RequestMetrics:
         self._metrics = metrics
         self._series_cache: dict[_SeriesKey, tuple[Counter, Histogram | None]] = {}
 
-    def record(self, route: Route, request_info: RequestInfo, code: int, seconds: float) -> None:
+    def record(self, route: Route, request_info: RequestInfo, code: int, *, seconds: float) -> None:
         """Count one answered request."""
         key = (
             route.endpoint,
@@ -195,10 +195,10 @@ class Server:
         store: Store,
         clock: Clock,
         random: Random,
+        *,
         kinds: Sequence[Kind] = KINDS,
         tokens: Tokens | None = None,
         gates: FeatureGates = DEFAULT_GATES,
-        *,
         limit_critical_pods: bool = False,
         service_ranges: ServiceRanges | None = None,
         certificate_authority: CertificateAuthority | None = None,
@@ -214,7 +214,7 @@ class Server:
         registry = KindRegistry(gates.filter_served(kinds))
         self.access = AccessControl(store, clock, tokens or Tokens({}))
         self.priority_levels, self._audit_ids = PriorityLevels(), AuditIds(clock)
-        hooks = DynamicAdmission(store, registry, self.priority_levels, webhook_urls or {})
+        hooks = DynamicAdmission(store, registry, self.priority_levels, urls=webhook_urls or {})
         self.context = ServerContext(
             store,
             clock,
@@ -286,12 +286,12 @@ class Server:
             )
             reply = error_reply(ServerError(INTERNAL_ERROR))
         if resolved:
-            self._request_metrics.record(*resolved, reply.code, perf_counter() - started)
+            self._request_metrics.record(*resolved, reply.code, seconds=perf_counter() - started)
         is_audited = (
             self.audit is not None and resolved is not None and resolved[0].verb not in READ_VERBS
         )
         if is_audited or reply.code >= 400 or AUDIT_ID in request.headers:
-            reply = self._audit_response(request, actor, resolved, reply)
+            reply = self._audit_response(request, actor, resolved, reply=reply)
         return reply
 
     def check_level(self, request: Request) -> None:
@@ -312,8 +312,8 @@ class Server:
             with self.priority_levels.level_for(route.verb, request_info):
                 pass
         except TooManyRequests as error:
-            self._request_metrics.record(route, request_info, error.code, 0.0)
-            self._audit_response(request, actor, resolved, error_reply(error))
+            self._request_metrics.record(route, request_info, error.code, seconds=0.0)
+            self._audit_response(request, actor, resolved, reply=error_reply(error))
             raise
 
     def _log_store_failure(self, error: StoreFailed) -> None:
@@ -329,6 +329,7 @@ class Server:
         request: Request,
         actor: UserInfo,
         resolved: tuple[Route, RequestInfo] | None,
+        *,
         reply: Reply | StreamReply,
     ) -> Reply | StreamReply:
         """Record a reply in the audit log; return it with its audit id, if it shows one."""

@@ -57,7 +57,7 @@ async def token_review(context: ServerContext, request_info: RequestInfo) -> Rep
 async def self_access_review(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle a SelfSubjectAccessReview."""
     body = read_object(context, request_info)
-    return _review_access(context, request_info, body, request_info.request.user)
+    return _review_access(context, request_info, body, user=request_info.request.user)
 
 
 async def access_review(context: ServerContext, request_info: RequestInfo) -> Reply:
@@ -68,7 +68,7 @@ async def access_review(context: ServerContext, request_info: RequestInfo) -> Re
     user = UserInfo(
         spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", ""), tuple(extra)
     )
-    return _review_access(context, request_info, body, user)
+    return _review_access(context, request_info, body, user=user)
 
 
 async def self_rules_review(context: ServerContext, request_info: RequestInfo) -> Reply:
@@ -98,7 +98,7 @@ def user_info(user: UserInfo) -> Object:
 
 
 def _review_access(
-    context: ServerContext, request_info: RequestInfo, body: Object, user: UserInfo
+    context: ServerContext, request_info: RequestInfo, body: Object, *, user: UserInfo
 ) -> Reply:
     meta, spec = body.get("metadata") or {}, body.get("spec") or {}
     causes = _check_attributes(spec)
@@ -193,7 +193,7 @@ async def issue_token(context: ServerContext, request_info: RequestInfo) -> Repl
     spec: Object = request.get("spec") or {}
     _check_token_metadata(request_info, request.get("metadata") or {})
     if node := node_name(request_info.request.user):
-        _check_node_token(context, request_info, node, spec.get("boundObjectRef") or {})
+        _check_node_token(context, request_info, node, reference=spec.get("boundObjectRef") or {})
     account = _get_service_account(context, request_info)
     seconds = _token_seconds(request_info, spec.get("expirationSeconds"))
     now = context.clock.now()
@@ -291,7 +291,7 @@ def _bound_object(
 
 
 def _check_node_token(
-    context: ServerContext, request_info: RequestInfo, node: str, reference: Object
+    context: ServerContext, request_info: RequestInfo, node: str, *, reference: Object
 ) -> None:
     """Require that a node binds a token to a pod that runs on it, given by name and UID.
 

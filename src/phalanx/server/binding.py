@@ -225,7 +225,7 @@ def create_scheduled_event(context: ServerContext, pod: Object, audit_id: str) -
 
 
 def group_status_writes(
-    context: ServerContext, record: KeyValue, group: Object, standing: Mapping[str, int]
+    context: ServerContext, record: KeyValue, group: Object, *, standing: Mapping[str, int]
 ) -> list[StoreWrite]:
     """The write that sets the status of a placed PodGroup, if it changes."""
     old = group.get("status") or {}
@@ -274,7 +274,9 @@ async def bind(context: ServerContext, request_info: RequestInfo) -> Reply:
     body = read_object(context, replace(request_info, kind=BINDING))
     if context.dynamic_admission.is_configured:
         named = request_info.name or (body.get("metadata") or {}).get("name", "")
-        await review_action(context, request_info, BINDING, "binding", name=named, body=body)
+        await review_action(
+            context, request_info, BINDING, subresource="binding", name=named, body=body
+        )
     name, meta, target = _check_binding(request_info, body)
     record = context.store.pending(POD.store_key(request_info.namespace, name))
     if record is None:
@@ -371,9 +373,9 @@ def _check_group_binding(context: ServerContext, request_info: RequestInfo) -> _
     for number, reference in enumerate(body.get("groups") or []):
         _check_group(context, request_info, group, field=f"groups[{number}]", reference=reference)
     if entries := body.get("claims"):
-        _add_claims(context, request_info, group, entries)
+        _add_claims(context, request_info, group, entries=entries)
     if entries := body.get("volumes"):
-        _add_volumes(context, request_info, group, entries)
+        _add_volumes(context, request_info, group, entries=entries)
     seen: set[str] = set()
     for number, binding in enumerate(bindings):
         name, field = binding.get("name", ""), f"bindings[{number}]"
@@ -404,11 +406,15 @@ def _check_group(
     elif any(number < 0 for number in standing.values()):
         group.add_refusal(f"{field}.standing", "FieldValueInvalid", "numbers may not be negative")
     elif standing:
-        group.status_writes += group_status_writes(context, record, found, standing)
+        group.status_writes += group_status_writes(context, record, found, standing=standing)
 
 
 def _add_claims(
-    context: ServerContext, request_info: RequestInfo, group: _GroupBinding, entries: list[Object]
+    context: ServerContext,
+    request_info: RequestInfo,
+    group: _GroupBinding,
+    *,
+    entries: list[Object],
 ) -> None:
     """Allocate and reserve the claims of a GroupBinding."""
     claims = group.claims = ClaimBindings(context, request_info.namespace)
@@ -421,7 +427,11 @@ def _add_claims(
 
 
 def _add_volumes(
-    context: ServerContext, request_info: RequestInfo, group: _GroupBinding, entries: list[Object]
+    context: ServerContext,
+    request_info: RequestInfo,
+    group: _GroupBinding,
+    *,
+    entries: list[Object],
 ) -> None:
     """Bind the claims of a GroupBinding to their volumes."""
     volumes = VolumeBindings(context, request_info.namespace)

@@ -133,7 +133,9 @@ class ClaimBindings:
             key = RESOURCE_CLAIM.store_key(self.namespace, claim["metadata"]["name"])
             found.append(StoreWrite(key, encoder(claim), record.revision if record else 0))
             after = set(_device_keys(claim))
-            found += _record_writes(self.context.store, before, after, claim["metadata"]["uid"])
+            found += _record_writes(
+                self.context.store, before=before, after=after, uid=claim["metadata"]["uid"]
+            )
         return found
 
     def _claim(self, name: str, uid: str) -> Object:
@@ -176,10 +178,14 @@ def device_writes(store: Store, old: Object | None, new: Object | None) -> list[
     twice, as in Kubernetes.
     """
     uid = (new or old or {}).get("metadata", {}).get("uid", "")
-    return _record_writes(store, set(_device_keys(old)), set(_device_keys(new)), uid)
+    return _record_writes(
+        store, before=set(_device_keys(old)), after=set(_device_keys(new)), uid=uid
+    )
 
 
-def _record_writes(store: Store, before: set[str], after: set[str], uid: str) -> list[StoreWrite]:
+def _record_writes(
+    store: Store, *, before: set[str], after: set[str], uid: str
+) -> list[StoreWrite]:
     """The writes that change the records of the devices of a claim."""
     found, holder = [], uid.encode()
     for key in sorted(before ^ after):

@@ -112,7 +112,7 @@ class VersionConverter:
 
     async def _convert_values(self, kind: CustomKind, values: _Values, source: str) -> _Values:
         objects = [orjson.loads(value) for value in values.values()]
-        converted = await self.convert(kind, objects, source, kind.version)
+        converted = await self.convert(kind, objects, source=source, target=kind.version)
         found: _Values = {}
         for (key, revision), obj in zip(values, converted, strict=True):
             value = found[key, revision] = encoder(obj)(revision)
@@ -120,7 +120,7 @@ class VersionConverter:
         return found
 
     async def convert(
-        self, kind: CustomKind, objects: Sequence[Object], source: str, target: str
+        self, kind: CustomKind, objects: Sequence[Object], *, source: str, target: str
     ) -> list[Object]:
         """Convert objects from one version to another, in batches. Raises ConversionFailed."""
         if source == target:
@@ -128,7 +128,7 @@ class VersionConverter:
         head = {"apiVersion": f"{kind.group}/{source}", "kind": kind.name}
         converted: list[Object] = []
         for batch in _batches([{**head, **obj} for obj in objects]):
-            converted += await self._review(kind, batch, source, target)
+            converted += await self._review(kind, batch, source=source, target=target)
         return converted
 
     def remember(self, key: ConversionKey, value: bytes) -> None:
@@ -145,7 +145,7 @@ class VersionConverter:
         return present if is_usable and isinstance(present, CustomKind) else kind
 
     async def _review(
-        self, kind: CustomKind, objects: Sequence[Object], source: str, target: str
+        self, kind: CustomKind, objects: Sequence[Object], *, source: str, target: str
     ) -> list[Object]:
         """Let the webhook convert one batch, and check its answer."""
         conversion, self._reviews = _conversion_of(kind), self._reviews + 1
@@ -164,12 +164,18 @@ class VersionConverter:
         except WebhookCallFailed as error:
             detail = str(error).removeprefix(_CALL_PREFIX)
             raise ConversionFailed(f"{what} failed: {detail}") from error
-        converted = _read_response(answer, f"{_GROUP}/{version}", uid, what)
+        converted = _read_response(answer, f"{_GROUP}/{version}", uid, what=what)
         if len(converted) != len(objects):
             counts = f"{len(converted)} objects, expected {len(objects)}"
             raise ConversionFailed(f"{what} returned {counts}")
         return [
-            _accept(kind, original, obj, wanted, f"{what} returned invalid object at index {at}")
+            _accept(
+                kind,
+                original,
+                obj,
+                wanted=wanted,
+                place=f"{what} returned invalid object at index {at}",
+            )
             for at, (original, obj) in enumerate(zip(objects, converted, strict=True))
         ]
 
@@ -193,7 +199,7 @@ def _batches(objects: Iterable[Object]) -> Iterator[list[Object]]:
         yield batch
 
 
-def _read_response(answer: Object, api_version: str, uid: str, what: str) -> list[Object]:
+def _read_response(answer: Object, api_version: str, uid: str, *, what: str) -> list[Object]:
     """Return the objects of an answer; raise ConversionFailed if it is a failure or malformed."""
     given = f"{answer.get('apiVersion', '')}, Kind={answer.get('kind', '')}"
     if given != f"{api_version}, Kind=ConversionReview":
@@ -220,7 +226,7 @@ def _read_response(answer: Object, api_version: str, uid: str, what: str) -> lis
     return objects
 
 
-def _accept(kind: CustomKind, original: Object, obj: Object, wanted: str, place: str) -> Object:
+def _accept(kind: CustomKind, original: Object, obj: Object, *, wanted: str, place: str) -> Object:
     """Check a converted object; return it in the stored layout, with the metadata of before."""
     version, name = obj.pop("apiVersion", ""), obj.pop("kind", "")
     if version != wanted:

@@ -193,9 +193,9 @@ class ConvertedStore:
         before = self._store.pending(write.key) if write.expect else None
         if before is not None:
             await self._drop_lost_fields(before, obj)
-        (stored,) = await converter.convert(kind, [obj], kind.version, storage)
+        (stored,) = await converter.convert(kind, [obj], source=kind.version, target=storage)
         copy: Object = orjson.loads(orjson.dumps(stored))
-        (shown,) = await converter.convert(kind, [copy], storage, kind.version)
+        (shown,) = await converter.convert(kind, [copy], source=storage, target=kind.version)
         encode = encoder(stored)
         return write._replace(encode=lambda new: name_version(storage, encode(new))), shown
 
@@ -249,8 +249,10 @@ class ConvertedStore:
         stored: Object = orjson.loads(split_version(before.value)[1])
         copy: Object = orjson.loads(orjson.dumps(new))
         source = self._stored_version(before.value)
-        (old,) = await self._converter.convert(self._kind, [stored], source, version)
-        (changed,) = await self._converter.convert(self._kind, [copy], self._kind.version, version)
+        (old,) = await self._converter.convert(self._kind, [stored], source=source, target=version)
+        (changed,) = await self._converter.convert(
+            self._kind, [copy], source=self._kind.version, target=version
+        )
         return old, changed
 
     def _keep_version(self, write: StoreWrite) -> StoreWrite:
@@ -287,7 +289,7 @@ class ConvertedStore:
 
 
 async def handle_converted(
-    verb: str, endpoint: Endpoint, context: ServerContext, request_info: RequestInfo
+    context: ServerContext, request_info: RequestInfo, *, verb: str, endpoint: Endpoint
 ) -> Reply | StreamReply:
     """Call the handler of a request about a kind whose objects a webhook converts."""
     kind = request_info.kind
@@ -367,7 +369,9 @@ async def convert_events(
                 if state is not None
             ]
             values = await converter.convert_records(kind, records) if records else {}
-            events = (_render_change(change, values, selection, render) for change in changes)
+            events = (
+                _render_change(change, values, selection, render=render) for change in changes
+            )
             data = b"".join(
                 next(events) if line.startswith(_CHANGE_PREFIX) else line for line in lines
             )
@@ -383,6 +387,7 @@ def _render_change(
     change: StoredChange,
     values: dict[tuple[str, int], bytes],
     selection: SelectionPredicate,
+    *,
     render: EventRenderer,
 ) -> bytes:
     """The event of a change: ADDED, MODIFIED, DELETED or none."""

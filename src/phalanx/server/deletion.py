@@ -107,6 +107,7 @@ async def delete_one(
     context: ServerContext,
     request_info: RequestInfo,
     options: DeleteOptions,
+    *,
     extra_writes: Sequence[StoreWrite] = (),
     prepare: Callable[[Object], None] | None = None,
 ) -> tuple[bytes, bool]:
@@ -127,7 +128,7 @@ async def delete_one(
         _check_preconditions(request_info, old, options)
         if hooks is None or old["metadata"].get("deletionGracePeriodSeconds"):
             break
-        await review_deletion(context, request_info, old, options, hooks)
+        await review_deletion(context, request_info, old, options=options, hooks=hooks)
         if context.store.pending(request_info.key) == record:
             break
     else:
@@ -135,7 +136,7 @@ async def delete_one(
     new = decode_record(record)
     if prepare is not None:
         prepare(new)
-    mark_deleted(context, request_info, new, options)
+    mark_deleted(context, request_info, new, options=options)
     if options.dry_run:
         is_gone = is_deletable(kind, new)
         shown = old if is_gone and kind is not POD else new
@@ -156,7 +157,13 @@ async def delete_one(
         await context.store.commit(())
         return serialize_stored(request_info.kind, record.value), False
     written = await store_object(
-        context, request_info, record.key, new, record=record, old=old, extra_writes=extra_writes
+        context,
+        request_info,
+        record.key,
+        obj=new,
+        record=record,
+        old=old,
+        extra_writes=extra_writes,
     )
     if kind is CUSTOM_RESOURCE_DEFINITION:
         await delete_custom_objects(context, request_info.name)
@@ -167,6 +174,7 @@ async def review_deletion(
     context: ServerContext,
     request_info: RequestInfo,
     old: Object,
+    *,
     options: DeleteOptions,
     hooks: AdmissionHooks,
 ) -> None:
@@ -190,7 +198,7 @@ async def review_deletion(
 
 
 def mark_deleted(
-    context: ServerContext, request_info: RequestInfo, obj: Object, options: DeleteOptions
+    context: ServerContext, request_info: RequestInfo, obj: Object, *, options: DeleteOptions
 ) -> None:
     """Set `deletionTimestamp` in an object; a second deletion can only shorten the grace period."""
     meta = obj["metadata"]

@@ -71,7 +71,7 @@ async def evict(context: ServerContext, request_info: RequestInfo) -> Reply:
     body = read_object(context, replace(request_info, kind=kind))
     if context.dynamic_admission.is_configured:
         await review_action(
-            context, request_info, kind, "eviction", name=request_info.name, body=body
+            context, request_info, kind, subresource="eviction", name=request_info.name, body=body
         )
     if body.get("metadata", {}).get("name", request_info.name) != request_info.name:
         raise BadRequest("name in URL does not match name in Eviction object")
@@ -188,9 +188,9 @@ async def evict_group(context: ServerContext, request_info: RequestInfo) -> Repl
         await review_pod_deletions(context, request_info, _find_pods(context, request_info, pods))
     eviction = _GroupEviction(body.get("reason", ""), body.get("message", ""))
     for name, uid in {pod["name"]: pod["uid"] for pod in pods}.items():
-        _evict_member(context, replace(request_info, kind=POD, name=name), uid, eviction)
+        _evict_member(context, replace(request_info, kind=POD, name=name), uid, eviction=eviction)
     for group in body.get("groups") or []:
-        _mark_group(context, request_info, group, eviction)
+        _mark_group(context, request_info, group, eviction=eviction)
     if eviction.writes and not request_info.dry_run:
         await _commit_eviction(context, eviction)
     return success_reply(201)
@@ -226,7 +226,7 @@ def _find_pods(
 
 
 def _evict_member(
-    context: ServerContext, request_info: RequestInfo, uid: str, eviction: _GroupEviction
+    context: ServerContext, request_info: RequestInfo, uid: str, *, eviction: _GroupEviction
 ) -> None:
     """Set the condition of one pod and begin its deletion."""
     record = context.store.pending(POD.store_key(request_info.namespace, request_info.name))
@@ -237,7 +237,7 @@ def _evict_member(
         return
     old = decode_record(record)
     _set_disruption_target(context, pod, reason=eviction.reason, message=eviction.message)
-    mark_deleted(context, request_info, pod, DeleteOptions())
+    mark_deleted(context, request_info, pod, options=DeleteOptions())
     if is_deletable(POD, pod):
         eviction.removed_pods.append(old)
         eviction.allocation_changes.append((pod_allocation(old), NO_ALLOCATION))
@@ -264,7 +264,7 @@ def _set_disruption_target(
 
 
 def _mark_group(
-    context: ServerContext, request_info: RequestInfo, group: Object, eviction: _GroupEviction
+    context: ServerContext, request_info: RequestInfo, group: Object, *, eviction: _GroupEviction
 ) -> None:
     kind: Kind | None = _GROUP_KINDS.get(group.get("kind", POD_GROUP.name))
     if kind is None:

@@ -62,7 +62,12 @@ class HttpConnection(asyncio.Protocol):
     """One client connection; `closed` completes when it has ended and its handler too."""
 
     def __init__(
-        self, handle: Handler, guard: RequestGuard, limits: HttpLimits, observer: ConnectionObserver
+        self,
+        handle: Handler,
+        guard: RequestGuard,
+        limits: HttpLimits,
+        *,
+        observer: ConnectionObserver,
     ) -> None:
         self._handle, self._guard, self._limits = handle, guard, limits
         self._observer = observer

@@ -65,6 +65,7 @@ class HttpListener:
         self,
         handle: Handler,
         guard: RequestGuard,
+        *,
         sock: socket.socket,
         tls: ssl.SSLContext | None,
         limits: HttpLimits,
@@ -112,7 +113,7 @@ class HttpListener:
             self._loop.remove_reader(self._sock)
 
     def _add(self, client: socket.socket) -> None:
-        connection = HttpConnection(self._handle, self._guard, self._limits, self)
+        connection = HttpConnection(self._handle, self._guard, self._limits, observer=self)
         self._connections.add(connection)
         self._new[connection] = None
         opening = self._loop.create_task(self._open(client, connection))
@@ -237,9 +238,9 @@ async def serve_http(
     handle: Handler,
     authenticator: RequestAuthenticator,
     sock: socket.socket,
+    *,
     tls: ssl.SSLContext | None,
     limits: HttpLimits | None = None,
-    *,
     hosts: Iterable[str] | None = None,
     on_refused: RefusalHandler | None = None,
     check_level: LevelCheck | None = None,
@@ -254,7 +255,7 @@ async def serve_http(
     """
     _check_tls(sock, tls)
     guard = RequestGuard(authenticator, hosts, on_refused, check_level=check_level, clock=clock)
-    listener = HttpListener(handle, guard, sock, tls=tls, limits=limits or HttpLimits())
+    listener = HttpListener(handle, guard, sock=sock, tls=tls, limits=limits or HttpLimits())
     sock.setblocking(False)
     sock.listen(_BACKLOG)
     accepting = asyncio.create_task(listener.accept_clients())

@@ -69,7 +69,9 @@ def complete_pod(pod: Object) -> None:
         _complete_worker(pod, labels, annotations, ordinal=ordinal, size=size)
     if SUBGROUP_INDEX_LABEL in labels and SUBGROUP_EXCLUSIVE_TOPOLOGY_ANNOTATION in annotations:
         domain = annotations[SUBGROUP_EXCLUSIVE_TOPOLOGY_ANNOTATION]
-        _add_exclusive_affinity(pod, SUBGROUP_KEY_LABEL, labels[SUBGROUP_KEY_LABEL], domain)
+        _add_exclusive_affinity(
+            pod, SUBGROUP_KEY_LABEL, labels[SUBGROUP_KEY_LABEL], topology=domain
+        )
     _join_group(pod, labels, annotations)
     if requests_tpus(pod["spec"]):
         _add_tpu_environment(pod, labels, annotations, size=size)
@@ -83,7 +85,7 @@ def _complete_leader(pod: Object, labels: Object, annotations: Object, *, ordina
     if annotations.get(SUBDOMAIN_POLICY_ANNOTATION) == UNIQUE_PER_REPLICA:
         pod["spec"]["subdomain"] = meta["name"]
     if topology := annotations.get(EXCLUSIVE_TOPOLOGY_ANNOTATION):
-        _add_exclusive_affinity(pod, GROUP_KEY_LABEL, labels[GROUP_KEY_LABEL], topology)
+        _add_exclusive_affinity(pod, GROUP_KEY_LABEL, labels[GROUP_KEY_LABEL], topology=topology)
     has_subgroups = SUBGROUP_SIZE_ANNOTATION in annotations
     if has_subgroups and annotations.get(SUBGROUP_POLICY_ANNOTATION) != LEADER_EXCLUDED:
         labels.setdefault(SUBGROUP_INDEX_LABEL, "0")
@@ -147,7 +149,7 @@ def _add_environment(pod: Object, labels: Object, size: int) -> None:
         container["env"] = [*(dict(variable) for variable in added), *others]
 
 
-def _add_exclusive_affinity(pod: Object, label: str, key: str, topology: str) -> None:
+def _add_exclusive_affinity(pod: Object, label: str, key: str, *, topology: str) -> None:
     """Require the domain of the own group, and a domain without pods of other groups."""
     affinity = pod["spec"].setdefault("affinity", {})
     near = affinity.setdefault("podAffinity", {}).setdefault(_REQUIRED, [])

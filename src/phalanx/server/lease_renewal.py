@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from phalanx.api.errors import ApiError, Cause, Invalid
 from phalanx.api.kinds import LEASE, LEASE_RENEWAL
 from phalanx.api.wire import Object, Reply
+from phalanx.server.admission import AdmissionRequest
 from phalanx.server.context import ServerContext
 from phalanx.server.object_preparation import record_field_ownership
 from phalanx.server.objects import conflict_error, decode_record, encoder, object_header
@@ -39,7 +40,9 @@ async def renew_leases(context: ServerContext, request_info: RequestInfo) -> Rep
     refused: list[Object] = []
     lease_call = replace(request_info, kind=LEASE)
     if context.dynamic_admission.find_hooks(LEASE, "", "UPDATE"):
-        refused = await _renew_with_hooks(context, lease_call, holders, body["renewTime"])
+        refused = await _renew_with_hooks(
+            context, lease_call, holders, renew_time=body["renewTime"]
+        )
         holders = {}
     for name, holder in holders.items():
         match _renewal_write(
@@ -61,6 +64,7 @@ async def _renew_with_hooks(
     context: ServerContext,
     request_info: RequestInfo,
     holders: Mapping[str, str],
+    *,
     renew_time: str,
 ) -> list[Object]:
     """Update each lease on its own, because webhooks or policies review updates of Leases."""
@@ -108,7 +112,7 @@ def _renewal_write(
     if spec.get("renewTime") == renew_time:
         return None
     spec["renewTime"] = renew_time
-    record_field_ownership(context, request_info, old, new)
+    record_field_ownership(AdmissionRequest(context, request_info, new, old))
     return StoreWrite(record.key, encoder(new), record.revision)
 
 

@@ -63,14 +63,14 @@ def apply_defaults(store: StoreReader, namespace: str, pod: Object) -> None:
         note
         for field, label in _CONTAINER_FIELDS
         for container in pod["spec"].get(field, ())
-        for note in _default_container(container, label, requests, limits)
+        for note in _default_container(container, label, requests=requests, limits=limits)
     ]
     if notes:
         annotations = pod["metadata"].setdefault("annotations", {})
         annotations[LIMIT_RANGER_ANNOTATION] = "LimitRanger plugin set: " + "; ".join(notes)
 
 
-def check_limits(store: StoreReader, kind: Kind, namespace: str, obj: Object) -> None:
+def check_limits(store: StoreReader, kind: Kind, namespace: str, *, obj: Object) -> None:
     """Raise Forbidden for a pod or claim that is out of the bounds of its namespace."""
     items = _limit_items(store, namespace, LIMIT_TYPES[kind])
     found = list(dict.fromkeys(message for item in items for message in _violations(item, obj)))
@@ -90,7 +90,7 @@ def _limit_items(store: StoreReader, namespace: str, limit_types: tuple[str, ...
 
 
 def _default_container(
-    container: Object, label: str, requests: Quantities, limits: Quantities
+    container: Object, label: str, *, requests: Quantities, limits: Quantities
 ) -> Iterator[str]:
     """Add missing resources to a container; yield a note for the annotation per change."""
     resources = container.setdefault("resources", {})

@@ -45,9 +45,9 @@ def prepare_new(
     request = AdmissionRequest(context, request_info, obj)
     run_phase("resolve", "CREATE", request)
     strategy.apply_defaults(obj)
-    drop_disabled_fields(context, request_info, obj, None)
+    drop_disabled_fields(request)
     if not has_managed_fields:
-        record_field_ownership(context, request_info, None, obj)
+        record_field_ownership(request)
     run_phase("mutate", "CREATE", request)
     return request
 
@@ -55,7 +55,7 @@ def prepare_new(
 def complete_new(request: AdmissionRequest) -> None:
     """Set the initial state of a new object and validate it."""
     context, request_info, obj = request.context, request.request_info, request.object
-    drop_disabled_fields(context, request_info, obj, None)
+    drop_disabled_fields(request)
     strategy = context.registry.strategy(request_info.stored_kind)
     strategy.prepare_for_create(obj, context.now_timestamp())
     validate_object(request, "CREATE")
@@ -64,9 +64,9 @@ def complete_new(request: AdmissionRequest) -> None:
 def prepare_update(
     context: ServerContext,
     request_info: RequestInfo,
+    *,
     old: Object,
     new: Object,
-    *,
     is_patch: bool,
     has_managed_fields: bool,
 ) -> AdmissionRequest:
@@ -74,7 +74,7 @@ def prepare_update(
     kind = request_info.stored_kind
     _check_preconditions(request_info, old, new, is_patch=is_patch)
     computed = new["metadata"].get("managedFields") if has_managed_fields else None
-    restore_immutable_fields(kind, request_info.subresource, old, new)
+    restore_immutable_fields(kind, request_info.subresource, old=old, new=new)
     if has_managed_fields:
         new["metadata"] = {**new["metadata"], "managedFields": computed}
     request = AdmissionRequest(context, request_info, new, old)
@@ -82,22 +82,21 @@ def prepare_update(
     strategy = context.registry.strategy(kind)
     strategy.apply_defaults(new)
     strategy.prepare_for_update(new, old, context.now_timestamp())
-    drop_disabled_fields(context, request_info, new, old)
+    drop_disabled_fields(request)
     if not has_managed_fields:
-        record_field_ownership(context, request_info, old, new)
+        record_field_ownership(request)
     run_phase("mutate", "UPDATE", request)
     return request
 
 
-def drop_disabled_fields(
-    context: ServerContext, request_info: RequestInfo, new: Object, old: Object | None
-) -> None:
+def drop_disabled_fields(request: AdmissionRequest) -> None:
     """Drop fields of disabled features, whether the client, a default or admission set them."""
-    kind = request_info.stored_kind
+    kind, warnings = request.request_info.stored_kind, request.request_info.warnings
     if not kind.is_custom:
-        found = drop_disabled(context.gates, kind.schema, new, old)
-        request_info.warnings.extend(text for text in found if text not in request_info.warnings)
-        drop_stale_workload_annotations(kind.schema, new)
+        gates = request.context.gates
+        found = drop_disabled(gates, kind.schema, request.object, request.old)
+        warnings.extend(text for text in found if text not in warnings)
+        drop_stale_workload_annotations(kind.schema, request.object)
 
 
 def validate_object(request: AdmissionRequest, operation: Operation) -> None:
@@ -121,7 +120,7 @@ def validate_object(request: AdmissionRequest, operation: Operation) -> None:
         kind, new["metadata"].get("name", ""), causes_in_version(request_info.kind, causes)
     )
     run_phase("validate", operation, request)
-    check_write_restrictions(context, request_info, new, old)
+    check_write_restrictions(request)
     request_info.warnings.extend(context.registry.strategy(kind).warnings(new, old))
 
 
@@ -203,10 +202,10 @@ def _check_preconditions(
         raise modified_error(kind, request_info.name)
 
 
-def record_field_ownership(
-    context: ServerContext, request_info: RequestInfo, old: Object | None, new: Object
-) -> None:
+def record_field_ownership(request: AdmissionRequest) -> None:
     """Update managedFields: the writer owns the fields that it added or changed."""
+    context, request_info = request.context, request.request_info
+    new, old = request.object, request.old
     if not context.keeps_history:
         return
     kind, agent = request_info.stored_kind, request_info.request.headers.get("user-agent", "")

@@ -214,7 +214,7 @@ def render_table(
 
 
 def table_renderer(
-    kind: Kind, include: str, now: Callable[[], float], version: str = META_VERSION
+    kind: Kind, include: str, now: Callable[[], float], *, version: str = META_VERSION
 ) -> EventRenderer:
     """Renders watch events as Tables with one row."""
 
@@ -318,7 +318,7 @@ def not_found_error(kind: Kind, name: str) -> NotFound:
 
 
 def forbidden_error(
-    kind: Kind, name: str, reason: str, causes: tuple[Cause, ...] = ()
+    kind: Kind, name: str, reason: str, *, causes: tuple[Cause, ...] = ()
 ) -> Forbidden:
     """403 for a reason that does not depend on the user."""
     return Forbidden(

@@ -129,7 +129,7 @@ async def read_log(context: ServerContext, request_info: RequestInfo) -> Reply |
         return Reply(204, b"", _TEXT)
     name, options = _read_request(context, request_info, pod)
     if options.follow and not options.previous:
-        return StreamReply(200, _follow_log(context, request_info, name, options), _TEXT)
+        return StreamReply(200, _follow_log(context, request_info, name, options=options), _TEXT)
     lines = options.select_lines(_container_lines(context, pod, name, previous=options.previous))
     return Reply(200, options.format_lines(lines)[: options.limit], _TEXT)
 
@@ -152,7 +152,7 @@ async def append_log(context: ServerContext, request_info: RequestInfo) -> Reply
 
 
 async def _follow_log(
-    context: ServerContext, request_info: RequestInfo, name: str, options: PodLogOptions
+    context: ServerContext, request_info: RequestInfo, name: str, *, options: PodLogOptions
 ) -> AsyncGenerator[bytes, None]:
     """The lines so far, then new ones, until the container has terminated or access ends."""
     seen, left = -1, options.limit

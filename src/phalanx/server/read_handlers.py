@@ -191,12 +191,16 @@ async def get_object(context: ServerContext, request_info: RequestInfo) -> Reply
     if record is None:
         raise not_found_error(request_info.kind, request_info.name)
     return encode_reply(
-        Reply(200, _serialize_object(context, request_info, accepted, record)), accepted
+        Reply(200, _serialize_object(context, request_info, accepted, record=record)), accepted
     )
 
 
 def _serialize_object(
-    context: ServerContext, request_info: RequestInfo, accepted: MediaTypeOptions, record: KeyValue
+    context: ServerContext,
+    request_info: RequestInfo,
+    accepted: MediaTypeOptions,
+    *,
+    record: KeyValue,
 ) -> bytes:
     if accepted.form == "Table":
         include = check_include_object(request_info.query.get("includeObject", ""))
@@ -381,7 +385,9 @@ def _event_renderer(
 ) -> EventRenderer:
     if accepted.form == "Table":
         include = check_include_object(request_info.query.get("includeObject", ""))
-        return table_renderer(request_info.kind, include, context.clock.now, accepted.form_version)
+        return table_renderer(
+            request_info.kind, include, context.clock.now, version=accepted.form_version
+        )
     if accepted.form.startswith("PartialObjectMetadata"):
         return metadata_renderer(accepted.form_version)
     return plain_renderer(request_info.kind)

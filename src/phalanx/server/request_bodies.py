@@ -61,7 +61,7 @@ def read_object(context: ServerContext, request_info: RequestInfo) -> Object:
     rename_fields(request_info, JSON, obj)
     if "list" in request_info.kind.verbs:
         check_value_count(request_info.kind, obj)
-    normalize_object(context, request_info, obj, duplicates)
+    normalize_object(context, request_info, obj, duplicates=duplicates)
     return obj
 
 
@@ -93,8 +93,8 @@ def normalize_object(
     context: ServerContext,
     request_info: RequestInfo,
     obj: Object,
-    duplicates: Sequence[str] = (),
     *,
+    duplicates: Sequence[str] = (),
     strict: bool = False,
     keep_empty: bool = False,
 ) -> None:
@@ -133,11 +133,11 @@ def check_value_count(kind: Kind, obj: Object) -> None:
     if isinstance(meta := parts.pop("metadata", None), dict):
         meta = dict(meta)
         _limit_values(meta.pop("managedFields", None), MAX_MANAGED_VALUES, "managedFields")
-        _limit_values(meta, MAX_METADATA_VALUES, "metadata", MAX_NAME_LENGTH)
-    _limit_values(parts, MAX_OBJECT_VALUES, "an object", MAX_NAME_LENGTH)
+        _limit_values(meta, MAX_METADATA_VALUES, "metadata", max_name=MAX_NAME_LENGTH)
+    _limit_values(parts, MAX_OBJECT_VALUES, "an object", max_name=MAX_NAME_LENGTH)
 
 
-def _limit_values(value: Any, limit: int, name: str, max_name: int | None = None) -> None:
+def _limit_values(value: Any, limit: int, name: str, *, max_name: int | None = None) -> None:
     count, containers = 0, [value] if isinstance(value, (dict, list)) else []
     while containers:
         container = containers.pop()
@@ -274,7 +274,7 @@ _RESTORED_METADATA = (
 _KEPT_METADATA = ("uid", "deletionGracePeriodSeconds")
 
 
-def restore_immutable_fields(kind: Kind, subresource: str, old: Object, new: Object) -> None:
+def restore_immutable_fields(kind: Kind, subresource: str, *, old: Object, new: Object) -> None:
     """Undo in `new` the changes that a write to this (sub)resource may not make."""
     if subresource:
         metadata = new["metadata"]

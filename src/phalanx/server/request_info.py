@@ -77,7 +77,7 @@ class SelectionPredicate:
         )
 
 
-def parse_selection(kind: Kind, namespace: str, labels: str, fields: str) -> SelectionPredicate:
+def parse_selection(kind: Kind, namespace: str, *, labels: str, fields: str) -> SelectionPredicate:
     """Parse the selectors of a request. Raises BadRequest.
 
     The fields are those of the served kind; the selection has those of the stored one.
@@ -152,7 +152,7 @@ class RequestInfo(msgspec.Struct, frozen=True):
         labels, fields = self.query.get("labelSelector", ""), self.query.get("fieldSelector", "")
         if self.name:
             fields = f"metadata.name={self.name}"
-        return parse_selection(self.kind, self.namespace, labels, fields)
+        return parse_selection(self.kind, self.namespace, labels=labels, fields=fields)
 
     def int_option(self, name: str) -> int | None:
         """An integer option, or None if it is missing."""

@@ -83,7 +83,7 @@ class _Quota(NamedTuple):
 
 
 def quota_writes(
-    context: ServerContext, kind: Kind, old: Object | None, new: Object | None
+    context: ServerContext, kind: Kind, *, old: Object | None, new: Object | None
 ) -> list[StoreWrite]:
     """The writes that update quotas when an object changes from `old` to `new` (None: absent).
 
@@ -93,7 +93,7 @@ def quota_writes(
     if obj is None or not _affects_quota(kind, old, new):
         return []
     quotas = _namespace_quotas(context.store, kind, obj)
-    changes = [(quota, _usage_delta(quota.object, kind, old, new)) for quota in quotas]
+    changes = [(quota, _usage_delta(quota.object, kind, old=old, new=new)) for quota in quotas]
     if kind is POD and old is None:
         _check_required_resources(obj, quotas)
         if context.limits_critical_pods:
@@ -101,7 +101,7 @@ def quota_writes(
     # An update of a pod is never refused: its usage changes only with its phase and its scopes.
     if old is None or kind is not POD:
         for quota, change in changes:
-            _check_quota(kind, obj, quota, change)
+            _check_quota(kind, obj, quota, change=change)
     index = _index_writes(context.store, obj, new) if kind is RESOURCE_QUOTA else ()
     return [*(_status_write(quota, change) for quota, change in changes if change), *index]
 
@@ -137,7 +137,7 @@ def release_writes(
         for quota in _namespace_quotas(context.store, kind, removed[0]):
             change: Usage = {}
             for obj in removed:
-                _add_usage(change, _usage_delta(quota.object, kind, obj, None))
+                _add_usage(change, _usage_delta(quota.object, kind, old=obj, new=None))
             if change:
                 writes.append(_status_write(quota, change))
     return writes
@@ -216,7 +216,7 @@ def _objects_in_namespace(store: Store, kind: Kind, quota: Object) -> Iterator[O
 # ---- usage of a quota ----------------------------------------------------------------------------
 
 
-def _usage_delta(quota: Object, kind: Kind, old: Object | None, new: Object | None) -> Usage:
+def _usage_delta(quota: Object, kind: Kind, *, old: Object | None, new: Object | None) -> Usage:
     """The change of the usage of a quota, without zeros."""
     change = usage_in_quota(quota, kind, new)
     _add_usage(change, {name: -amount for name, amount in usage_in_quota(quota, kind, old).items()})
@@ -238,7 +238,7 @@ def _status_write(quota: _Quota, change: Usage) -> StoreWrite:
 # ---- checks --------------------------------------------------------------------------------------
 
 
-def _check_quota(kind: Kind, obj: Object, quota: _Quota, change: Usage) -> None:
+def _check_quota(kind: Kind, obj: Object, quota: _Quota, *, change: Usage) -> None:
     if detail := describe_excess(quota.object, change):
         raise forbidden_error(kind, obj["metadata"]["name"], detail)
 

@@ -124,7 +124,7 @@ def resolve_route(context: ServerContext, request: Request) -> tuple[Route, Requ
     group, version, rest = parts
     if not context.registry.serves(group, version):
         return None
-    request_info = _build_request_info(context, request, group, version, rest)
+    request_info = _build_request_info(context, request, group=group, version=version, rest=rest)
     route = _find_route(request_info)
     if request_info.is_watch and (
         route.endpoint is read_handlers.list_or_watch or _is_old_watch_path(request.path)
@@ -134,7 +134,8 @@ def resolve_route(context: ServerContext, request: Request) -> tuple[Route, Requ
         request_info.check_timeout()
     kind = request_info.kind
     if isinstance(kind, CustomKind) and kind.conversion is not None:
-        route = Route(route.verb, partial(handle_converted, route.verb, route.endpoint))
+        endpoint = partial(handle_converted, verb=route.verb, endpoint=route.endpoint)
+        route = Route(route.verb, endpoint)
     return route, request_info
 
 
@@ -151,7 +152,7 @@ def _split_path(path: str) -> tuple[str, str, list[str]] | None:
 
 
 def _build_request_info(
-    context: ServerContext, request: Request, group: str, version: str, rest: list[str]
+    context: ServerContext, request: Request, *, group: str, version: str, rest: list[str]
 ) -> RequestInfo:
     """Parse `[namespaces/NS/]PLURAL[/NAME[/SUBRESOURCE]]`, behind `watch/` in old paths."""
     namespace = ""

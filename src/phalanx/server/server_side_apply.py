@@ -60,7 +60,7 @@ async def apply_configuration(context: ServerContext, request_info: RequestInfo)
         if context.store.pending(request_info.key) == record:
             break
     if record is not None and isinstance(context.store, ConvertedStore):
-        await _check_foreign_owners(context.store, request_info, record, applied)
+        await _check_foreign_owners(context.store, request_info, record, applied=applied)
     if live is None:
         _check_creatable(request_info, applied["metadata"])
         reply = await insert(context, request_info, applied, has_managed_fields=True)
@@ -77,7 +77,7 @@ async def apply_configuration(context: ServerContext, request_info: RequestInfo)
 
 
 async def _check_foreign_owners(
-    store: ConvertedStore, request_info: RequestInfo, record: KeyValue, applied: Object
+    store: ConvertedStore, request_info: RequestInfo, record: KeyValue, *, applied: Object
 ) -> None:
     """Refuse an apply that changes fields which others own in another version of the definition."""
     manager = FieldManager(

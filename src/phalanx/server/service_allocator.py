@@ -87,17 +87,17 @@ def allocate(context: ServerContext, service: Object, old: Object | None) -> Non
     causes = initialize_ip_families(spec, before, families)
     _raise_if_refused(service, causes)
     if needs_cluster_ip(spec) and not is_headless(spec):
-        _allocate_addresses(context, service, before, networks)
+        _allocate_addresses(context, service, before, networks=networks)
     if not has_node_ports(spec):
         return
     taken, had = _taken_ports(context, service), _ports_of(before)
-    _allocate_node_ports(context, service, taken, had)
+    _allocate_node_ports(context, service, taken=taken, had=had)
     if needs_health_check_port(spec):
         port = spec.get("healthCheckNodePort")
         if not port:
             spec["healthCheckNodePort"] = _next_port(context, taken | _ports_of(spec))
         elif port not in had:
-            cause = _port_cause(context, "healthCheckNodePort", port, taken)
+            cause = _port_cause(context, "healthCheckNodePort", port, taken=taken)
             _raise_if_refused(service, cause)
 
 
@@ -146,7 +146,7 @@ def _networks(context: ServerContext) -> list[IPNetwork]:
 
 
 def _allocate_addresses(
-    context: ServerContext, service: Object, before: Object, networks: list[IPNetwork]
+    context: ServerContext, service: Object, before: Object, *, networks: list[IPNetwork]
 ) -> None:
     spec = service["spec"]
     addresses = [*spec.get("clusterIPs", ())]
@@ -155,7 +155,7 @@ def _allocate_addresses(
         if at == len(addresses):
             addresses.append(_next_address(context, usable))
         elif addresses[at] not in before.get("clusterIPs", ()):
-            why = _address_refusal(context, service, addresses[at], usable)
+            why = _address_refusal(context, service, addresses[at], networks=usable)
             if why:
                 detail = f"failed to allocate IP {addresses[at]}: {why}"
                 _raise_if_refused(service, [invalid("clusterIPs", addresses, detail)])
@@ -163,7 +163,7 @@ def _allocate_addresses(
 
 
 def _address_refusal(
-    context: ServerContext, service: Object, text: str, networks: list[IPNetwork]
+    context: ServerContext, service: Object, text: str, *, networks: list[IPNetwork]
 ) -> str:
     address = ipaddress.ip_address(text)
     if not any(address in network and address not in _unusable(network) for network in networks):
@@ -236,7 +236,7 @@ def _parent(ip_address: Object) -> Object:
 
 
 def _allocate_node_ports(
-    context: ServerContext, service: Object, taken: frozenset[int], had: frozenset[int]
+    context: ServerContext, service: Object, *, taken: frozenset[int], had: frozenset[int]
 ) -> None:
     """Fill in missing node ports. Entries of one port number, as of TCP and UDP, share one."""
     spec = service["spec"]
@@ -247,7 +247,7 @@ def _allocate_node_ports(
         if number := port.get("nodePort"):
             wanted.setdefault(port["port"], number)
             if number not in had:
-                cause = _port_cause(context, f"ports[{at}].nodePort", number, taken)
+                cause = _port_cause(context, f"ports[{at}].nodePort", number, taken=taken)
                 _raise_if_refused(service, cause)
     used = set(taken | _ports_of(spec))
     for port in ports:
@@ -259,7 +259,7 @@ def _allocate_node_ports(
 
 
 def _port_cause(
-    context: ServerContext, field: str, port: int, taken: frozenset[int]
+    context: ServerContext, field: str, port: int, *, taken: frozenset[int]
 ) -> list[Cause]:
     valid = context.service_ranges.node_ports
     if port not in valid:

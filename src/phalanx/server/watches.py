@@ -139,12 +139,12 @@ class WatchBroadcaster:
     def _find_watchers(self, change: StoreChange, rendered: RenderCache) -> Iterator[Watcher]:
         _, group, plural, *path = change.key.split("/")
         for field, index in self._watchers.get(f"/{group}/{plural}/", {}).items():
-            for value in _index_values(field, path, change, rendered):
+            for value in _index_values(field, path, change, rendered=rendered):
                 yield from index.get(value, ())
 
 
 def _index_values(
-    field: str, path: list[str], change: StoreChange, rendered: RenderCache
+    field: str, path: list[str], change: StoreChange, *, rendered: RenderCache
 ) -> Iterable[str]:
     """The values of an index field before and after a change, without decoding if possible."""
     if field == UNINDEXED:
@@ -170,7 +170,7 @@ class RenderCache:
             self._objects[record.revision] = decode_record(record)
         return self._objects[record.revision]
 
-    def event(self, render: EventRenderer, kind: str, revision: int, value: bytes) -> bytes:
+    def event(self, render: EventRenderer, kind: str, revision: int, *, value: bytes) -> bytes:
         """An encoded event."""
         key = (render, kind, revision)
         if key not in self._events:
@@ -324,7 +324,7 @@ class Watcher:
             kind, value = "DELETED", encode_deleted_state(change.before, change.revision)
         else:
             return b""
-        return rendered.event(self._render, kind, change.revision, value)
+        return rendered.event(self._render, kind, change.revision, value=value)
 
     def _matches(self, record: KeyValue | None, rendered: RenderCache) -> bool:
         if record is None:

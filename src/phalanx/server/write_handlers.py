@@ -119,7 +119,7 @@ async def create(context: ServerContext, request_info: RequestInfo) -> Reply:
         if request_info.kind is POD and context.admits_service_accounts:
             await wait_for_default_account(context.store, request_info.namespace, obj)
         if hooks:
-            await _admit_with_hooks(context, request_info, obj, hooks)
+            await _admit_with_hooks(context, request_info, obj, hooks=hooks)
         else:
             _admit_new(context, request_info, obj)
         if cacheable:
@@ -137,7 +137,7 @@ def _instantiate(
         meta = obj["metadata"]
         meta["name"] = generate_name(context, request_info, meta["generateName"])
         # Whether the user may block the deletion of the owner depends on the name of the owner.
-        check_write_restrictions(context, request_info, obj, None)
+        check_write_restrictions(AdmissionRequest(context, request_info, obj))
     return obj
 
 
@@ -157,7 +157,7 @@ async def insert(
     hooks = context.dynamic_admission.find_hooks(request_info.kind, "", "CREATE")
     if hooks:
         await _admit_with_hooks(
-            context, request_info, obj, hooks, has_managed_fields=has_managed_fields
+            context, request_info, obj, hooks=hooks, has_managed_fields=has_managed_fields
         )
     else:
         _admit_new(context, request_info, obj, has_managed_fields=has_managed_fields)
@@ -180,8 +180,8 @@ async def _admit_with_hooks(
     context: ServerContext,
     request_info: RequestInfo,
     obj: Object,
-    hooks: AdmissionHooks,
     *,
+    hooks: AdmissionHooks,
     has_managed_fields: bool = False,
 ) -> None:
     """Complete a new object in place as `_admit_new` does, and let hooks change or refuse it."""
@@ -226,7 +226,7 @@ async def _store_new(context: ServerContext, request_info: RequestInfo, obj: Obj
     if request_info.dry_run:
         _accounting_writes(context, request_info, "CREATE", old=None, new=obj)
         return _reply(201, serialize_object(request_info.kind, obj), request_info)
-    record = await store_object(context, request_info, key, obj)
+    record = await store_object(context, request_info, key, obj=obj)
     return _reply(201, serialize_stored(request_info.kind, record.value), request_info)
 
 
@@ -302,7 +302,7 @@ def _patch_object(
         # A strategic merge patch changes fields only: kind and version are not among them.
         if patch_type != STRATEGIC_PATCH:
             check_kind(request_info.kind, stated)
-        _normalize_patched_fields(context, request_info, new, fields)
+        _normalize_patched_fields(context, request_info, new, fields=fields)
     except BadRequest as error:
         cause = Cause("patch", "FieldValueInvalid", f"Invalid value: {error.message}")
         raise Invalid(f' "" is invalid: {cause}', causes=[cause]) from error
@@ -327,7 +327,7 @@ def _keep_managed_fields_reset(new: Object) -> None:
 
 
 def _normalize_patched_fields(
-    context: ServerContext, request_info: RequestInfo, new: Object, fields: Collection[str]
+    context: ServerContext, request_info: RequestInfo, new: Object, *, fields: Collection[str]
 ) -> None:
     """Prune and check the top-level fields that a patch may have changed.
 
@@ -364,7 +364,7 @@ async def modify(
                 context,
                 request_info,
                 mutate,
-                review,
+                review=review,
                 is_patch=is_patch,
                 has_managed_fields=has_managed_fields,
             )
@@ -373,19 +373,24 @@ async def modify(
         raise not_found_error(request_info.kind, request_info.name)
     old, new = decode_record(record), mutate(decode_record(record))
     request = prepare_update(
-        context, request_info, old, new, is_patch=is_patch, has_managed_fields=has_managed_fields
+        context,
+        request_info,
+        old=old,
+        new=new,
+        is_patch=is_patch,
+        has_managed_fields=has_managed_fields,
     )
     bump_generation(request_info, old, new)
     validate_object(request, "UPDATE")
-    return await _store_update(context, request_info, record, old, new)
+    return await _store_update(request, record)
 
 
 async def _modify_with_hooks(
     context: ServerContext,
     request_info: RequestInfo,
     mutate: Mutation,
-    review: Callable[[AdmissionRequest, Object], Awaitable[None]],
     *,
+    review: Callable[[AdmissionRequest, Object], Awaitable[None]],
     is_patch: bool,
     has_managed_fields: bool,
 ) -> Reply:
@@ -399,14 +404,14 @@ async def _modify_with_hooks(
         request = prepare_update(
             context,
             request_info,
-            old,
-            new,
+            old=old,
+            new=new,
             is_patch=is_patch,
             has_managed_fields=has_managed_fields,
         )
         await review(request, old)
         if context.store.pending(request_info.key) == record:
-            return await _store_update(context, request_info, record, old, new)
+            return await _store_update(request, record)
     raise modified_error(request_info.kind, request_info.name)
 
 
@@ -432,11 +437,11 @@ async def _review_update(
     )
     managed_fields = new["metadata"].get("managedFields")
     await _run_mutating_hooks(hooks, attributes)
-    restore_immutable_fields(request_info.stored_kind, request_info.subresource, old, new)
+    restore_immutable_fields(request_info.stored_kind, request_info.subresource, old=old, new=new)
     _set_managed_fields(new, managed_fields)
     strategy = context.registry.strategy(request_info.stored_kind)
     strategy.prepare_for_update(new, old, context.now_timestamp())
-    drop_disabled_fields(context, request_info, new, old)
+    drop_disabled_fields(request)
     bump_generation(request_info, old, new)
     validate_object(request, "UPDATE")
     await hooks.validate(attributes)
@@ -464,14 +469,11 @@ def _copy(obj: Object) -> Object:
     return copied
 
 
-async def _store_update(
-    context: ServerContext,
-    request_info: RequestInfo,
-    record: KeyValue,
-    old: Object,
-    new: Object,
-) -> Reply:
+async def _store_update(request: AdmissionRequest, record: KeyValue) -> Reply:
     """Store a changed object, or remove it if its last finalizer is gone."""
+    context, request_info, new = request.context, request.request_info, request.object
+    old = request.old
+    assert old is not None
     if new == old and not _is_outdated(context, record):
         # An empty commit returns when all earlier writes are durable: the reply shows one of them.
         await context.store.commit(())
@@ -483,7 +485,7 @@ async def _store_update(
         last = await remove_object(context, request_info, record, old=old, last=new)
         await finish_definition_deletion(context, request_info.stored_kind)
         return _reply(200, serialize_object(request_info.kind, last), request_info)
-    written = await store_object(context, request_info, record.key, new, record=record, old=old)
+    written = await store_object(context, request_info, record.key, obj=new, record=record, old=old)
     return _reply(200, serialize_stored(request_info.kind, written.value), request_info)
 
 
@@ -496,8 +498,8 @@ async def store_object(
     context: ServerContext,
     request_info: RequestInfo,
     key: str,
-    obj: Object,
     *,
+    obj: Object,
     record: KeyValue | None = None,
     old: Object | None = None,
     extra_writes: Sequence[StoreWrite] = (),

@@ -79,13 +79,13 @@ def with_client(test: Callable[[Client], Coroutine[Any, Any, None]]) -> Any:
             tls, authority = server_tls_context(tmp_path, [], now)
             sock, limits = bind_socket("127.0.0.1", 0), HttpLimits(check_interval=INTERVAL)
             file = tmp_path / "client.pem"
-            file.write_text("".join(client_certificate(tmp_path, ANN, 1, now)))
+            file.write_text("".join(client_certificate(tmp_path, ANN, days=1, now=now)))
             client_tls = ssl.create_default_context(cadata=authority.decode())
             client_tls.load_cert_chain(file)
             authenticator = server.access.authenticator
             async with (
                 asyncio.timeout(240),
-                serve_http(server.handle, authenticator, sock, tls, limits, clock=clock),
+                serve_http(server.handle, authenticator, sock, tls=tls, limits=limits, clock=clock),
             ):
                 await test(Client(sock.getsockname()[1], client_tls, clock))
 

@@ -244,7 +244,7 @@ def test_watch_over_the_network_ends_when_its_token_is_revoked(
     async def scenario() -> list[Object] | None:
         setup = await Setup.start(tmp_path)
         server, sock = setup.api.server, bind_socket("127.0.0.1", 0)
-        async with serve_http(server.handle, server.access.authenticator, sock, None):
+        async with serve_http(server.handle, server.access.authenticator, sock, tls=None):
             url = f"http://127.0.0.1:{sock.getsockname()[1]}"
             transport = HttpTransport(url, token=setup.token)
             query = "watch=true&allowWatchBookmarks=true"

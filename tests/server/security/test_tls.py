@@ -85,7 +85,7 @@ async def serving(folder: Path, now: float) -> AsyncIterator[TlsServer]:
     tls, authority = server_tls_context(folder, ["phalanx.example"], now)
     sock = bind_socket("127.0.0.1", 0)
     hosts = ("127.0.0.1", "localhost", "phalanx.example")
-    async with serve_http(reply_with_user, TOKENS, sock, tls, hosts=hosts):
+    async with serve_http(reply_with_user, TOKENS, sock, tls=tls, hosts=hosts):
         yield TlsServer(folder, sock.getsockname()[1], authority.decode())
 
 
@@ -108,7 +108,7 @@ def with_server(test: Callable[[TlsServer], Coroutine[Any, Any, None]]) -> Calla
 def client_tls(
     server: TlsServer, user: UserInfo, *, folder: Path | None = None, now: float = _NOW
 ) -> Any:
-    return server.tls(client_certificate(folder or server.folder, user, 1, now))
+    return server.tls(client_certificate(folder or server.folder, user, days=1, now=now))
 
 
 # ---- client certificates -------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def test_server_without_tls_listens_on_loopback_only() -> None:
         sock.bind(("0.0.0.0", 0))
         try:
             with pytest.raises(TlsRequiredError, match="without TLS"):
-                async with serve_http(reply_with_user, TOKENS, sock, None):
+                async with serve_http(reply_with_user, TOKENS, sock, tls=None):
                     pass
         finally:
             sock.close()

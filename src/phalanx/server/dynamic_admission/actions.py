@@ -31,8 +31,8 @@ async def review_action(
     context: ServerContext,
     request_info: RequestInfo,
     kind: Kind,
-    subresource: str,
     *,
+    subresource: str,
     name: str,
     body: Object,
 ) -> None:
@@ -67,7 +67,9 @@ async def review_bindings(
     def review(pod: str, node: str) -> Awaitable[None]:
         meta = {"name": pod, "namespace": request_info.namespace}
         body: Object = {"metadata": meta, "target": {"kind": "Node", "name": node}}
-        return review_action(context, request_info, BINDING, "binding", name=pod, body=body)
+        return review_action(
+            context, request_info, BINDING, subresource="binding", name=pod, body=body
+        )
 
     await _review_all(review(pod, node) for pod, node in nodes)
 

@@ -156,7 +156,9 @@ class AdmissionAttributes:
         encoded = orjson.dumps([obj for obj in (self.object, self.old) if obj is not None])
         if self._prepared_from.get(kind) == encoded:
             return
-        forms = await converter.convert(kind, orjson.loads(encoded), source, kind.version)
+        forms = await converter.convert(
+            kind, orjson.loads(encoded), source=source, target=kind.version
+        )
         new = forms[0] if self.object is not None else None
         self._prepared[kind] = new, forms[-1] if self.old is not None else None
         self._prepared_from[kind] = encoded
@@ -177,7 +179,7 @@ class AdmissionAttributes:
         (kind, changed), self._changed = self._changed, None
         assert isinstance(kind, CustomKind)
         converter, target = self.context.dynamic_admission.converter, self.resource_kind.version
-        (back,) = await converter.convert(kind, [changed], kind.version, target)
+        (back,) = await converter.convert(kind, [changed], source=kind.version, target=target)
         self._replace_object(back)
 
     def namespace_object(self) -> Object | None:

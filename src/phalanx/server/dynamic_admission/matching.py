@@ -66,27 +66,29 @@ def find_review_kind(
     registry: KindRegistry,
     rules: Sequence[Object],
     kind: Kind,
+    *,
     subresource: str,
     operation: Operation,
-    *,
     is_equivalent: bool,
 ) -> Kind | None:
     """Return the kind in whose version rules ask for a request; None if no rule matches it."""
     if kind.group == EXEMPT_GROUP:
         return None
-    if any(_rule_matches(rule, kind, subresource, operation) for rule in rules):
+    if any(
+        _rule_matches(rule, kind, subresource=subresource, operation=operation) for rule in rules
+    ):
         return kind
     if is_equivalent:
         prefix = kind.store_prefix()
         others = [one for one in registry.kinds if one.store_prefix() == prefix]
         for rule in rules:
             for other in others:
-                if _rule_matches(rule, other, subresource, operation):
+                if _rule_matches(rule, other, subresource=subresource, operation=operation):
                     return other
     return None
 
 
-def _rule_matches(rule: Object, kind: Kind, subresource: str, operation: Operation) -> bool:
+def _rule_matches(rule: Object, kind: Kind, *, subresource: str, operation: Operation) -> bool:
     return (
         _contains(rule.get("operations"), operation)
         and _contains(rule.get("apiGroups"), kind.group)
@@ -144,13 +146,18 @@ class MatchResources:
         )
 
     def find_kind(
-        self, registry: KindRegistry, kind: Kind, subresource: str, operation: Operation
+        self, registry: KindRegistry, kind: Kind, *, subresource: str, operation: Operation
     ) -> Kind | None:
         """Return the kind in whose version the rules ask for a request of any name."""
         if not self.rules:
             return kind
         return find_review_kind(
-            registry, self.rules, kind, subresource, operation, is_equivalent=self.is_equivalent
+            registry,
+            self.rules,
+            kind,
+            subresource=subresource,
+            operation=operation,
+            is_equivalent=self.is_equivalent,
         )
 
     def match(self, attributes: AdmissionAttributes) -> Kind | None:

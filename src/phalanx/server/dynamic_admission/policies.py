@@ -95,10 +95,12 @@ class AdmissionPolicy:
         )
 
     def may_match(
-        self, registry: KindRegistry, kind: Kind, subresource: str, operation: Operation
+        self, registry: KindRegistry, kind: Kind, *, subresource: str, operation: Operation
     ) -> bool:
         """Whether a request of this kind can match the policy."""
-        found = self.resources.find_kind(registry, kind, subresource, operation)
+        found = self.resources.find_kind(
+            registry, kind, subresource=subresource, operation=operation
+        )
         return bool(self.bindings) and found is not None
 
 
@@ -124,8 +126,8 @@ async def validate_policies(
             if binding.resources.match(attributes) is None:
                 continue
             values = values or _policy_values(attributes, kind)
-            for violation in await _find_violations(policy, binding, attributes, values):
-                denied = _act_on(violation, policy, binding, attributes)
+            for violation in await _find_violations(policy, binding, attributes, values=values):
+                denied = _act_on(violation, policy, binding, attributes=attributes)
                 first = first or denied
     if first is not None:
         raise first
@@ -141,6 +143,7 @@ async def _find_violations(
     policy: AdmissionPolicy,
     binding: PolicyBinding,
     attributes: AdmissionAttributes,
+    *,
     values: Mapping[str, Any],
 ) -> list[_Violation]:
     """Return the violations of a request for each parameter of a binding."""
@@ -198,6 +201,7 @@ def _act_on(
     violation: _Violation,
     policy: AdmissionPolicy,
     binding: PolicyBinding,
+    *,
     attributes: AdmissionAttributes,
 ) -> AdmissionDenied | None:
     """Warn of a violation, record it, or return the error that denies the request."""
@@ -256,7 +260,7 @@ async def mutate_policies(
                 for params in list(find_parameters(policy, binding, attributes)):
                     with attributes.leave_level(kind):
                         await attributes.prepare(kind)
-                    _apply_mutations(policy, attributes, kind, params)
+                    _apply_mutations(policy, attributes, kind, params=params)
                     with attributes.leave_level(kind):
                         await attributes.settle()
                     await asyncio.sleep(0)
@@ -272,7 +276,7 @@ async def mutate_policies(
 
 
 def _apply_mutations(
-    policy: AdmissionPolicy, attributes: AdmissionAttributes, kind: Kind, params: Object | None
+    policy: AdmissionPolicy, attributes: AdmissionAttributes, kind: Kind, *, params: Object | None
 ) -> None:
     """Apply the mutations of a policy in order; each sees the result of those before it."""
     shown = attributes.review_kind(kind)

@@ -108,6 +108,7 @@ class DynamicAdmission:
         store: StoreReader,
         registry: KindRegistry,
         levels: PriorityLevels,
+        *,
         urls: Mapping[str, str],
     ) -> None:
         self._store, self._registry, self._levels = store, registry, levels
@@ -177,8 +178,8 @@ class DynamicAdmission:
                         self._registry,
                         webhook.rules,
                         kind,
-                        subresource,
-                        operation,
+                        subresource=subresource,
+                        operation=operation,
                         is_equivalent=webhook.is_equivalent,
                     )
                 )
@@ -189,7 +190,9 @@ class DynamicAdmission:
             tuple(
                 policy
                 for policy in self._policies[policy_kind]
-                if policy.may_match(self._registry, kind, subresource, operation)
+                if policy.may_match(
+                    self._registry, kind, subresource=subresource, operation=operation
+                )
             )
             for policy_kind, _ in _POLICY_KINDS
         ]

@@ -130,10 +130,10 @@ class WebhookClient:
         if local := self._urls.get(f"{namespace}/{name}"):
             names = (host, urlsplit(local).hostname or host)
             return WebhookAddress(shown, f"{local.rstrip('/')}{path}{query}", names)
-        target = self._find_endpoint(namespace, name, port, shown)
+        target = self._find_endpoint(namespace, name, port, shown=shown)
         return WebhookAddress(shown, f"https://{target}{path}{query}", (host,))
 
-    def _find_endpoint(self, namespace: str, name: str, port: int, shown: str) -> str:
+    def _find_endpoint(self, namespace: str, name: str, port: int, *, shown: str) -> str:
         """Return the address and port of a ready endpoint of a Service."""
         record = self._store.get(SERVICE.store_key(namespace, name))
         if record is None:

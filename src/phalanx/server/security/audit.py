@@ -76,7 +76,7 @@ class AuditLog:
         self._lost_lines = 0
 
     def record_response(
-        self, audit_id: str, request: Request, actor: UserInfo, verb: str,
+        self, audit_id: str, request: Request, actor: UserInfo, *, verb: str,
         request_info: RequestInfo | None, reply: Reply | StreamReply,
     ) -> None:  # fmt: skip
         """Record a reply; `actor` is the authenticated user, also if it impersonates another."""

@@ -113,7 +113,7 @@ class IssuedTokenFile:
         return None if has_expired else user
 
     def create(
-        self, user: UserInfo, now: float, seconds: float | None = None, label: str = ""
+        self, user: UserInfo, now: float, seconds: float | None = None, *, label: str = ""
     ) -> str:
         """Issue a token, which is shown only once; it replaces a token of the same label."""
         token = _TOKEN_PREFIX + secrets.token_urlsafe(32)

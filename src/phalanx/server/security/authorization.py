@@ -273,7 +273,7 @@ class AccessControl:
             verb, kind.group, resource, namespace=namespace, name=request_info.name, fields=fields
         )
         if not self.allows(user, attributes):
-            raise _forbidden(user, attributes, kind.resource, kind.plural)
+            raise _forbidden(user, attributes, resource=kind.resource, plural=kind.plural)
 
     def authorize_unserved(self, user: UserInfo, method: str, path: str) -> None:
         """Raise Forbidden for a path that is not served, unless the user may use it.
@@ -286,7 +286,7 @@ class AccessControl:
         elif not self.allows(user, attributes):
             plural, _, _ = attributes.resource.partition("/")
             whole = f"{plural}.{attributes.group}" if attributes.group else plural
-            raise _forbidden(user, attributes, whole, plural)
+            raise _forbidden(user, attributes, resource=whole, plural=plural)
 
     def authorize_path(self, user: UserInfo, method: str, path: str) -> None:
         """Raise Forbidden for a non-resource path that the user may not use."""
@@ -304,7 +304,12 @@ class AccessControl:
         user = _impersonated_user(headers)
         for attributes in _impersonation_attributes(user, headers):
             if not self.allows(request.user, attributes):
-                raise _forbidden(request.user, attributes, attributes.resource, attributes.resource)
+                raise _forbidden(
+                    request.user,
+                    attributes,
+                    resource=attributes.resource,
+                    plural=attributes.resource,
+                )
         return replace(request, user=user, actor=request.user)
 
     def check_again(self, request_info: RequestInfo, verb: str) -> None:
@@ -471,7 +476,7 @@ def _split_header(text: str) -> tuple[str, ...]:
 
 
 def _forbidden(
-    user: UserInfo, attributes: AuthorizationAttributes, resource: str, plural: str
+    user: UserInfo, attributes: AuthorizationAttributes, *, resource: str, plural: str
 ) -> Forbidden:
     scope = (
         f'in the namespace "{attributes.namespace}"'

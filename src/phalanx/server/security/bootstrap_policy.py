@@ -207,7 +207,7 @@ _COMPONENT_ROLES: Mapping[str, BootstrapRole] = {
                 "get update patch",
                 _COORDINATION_GROUP,
                 "leases",
-                "default-scheduler kube-scheduler phalanx-scheduler",
+                names="default-scheduler kube-scheduler phalanx-scheduler",
             ),
             _allow(
                 _READ_VERBS,

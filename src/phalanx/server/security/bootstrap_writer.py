@@ -29,7 +29,9 @@ _BOOTSTRAPPING = "kubernetes.io/bootstrapping"
 
 async def ensure_bootstrap_policy(store: Store, now: str) -> None:
     """Create or complete the roles and bindings in the store."""
-    writes = [_reconcile_write(store, kind, wanted, now) for kind, wanted in _bootstrap_objects()]
+    writes = [
+        _reconcile_write(store, kind, wanted, now=now) for kind, wanted in _bootstrap_objects()
+    ]
     if needed := [write for write in writes if write]:
         await store.commit(needed)
 
@@ -85,7 +87,7 @@ def _metadata(name: str, labels: dict[str, str], namespace: str = "") -> Object:
     }
 
 
-def _reconcile_write(store: Store, kind: Kind, wanted: Object, now: str) -> StoreWrite | None:
+def _reconcile_write(store: Store, kind: Kind, wanted: Object, *, now: str) -> StoreWrite | None:
     """Return the write that completes an object, if something is missing."""
     name, namespace = wanted["metadata"]["name"], wanted["metadata"].get("namespace", "")
     key = kind.store_key(namespace, name)

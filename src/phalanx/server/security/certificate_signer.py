@@ -118,7 +118,7 @@ def sign_approved_request(request: AdmissionRequest) -> None:
         parsed = _parse_request(spec)
         _check_request(parsed, spec, rules)
         pem = authority.sign_request(
-            parsed, spec["usages"], context.clock.now(), spec.get("expirationSeconds")
+            parsed, spec["usages"], context.clock.now(), seconds=spec.get("expirationSeconds")
         )
     except RequestRefused as error:
         now = context.now_timestamp()

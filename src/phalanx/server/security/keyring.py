@@ -75,7 +75,7 @@ def server_tls_context(
 
 
 async def renew_certificates(
-    context: ssl.SSLContext, folder: Path, names: Sequence[str], clock: Clock
+    context: ssl.SSLContext, folder: Path, names: Sequence[str], *, clock: Clock
 ) -> None:
     """Check once a day, until cancelled, whether the certificate must be renewed."""
     while True:
@@ -84,7 +84,7 @@ async def renew_certificates(
         context.load_cert_chain(server.certificate, server.key)
 
 
-def client_certificate(folder: Path, user: UserInfo, days: int, now: float) -> tuple[str, str]:
+def client_certificate(folder: Path, user: UserInfo, *, days: int, now: float) -> tuple[str, str]:
     """Return a client certificate for a user and its key, as PEM texts."""
     authority, key = _ca_pair(folder), ec.generate_private_key(ec.SECP256R1())
     moment, subject = datetime.fromtimestamp(now, UTC), _subject_name(user.name, user.groups)
@@ -140,7 +140,7 @@ def _create_ca(pair: CertificatePair, now: datetime) -> None:
 
 
 def _create_server_certificate(
-    pair: CertificatePair, authority: CertificatePair, names: Sequence[str], now: datetime
+    pair: CertificatePair, authority: CertificatePair, names: Sequence[str], *, now: datetime
 ) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     subject, issuer = _subject_name("phalanx"), authority.read().subject
@@ -166,7 +166,12 @@ def _sign_certificate(
 
 
 def _certificate_builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, days: int
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    *,
+    now: datetime,
+    days: int,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -225,6 +230,7 @@ class CertificateAuthority:
         request: x509.CertificateSigningRequest,
         usages: Collection[str],
         now: float,
+        *,
         seconds: int | None,
     ) -> bytes:
         """Return a certificate with the subject, key and names of a request, as PEM.
@@ -319,10 +325,10 @@ class Keyring:
         return self.issued_tokens.create(ADMIN, now, label=str(kubeconfig))
 
     def create_client_certificate(
-        self, name: str, groups: Sequence[str], days: int, now: float
+        self, name: str, groups: Sequence[str], *, days: int, now: float
     ) -> tuple[str, str]:
         """Return a client certificate for a user and its key."""
-        return client_certificate(self._folder, UserInfo(name, tuple(groups)), days, now)
+        return client_certificate(self._folder, UserInfo(name, tuple(groups)), days=days, now=now)
 
     @property
     def has_ca(self) -> bool:

@@ -58,6 +58,7 @@ class RequestGuard:
         authenticator: RequestAuthenticator,
         hosts: Iterable[str] | None = None,
         on_refused: RefusalHandler | None = None,
+        *,
         check_level: LevelCheck | None = None,
         clock: Clock | None = None,
     ) -> None:

@@ -240,14 +240,14 @@ class ServiceAccountTokens:
     def _is_valid(self, account: ServiceAccountClaims, now: float) -> bool:
         """Whether the service account and the bound object still exist with the same uid."""
         namespace = account.namespace
-        if not self._exists(SERVICE_ACCOUNT, namespace, account.name, account.uid, now):
+        if not self._exists(SERVICE_ACCOUNT, namespace, account.name, uid=account.uid, now=now):
             return False
         if account.bound_object is None:
             return True
         kind, name, uid = account.bound_object
-        return self._exists(BINDABLE[kind], namespace, name, uid, now)
+        return self._exists(BINDABLE[kind], namespace, name, uid=uid, now=now)
 
-    def _exists(self, kind: Kind, namespace: str, name: str, uid: str, now: float) -> bool:
+    def _exists(self, kind: Kind, namespace: str, name: str, *, uid: str, now: float) -> bool:
         record = self._store.get(kind.store_key(namespace, name))
         if record is None:
             return False

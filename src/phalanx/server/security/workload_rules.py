@@ -11,7 +11,7 @@ _WRITE_VERBS = "create delete deletecollection patch update"
 _CORE_GROUP, _APPS_GROUP = "", "apps"
 
 
-def allow(verbs: str, groups: str, resources: str, names: str = "") -> PolicyRule:
+def allow(verbs: str, groups: str, resources: str, *, names: str = "") -> PolicyRule:
     """Return a rule: `get list`, `batch` or several groups, `jobs jobs/status`."""
     parts = (verbs.split(), groups.split(" "), resources.split(), names.split())
     return PolicyRule(*map(tuple, parts))

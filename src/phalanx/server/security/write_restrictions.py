@@ -22,13 +22,14 @@ from phalanx.api.kinds import (
     Kind,
 )
 from phalanx.api.wire import Object
+from phalanx.server.admission import AdmissionRequest
 from phalanx.server.context import ServerContext
 from phalanx.server.objects import forbidden_error, not_found_error
 from phalanx.server.request_info import RequestInfo
 from phalanx.server.security.rbac import ALL, AuthorizationAttributes, PolicyRule, uncovered_rules
 from phalanx.server.security.users import MASTERS, node_name
 
-WriteCheck = Callable[[ServerContext, RequestInfo, Object, Object | None], None]
+WriteCheck = Callable[[AdmissionRequest], None]
 
 _ALL_RULES = (PolicyRule((ALL,), (ALL,), (ALL,)), PolicyRule((ALL,), paths=(ALL,)))
 #: The metadata that garbage collection changes, and managedFields, which records the change.
@@ -59,31 +60,31 @@ _CLAIM_STATUSES = {
 }
 
 
-def check_write_restrictions(
-    context: ServerContext, request_info: RequestInfo, new: Object, old: Object | None
-) -> None:
+def check_write_restrictions(request: AdmissionRequest) -> None:
     """Raise Forbidden for an object that the user may not write."""
+    request_info = request.request_info
     user = request_info.request.user
     if MASTERS in user.groups:
         return
-    if old is None and request_info.request.method != "POST":
+    if request.old is None and request_info.request.method != "POST":
         # An update of an absent object creates it.
-        context.access.authorize(user, "create", request_info)
-    if "ownerReferences" in new["metadata"]:
-        _check_owner_references(context, request_info, new, old)
-    for step in _KIND_CHECKS.get(request_info.stored_kind, ()):
-        step(context, request_info, new, old)
+        request.context.access.authorize(user, "create", request_info)
+    if "ownerReferences" in request.object["metadata"]:
+        _check_owner_references(request)
+    for check in _KIND_CHECKS.get(request_info.stored_kind, ()):
+        check(request)
 
 
 # ------------------------------------------------------------------------------------- escalation
 
 
-def _changes_only_gc_fields(new: Object, old: Object | None) -> bool:
+def _changes_only_gc_fields(request: AdmissionRequest) -> bool:
     """Whether an update changes only what garbage collection needs: owners and finalizers.
 
     Only such an update of a role or binding grants nothing. A label does: it decides which
     aggregated roles get the rules of a ClusterRole.
     """
+    new, old = request.object, request.old
     if old is None:
         return False
     kept, before = (
@@ -93,11 +94,11 @@ def _changes_only_gc_fields(new: Object, old: Object | None) -> bool:
     return {**new, "metadata": kept} == {**old, "metadata": before}
 
 
-def _check_role_escalation(
-    context: ServerContext, request_info: RequestInfo, new: Object, old: Object | None
-) -> None:
+def _check_role_escalation(request: AdmissionRequest) -> None:
     """Require that the user holds all rules of the role, or all rights for an aggregated role."""
-    user, access, name = request_info.request.user, context.access, new["metadata"]["name"]
+    request_info, new = request.request_info, request.object
+    user, access = request_info.request.user, request.context.access
+    name = new["metadata"]["name"]
     may_escalate = AuthorizationAttributes(
         "escalate",
         RBAC_GROUP,
@@ -105,16 +106,13 @@ def _check_role_escalation(
         namespace=request_info.namespace,
         name=name,
     )
-    if _changes_only_gc_fields(new, old) or access.allows(user, may_escalate):
+    if _changes_only_gc_fields(request) or access.allows(user, may_escalate):
         return
     _check_rules_are_held(
-        context,
-        request_info,
-        name,
-        [PolicyRule.from_object(rule) for rule in new.get("rules") or ()],
+        request, [PolicyRule.from_object(rule) for rule in new.get("rules") or ()]
     )
     # Without its aggregation rule, a role would keep rules that it only aggregates.
-    is_aggregated = any(role.get("aggregationRule") for role in (new, old or {}))
+    is_aggregated = any(role.get("aggregationRule") for role in (new, request.old or {}))
     if is_aggregated and uncovered_rules(
         access.rbac.rules(user, request_info.namespace), _ALL_RULES
     ):
@@ -123,36 +121,37 @@ def _check_role_escalation(
         )
 
 
-def _check_binding_escalation(
-    context: ServerContext, request_info: RequestInfo, new: Object, old: Object | None
-) -> None:
+def _check_binding_escalation(request: AdmissionRequest) -> None:
     """Require that the user holds all rules of the bound role."""
-    kind = ROLE if new["roleRef"]["kind"] == ROLE.name else CLUSTER_ROLE
-    role = new["roleRef"]["name"]
+    request_info, access, reference = (
+        request.request_info,
+        request.context.access,
+        request.object["roleRef"],
+    )
+    kind = ROLE if reference["kind"] == ROLE.name else CLUSTER_ROLE
+    role = reference["name"]
     may_bind = AuthorizationAttributes(
         "bind", RBAC_GROUP, kind.plural, namespace=request_info.namespace, name=role
     )
-    if _changes_only_gc_fields(new, old) or context.access.allows(
-        request_info.request.user, may_bind
-    ):
+    if _changes_only_gc_fields(request) or access.allows(request_info.request.user, may_bind):
         return
-    rules = context.access.rbac.role_rules(request_info.namespace if kind is ROLE else "", role)
+    rules = access.rbac.role_rules(request_info.namespace if kind is ROLE else "", role)
     if rules is None:
         raise not_found_error(kind, role)
-    _check_rules_are_held(context, request_info, new["metadata"]["name"], rules)
+    _check_rules_are_held(request, rules)
 
 
-def _check_rules_are_held(
-    context: ServerContext, request_info: RequestInfo, name: str, rules: Sequence[PolicyRule]
-) -> None:
-    """Raise Forbidden unless the user holds all rules that the object of a name grants."""
+def _check_rules_are_held(request: AdmissionRequest, rules: Sequence[PolicyRule]) -> None:
+    """Raise Forbidden unless the user holds all rules that the object grants."""
+    request_info = request.request_info
     user = request_info.request.user
-    if missing := uncovered_rules(context.access.rbac.rules(user, request_info.namespace), rules):
+    held = request.context.access.rbac.rules(user, request_info.namespace)
+    if missing := uncovered_rules(held, rules):
         rows = "\n".join(map(str, missing))
         groups = " ".join(f'"{group}"' for group in user.groups)
         raise forbidden_error(
             request_info.kind,
-            name,
+            request.object["metadata"]["name"],
             f'user "{user.name}" (groups=[{groups}]) is attempting to grant RBAC permissions '
             f"not currently held:\n{rows}",
         )
@@ -161,11 +160,10 @@ def _check_rules_are_held(
 # ------------------------------------------------------------------------------------------ owners
 
 
-def _check_owner_references(
-    context: ServerContext, request_info: RequestInfo, new: Object, old: Object | None
-) -> None:
+def _check_owner_references(request: AdmissionRequest) -> None:
     """Require the right to set finalizers on owners whose deletion is blocked."""
-    before = (old or {"metadata": {}})["metadata"].get("ownerReferences") or ()
+    context, request_info, new = request.context, request.request_info, request.object
+    before = (request.old or {"metadata": {}})["metadata"].get("ownerReferences") or ()
     for owner in new["metadata"]["ownerReferences"]:
         if not owner.get("blockOwnerDeletion") or owner in before:
             continue
@@ -195,14 +193,13 @@ def _finalizer_attributes(
 # ------------------------------------------------------------------------------------------- nodes
 
 
-def _check_node_restriction(
-    context: ServerContext, request_info: RequestInfo, new: Object, old: Object | None
-) -> None:
+def _check_node_restriction(request: AdmissionRequest) -> None:
     """Require that a node writes only its own Node, without its taints, owners and some labels.
 
     With an owner that does not exist, the garbage collector would delete the Node, and the node
     could register again without its taints.
     """
+    request_info, new, old = request.request_info, request.object, request.old
     node = node_name(request_info.request.user)
     if not node:
         return
@@ -222,13 +219,12 @@ def _check_node_restriction(
         )
 
 
-def _check_pod_restriction(
-    context: ServerContext, request_info: RequestInfo, new: Object, old: Object | None
-) -> None:
+def _check_pod_restriction(request: AdmissionRequest) -> None:
     """Require that a node does not change which ResourceClaims its pods use: it may read these."""
+    request_info, new = request.request_info, request.object
     if not (node := node_name(request_info.request.user)):
         return
-    status, before = (obj.get("status") or {} for obj in (new, old or {}))
+    status, before = (obj.get("status") or {} for obj in (new, request.old or {}))
     for field, title in _CLAIM_STATUSES.items():
         if (status.get(field) or None) != (before.get(field) or None):
             reason = f'node "{node}" cannot update {title}'
@@ -256,12 +252,10 @@ def _is_reserved_label(key: str) -> bool:
     return is_in(*_KUBERNETES_LABEL_DOMAINS) and not is_kubelet_label
 
 
-def _check_lease_restriction(
-    context: ServerContext, request_info: RequestInfo, new: Object, old: Object | None
-) -> None:
+def _check_lease_restriction(request: AdmissionRequest) -> None:
     """Require that a node writes only the Lease of its own name."""
-    if node := node_name(request_info.request.user):
-        _check_own_name(request_info, new, node)
+    if node := node_name(request.request_info.request.user):
+        _check_own_name(request.request_info, request.object, node)
 
 
 def _check_own_name(request_info: RequestInfo, new: Object, node: str) -> None:
