@@ -18,7 +18,7 @@ not schedule, runs no controllers and knows nothing of its clients.
     deletion.py, eviction.py                    delete, evict
     admission.py, admission_cache.py, limit_ranges.py, resource_quotas.py, group_priorities.py,
     storage_admission.py, service_account_admission.py, service_allocator.py,
-    leader_worker_set_pods.py, tpu_variables.py, claim_requests.py, generated_pods.py
+    leader_worker_set_pods.py, generated_requests.py
                                                 the admission steps
     dynamic_admission/                          webhooks and policies that administrators configure
     binding.py, claim_binding.py, volume_binding.py

@@ -4,8 +4,8 @@ Members of a gang differ in their names and in the claim that they name, for dev
 members of different gangs in the name of their PodGroup too, and clients create them in turn. The
 first pod takes the full path. The result is cached under its request with those names cut out; the
 next pods get their own names, uid and timestamps. Pods of controllers, with generated names and an
-owner, are cached in the same way (`generated_pods.py`), and so are ResourceClaims from one template
-(`claim_requests.py`).
+owner, are cached in the same way, and so are ResourceClaims from one template
+(`generated_requests.py`).
 
     POST ─▶ cached? ─▶ copy with its own names ─▶ charge quotas ─▶ store
                └─▶ no: parse, admission, validation ─▶ cache ─▶ charge quotas ─▶ store
@@ -28,11 +28,13 @@ from phalanx.api.conversion.workload_references import WORKLOAD_ANNOTATIONS
 from phalanx.api.kinds import POD, RESOURCE_CLAIM, Kind
 from phalanx.api.wire import Object, UserInfo
 from phalanx.randomness import Random
-from phalanx.server.claim_requests import ClaimNames, rename_claim, split_claim_request
-from phalanx.server.generated_pods import (
+from phalanx.server.generated_requests import (
     GENERATED_NAME,
+    ClaimNames,
     has_values,
+    rename_claim,
     replace_values,
+    split_claim_request,
     split_pod_request,
 )
 from phalanx.server.leader_worker_set_pods import is_group_pod

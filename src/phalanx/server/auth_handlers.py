@@ -110,7 +110,9 @@ def _review_access(
     if request_info.kind is LOCAL_SUBJECT_ACCESS_REVIEW:
         causes += _check_local_review(request_info, spec)
     if causes:
-        raise _invalid_review(request_info, *causes)
+        group = request_info.kind.group
+        message = f'.{group} "" is invalid: {join_causes(causes)}'
+        raise Invalid(message, group=group, causes=causes)
     allowed = context.access.allows(user, _review_attributes(spec))
     return _review_reply(request_info, body, {"allowed": allowed})
 
@@ -164,11 +166,6 @@ def _check_attributes(spec: Object) -> list[Cause]:
         if (selector := selectors.get(part) or {}).get("rawSelector")
         and selector.get("requirements")
     ]
-
-
-def _invalid_review(request_info: RequestInfo, *causes: Cause) -> Invalid:
-    group = request_info.kind.group
-    return Invalid(f'.{group} "" is invalid: {join_causes(causes)}', group=group, causes=causes)
 
 
 def _review_reply(request_info: RequestInfo, body: Object, status: Object) -> Reply:

@@ -459,8 +459,10 @@ def _add_member(
     pod = decode_record(record)
     if binding.get("uid") != pod["metadata"]["uid"]:
         return group.add_refusal(field, "PodGone", f'pod "{name}" does not have the given uid')
-    if reason := _reason_if_unbindable(pod) or _reason_if_finished(pod):
+    if reason := _reason_if_unbindable(pod):
         return group.add_refusal(field, "PodChanged", reason)
+    if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+        return group.add_refusal(field, "PodChanged", f"pod {name} has finished")
     free = _free_resources(context, group, node)
     if free is None:
         return group.add_refusal(field, "NodeGone", f'node "{node}" not found')
@@ -513,11 +515,6 @@ def _reason_if_unbindable(pod: Object) -> str:
     if spec.get("schedulingGates"):
         return f"pod {name} has non-empty .spec.schedulingGates"
     return ""
-
-
-def _reason_if_finished(pod: Object) -> str:
-    phase = pod.get("status", {}).get("phase")
-    return f"pod {pod['metadata']['name']} has finished" if phase in ("Succeeded", "Failed") else ""
 
 
 def _assign_node(context: ServerContext, pod: Object, node: str) -> Object:

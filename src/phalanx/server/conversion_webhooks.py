@@ -81,7 +81,9 @@ class VersionConverter:
 
         Raises ConversionFailed. The configuration is the present one, also of an open watch.
         """
-        kind = self._present(kind)
+        present = self._registry.find(kind.group, kind.version, kind.plural)
+        if isinstance(present, CustomKind) and present.conversion is not None:
+            kind = present
         found: _Values = {}
         missing: dict[str, _Values] = {}
         for record in records:
@@ -102,13 +104,14 @@ class VersionConverter:
         if task is None:
             task = asyncio.ensure_future(self._convert_values(kind, values, source))
             self._running[key] = task
-            task.add_done_callback(lambda done: self._on_done(key, done))
-        return await asyncio.shield(task)
 
-    def _on_done(self, key: _BatchKey, task: asyncio.Future[_Values]) -> None:
-        del self._running[key]
-        if not task.cancelled():
-            task.exception()  # All requests that waited for it may have gone away.
+            def forget(done: asyncio.Future[_Values]) -> None:
+                del self._running[key]
+                if not done.cancelled():
+                    done.exception()  # All requests that waited for it may have gone away.
+
+            task.add_done_callback(forget)
+        return await asyncio.shield(task)
 
     async def _convert_values(self, kind: CustomKind, values: _Values, source: str) -> _Values:
         objects = [orjson.loads(value) for value in values.values()]
@@ -138,11 +141,6 @@ class VersionConverter:
         while self._cached_bytes > _CACHE_BYTES:
             _, dropped = self._cache.popitem(last=False)
             self._cached_bytes -= len(dropped)
-
-    def _present(self, kind: CustomKind) -> CustomKind:
-        present = self._registry.find(kind.group, kind.version, kind.plural)
-        is_usable = isinstance(present, CustomKind) and present.conversion is not None
-        return present if is_usable and isinstance(present, CustomKind) else kind
 
     async def _review(
         self, kind: CustomKind, objects: Sequence[Object], *, source: str, target: str

@@ -67,7 +67,10 @@ _RETRY_SECONDS = 10
 
 async def evict(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle an Eviction: delete a pod unless its disruption budget forbids it."""
-    kind = _eviction_kind(request_info)
+    content = request_info.request.body
+    # Clients of old versions send policy/v1beta1.
+    is_old = _OLD_VERSION in (content if isinstance(content, bytes) else orjson.dumps(content))
+    kind = _OLD_EVICTION if is_old else EVICTION
     body = read_object(context, replace(request_info, kind=kind))
     if context.dynamic_admission.is_configured:
         await review_action(
@@ -93,13 +96,6 @@ async def evict(context: ServerContext, request_info: RequestInfo) -> Reply:
         context, request_info, options, extra_writes=budget_writes, prepare=mark_disrupted
     )
     return success_reply(201, request_info.warning_headers())
-
-
-def _eviction_kind(request_info: RequestInfo) -> Kind:
-    """The kind of an Eviction: clients of old versions send policy/v1beta1."""
-    body = request_info.request.body
-    is_old = _OLD_VERSION in (body if isinstance(body, bytes) else orjson.dumps(body))
-    return _OLD_EVICTION if is_old else EVICTION
 
 
 def _budget_writes(

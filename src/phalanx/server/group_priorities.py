@@ -45,7 +45,11 @@ def take_member_priority(store: Store, group: Object) -> None:
     if not name or PRIORITY_FROM_MEMBERS_ANNOTATION not in (meta.get("annotations") or {}):
         return
     pods = map(decode_record, store.range(POD.store_prefix(meta.get("namespace", ""))))
-    members = [pod for pod in pods if _group_name(pod) == name]
+    members = [
+        pod
+        for pod in pods
+        if (pod["spec"].get("schedulingGroup") or {}).get("podGroupName") == name
+    ]
     if members:
         _copy_priority(group, min(members, key=_priority))
 
@@ -81,7 +85,3 @@ def _copy_priority(group: Object, pod: Object) -> None:
 
 def _priority(pod: Object) -> int:
     return int(pod["spec"].get("priority") or 0)
-
-
-def _group_name(pod: Object) -> str:
-    return str((pod["spec"].get("schedulingGroup") or {}).get("podGroupName", ""))

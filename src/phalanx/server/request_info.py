@@ -196,11 +196,12 @@ class RequestInfo(msgspec.Struct, frozen=True):
 
     def warning_headers(self) -> tuple[tuple[str, str], ...]:
         """The warnings as headers; long texts are cut."""
-        texts = [
-            _escape_quotes(text[:_MAX_WARNING_LENGTH])
-            for text in self.warnings[:_MAX_WARNING_HEADERS]
-        ]
-        return tuple(("warning", f'299 - "{text}"') for text in texts)
+        found = []
+        for text in self.warnings[:_MAX_WARNING_HEADERS]:
+            shown = "".join(c if c.isprintable() else " " for c in text[:_MAX_WARNING_LENGTH])
+            quoted = shown.replace("\\", "\\\\").replace('"', '\\"')
+            found.append(("warning", f'299 - "{quoted}"'))
+        return tuple(found)
 
     def _bad_option(self, cause: Cause) -> Invalid:
         return invalid_options(_OPTIONS_KINDS[self.request.method], [cause])
@@ -213,12 +214,6 @@ _OPTIONS_KINDS = {
     "PATCH": "PatchOptions",
     "DELETE": "DeleteOptions",
 }
-
-
-def _escape_quotes(text: str) -> str:
-    """Escape a text for a quoted string in a header."""
-    printable = "".join(c if c.isprintable() else " " for c in text)
-    return printable.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def invalid_options(kind: str, causes: list[Cause]) -> Invalid:

@@ -101,7 +101,8 @@ def quota_writes(
     # An update of a pod is never refused: its usage changes only with its phase and its scopes.
     if old is None or kind is not POD:
         for quota, change in changes:
-            _check_quota(kind, obj, quota, change=change)
+            if detail := describe_excess(quota.object, change):
+                raise forbidden_error(kind, obj["metadata"]["name"], detail)
     index = _index_writes(context.store, obj, new) if kind is RESOURCE_QUOTA else ()
     return [*(_status_write(quota, change) for quota, change in changes if change), *index]
 
@@ -109,9 +110,13 @@ def quota_writes(
 def recompute_status(context: ServerContext, old: Object | None, quota: Object) -> None:
     """Set the status of a quota that is about to be stored.
 
-    Usage that the old status contains is kept; the rest is counted over the namespace.
+    Usage that the old status contains is kept if the scopes are the same; the rest is counted over
+    the namespace.
     """
-    hard, known = quota["spec"].get("hard") or {}, _get_known_usage(old, quota)
+    hard = quota["spec"].get("hard") or {}
+    known: Mapping[str, str] = {}
+    if old is not None and {**old["spec"], "hard": {}} == {**quota["spec"], "hard": {}}:
+        known = old["status"].get("used") or {}
     used = {name: milli_value(known.get(name, "0")) for name in hard}
     unknown = [name for name in hard if name not in known]
     # One version of each kind is enough: all versions share the stored objects.
@@ -141,13 +146,6 @@ def release_writes(
             if change:
                 writes.append(_status_write(quota, change))
     return writes
-
-
-def _get_known_usage(old: Object | None, quota: Object) -> Mapping[str, str]:
-    """The usage in the old status, if the scopes of the quota are unchanged."""
-    if old is None or {**old["spec"], "hard": {}} != {**quota["spec"], "hard": {}}:
-        return {}
-    return old["status"].get("used") or {}
 
 
 def _affects_quota(kind: Kind, old: Object | None, new: Object | None) -> bool:
@@ -236,11 +234,6 @@ def _status_write(quota: _Quota, change: Usage) -> StoreWrite:
 
 
 # ---- checks --------------------------------------------------------------------------------------
-
-
-def _check_quota(kind: Kind, obj: Object, quota: _Quota, *, change: Usage) -> None:
-    if detail := describe_excess(quota.object, change):
-        raise forbidden_error(kind, obj["metadata"]["name"], detail)
 
 
 def _check_required_resources(pod: Object, quotas: Sequence[_Quota]) -> None:

@@ -170,7 +170,10 @@ class UtilisationSampler:
                     last[change.key] = change.after
             for states, sign in ((first, -1), (last, 1)):
                 for record in filter(None, states.values()):
-                    sums.add(_reader_of(record.key), record, sign)
+                    read = next(
+                        read for prefix, read in _READERS.items() if record.key.startswith(prefix)
+                    )
+                    sums.add(read, record, sign)
             if batch:
                 sums.revision = batch[-1].revision
             if len(batch) < _BATCH:
@@ -216,10 +219,6 @@ _READERS: Mapping[str, _Reader] = {
     RESOURCE_CLAIM.store_prefix(): _read_claim,
 }
 _PREFIXES = tuple(_READERS)
-
-
-def _reader_of(key: str) -> _Reader:
-    return next(read for prefix, read in _READERS.items() if key.startswith(prefix))
 
 
 def encode_history(history: UtilisationHistory, since: str) -> bytes:

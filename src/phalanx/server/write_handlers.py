@@ -294,7 +294,10 @@ def _patch_object(
     annotate(new, changes.annotations)
     check_value_count(request_info.kind, new)
     stated: Object = {key: new.pop(key) for key in ("apiVersion", "kind") if key in new}
-    _keep_managed_fields_reset(new)
+    meta = new.get("metadata")
+    if isinstance(meta, dict) and meta.get("managedFields") == []:
+        # Normalization drops empty lists; this one resets managedFields too.
+        meta["managedFields"] = [{}]
     fields = affected_fields(patch_type, new, changes.value)
     if _has_only_preconditions(changes.value):
         fields = [field for field in fields if field != "metadata"]
@@ -317,13 +320,6 @@ def _has_only_preconditions(changes: object) -> bool:
         field in _PRECONDITIONS and isinstance(value, str) and value
         for field, value in meta.items()
     )
-
-
-def _keep_managed_fields_reset(new: Object) -> None:
-    """Replace empty managedFields by the list that resets them: normalization drops empty lists."""
-    meta = new.get("metadata")
-    if isinstance(meta, dict) and meta.get("managedFields") == []:
-        meta["managedFields"] = [{}]
 
 
 def _normalize_patched_fields(

@@ -179,7 +179,10 @@ def _evaluate(
                 yield _Violation(f"expression '{rule.text}' resulted in error: {outcome.reason}")
         elif outcome is not True:
             message = evaluation.evaluate(rule.message) if rule.message else None
-            yield _Violation(_usable(message) or rule.default_message, rule.reason)
+            text = message.strip() if isinstance(message, str) else ""
+            if "\n" in text or len(text.encode()) > _MAX_MESSAGE_LENGTH:
+                text = ""
+            yield _Violation(text or rule.default_message, rule.reason)
     for annotation in policy.compiled.annotations:
         outcome = evaluation.evaluate(annotation.program)
         if isinstance(outcome, Failed):
@@ -189,12 +192,6 @@ def _evaluate(
         elif isinstance(outcome, str) and outcome.strip():
             key = f"{policy.name}/{annotation.key}"
             attributes.request_info.audit_annotations[key] = outcome.strip()
-
-
-def _usable(message: Any) -> str:
-    """Return the result of a message expression if it can be shown, else ""."""
-    text = message.strip() if isinstance(message, str) else ""
-    return text if "\n" not in text and len(text.encode()) <= _MAX_MESSAGE_LENGTH else ""
 
 
 def _act_on(

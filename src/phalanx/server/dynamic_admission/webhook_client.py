@@ -100,7 +100,7 @@ class WebhookClient:
                     headers={"content-type": JSON, "accept": JSON},
                 ) as response:
                     return await _read_answer(address, response)
-            except (OSError, ValueError, _client_error()) as error:
+            except (OSError, ValueError, _import_aiohttp().ClientError) as error:
                 if name is not names[-1] and _is_name_error(error):
                     continue
                 raise _failure(address, _describe(error)) from error
@@ -165,11 +165,6 @@ def _import_aiohttp() -> Any:
     import aiohttp
 
     return aiohttp
-
-
-def _client_error() -> type[Exception]:
-    error: type[Exception] = _import_aiohttp().ClientError
-    return error
 
 
 async def _read_answer(address: WebhookAddress, response: aiohttp.ClientResponse) -> Object:

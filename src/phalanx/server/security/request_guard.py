@@ -100,7 +100,12 @@ class RequestGuard:
         return peer.user if peer else user
 
     def _check_host(self, host: str) -> None:
-        if host and not _is_allowed_host(_host_name(host), self._allowed_hosts or frozenset()):
+        name = host.lower()
+        if name.startswith("["):
+            name = name[1:].partition("]")[0]
+        elif name.count(":") == 1:
+            name = name.rpartition(":")[0]
+        if host and not _is_allowed_host(name, self._allowed_hosts or frozenset()):
             raise Forbidden("forbidden: this server is not known by the name in the Host header")
         if len(self._accepted_hosts) < _MAX_CACHED_HOSTS:
             self._accepted_hosts.add(host)
@@ -175,13 +180,6 @@ class BodyMemory:
             self._used_by[user.name] = rest
         else:
             del self._used_by[user.name]
-
-
-def _host_name(host: str) -> str:
-    """Return a Host header without its port."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()
 
 
 def _is_allowed_host(name: str, names: frozenset[str]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phalanx.api.wire import Object
-from phalanx.server.tpu_variables import GroupPlace, add_tpu_variables
+from phalanx.server.leader_worker_set_pods import GroupPlace, add_tpu_variables
 
 LEADER_HAS_TPUS = {"leaderworkerset.sigs.k8s.io/leader-requests-tpus": "true"}
 TPUS = {"limits": {"google.com/tpu": "4"}}
