@@ -39,7 +39,7 @@ def find_causes(
     kind: Kind, new: Object, old: Object | None = None, part: str = ""
 ) -> CauseSummaries:
     """Return the summaries of what is invalid in an object."""
-    return summarize(validate(kind, new, old, part))
+    return summarize(validate(kind, new, old, subresource=part))
 
 
 def creation_causes(kind: Kind, obj: Object) -> CauseSummaries:

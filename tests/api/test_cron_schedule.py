@@ -216,4 +216,6 @@ def test_last_occurrence_is_the_last_of_all_occurrences(
     until = after + 60 * minutes + 0.5
     everything = islice(occurrences(schedule, after, NEW_YORK), 500)
     expected = [moment for moment in everything if moment <= until]
-    assert last_occurrence(schedule, after, until, NEW_YORK) == (expected[-1] if expected else None)
+    assert last_occurrence(schedule, after, until, zone=NEW_YORK) == (
+        expected[-1] if expected else None
+    )

@@ -53,7 +53,7 @@ def without(value: Object, *fields: str) -> Object:
 def drop_disabled_fields(gate: str, kind: Kind, new: Object, old: Object | None = None) -> Object:
     """Return an object after a write while a gate is off."""
     result = copy.deepcopy(new)
-    drop_disabled(resolve_gates({gate: False}), kind.schema, result, old)
+    drop_disabled(resolve_gates({gate: False}), kind.schema, result, old=old)
     return result
 
 
@@ -147,7 +147,7 @@ def test_nothing_is_dropped_while_all_gates_are_on(
     gate: str, kind: Kind, new: Object, left: Object
 ) -> None:
     result = copy.deepcopy(new)
-    drop_disabled(DEFAULT_GATES, kind.schema, result, None)
+    drop_disabled(DEFAULT_GATES, kind.schema, result, old=None)
     assert result == new
 
 
@@ -183,7 +183,7 @@ def test_claim_statuses_are_kept_while_the_group_has_claims() -> None:
 
 def drop_warnings(gate: str, kind: Kind, new: Object, old: Object | None = None) -> list[str]:
     """Return the warnings of a write while a gate is off."""
-    return drop_disabled(resolve_gates({gate: False}), kind.schema, copy.deepcopy(new), old)
+    return drop_disabled(resolve_gates({gate: False}), kind.schema, copy.deepcopy(new), old=old)
 
 
 ONE_BY_ONE = "pods are scheduled one by one"
@@ -231,7 +231,7 @@ def test_dropping_a_scheduling_field_warns_that_pods_are_scheduled_one_by_one(
 def test_no_warning_for_fields_that_the_request_does_not_have() -> None:
     assert drop_warnings("WorkloadWithJob", JOB, {"spec": {"scheduling": None}}) == []
     assert drop_warnings("PodGroupPreemptionPolicy", POD_GROUP, {"spec": LEAF}) == []
-    assert drop_disabled(DEFAULT_GATES, JOB.schema, {"spec": JOB_SPEC}, None) == []
+    assert drop_disabled(DEFAULT_GATES, JOB.schema, {"spec": JOB_SPEC}, old=None) == []
 
 
 # ------------------------------------------------------------------------------------- the table

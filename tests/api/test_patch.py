@@ -32,7 +32,7 @@ objects = st.dictionaries(st.sampled_from("abc"), values, max_size=3)
 
 
 def apply_patch_to_copy(kind: str, obj: Object, patch: Any) -> Object:
-    return apply_patch(kind, POD, copy.deepcopy(obj), patch)
+    return apply_patch(kind, POD, copy.deepcopy(obj), patch=patch)
 
 
 def apply_strategic(obj: Object, patch: Any) -> Object:

@@ -122,19 +122,23 @@ def test_field_is_compared_as_text(path: str, value: str) -> None:
 
 def test_absent_field_has_the_default_of_its_kind() -> None:
     absent = {"spec.unschedulable": "false"}
-    assert fields_match(parse_field_selector("spec.unschedulable=false"), {"spec": {}}, absent, {})
+    assert fields_match(
+        parse_field_selector("spec.unschedulable=false"), {"spec": {}}, absent, paths={}
+    )
     assert not fields_match(
-        parse_field_selector("spec.unschedulable=true"), {"spec": {}}, absent, {}
+        parse_field_selector("spec.unschedulable=true"), {"spec": {}}, absent, paths={}
     )
     cordoned = {"spec": {"unschedulable": True}}
-    assert fields_match(parse_field_selector("spec.unschedulable=true"), cordoned, absent, {})
+    assert fields_match(parse_field_selector("spec.unschedulable=true"), cordoned, absent, paths={})
 
 
 def test_selector_may_have_another_name_than_its_field() -> None:
     paths, absent = {"status.successful": "status.succeeded"}, {"status.successful": "0"}
     done = {"status": {"succeeded": 2}}
-    assert fields_match(parse_field_selector("status.successful=2"), done, absent, paths)
-    assert fields_match(parse_field_selector("status.successful=0"), {"status": {}}, absent, paths)
+    assert fields_match(parse_field_selector("status.successful=2"), done, absent, paths=paths)
+    assert fields_match(
+        parse_field_selector("status.successful=0"), {"status": {}}, absent, paths=paths
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,7 +155,7 @@ def test_selector_may_have_another_name_than_its_field() -> None:
     ],
 )
 def test_field_selectors_match_or_not(text: str, holds: bool) -> None:
-    assert fields_match(parse_field_selector(text), POD, {}, {}) == holds
+    assert fields_match(parse_field_selector(text), POD, {}, paths={}) == holds
 
 
 @pytest.mark.parametrize("text", ["a", "metadata.name", "a>b", "a in (b)"])

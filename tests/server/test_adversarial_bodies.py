@@ -311,7 +311,9 @@ async def test_a_patch_may_order_8000_items() -> None:
         return {"metadata": {"name": "a", "ownerReferences": [dict(owner) for owner in owners]}}
 
     async def reorder(obj: Object) -> Object:
-        return apply_patch(STRATEGIC_PATCH, schema("core.v1.ConfigMap"), obj, {"metadata": change})
+        return apply_patch(
+            STRATEGIC_PATCH, schema("core.v1.ConfigMap"), obj, patch={"metadata": change}
+        )
 
     result, stall = await measure_stall(reorder, prepare, bound=0.1)
     assert result["metadata"]["ownerReferences"] == wanted

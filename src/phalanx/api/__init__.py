@@ -5,8 +5,8 @@ its package data, reads no clock and uses no randomness.
 
     kind.py, kinds.py, platform_kinds.py, strategy.py
                                   one row per kind, and how objects of a kind are processed
-    core.py, batch.py, scheduling.py, apps.py, storage.py, endpoints.py, job_sets.py,
-    leader_worker_sets.py, dynamic_resources.py, other_kinds.py
+    core.py, batch.py, scheduling.py, apps.py, storage.py, job_sets.py, leader_worker_sets.py,
+    dynamic_resources.py, other_kinds.py
                                   frozen structs with the fields that our components read
     scheme.py                     which struct decodes which kind
     workload_sources.py           kinds that are read as PodGroups where a server has none

@@ -130,7 +130,7 @@ def occurrences(schedule: CronSchedule, after: float, zone: tzinfo) -> Iterator[
 
 
 def last_occurrence(
-    schedule: CronSchedule, after: float, until: float, zone: tzinfo
+    schedule: CronSchedule, after: float, until: float, *, zone: tzinfo
 ) -> float | None:
     """Return the latest time of a schedule in (after, until], if there is one."""
     if schedule.every is not None:

@@ -203,7 +203,9 @@ class GatedField:
     ignored_value: str = ""
 
 
-def _in_all_versions(gate: str, struct: str, field: str, used_with: str = "") -> list[GatedField]:
+def _in_all_versions(
+    gate: str, struct: str, field: str, *, used_with: str = ""
+) -> list[GatedField]:
     versions = ("v1beta1", "v1alpha3")
     return [
         GatedField(gate, f"scheduling.{v}.{struct}", field, used_with=used_with) for v in versions
@@ -245,7 +247,7 @@ GATED_FIELDS = (
         WORKLOAD_RESOURCE_CLAIMS,
         "PodGroup",
         "status.resourceClaimStatuses",
-        "spec.resourceClaims",
+        used_with="spec.resourceClaims",
     ),
     *_in_all_versions(POD_GROUP_PREEMPTION_POLICY, "PodGroupTemplate", "preemptionPolicy"),
     *_in_all_versions(POD_GROUP_PREEMPTION_POLICY, "CompositePodGroupTemplate", "preemptionPolicy"),
@@ -263,10 +265,12 @@ GATED_FIELDS = (
 )
 
 
-def drop_disabled(gates: FeatureGates, struct: str, new: Object, old: Object | None) -> list[str]:
+def drop_disabled(
+    gates: FeatureGates, struct: str, new: Object, *, old: Object | None
+) -> list[str]:
     """Drop fields of disabled gates in place; return warnings for the client."""
     tree = _disabled_fields(gates, struct)
-    return _drop_fields(tree, new, old or {}, "") if tree is not None else []
+    return _drop_fields(tree, new, old or {}, path="") if tree is not None else []
 
 
 @cache
@@ -278,21 +282,23 @@ def _disabled_fields(gates: FeatureGates, struct: str) -> FieldTree[GatedField] 
     return build_field_tree(struct, rows) if rows else None
 
 
-def _drop_fields(tree: FieldTree[GatedField], new: Any, old: Any, path: str) -> list[str]:
+def _drop_fields(tree: FieldTree[GatedField], new: Any, old: Any, *, path: str) -> list[str]:
     warnings: list[str] = []
     if isinstance(new, dict):
         before = old if isinstance(old, dict) else {}
         for row in tree.rows:
-            if not _has_field(before, row.used_with or row.field):
+            if _find_field(before, row.used_with or row.field) is None:
                 warnings += _warnings(row, new, path)
                 if not row.ignored_value:
                     _remove_field(new, row.field)
         for step, inner in tree.fields.items():
             if step in new:
-                warnings += _drop_fields(inner, new[step], before.get(step), f"{path}.{step}")
+                warnings += _drop_fields(inner, new[step], before.get(step), path=f"{path}.{step}")
     elif isinstance(new, list) and tree.item is not None:
         for at, item in enumerate(new):
-            warnings += _drop_fields(tree.item, item, _find_by_name(item, old), f"{path}[{at}]")
+            name = item.get("name") if isinstance(item, dict) else None
+            stored = next((one for one in old or () if one.get("name") == name), None)
+            warnings += _drop_fields(tree.item, item, stored, path=f"{path}[{at}]")
     return warnings
 
 
@@ -303,16 +309,6 @@ def _warnings(row: GatedField, struct: Object, path: str) -> list[str]:
     field = f"{path}.{row.field}".removeprefix(".")
     effect = "ignored" if row.ignored_value else "dropped"
     return [f"{field} is {effect}: without the feature gate {row.gate} {row.consequence}"]
-
-
-def _find_by_name(item: Any, items: Any) -> Any:
-    """Return the stored item of the same name."""
-    name = item.get("name") if isinstance(item, dict) else None
-    return next((one for one in items or () if one.get("name") == name), None)
-
-
-def _has_field(struct: Object, path: str) -> bool:
-    return _find_field(struct, path) is not None
 
 
 def _find_field(struct: Object, path: str) -> Any:

@@ -144,18 +144,16 @@ def validate_label_key(text: str) -> Sequence[str]:
             f"a qualified name {_NAME_RULE} with an optional DNS subdomain prefix and '/' "
             "(e.g. 'example.com/MyName')",
         )
-    faults = _validate_key_prefix(prefix) if slash else []
+    faults = []
+    if slash and not prefix:
+        faults.append("prefix part must be non-empty")
+    elif slash:
+        faults += [f"prefix part {fault}" for fault in validate_dns_subdomain(prefix)]
     if not name:
         faults.append("name part must be non-empty")
     elif len(name) > 63:
         faults.append("name part must be no more than 63 bytes")
     return faults if _MATCH_NAME(name) else [*faults, f"name part {_NAME_RULE}"]
-
-
-def _validate_key_prefix(prefix: str) -> list[str]:
-    if not prefix:
-        return ["prefix part must be non-empty"]
-    return [f"prefix part {fault}" for fault in validate_dns_subdomain(prefix)]
 
 
 @cached_validator

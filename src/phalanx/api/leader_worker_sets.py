@@ -109,7 +109,7 @@ def requests_tpus(pod_spec: Mapping[str, Any]) -> bool:
     return any(str(one.get(_TPU_RESOURCE, "0")) != "0" for one in amounts)
 
 
-def replica_group_name(workload: str, index: str, revision: str, subgroup: str = "") -> str:
+def replica_group_name(workload: str, index: str, revision: str, *, subgroup: str = "") -> str:
     """Return the name of the group of a replica, or of one of its subgroups.
 
     >>> replica_group_name("llm-5c9b8d", "0", "7f4d")

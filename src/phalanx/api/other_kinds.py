@@ -9,6 +9,7 @@ the larger groups. Partial and frozen.
     ResourceQuota                           Job controller
     ClusterRole                             role aggregation controller
     ResourceClaim, ResourceClaimTemplate    resource claim controller
+    EndpointSlice, Endpoints                endpoints controllers
 """
 
 from __future__ import annotations
@@ -222,3 +223,19 @@ class ResourceClaimTemplate(Struct, frozen=True):
 
     metadata: ObjectMeta
     spec: ClaimTemplateSpec = ClaimTemplateSpec()
+
+
+class EndpointSlice(Struct, frozen=True, rename="camel"):
+    """An EndpointSlice; its endpoints and ports are only compared, so they stay JSON."""
+
+    metadata: ObjectMeta
+    address_type: str = "IPv4"
+    endpoints: tuple[dict[str, Any], ...] | None = ()
+    ports: tuple[dict[str, Any], ...] | None = ()
+
+
+class Endpoints(Struct, frozen=True):
+    """An Endpoints object; its subsets stay JSON."""
+
+    metadata: ObjectMeta
+    subsets: tuple[dict[str, Any], ...] | None = ()

@@ -48,7 +48,7 @@ class TooManyOperations(PatchFailed):
     """The JSON patch has too many operations, or copies too many bytes."""
 
 
-def apply_patch(content_type: str, schema: Schema, obj: Object, patch: Any) -> Object:
+def apply_patch(content_type: str, schema: Schema, obj: Object, *, patch: Any) -> Object:
     """Return the object after a patch of the given content type."""
     return _APPLY_BY_TYPE[content_type](schema, obj, patch)
 
@@ -197,7 +197,7 @@ def _merge_maps(schema: Schema | None, obj: Object, patch: Object) -> Object | N
     # As in Kubernetes, the list of a directive is merged once, with its directive.
     for key in directives:
         if key.startswith(_SET_ELEMENT_ORDER):
-            _reorder(schema, result, key, fields, _directive_list(patch, key))
+            _reorder(schema, result, key, fields=fields, wanted=_directive_list(patch, key))
     _merge_fields(schema, result, fields)
     for key in directives:
         if key.startswith(_DELETE_FROM_LIST):
@@ -241,13 +241,13 @@ def _merge_fields(schema: Schema | None, result: Object, fields: Object) -> None
         if value is None:
             result.pop(key, None)
         elif isinstance(value, (dict, list)):
-            _merge_field(schema.field(key) if schema else None, result, key, value)
+            _merge_field(schema.field(key) if schema else None, result, key, value=value)
         else:
             result[key] = value
 
 
 def _merge_field(
-    schema: Schema | None, result: Object, key: str, value: Object | list[Any]
+    schema: Schema | None, result: Object, key: str, *, value: Object | list[Any]
 ) -> None:
     """Merge an object or a list into the field of an object."""
     old = result.get(key)
@@ -312,7 +312,7 @@ def _merge_keyed_items(schema: Schema, old: list[Any], patch: list[Any]) -> list
 
 
 def _reorder(
-    schema: Schema | None, result: Object, directive: str, fields: Object, wanted: list[Any]
+    schema: Schema | None, result: Object, directive: str, *, fields: Object, wanted: list[Any]
 ) -> None:
     """Merge a list and order it as `$setElementOrder` says; take it out of the patch's fields."""
     name = directive.removeprefix(_SET_ELEMENT_ORDER)
@@ -326,7 +326,7 @@ def _reorder(
         result[name] = _order_items(_list_field(result, name), old, wanted, key=inner.merge_key)
 
 
-def _order_items(items: list[Any], old: list[Any], wanted: list[Any], key: str) -> list[Any]:
+def _order_items(items: list[Any], old: list[Any], wanted: list[Any], *, key: str) -> list[Any]:
     """Order the listed items as listed; each other item stays behind its predecessor."""
     place = {found: at for at, found in enumerate(_identities(wanted, key))}
     known = list(zip(_identities(items, key), items, strict=True))

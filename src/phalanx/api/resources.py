@@ -99,7 +99,8 @@ def canonical_quantity(text: QuantityText) -> str:
     if written.endswith("i") and abs(number) >= 1024:
         return _with_binary_suffix(number)
     if re.search(r"[eE][+-]?\d", written):
-        return _with_exponent(number)
+        power = max(p for p in range(-9, _LIMIT, 3) if _is_multiple(p, number))
+        return f"{number / Fraction(10) ** power}e{power}" if power else f"{number}"
     return _with_decimal_suffix(number)
 
 
@@ -114,11 +115,6 @@ def _with_decimal_suffix(number: Fraction) -> str:
     fitting = [s for s, power in _DECIMAL.items() if _is_multiple(power, number)]
     suffix = max(fitting, key=_DECIMAL.__getitem__)
     return f"{number / Fraction(10) ** _DECIMAL[suffix]}{suffix}"
-
-
-def _with_exponent(number: Fraction) -> str:
-    power = max(p for p in range(-9, _LIMIT, 3) if _is_multiple(p, number))
-    return f"{number / Fraction(10) ** power}e{power}" if power else f"{number}"
 
 
 def _is_multiple(power: int, number: Fraction) -> bool:

@@ -29,7 +29,6 @@ from phalanx.api.apps import (
 from phalanx.api.batch import CronJob, Job
 from phalanx.api.core import Namespace, Node, Pod, Service, ServiceAccount
 from phalanx.api.dynamic_resources import DeviceClass, DeviceTaintRule, ResourceSlice
-from phalanx.api.endpoints import Endpoints, EndpointSlice
 from phalanx.api.job_sets import JobSet
 from phalanx.api.kinds import (
     CLUSTER_ROLE,
@@ -78,6 +77,8 @@ from phalanx.api.meta import PartialObjectMetadata
 from phalanx.api.other_kinds import (
     ClusterRole,
     DeviceClaim,
+    Endpoints,
+    EndpointSlice,
     HorizontalPodAutoscaler,
     Lease,
     PodDisruptionBudget,

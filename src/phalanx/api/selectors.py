@@ -123,6 +123,7 @@ def fields_match(
     requirements: Iterable[FieldRequirement],
     obj: Object,
     absent: Mapping[str, str],
+    *,
     paths: Mapping[str, str],
 ) -> bool:
     """Whether an object meets the requirements.

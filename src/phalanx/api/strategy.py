@@ -94,8 +94,8 @@ class BuiltinStrategy:
 
     def prepare_for_update(self, new: Object, old: Object, now: str) -> None:
         """Set what follows from the change of an object."""
-        prepare_for_update(self._kind, new, old, now)
+        prepare_for_update(self._kind, new, old, now=now)
 
     def validate(self, new: Object, old: Object | None, subresource: str) -> Sequence[Cause]:
         """Return what is invalid in an object."""
-        return validate(self._kind, new, old, subresource)
+        return validate(self._kind, new, old, subresource=subresource)

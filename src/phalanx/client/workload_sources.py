@@ -320,7 +320,7 @@ class WorkloadSourceTransport:
         body = request.body
         if request.headers.get("content-type") == STRATEGIC_PATCH and isinstance(body, dict):
             current = _writable_fields(self._objects.get(kind, key))
-            changed = apply_patch(STRATEGIC_PATCH, schema(kind.schema), current, body)
+            changed = apply_patch(STRATEGIC_PATCH, schema(kind.schema), current, patch=body)
             request = _with_merge_patch(request, _select_changed(body, changed))
         elif request.method in ("POST", "PUT") and isinstance(body, dict):
             request = replace(request, body=self._convert_new(body))
@@ -348,7 +348,9 @@ class WorkloadSourceTransport:
         if not isinstance(group, PodGroup) or not isinstance(request.body, dict):
             return await self._inner.send(request)
         current = _writable_fields(group)
-        changed = apply_patch(STRATEGIC_PATCH, schema(POD_GROUP.schema), current, request.body)
+        changed = apply_patch(
+            STRATEGIC_PATCH, schema(POD_GROUP.schema), current, patch=request.body
+        )
         status = msgspec.convert(changed.get("status", {}), PodGroupStatus)
         assert row.encode_status is not None
         body = {

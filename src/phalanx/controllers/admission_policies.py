@@ -93,9 +93,8 @@ class PolicyStatusController:
 
     async def _find_kind(self, group: str, version: str, plural: str) -> CheckedKind | None:
         """Return a kind with the type of its objects; None if its schema is not known."""
-        from phalanx.api.cel.definition_types import definition_type
         from phalanx.api.cel.schema_types import schema_type
-        from phalanx.api.cel.type_checking import CheckedKind
+        from phalanx.api.cel.type_checking import CheckedKind, definition_type
 
         api_version = f"{group}/{version}" if group else f"/{version}"
         if kind := self._kinds.get((group, version, plural)):

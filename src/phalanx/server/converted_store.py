@@ -211,7 +211,7 @@ class ConvertedStore:
                 continue
             changed["metadata"]["managedFields"] = new["metadata"]["managedFields"]
             api_version, schema = self._schema(version)
-            entries = drop_lost_fields(schema, old, changed, api_version)
+            entries = drop_lost_fields(schema, old, changed, api_version=api_version)
             new["metadata"]["managedFields"] = entries
 
     async def find_conflicts(
@@ -225,7 +225,9 @@ class ConvertedStore:
             with self._leave_level():
                 old, new = await self._both_in_version(version, before, applied)
             api_version, schema = self._schema(version)
-            conflicts = find_foreign_conflicts(schema, old, new, api_version, manager)
+            conflicts = find_foreign_conflicts(
+                schema, old, new, api_version=api_version, manager=manager
+            )
             if conflicts.fields:
                 return conflicts
         return None

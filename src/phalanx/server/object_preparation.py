@@ -94,7 +94,7 @@ def drop_disabled_fields(request: AdmissionRequest) -> None:
     kind, warnings = request.request_info.stored_kind, request.request_info.warnings
     if not kind.is_custom:
         gates = request.context.gates
-        found = drop_disabled(gates, kind.schema, request.object, request.old)
+        found = drop_disabled(gates, kind.schema, request.object, old=request.old)
         warnings.extend(text for text in found if text not in warnings)
         drop_stale_workload_annotations(kind.schema, request.object)
 
@@ -115,7 +115,7 @@ def validate_object(request: AdmissionRequest, operation: Operation) -> None:
     causes = list(
         context.registry.strategy(request_info.kind).validate(new, old, request_info.subresource)
     )
-    causes += check_gated_rules(context.gates, kind, new, old)
+    causes += check_gated_rules(context.gates, kind, new, old=old)
     raise_if_invalid(
         kind, new["metadata"].get("name", ""), causes_in_version(request_info.kind, causes)
     )
@@ -222,7 +222,9 @@ def record_field_ownership(request: AdmissionRequest) -> None:
         return
     if old is not None and not strategy.matches_structure(old):
         old = None  # The schema has changed since: the writer owns the whole object.
-    fields = update_managed_fields(strategy.schema, old, written, writer, context.now_timestamp())
+    fields = update_managed_fields(
+        strategy.schema, old, written, manager=writer, now=context.now_timestamp()
+    )
     if fields:
         new["metadata"]["managedFields"] = fields
     else:

@@ -69,7 +69,9 @@ def rename_fields(request_info: RequestInfo, content_type: str, body: Any) -> Re
     """Replace field aliases in a body or patch by the stored names, with a warning for each."""
     if request_info.kind.is_custom:
         return ResolvedRequest(body)
-    resolved = resolve_aliases(request_info.kind.schema, content_type, body, request_info.namespace)
+    resolved = resolve_aliases(
+        request_info.kind.schema, content_type, body, namespace=request_info.namespace
+    )
     if resolved is None:
         return ResolvedRequest(body)
     raise_if_invalid(request_info.kind, request_info.name or _body_name(body), resolved.causes)

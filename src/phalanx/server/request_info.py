@@ -73,7 +73,7 @@ class SelectionPredicate:
         """Whether an object is selected."""
         labels = obj["metadata"].get("labels") or {}
         return all(term.matches(labels) for term in self.labels) and fields_match(
-            self.fields, obj, self.kind.selectable_fields, self.kind.selectable_field_paths
+            self.fields, obj, self.kind.selectable_fields, paths=self.kind.selectable_field_paths
         )
 
 

@@ -64,7 +64,7 @@ async def patch_scale(context: ServerContext, request_info: RequestInfo) -> Repl
 
     def patch(scale: Object) -> Object:
         try:
-            new = apply_patch(patch_type, schema(SCALE.schema), scale, change)
+            new = apply_patch(patch_type, schema(SCALE.schema), scale, patch=change)
         except PatchFailed as error:
             detail = "the server rejected our request due to an error in our request"
             raise Invalid(detail) from error

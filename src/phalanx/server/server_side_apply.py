@@ -185,7 +185,7 @@ def _merge_configuration(
     writer = FieldManager(manager, request_info.stored_kind.api_version, request_info.subresource)
     schema = context.registry.strategy(request_info.stored_kind).schema
     now, force = context.now_timestamp(), _is_forced(request_info)
-    result = server_side_apply(schema, live, config, writer, now, force=force)
+    result = server_side_apply(schema, live, config, manager=writer, now=now, force=force)
     match result:
         case ApplyConflicts():
             conflicts = result.with_paths(partial(field_path_in_version, request_info.kind))

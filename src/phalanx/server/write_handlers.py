@@ -284,7 +284,7 @@ def _patch_object(
     whole = {"apiVersion": request_info.kind.api_version, "kind": request_info.kind.name, **served}
     schema = context.registry.strategy(request_info.kind).schema
     try:
-        new = apply_patch(patch_type, schema, whole, changes.value)
+        new = apply_patch(patch_type, schema, whole, patch=changes.value)
     except TooManyOperations as error:
         raise TooLarge(str(error)) from error
     except MalformedPatch as error:

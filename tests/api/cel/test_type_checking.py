@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
-from phalanx.api.cel.definition_types import definition_type
-from phalanx.api.cel.type_checking import CheckedKind, check_types, matched_resources
+from phalanx.api.cel.type_checking import (
+    CheckedKind,
+    check_types,
+    definition_type,
+    matched_resources,
+)
 from phalanx.api.kinds import KINDS
 from phalanx.api.wire import Object
 

@@ -219,7 +219,7 @@ def test_group_named_by_the_pod_is_not_annotated(form: str) -> None:
 @pytest.mark.parametrize(("namespace", "found"), [("home", []), ("", []), ("abroad", ["Invalid"])])
 def test_reference_into_another_namespace_is_refused(namespace: str, found: list[str]) -> None:
     wanted = {"spec": {"workloadRef": {"name": "w", "namespace": namespace}}}
-    result = resolve_aliases(POD_GROUP_V1ALPHA1.schema, JSON, wanted, "home")
+    result = resolve_aliases(POD_GROUP_V1ALPHA1.schema, JSON, wanted, namespace="home")
     assert result is not None
     assert summarize(result.causes) == [f"spec.workloadRef.namespace: {one}" for one in found]
 

@@ -26,7 +26,7 @@ def test_new_taint_gets_the_time_of_its_creation() -> None:
 def test_taint_that_is_written_again_keeps_its_time() -> None:
     old = slice_with({"key": "x", "effect": "NoExecute", "timeAdded": EARLY})
     new = slice_with({"key": "x", "effect": "NoExecute"}, {"key": "x", "effect": "NoSchedule"})
-    prepare_for_update(RESOURCE_SLICE, new, old, LATE)
+    prepare_for_update(RESOURCE_SLICE, new, old, now=LATE)
     taints = new["spec"]["devices"][0]["taints"]
     assert [one["timeAdded"] for one in taints] == [EARLY, LATE]
 

@@ -44,7 +44,7 @@ def update_object(
 ) -> Object:
     """Return an object as the server stores it after an update."""
     new = copy.deepcopy(obj)
-    entries = update_managed_fields(kind, old, new, writer, time_at(second))
+    entries = update_managed_fields(kind, old, new, manager=writer, now=time_at(second))
     new["metadata"].pop("managedFields", None)
     return with_entries(new, entries)
 
@@ -60,7 +60,7 @@ def apply_object(
     kind: Schema, live: Object | None, config: Object, writer: FieldManager, second: int = 0,
     *, force: bool = False,
 ) -> Object:  # fmt: skip
-    result = server_side_apply(kind, live, config, writer, time_at(second), force=force)
+    result = server_side_apply(kind, live, config, manager=writer, now=time_at(second), force=force)
     assert isinstance(result, ApplyResult), result
     return result.object
 
@@ -120,7 +120,7 @@ def test_removed_field_leaves_every_entry_and_empty_entries_are_dropped() -> Non
 def test_write_without_change_keeps_the_entries() -> None:
     first = create_object(CONFIG_MAP, config_map(a="1"), ONE)
     assert update_managed_fields(
-        CONFIG_MAP, first, config_map(a="1"), TWO, time_at(9)
+        CONFIG_MAP, first, config_map(a="1"), manager=TWO, now=time_at(9)
     ) is managed_fields_entries(first)
 
 
@@ -235,7 +235,8 @@ def test_client_may_send_valid_entries_only() -> None:
     given = [{**managed_fields_entries(obj)[0], "manager": "renamed"}]
     sent = with_entries(config_map(a="1"), given)
     assert [
-        e["manager"] for e in update_managed_fields(CONFIG_MAP, obj, sent, ONE, time_at(1))
+        e["manager"]
+        for e in update_managed_fields(CONFIG_MAP, obj, sent, manager=ONE, now=time_at(1))
     ] == ["renamed"]
     rows: tuple[Object, ...] = (
         {"fieldsV1": {"nonsense": {}}},
@@ -246,12 +247,12 @@ def test_client_may_send_valid_entries_only() -> None:
     for nonsense in rows:
         sent = with_entries(config_map(a="1"), [{**given[0], **nonsense}])
         assert update_managed_fields(
-            CONFIG_MAP, obj, sent, ONE, time_at(1)
+            CONFIG_MAP, obj, sent, manager=ONE, now=time_at(1)
         ) is managed_fields_entries(obj)
     part = FieldManager("one", "v1", "status")
-    assert update_managed_fields(CONFIG_MAP, obj, sent, part, time_at(1)) is managed_fields_entries(
-        obj
-    )
+    assert update_managed_fields(
+        CONFIG_MAP, obj, sent, manager=part, now=time_at(1)
+    ) is managed_fields_entries(obj)
 
 
 def test_one_empty_entry_ends_tracking_until_the_next_apply() -> None:
@@ -290,7 +291,9 @@ def test_apply_creates_an_object_and_changes_it() -> None:
 
 def test_field_of_another_manager_is_a_conflict_unless_forced() -> None:
     live = apply_object(CONFIG_MAP, None, config_map(a="1"), ONE)
-    refused = server_side_apply(CONFIG_MAP, live, config_map(a="2", b="3"), TWO, time_at(1))
+    refused = server_side_apply(
+        CONFIG_MAP, live, config_map(a="2", b="3"), manager=TWO, now=time_at(1)
+    )
     assert isinstance(refused, ApplyConflicts)
     assert refused.message == 'Apply failed with 1 conflict: conflict with "one": .data.a'
     assert [(c.field, c.reason, c.message) for c in refused.causes] == [
@@ -312,7 +315,11 @@ def test_conflicts_are_reported_by_owner() -> None:
     status = FieldManager("one", "v1", "status")
     live = update_object(CONFIG_MAP, live, {**live, "immutable": True}, status, 1)
     refused = server_side_apply(
-        CONFIG_MAP, live, {**config_map(a="2", b="2"), "immutable": False}, THREE, time_at(2)
+        CONFIG_MAP,
+        live,
+        {**config_map(a="2", b="2"), "immutable": False},
+        manager=THREE,
+        now=time_at(2),
     )
     assert isinstance(refused, ApplyConflicts)
     assert refused.message == (
@@ -326,7 +333,7 @@ def test_conflicts_are_reported_by_owner() -> None:
 
 def test_update_of_the_same_manager_is_a_conflict_too() -> None:
     live = create_object(CONFIG_MAP, config_map(a="1"), ONE)
-    refused = server_side_apply(CONFIG_MAP, live, config_map(a="2"), ONE, time_at(1))
+    refused = server_side_apply(CONFIG_MAP, live, config_map(a="2"), manager=ONE, now=time_at(1))
     assert isinstance(refused, ApplyConflicts)
     assert refused.causes[0].message == 'conflict with "one" using v1'
     shared = apply_object(CONFIG_MAP, live, config_map(a="1"), ONE, 1)
@@ -419,7 +426,7 @@ def test_policy_is_switched_by_its_applier() -> None:
 
 def test_configuration_with_duplicate_items_is_not_applied() -> None:
     config = {"metadata": {}, "spec": {"containers": [{"name": "a"}, {"name": "a"}]}}
-    assert server_side_apply(POD, None, config, ONE, time_at(0)) == Unmergeable(
+    assert server_side_apply(POD, None, config, manager=ONE, now=time_at(0)) == Unmergeable(
         '.spec.containers: duplicate entries for key [name="a"]'
     )
 

@@ -131,14 +131,16 @@ def test_a_forced_apply_wins(case: DrawnObjects) -> None:
     assert field_set_of(before, "two") - taken - compare(
         kind, before, after
     ).removed == field_set_of(after, "two")
-    assert isinstance(server_side_apply(kind, after, config, THREE, time_at(3)), ApplyResult)
+    assert isinstance(
+        server_side_apply(kind, after, config, manager=THREE, now=time_at(3)), ApplyResult
+    )
 
 
 @given(draw_objects(3))
 def test_unforced_apply_never_changes_fields_of_others(case: DrawnObjects) -> None:
     kind, (first, second, config) = case
     before = create_and_update(kind, first, second)
-    result = server_side_apply(kind, before, config, THREE, time_at(2))
+    result = server_side_apply(kind, before, config, manager=THREE, now=time_at(2))
     if isinstance(result, ApplyResult):
         for manager, operation in (("one", "Update"), ("two", "Apply")):
             assert field_set_of(result.object, manager, operation) == field_set_of(
@@ -153,7 +155,7 @@ def test_unforced_apply_never_changes_fields_of_others(case: DrawnObjects) -> No
 def test_order_of_agreeing_appliers_does_not_matter(case: DrawnObjects) -> None:
     kind, (first, second) = case
     live = apply_object(kind, None, first, ONE)
-    result = server_side_apply(kind, live, second, TWO, time_at(0))
+    result = server_side_apply(kind, live, second, manager=TWO, now=time_at(0))
     if isinstance(result, ApplyResult):
         other = apply_object(kind, apply_object(kind, None, second, TWO), first, ONE)
         assert not any(compare(kind, result.object, other))

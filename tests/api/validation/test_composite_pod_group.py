@@ -32,7 +32,7 @@ def without(spec: Object, *fields: str) -> Object:
 
 
 def validation_causes(new: Object, old: Object | None = None, part: str = "") -> CauseSummaries:
-    return summarize(validate(COMPOSITE_POD_GROUP, new, old, part))
+    return summarize(validate(COMPOSITE_POD_GROUP, new, old, subresource=part))
 
 
 @pytest.mark.parametrize(

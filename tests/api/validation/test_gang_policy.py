@@ -36,7 +36,7 @@ def cron_job(job: Object) -> Object:
 def stored_gang_policy(gang_policy: Object | None, gates: FeatureGates) -> Any:
     """What is stored of the policy of a new Job."""
     job = make_stored(JOB, {"spec": spec(gang_policy)})
-    drop_disabled(gates, JOB.schema, job, None)
+    drop_disabled(gates, JOB.schema, job, old=None)
     return job["spec"].get("gangPolicy")
 
 

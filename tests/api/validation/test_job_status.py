@@ -166,7 +166,10 @@ def test_unchanged_inconsistent_fields_are_not_reported() -> None:
 
 def test_a_cause_about_several_conditions_shows_no_value() -> None:
     (cause, *_) = validate(
-        JOB, job({"startTime": EARLY, "conditions": true_conditions("Failed")}), job({}), "status"
+        JOB,
+        job({"startTime": EARLY, "conditions": true_conditions("Failed")}),
+        job({}),
+        subresource="status",
     )
     assert str(cause) == (
         "status.conditions: Invalid value: "

@@ -17,7 +17,7 @@ def node(spec: Object | None = None, **status: Any) -> Object:
 
 
 def validation_causes(new: Object, old: Object | None = None, part: str = "") -> CauseSummaries:
-    return summarize(validate(NODE, new, old, part))
+    return summarize(validate(NODE, new, old, subresource=part))
 
 
 def taint(**fields: str) -> Object:

@@ -27,7 +27,7 @@ def pod(**spec: Any) -> Object:
 
 
 def update_causes(new: Object, old: Object, part: str = "") -> CauseSummaries:
-    return summarize(validate(POD, new, old, part))
+    return summarize(validate(POD, new, old, subresource=part))
 
 
 GATED = {"schedulingGates": [{"name": "one"}, {"name": "two"}], "nodeSelector": {"disk": "ssd"}}

@@ -29,7 +29,7 @@ def group(spec: Object, **fields: Any) -> Object:
 
 
 def validation_causes(new: Object, old: Object | None = None, part: str = "") -> CauseSummaries:
-    return summarize(validate(POD_GROUP, new, old, part))
+    return summarize(validate(POD_GROUP, new, old, subresource=part))
 
 
 def claims(*names: str) -> list[Object]:

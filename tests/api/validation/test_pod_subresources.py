@@ -18,7 +18,7 @@ def pod(*ephemeral: Object, **resources: Object) -> Object:
 
 
 def update_causes(new: Object, old: Object, part: str) -> list[tuple[str, str]]:
-    return [(cause.field, cause.reason) for cause in validate(POD, new, old, part)]
+    return [(cause.field, cause.reason) for cause in validate(POD, new, old, subresource=part)]
 
 
 def test_a_resize_within_the_class_is_fine() -> None:

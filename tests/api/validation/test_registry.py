@@ -36,7 +36,7 @@ from tests.api.schema_strategies import objects
 def validation_causes(
     kind: Kind, new: Object, old: Object | None = None, part: str = ""
 ) -> CauseSummaries:
-    return summarize(validate(kind, new, old, part))
+    return summarize(validate(kind, new, old, subresource=part))
 
 
 def config(meta: Object | None = None, **fields: Any) -> Object:
@@ -298,9 +298,12 @@ def test_every_normalized_object_can_be_validated(
         if not part:
             prepare_for_create(kind, obj, "2026-01-01T00:00:00Z")
     before = copy.deepcopy((new, old))
-    for causes in (validate(kind, new, None, part), validate(kind, new, old, part)):
+    for causes in (
+        validate(kind, new, None, subresource=part),
+        validate(kind, new, old, subresource=part),
+    ):
         assert all(cause.field and cause.message for cause in causes)
-    assert validate(kind, new, new, part) is not None
+    assert validate(kind, new, new, subresource=part) is not None
     assert (new, old) == before
 
 
@@ -332,11 +335,11 @@ GANG: Object = {"schedulingPolicy": {"gang": {}}}
 def test_what_becomes_a_gang_by_its_shape_keeps_its_parallelism_while_the_gate_is_on(
     old: Object, new: Object, is_refused: bool
 ) -> None:
-    found = check_gated_rules(ON, JOB, new, old)
+    found = check_gated_rules(ON, JOB, new, old=old)
     assert [cause.field for cause in found] == (["spec.parallelism"] if is_refused else [])
-    assert check_gated_rules(DEFAULT_GATES, JOB, new, old) == []
+    assert check_gated_rules(DEFAULT_GATES, JOB, new, old=old) == []
 
 
 def test_what_is_made_is_not_judged_by_what_it_was() -> None:
-    assert check_gated_rules(ON, JOB, job(4, 4), None) == []
-    assert check_gated_rules(ON, POD, {"metadata": {"name": "p"}, "spec": {}}, None) == []
+    assert check_gated_rules(ON, JOB, job(4, 4), old=None) == []
+    assert check_gated_rules(ON, POD, {"metadata": {"name": "p"}, "spec": {}}, old=None) == []

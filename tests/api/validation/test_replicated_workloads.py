@@ -130,7 +130,7 @@ def test_a_daemon_set_counts_the_changes_of_its_template() -> None:
     new = change_stored(
         DAEMON_SET, old, spec=workload(DAEMON_SET, template=template(hostPID=True))["spec"]
     )
-    prepare_for_update(DAEMON_SET, new, old, NOW)
+    prepare_for_update(DAEMON_SET, new, old, now=NOW)
     assert new["metadata"]["annotations"][generation] == "2"
 
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from phalanx.api.core import Node, Pod, Service
-from phalanx.api.endpoints import Endpoints, EndpointSlice
 from phalanx.api.kinds import SERVICE
+from phalanx.api.other_kinds import Endpoints, EndpointSlice
 from phalanx.api.wire import Object
 from phalanx.controllers.endpoints.addresses import find_endpoints
 from phalanx.controllers.endpoints.plans import (

@@ -9,7 +9,7 @@
     schema_types.py        maps schemas to types and JSON to values
     validation_rules.py    compiles and evaluates `x-kubernetes-validations`
     admission.py           match conditions and admission policies, with their authorizer.py
-    type_checking.py       checks policies against the types of kinds (definition_types.py)
+    type_checking.py       checks policies against the types of kinds, from their definitions
 
 Expressions are type-checked when they are compiled and run under a cost limit. Pure: an expression
 sees its variables and nothing else.

@@ -182,7 +182,10 @@ def _compile_map(node: MapExpression, scope: VariableScope) -> TypedEvaluator:
         for key, value, maybe in rows:
             found = require_optional(value(frame)) if maybe else OptionalValue(True, value(frame))
             if found.has:
-                made[_check_map_key(key(frame))] = found.value
+                name = key(frame)
+                if name.__class__ not in (str, int) and type_name(name) != "uint":
+                    raise EvaluationError(f"unsupported key type: {type_name(name)}")
+                made[name] = found.value
         return made
 
     return TypedEvaluator(
@@ -234,12 +237,6 @@ def _element_type(kind: CelType, maybe: bool, at: int) -> CelType:
     return kind.parameters[0]
 
 
-def _check_map_key(value: Any) -> Any:
-    if value.__class__ not in (str, int) and type_name(value) != "uint":
-        raise EvaluationError(f"unsupported key type: {type_name(value)}")
-    return value
-
-
 # -------------------------------------------------------------------------------------------- calls
 
 
@@ -247,10 +244,10 @@ def _compile_call(node: CallExpression, scope: VariableScope) -> TypedEvaluator:
     if special := _SPECIAL_FORMS.get(node.name if node.target is None else ""):
         return special(node, scope)
     if node.target is None:
-        return _compile_function(node, node.name, node.args, scope)
+        return _compile_function(node, node.name, node.args, scope=scope)
     long_name = _qualified_name(node.target, scope)
     if long_name and f"{long_name}.{node.name}" in FUNCTIONS:
-        return _compile_function(node, f"{long_name}.{node.name}", node.args, scope)
+        return _compile_function(node, f"{long_name}.{node.name}", node.args, scope=scope)
     return _compile_method(node, node.target, scope)
 
 
@@ -269,24 +266,27 @@ def _compile_method(
 ) -> TypedEvaluator:
     macro = MACROS.get((node.name, len(node.args)))
     if macro and isinstance(node.args[0], IdentifierExpression):
-        return compile_comprehension(macro, node, _compile(receiver, scope), scope, _compile)
+        return compile_comprehension(
+            macro, node, _compile(receiver, scope), scope=scope, compile_=_compile
+        )
     if node.name in ("optMap", "optFlatMap") and len(node.args) == 2:
-        return compile_opt_map(node, _compile(receiver, scope), scope, _compile)
+        return compile_opt_map(node, _compile(receiver, scope), scope=scope, compile_=_compile)
     if node.name in ("or", "orValue") and len(node.args) == 1:
         return compile_or_value(node, _compile(receiver, scope), _compile(node.args[0], scope))
-    return _compile_matching(node, METHODS.get(node.name, ()), (receiver, *node.args), scope)
+    return _compile_matching(node, METHODS.get(node.name, ()), (receiver, *node.args), scope=scope)
 
 
 def _compile_function(
-    node: CallExpression, name: str, arguments: Sequence[Expression], scope: VariableScope
+    node: CallExpression, name: str, arguments: Sequence[Expression], *, scope: VariableScope
 ) -> TypedEvaluator:
-    return _compile_matching(node, FUNCTIONS.get(name, ()), arguments, scope)
+    return _compile_matching(node, FUNCTIONS.get(name, ()), arguments, scope=scope)
 
 
 def _compile_matching(
     node: CallExpression,
     functions: Sequence[FunctionOverload],
     arguments: Sequence[Expression],
+    *,
     scope: VariableScope,
 ) -> TypedEvaluator:
     """Compile a call of the overloads of one name that fit the argument types."""

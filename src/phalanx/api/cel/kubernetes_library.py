@@ -324,15 +324,14 @@ class NamedFormat:
     name: str
 
 
-def _normalize_version(text: str) -> str:
-    """Complete a loosely written version: `v1.2` becomes `1.2.0`."""
-    numbers, sign, rest = re.sub(r"^v", "", text).partition("-")
-    parts = [part.lstrip("0") or "0" for part in numbers.split(".")]
-    return ".".join([*parts, *["0"] * (3 - len(parts))]) + sign + rest
-
-
 def _parse_version(text: str, normalize: bool = False) -> Semver | None:
-    match = _SEMVER.fullmatch(_normalize_version(text) if normalize else text)
+    complete = text
+    if normalize:
+        # A loosely written version is completed: `v1.2` becomes `1.2.0`.
+        numbers, sign, rest = re.sub(r"^v", "", text).partition("-")
+        found = [part.lstrip("0") or "0" for part in numbers.split(".")]
+        complete = ".".join([*found, *["0"] * (3 - len(found))]) + sign + rest
+    match = _SEMVER.fullmatch(complete)
     if match is None or len(text) > 256:
         return None
     major, minor, patch, before = match.groups()

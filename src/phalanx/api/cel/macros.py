@@ -204,6 +204,7 @@ def compile_comprehension(
     macro: Macro,
     call: CallExpression,
     operand: TypedEvaluator,
+    *,
     scope: VariableScope,
     compile_: CompileFunction,
 ) -> TypedEvaluator:
@@ -216,16 +217,15 @@ def compile_comprehension(
     if test and not is_assignable(BOOL, test.result_type, {}):
         what = f"found no matching overload for '_&&_' applied to '(bool, {test.result_type})'"
         raise BadExpression(call.args[macro.variables].at, what)
-    body = parts[-1] if macro.has_body else TypedEvaluator(kinds[-1], _read_slot(places[-1]))
+    last = places[-1]
+    body = (
+        parts[-1] if macro.has_body else TypedEvaluator(kinds[-1], lambda frame: frame.values[last])
+    )
     made = _read_entry(body.evaluate, places[0]) if macro.build is _build_map else body.evaluate
     loop = Comprehension(
         _iteration(operand.evaluate, places), test.evaluate if test else None, made
     )
     return TypedEvaluator(macro.result_type(kinds[0], body.result_type), macro.build(loop))
-
-
-def _read_slot(place: int) -> Evaluator:
-    return lambda frame: frame.values[place]
 
 
 def _read_entry(body: Evaluator, place: int) -> Evaluator:
@@ -244,7 +244,11 @@ def has_macro_argument(call: CallExpression) -> SelectExpression:
 
 
 def compile_opt_map(
-    call: CallExpression, operand: TypedEvaluator, scope: VariableScope, compile_: CompileFunction
+    call: CallExpression,
+    operand: TypedEvaluator,
+    *,
+    scope: VariableScope,
+    compile_: CompileFunction,
 ) -> TypedEvaluator:
     """Compile `x.optMap(v, e)` or `x.optFlatMap(v, e)`: `e` of the value of `x`, if it has one."""
     (name,) = _variable_names(call, 1)

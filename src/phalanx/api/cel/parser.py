@@ -255,10 +255,7 @@ def _unescape_character(match: re.Match[str], at: int) -> str:
         if plain not in _SIMPLE_ESCAPES:
             raise BadExpression(at, f"Syntax error: unable to unescape string: \\{plain}")
         return _SIMPLE_ESCAPES[plain]
-    return _code_point_character(int(code, 16) if code else int(octal, 8), at)
-
-
-def _code_point_character(number: int, at: int) -> str:
+    number = int(code, 16) if code else int(octal, 8)
     if number > 0x10FFFF or 0xD800 <= number < 0xE000:
         raise BadExpression(at, "Syntax error: unable to unescape string: invalid code point")
     return chr(number)
@@ -420,7 +417,11 @@ class _Parser:
                 node = IndexExpression(sign.at, node, self._parse_expression(), optional)
                 self._expect("]")
             elif self._peek("{") and (name := _struct_name(node)):
-                node = self._parse_struct(self._expect("{"), name)
+                opening = self._expect("{")
+                entries = self._parse_separated("}", self._parse_field)
+                fields = tuple((field, value) for _, field, value in entries)
+                are_optional = tuple(is_optional for is_optional, _, _ in entries)
+                node = StructExpression(opening.at, name, fields, are_optional)
             else:
                 return node
 
@@ -483,11 +484,6 @@ class _Parser:
         entries = self._parse_separated("}", self._parse_map_entry)
         pairs = tuple((key, value) for _, key, value in entries)
         return MapExpression(opening.at, pairs, tuple(optional for optional, _, _ in entries))
-
-    def _parse_struct(self, opening: Token, name: str) -> Expression:
-        entries = self._parse_separated("}", self._parse_field)
-        fields = tuple((field, value) for _, field, value in entries)
-        return StructExpression(opening.at, name, fields, tuple(o for o, _, _ in entries))
 
     def _parse_field(self) -> tuple[bool, str, Expression]:
         optional, field = self._accept("?") is not None, self._expect("name").text

@@ -268,7 +268,7 @@ def _evaluate_rule(
     if result is True:
         return None
     return _violation_cause(
-        rule, _join_path(path, rule.field), shown, _violation_message(rule, values, budget)
+        rule, _join_path(path, rule.field), shown, detail=_violation_message(rule, values, budget)
     )
 
 
@@ -306,7 +306,7 @@ def _violation_message(
     return text if fits else default
 
 
-def _violation_cause(rule: CompiledRule, path: str, shown: str, detail: str) -> Cause:
+def _violation_cause(rule: CompiledRule, path: str, shown: str, *, detail: str) -> Cause:
     match rule.source.get("reason"):
         case "FieldValueForbidden":
             return forbidden(path, detail)
@@ -349,7 +349,7 @@ def _walk_rules(
         for at, rule in enumerate(declared_rules):
             place = f"{path}.{VALIDATIONS}[{at}]"
             yield list(_check_form(rule, schema, place)) or _check_expressions(
-                rule, kind, place, uncorrelatable
+                rule, kind, place, uncorrelatable=uncorrelatable
             )
     for name, one in schema.get("properties", {}).items():
         yield from _walk_rules(one, f"{path}.properties[{name}]", uncorrelatable)
@@ -411,12 +411,12 @@ def _has_line_breaks(text: str) -> bool:
 
 
 def _check_expressions(
-    rule: Object, kind: CelType | None, path: str, uncorrelatable: str
+    rule: Object, kind: CelType | None, path: str, *, uncorrelatable: str
 ) -> Sequence[Cause]:
     variables = rule_variables(rule, kind) if kind else {}
     found: list[Cause] = []
     program = _compile_or_report(
-        rule, "rule", variables, f"{path}.rule", "compilation failed", found
+        rule, "rule", variables, path=f"{path}.rule", what="compilation failed", found=found
     )
     if program and program.result_type not in (BOOL, DYN):
         found.append(_rule_error(f"{path}.rule", rule, "cel expression must evaluate to a bool"))
@@ -424,16 +424,22 @@ def _check_expressions(
     message = None
     if rule.get("messageExpression", "").strip():
         what = "messageExpression compilation failed"
-        message = _compile_or_report(rule, "messageExpression", variables, place, what, found)
+        message = _compile_or_report(
+            rule, "messageExpression", variables, path=place, what=what, found=found
+        )
     if message and message.result_type not in (STRING, DYN):
         found.append(_rule_error(place, rule, "messageExpression must evaluate to a string"))
-    return [*found, *_check_old_self(rule, program, message, path, uncorrelatable)]
+    return [
+        *found,
+        *_check_old_self(rule, program, message, path=path, uncorrelatable=uncorrelatable),
+    ]
 
 
 def _check_old_self(
     rule: Object,
     program: CompiledExpression | None,
     message: CompiledExpression | None,
+    *,
     path: str,
     uncorrelatable: str,
 ) -> Iterator[Cause]:
@@ -447,7 +453,7 @@ def _check_old_self(
 
 
 def _compile_or_report(
-    rule: Object, key: str, known: dict[str, CelType], path: str, what: str, found: list[Cause]
+    rule: Object, key: str, known: dict[str, CelType], *, path: str, what: str, found: list[Cause]
 ) -> CompiledExpression | None:
     text = rule[key].strip() if key == "messageExpression" else rule[key]
     try:

@@ -55,7 +55,7 @@ class ResolvedRequest:
 
 
 def resolve_aliases(
-    struct: str, content_type: str, body: Any, namespace: str = ""
+    struct: str, content_type: str, body: Any, *, namespace: str = ""
 ) -> ResolvedRequest | None:
     """Return a request for an object of a struct with stored names; None if it has no alias.
 
@@ -260,7 +260,7 @@ class _AliasResolver:
             value = {"$patch": "replace", **value} if isinstance(value, dict) else value
         struct[name] = value
 
-    def _convert(self, alias: FieldAlias, value: Any, location: str, owner: Any) -> Any:
+    def _convert(self, alias: FieldAlias, value: Any, location: str, *, owner: Any) -> Any:
         """Convert a value to its stored form."""
         if alias.convert is None:
             return value
@@ -293,7 +293,9 @@ class _AliasResolver:
         target = self._resolve_pointer(root, step["path"])
         result["path"] = target.pointer
         if step.get("op") in _WRITE_OPERATIONS:
-            self._record_spelling(target, step["path"])
+            spelled = self._spellings.setdefault(target.pointer, step["path"])
+            if spelled != step["path"] and target.alias:
+                self._reject_duplicate(target.alias, target.location.written)
         owner = None if step.get("op") == "test" else target.owner
         if "value" in step:
             result["value"] = self._resolve_value(target, step["value"], owner)
@@ -329,10 +331,6 @@ class _AliasResolver:
                 target.tree, _WalkPosition(value, target.location, owner, last_applied=None)
             )
         return value
-
-    def _record_spelling(self, target: _PatchTarget, spelled: str) -> None:
-        if self._spellings.setdefault(target.pointer, spelled) != spelled and target.alias:
-            self._reject_duplicate(target.alias, target.location.written)
 
     # ---------------------------------------------------------------------------------- findings
 

@@ -150,7 +150,9 @@ def _value_to_version(row: MappedField, value: Any, at: str) -> tuple[Any, Unmap
     return [served for served, _ in items], unmapped
 
 
-def to_stored(mapping: FieldMapping, obj: Object, unmapped: UnmappedValues, at: str = "") -> Object:
+def to_stored(
+    mapping: FieldMapping, obj: Object, unmapped: UnmappedValues, *, at: str = ""
+) -> Object:
     """Return an object of a version in the stored form, with unmapped values that still apply."""
     key_by_name = {
         row.name.partition(".")[0]: key
@@ -162,7 +164,7 @@ def to_stored(mapping: FieldMapping, obj: Object, unmapped: UnmappedValues, at: 
         key = key_by_name.get(name, name)
         row = mapping.get(key)
         stored[key] = (
-            _value_to_stored(row, value, unmapped, at + key)
+            _value_to_stored(row, value, unmapped, at=at + key)
             if isinstance(row, MappedField)
             else value
         )
@@ -174,16 +176,16 @@ def to_stored(mapping: FieldMapping, obj: Object, unmapped: UnmappedValues, at: 
     return stored
 
 
-def _value_to_stored(row: MappedField, value: Any, unmapped: UnmappedValues, at: str) -> Any:
+def _value_to_stored(row: MappedField, value: Any, unmapped: UnmappedValues, *, at: str) -> Any:
     for step in row.name.split(".")[1:]:
         value = value.get(step, {})
     for stored, own in row.values:
         if value == own:
             return stored
     if isinstance(value, dict):
-        return to_stored(row.fields, value, unmapped, f"{at}.")
+        return to_stored(row.fields, value, unmapped, at=f"{at}.")
     if isinstance(value, list):
-        return [to_stored(row.fields, item, unmapped, _item_prefix(at, item)) for item in value]
+        return [to_stored(row.fields, item, unmapped, at=_item_prefix(at, item)) for item in value]
     return value
 
 

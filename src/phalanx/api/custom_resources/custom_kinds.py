@@ -253,7 +253,7 @@ def _age(text: str, now: float) -> str:
 
 
 def _openapi_components(
-    names: Object, group: str, version: str, schema: Object
+    names: Object, group: str, version: str, *, schema: Object
 ) -> Mapping[str, Object]:
     """Return the OpenAPI schemas of a kind and of its list, by full name."""
     prefix = ".".join((*reversed(group.split(".")), version))

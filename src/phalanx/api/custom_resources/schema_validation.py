@@ -89,19 +89,14 @@ def _type_check(schema: Object) -> SchemaCheck | None:
             return ()
         if value is None and nullable:
             return ()
-        found = _json_type(value)
+        # A number without fraction is an integer however it is written.
+        is_integer = value.__class__ is float and value.is_integer()
+        found = "integer" if is_integer else _JSON_TYPES[value.__class__]
         if found in wanted or (found == "integer" and name == "number"):
             return ()
         return wrong_type(path, found, name)
 
     return check
-
-
-def _json_type(value: Any) -> str:
-    """Return the JSON type; a number without fraction is an integer however it is written."""
-    if value.__class__ is float and value.is_integer():
-        return "integer"
-    return _JSON_TYPES[value.__class__]
 
 
 # ----------------------------------------------------------------------------------- combinations

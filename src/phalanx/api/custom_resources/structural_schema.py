@@ -215,7 +215,10 @@ def compile_defaulter(schema: Object) -> Defaulter | None:
 
 def _compile_field_defaulter(schema: Object) -> Defaulter | None:
     fields, more = schema.get("properties", {}), schema.get("additionalProperties")
-    scalars, trees = _split_defaults(fields)
+    defaults = [(name, one["default"]) for name, one in fields.items() if "default" in one]
+    # Scalars can be shared, other defaults must be copied.
+    scalars = [row for row in defaults if isinstance(row[1], _SCALAR_TYPES)]
+    trees = [row for row in defaults if not isinstance(row[1], _SCALAR_TYPES)]
     inner = [(name, made) for name, one in fields.items() if (made := compile_defaulter(one))]
     others = compile_defaulter(more) if isinstance(more, dict) else None
     if not (scalars or trees or inner or others):
@@ -235,13 +238,6 @@ def _compile_field_defaulter(schema: Object) -> Defaulter | None:
                 others(one)
 
     return fill
-
-
-def _split_defaults(fields: Object) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
-    """Return the defaults that can be shared, and those that must be copied."""
-    defaults = [(name, one["default"]) for name, one in fields.items() if "default" in one]
-    scalars = [row for row in defaults if isinstance(row[1], _SCALAR_TYPES)]
-    return scalars, [row for row in defaults if not isinstance(row[1], _SCALAR_TYPES)]
 
 
 def _compile_item_defaulter(schema: Object) -> Defaulter | None:
@@ -329,7 +325,10 @@ class CustomResourceStrategy:
         else:
             causes = self._check(whole, before, "")
         if self._rules is not None:
-            causes = [*causes, *self._validate_rules(whole, before, causes)]
+            if any(cause.reason in _RULE_BLOCKING_REASONS for cause in causes):
+                causes = [*causes, invalid("<nil>", None, _RULES_NOT_CHECKED)]
+            else:
+                causes = [*causes, *self._rules.validate(whole, before)]
         return list(dict.fromkeys((*meta_causes, *causes))) if meta_causes or causes else ()
 
     def warnings(self, new: Object, old: Object | None) -> Sequence[str]:
@@ -341,12 +340,6 @@ class CustomResourceStrategy:
             for name in new["metadata"].get("finalizers") or ()
             if "/" not in name and name not in known and name not in _STANDARD_FINALIZERS
         ]
-
-    def _validate_rules(self, new: Object, old: Any, causes: Sequence[Cause]) -> Sequence[Cause]:
-        """Evaluate the CEL rules, unless errors in the object prevent it."""
-        if any(cause.reason in _RULE_BLOCKING_REASONS for cause in causes):
-            return [invalid("<nil>", None, _RULES_NOT_CHECKED)]
-        return self._rules.validate(new, old) if self._rules else ()
 
 
 def has_rules(schema: Object) -> bool:
@@ -405,16 +398,15 @@ def _value_node(schema: Object) -> SchemaNode:
         return {"l": items, "lt": schema.get(LIST_TYPE, "atomic"), **keys}
     if kind == "object" and more:
         return {"m": _value_node(more) if isinstance(more, dict) else "any", **_map_type(schema)}
-    fields = {name: _node_with_default(one) for name, one in schema.get("properties", {}).items()}
+    fields: dict[str, SchemaNode] = {}
+    for name, one in schema.get("properties", {}).items():
+        node = fields[name] = _value_node(one)
+        if "default" in one:
+            facts = {"t": node} if isinstance(node, str) else node
+            fields[name] = {**facts, "d": one["default"]}
     if kind == "object" and (fields or not schema.get(PRESERVE_UNKNOWN_FIELDS)):
         return {"p": fields, "r": schema.get("required", []), **_map_type(schema)}
     return "any"
-
-
-def _node_with_default(schema: Object) -> SchemaNode:
-    node = _value_node(schema)
-    facts = {"t": node} if isinstance(node, str) else node
-    return {**facts, "d": schema["default"]} if "default" in schema else node
 
 
 def _map_type(schema: Object) -> dict[str, Any]:

@@ -59,7 +59,9 @@ def default_pod(pod: Object) -> None:
         if limits := resources.get("limits"):
             resources["requests"] = {**limits, **resources.get("requests", {})}
         if spec.get("hostNetwork"):
-            _default_host_ports(container)
+            for port in container.get("ports", ()):
+                if not port.get("hostPort"):
+                    port["hostPort"] = port["containerPort"]
     if spec.get("resources", {}).get("limits"):
         _default_pod_level_requests(spec)
     default_pod_status(pod["status"], spec)
@@ -240,12 +242,6 @@ def _format_memory(count: int, spec: Object) -> str:
     style = next((str(text) for text in texts if text != "0"), "")
     is_binary = style.endswith("i") and count % 1024 == 0
     return canonical_quantity(f"{count // 1024}Ki" if is_binary else str(count))
-
-
-def _default_host_ports(container: Object) -> None:
-    for port in container.get("ports", ()):
-        if not port.get("hostPort"):
-            port["hostPort"] = port["containerPort"]
 
 
 def _apply_match_label_keys(pod: Object) -> None:

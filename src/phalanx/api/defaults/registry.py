@@ -10,13 +10,13 @@ ranges, the addresses and ports that Services have) are admission and belong to 
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
 import orjson
 
 from phalanx.api import kinds
-from phalanx.api.defaults import dynamic_resources, platform, storage
+from phalanx.api.defaults import platform, storage
 from phalanx.api.defaults.pod import default_pod, default_pod_status, prepare_pod_for_create
 from phalanx.api.defaults.service import (
     default_service,
@@ -103,7 +103,7 @@ def prepare_for_create(kind: Kind, obj: Object, now: str) -> None:
         begin(obj, now)
 
 
-def prepare_for_update(kind: Kind, new: Object, old: Object, now: str) -> None:
+def prepare_for_update(kind: Kind, new: Object, old: Object, *, now: str) -> None:
     """Set what follows from the change of an object."""
     update = _UPDATE_FUNCTIONS.get(kind.qualified_name)
     if update is not None:
@@ -209,6 +209,41 @@ def _default_template_device_count(obj: Object) -> None:
     _default_device_count(obj["spec"])
 
 
+def _set_taint_times(obj: Object, now: str) -> None:
+    """Set the time of the taints of a new ResourceSlice or DeviceTaintRule.
+
+    Eviction counts the seconds of a toleration from `timeAdded`.
+    """
+    for _, taint in _taints(obj):
+        if not taint.get("timeAdded"):
+            taint["timeAdded"] = now
+
+
+def _keep_taint_times(new: Object, old: Object, now: str) -> None:
+    """Set the time of the taints of a changed object; taints that it had keep theirs."""
+    times = {
+        _taint_identity(device, taint): taint.get("timeAdded") for device, taint in _taints(old)
+    }
+    for device, taint in _taints(new):
+        if not taint.get("timeAdded"):
+            taint["timeAdded"] = times.get(_taint_identity(device, taint)) or now
+
+
+def _taint_identity(device: str, taint: Object) -> tuple[object, ...]:
+    return (device, *(taint.get(field) for field in ("key", "value", "effect")))
+
+
+def _taints(obj: Object) -> Iterator[tuple[str, Object]]:
+    """Yield the taints, each with the name of its device; objects are not validated yet."""
+    spec = obj.get("spec")
+    spec = spec if isinstance(spec, dict) else {}
+    if isinstance(spec.get("taint"), dict):
+        yield "", spec["taint"]
+    for device in spec.get("devices") or ():
+        for taint in device.get("taints") or ():
+            yield str(device.get("name")), taint
+
+
 def _activate_namespace(obj: Object, now: str) -> None:
     finalizers = obj["spec"].setdefault("finalizers", [])
     if "kubernetes" not in finalizers:
@@ -294,8 +329,8 @@ _CREATE_FUNCTIONS: Mapping[str, tuple[CreateFunction, ...]] = {
     kinds.POD_GROUP.qualified_name: (_clear_status,),
     kinds.COMPOSITE_POD_GROUP.qualified_name: (_clear_status,),
     kinds.RESOURCE_CLAIM.qualified_name: (_clear_status,),
-    kinds.DEVICE_TAINT_RULE.qualified_name: (_clear_status, dynamic_resources.set_taint_times),
-    kinds.RESOURCE_SLICE.qualified_name: (dynamic_resources.set_taint_times,),
+    kinds.DEVICE_TAINT_RULE.qualified_name: (_clear_status, _set_taint_times),
+    kinds.RESOURCE_SLICE.qualified_name: (_set_taint_times,),
     kinds.CSI_NODE.qualified_name: (_clear_status,),
     kinds.VOLUME_ATTACHMENT.qualified_name: (storage.prepare_attachment_for_create,),
     kinds.DEPLOYMENT.qualified_name: (_clear_status,),
@@ -320,6 +355,6 @@ _UPDATE_FUNCTIONS: Mapping[str, UpdateFunction] = {
     kinds.PERSISTENT_VOLUME.qualified_name: storage.set_phase_transition_time,
     kinds.SERVICE.qualified_name: prepare_service_for_update,
     kinds.DAEMON_SET.qualified_name: count_template_change,
-    kinds.DEVICE_TAINT_RULE.qualified_name: dynamic_resources.keep_taint_times,
-    kinds.RESOURCE_SLICE.qualified_name: dynamic_resources.keep_taint_times,
+    kinds.DEVICE_TAINT_RULE.qualified_name: _keep_taint_times,
+    kinds.RESOURCE_SLICE.qualified_name: _keep_taint_times,
 }

@@ -250,20 +250,16 @@ def default_job_set(job_set: Object) -> None:
     for key, default in _NETWORK_DEFAULTS.items():
         spec["network"].setdefault(key, default)
     for replicated in spec.get("replicatedJobs", ()):
-        _default_replicated_job_spec(replicated["template"]["spec"])
+        job_spec = replicated["template"]["spec"]
+        job_spec.setdefault("completionMode", "Indexed")
+        job_spec["template"]["spec"].setdefault("restartPolicy", "OnFailure")
+        default_job_spec(job_spec)
     for at, rule in enumerate(spec.get("failurePolicy", {}).get("rules", ())):
         rule["name"] = rule["name"] or f"failurePolicyRule{at}"
     for policy in spec.get("volumeClaimPolicies", ()):
         policy.setdefault("retentionPolicy", {"whenDeleted": "Delete"})
         for claim in policy.get("templates", ()):
             claim["spec"].setdefault("volumeMode", "Filesystem")
-
-
-def _default_replicated_job_spec(spec: Object) -> None:
-    """Default the Jobs of a JobSet: Indexed completion, restart policy OnFailure."""
-    spec.setdefault("completionMode", "Indexed")
-    spec["template"]["spec"].setdefault("restartPolicy", "OnFailure")
-    default_job_spec(spec)
 
 
 _TEMPLATES = ("leaderTemplate", "workerTemplate")

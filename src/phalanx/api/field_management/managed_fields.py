@@ -135,7 +135,7 @@ class Unmergeable:
 
 
 def update_managed_fields(
-    schema: Schema, old: Object | None, new: Object, manager: FieldManager, now: str
+    schema: Schema, old: Object | None, new: Object, *, manager: FieldManager, now: str
 ) -> list[Object]:
     """Return the managedFields of an object that was created (`old` is None), updated or patched.
 
@@ -148,14 +148,14 @@ def update_managed_fields(
     changed, removed = compare(schema, old, new)
     owner = FieldOwner(manager.name, UPDATE, manager.api_version, manager.subresource)
     if not entries:
-        return list(_make_entry(owner, manager.api_version, now, changed))
+        return list(_make_entry(owner, manager.api_version, time=now, fields=changed))
     if not changed and not removed:
         return entries
     mine, others = _split_by_owner(entries, owner)
     fields = (_entry_fields(mine) - removed) | changed
     time = now if changed else mine.get("time")
     kept = _remove_lost_fields(others, changed | removed)
-    return _cap_updates([*kept, *_make_entry(owner, manager.api_version, time, fields)])
+    return _cap_updates([*kept, *_make_entry(owner, manager.api_version, time=time, fields=fields)])
 
 
 def _current_entries(old: Object | None, new: Object, manager: FieldManager) -> list[Object]:
@@ -209,7 +209,7 @@ def _cap_updates(entries: list[Object]) -> list[Object]:
 def _join_entries(entries: list[Object]) -> Object:
     owner = FieldOwner(ANCIENT_CHANGES, UPDATE, entries[0]["apiVersion"])
     fields = reduce(or_, map(_entry_fields, entries))
-    (entry,) = _make_entry(owner, owner.api_version, entries[-1].get("time"), fields)
+    (entry,) = _make_entry(owner, owner.api_version, time=entries[-1].get("time"), fields=fields)
     return entry
 
 
@@ -220,9 +220,9 @@ def server_side_apply(
     schema: Schema,
     live: Object | None,
     config: Object,
+    *,
     manager: FieldManager,
     now: str,
-    *,
     force: bool = False,
 ) -> ApplyResult | ApplyConflicts | Unmergeable:
     """Merge a configuration into an object, or create the object."""
@@ -230,7 +230,7 @@ def server_side_apply(
         return Unmergeable(text)
     before: Object = {"metadata": {}} if live is None else live
     owner = FieldOwner(manager.name, APPLY, subresource=manager.subresource)
-    mine, others = _split_by_owner(_tracked_entries(schema, live, manager, now), owner)
+    mine, others = _split_by_owner(_tracked_entries(schema, live, manager, now=now), owner)
     last, applied = _entry_fields(mine), owned_fields(schema, config)
     still_owned = reduce(or_, map(_entry_fields, others), applied | _NEVER_REMOVED)
     unowned = include_parent_structs(schema, last) - include_parent_structs(schema, still_owned)
@@ -243,12 +243,13 @@ def server_side_apply(
     time = now if changed or removed else mine.get("time")
     kept = _remove_lost_fields(others, changed | removed)
     return _apply_result(
-        after, _sort_entries([*kept, *_make_entry(owner, manager.api_version, time, applied)])
+        after,
+        _sort_entries([*kept, *_make_entry(owner, manager.api_version, time=time, fields=applied)]),
     )
 
 
 def _tracked_entries(
-    schema: Schema, live: Object | None, manager: FieldManager, now: str
+    schema: Schema, live: Object | None, manager: FieldManager, *, now: str
 ) -> list[Object]:
     """Return the entries of an object; an untracked one has one for all its fields."""
     if live is None:
@@ -258,7 +259,7 @@ def _tracked_entries(
     before = FieldManager(BEFORE_FIRST_APPLY, manager.api_version, manager.subresource)
     if manager.subresource:
         live = {key: live[key] for key in ("metadata", manager.subresource) if key in live}
-    return update_managed_fields(schema, None, live, before, now)
+    return update_managed_fields(schema, None, live, manager=before, now=now)
 
 
 def _find_conflicts(entries: Iterable[Object], changed: FieldSet) -> ApplyConflicts:
@@ -293,7 +294,7 @@ def foreign_versions(obj: Object, api_version: str) -> set[str]:
 
 
 def find_foreign_conflicts(
-    schema: Schema, old: Object, new: Object, api_version: str, manager: FieldManager
+    schema: Schema, old: Object, new: Object, *, api_version: str, manager: FieldManager
 ) -> ApplyConflicts:
     """Return the fields that an apply takes from other managers; all in a version of theirs."""
     owner = FieldOwner(manager.name, APPLY, subresource=manager.subresource)
@@ -306,7 +307,7 @@ def find_foreign_conflicts(
     return _find_conflicts(others, compare(schema, old, new).changed)
 
 
-def drop_lost_fields(schema: Schema, old: Object, new: Object, api_version: str) -> list[Object]:
+def drop_lost_fields(schema: Schema, old: Object, new: Object, *, api_version: str) -> list[Object]:
     """Return the entries of `new` without what it takes from owners in a version of theirs."""
     changed, removed = compare(schema, old, new)
     kept: list[Object] = []
@@ -330,7 +331,7 @@ def _entry_fields(entry: Object) -> FieldSet:
 
 
 def _make_entry(
-    owner: FieldOwner, version: str, time: str | None, fields: FieldSet
+    owner: FieldOwner, version: str, *, time: str | None, fields: FieldSet
 ) -> tuple[Object, ...]:
     """Return the entry of an owner, or () if it owns nothing."""
     if not fields:

@@ -63,7 +63,10 @@ def compare(schema: Schema, old: Object | None, new: Object) -> FieldComparison:
     """Compare an object, or none, with its next state. Structs with added fields count as added."""
     if old is None:
         changed, removed = _compare_values(
-            schema_type(schema), empty_object(schema), _without_unowned(new), _compare_with_empty
+            schema_type(schema),
+            empty_object(schema),
+            _without_unowned(new),
+            descend=_compare_with_empty,
         )
     else:
         changed, removed = _compare_values(
@@ -161,7 +164,7 @@ def _compare_json(value_type: FieldType, empty: bytes, text: bytes) -> tuple[Tre
 
 
 def _compare_values(
-    value_type: FieldType, old: Any, new: Any, descend: _Descend | None = None
+    value_type: FieldType, old: Any, new: Any, *, descend: _Descend | None = None
 ) -> tuple[Tree, Tree]:
     """Return the trees of changed and of removed fields of two unequal values.
 

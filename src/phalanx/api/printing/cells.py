@@ -58,21 +58,22 @@ def format_duration(elapsed: float) -> str:
     minutes, hours, days = whole // 60, whole // 3600, whole // _DAY
     for limit, text in (
         (120, f"{whole}s"),
-        (600, _format_units(minutes, "m", whole % 60, "s")),
+        (600, _format_units((minutes, "m"), (whole % 60, "s"))),
         (180 * 60, f"{minutes}m"),
-        (8 * 3600, _format_units(hours, "h", minutes % 60, "m")),
+        (8 * 3600, _format_units((hours, "h"), (minutes % 60, "m"))),
         (48 * 3600, f"{hours}h"),
-        (8 * _DAY, _format_units(days, "d", hours % 24, "h")),
+        (8 * _DAY, _format_units((days, "d"), (hours % 24, "h"))),
         (2 * _YEAR, f"{days}d"),
-        (8 * _YEAR, _format_units(days // 365, "y", days % 365, "d")),
+        (8 * _YEAR, _format_units((days // 365, "y"), (days % 365, "d"))),
     ):
         if whole < limit:
             return text
     return f"{days // 365}y"
 
 
-def _format_units(large: int, large_unit: str, small: int, small_unit: str) -> str:
-    return f"{large}{large_unit}{small}{small_unit}" if small else f"{large}{large_unit}"
+def _format_units(large: tuple[int, str], small: tuple[int, str]) -> str:
+    (count, unit), (rest, rest_unit) = large, small
+    return f"{count}{unit}{rest}{rest_unit}" if rest else f"{count}{unit}"
 
 
 def field_at(path: str, default: Any = "") -> Cell:

@@ -55,17 +55,13 @@ def _metric_targets(autoscaler: Object, now: float) -> str:
     """Show the current and the wanted value of the first two metrics."""
     metrics = autoscaler.get("spec", {}).get("metrics", ())
     seen = autoscaler.get("status", {}).get("currentMetrics", ())
-    texts = [
-        f"{_metric_label(one)}{_metric_value(seen[at] if at < len(seen) else {}, 'current')}/"
-        f"{_metric_value(one, 'target')}"
-        for at, one in enumerate(metrics[:2])
-    ]
+    texts = []
+    for at, one in enumerate(metrics[:2]):
+        label = f"{one['resource'].get('name', '')}: " if one.get("resource") else ""
+        current = _metric_value(seen[at] if at < len(seen) else {}, "current")
+        texts.append(f"{label}{current}/{_metric_value(one, 'target')}")
     more = f" + {len(metrics) - 2} more..." if len(metrics) > 2 else ""
     return f"{', '.join(texts)}{more}" or NONE
-
-
-def _metric_label(metric: Object) -> str:
-    return f"{metric['resource'].get('name', '')}: " if metric.get("resource") else ""
 
 
 def _metric_value(metric: Object, place: str) -> str:

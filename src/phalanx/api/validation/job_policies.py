@@ -299,7 +299,9 @@ def _check_failure_rule(rule: Object, spec: Object) -> list[Cause]:
 def _check_exit_codes(codes: Object, spec: Object) -> list[Cause]:
     name, operator = codes.get("containerName"), codes.get("operator", "")
     found = list(_OPERATOR(codes, CREATED))
-    if name is not None and name not in _container_names(spec):
+    pod = spec.get("template", {}).get("spec", {})
+    containers = (*pod.get("containers", ()), *pod.get("initContainers", ()))
+    if name is not None and name not in [one.get("name", "") for one in containers]:
         detail = "must be one of the container or initContainer names in the pod template"
         found.append(invalid("containerName", name, detail))
     return [
@@ -318,12 +320,6 @@ def _check_exit_code_values(codes: list[int], operator: str) -> list[Cause]:
         found += [invalid(f"[{at}]", 0, "must not be 0 for the In operator") for at in zeros]
     found += [duplicate(f"[{at}]", codes[at]) for at in find_duplicate_values(codes)]
     return found if codes == sorted(codes) else [*found, invalid("", codes, "must be ordered")]
-
-
-def _container_names(spec: Object) -> list[str]:
-    pod = spec.get("template", {}).get("spec", {})
-    containers = (*pod.get("containers", ()), *pod.get("initContainers", ()))
-    return [container.get("name", "") for container in containers]
 
 
 _ACTION = struct(("action", _mandatory_one_of(_ACTIONS)))

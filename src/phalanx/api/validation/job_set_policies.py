@@ -294,7 +294,7 @@ def _check_replicated_job_policies(new: Any, old: Any) -> Causes:
     for at, policy in enumerate((new.get("scheduling") or {}).get("replicatedJobPolicies", ())):
         target, place = policy.get(_TARGET), f"scheduling.replicatedJobPolicies[{at}]"
         if target in places:
-            found += _check_replicated_job_policy(new, places[target], policy, place)
+            found += _check_replicated_job_policy(new, places[target], policy, place=place)
         elif target:
             detail = "does not reference a valid replicatedJob name"
             found.append(invalid(f"{place}.{_TARGET}", target, detail))
@@ -302,7 +302,7 @@ def _check_replicated_job_policies(new: Any, old: Any) -> Causes:
 
 
 def _check_replicated_job_policy(
-    jobset: Object, at: int, policy: Object, place: str
+    jobset: Object, at: int, policy: Object, *, place: str
 ) -> list[Cause]:
     job, template = replicated_jobs(jobset)[at], f"replicatedJobs[{at}].template.spec"
     spec = job_spec(job)

@@ -340,14 +340,12 @@ def _check_subset(new: Any, old: Any) -> Causes:
     found: list[Cause] = []
     if not new.get("addresses") and not new.get("notReadyAddresses"):
         found.append(required("", "must specify `addresses` or `notReadyAddresses`"))
+    found += _SUBSET(new, CREATED)
     ports = new.get("ports", ())
-    return [*found, *_SUBSET(new, CREATED), *_check_port_names(ports)]
-
-
-def _check_port_names(ports: Any) -> Causes:
-    if len(ports) <= 1:
-        return ()
-    return [required(f"ports[{at}].name") for at, port in enumerate(ports) if not port.get("name")]
+    if len(ports) > 1:
+        unnamed = (at for at, port in enumerate(ports) if not port.get("name"))
+        found += [required(f"ports[{at}].name") for at in unnamed]
+    return found
 
 
 _ENDPOINT_PORT = struct(

@@ -103,17 +103,12 @@ def _check_ports(new: Any, old: Any) -> Causes:
     found = check_host_ports(containers)
     if new.get("hostNetwork"):
         found += check_host_network_ports(containers)
-    alone = [
-        cause
-        for at, container in enumerate(new.get("initContainers", ()))
-        for cause in prefix_causes(f"initContainers[{at}]", _check_init_container_ports(container))
-    ]
+    alone: list[Cause] = []
+    for at, container in enumerate(new.get("initContainers", ())):
+        causes = check_host_ports([container])
+        own = [Cause(c.field.removeprefix("[0]."), c.reason, c.message) for c in causes]
+        alone += prefix_causes(f"initContainers[{at}]", own)
     return [*prefix_causes("containers", found), *alone]
-
-
-def _check_init_container_ports(container: Object) -> list[Cause]:
-    causes = check_host_ports([container])
-    return [Cause(c.field.removeprefix("[0]."), c.reason, c.message) for c in causes]
 
 
 def _check_volume_references(new: Any, old: Any) -> Causes:
@@ -281,15 +276,10 @@ def _check_sleep_hooks(new: Any, old: Any) -> Causes:
         invalid(f"{field}[{at}].lifecycle.{hook}.sleep", seconds, detail)
         for field, containers in _container_lists(new)
         for at, container in enumerate(containers)
-        for hook, seconds in _sleep_hooks(container)
-        if not 0 <= seconds <= grace
+        for hook, handler in container.get("lifecycle", {}).items()
+        if isinstance(handler, dict) and "sleep" in handler
+        if not 0 <= (seconds := handler["sleep"].get("seconds", 0)) <= grace
     ]
-
-
-def _sleep_hooks(container: Object) -> Iterator[tuple[str, int]]:
-    for hook, handler in container.get("lifecycle", {}).items():
-        if isinstance(handler, dict) and "sleep" in handler:
-            yield hook, handler["sleep"].get("seconds", 0)
 
 
 def _check_claim_source(new: Any, old: Any) -> Causes:

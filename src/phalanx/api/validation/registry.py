@@ -84,7 +84,7 @@ MAX_CONFIG_MAP_SIZE = 1024 * 1024
 _IMMUTABLE_MESSAGE = "field is immutable when `immutable` is set"
 
 
-def validate(kind: Kind, new: Object, old: Object | None, subresource: str = "") -> list[Cause]:
+def validate(kind: Kind, new: Object, old: Object | None, *, subresource: str = "") -> list[Cause]:
     """Return the causes for which an object or one of its subresources is refused."""
     check = _CHECKS.get((kind.qualified_name, subresource))
     causes = check(new, CREATED if old is None else old) if check else ()
@@ -427,7 +427,7 @@ GATED_RULES = (
 
 
 def check_gated_rules(
-    gates: FeatureGates, kind: Kind, new: Object, old: Object | None
+    gates: FeatureGates, kind: Kind, new: Object, *, old: Object | None
 ) -> list[Cause]:
     """Return the causes of the checks whose feature gates are on."""
     return [

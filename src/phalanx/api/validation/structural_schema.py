@@ -333,7 +333,7 @@ def _check_combinators(schema: Object, path: str, level: str) -> Causes:
     return [
         cause
         for place, one in _narrowing_schemas(schema, schema, path)
-        for cause in _check_nested(one, schema, place, path)
+        for cause in _check_nested(one, schema, place, outside=path)
     ]
 
 
@@ -344,7 +344,7 @@ def _narrowing_schemas(one: Object, schema: Object, path: str) -> Iterator[tuple
     return _combined_schemas(one, path)
 
 
-def _check_nested(one: Object, schema: Object, path: str, outside: str) -> Iterator[Cause]:
+def _check_nested(one: Object, schema: Object, path: str, *, outside: str) -> Iterator[Cause]:
     for key, detail in _FORBIDDEN_IN_COMBINATORS.items():
         if one.get(key) not in (None, False):
             yield forbidden(f"{path}.{key}", detail)
@@ -356,16 +356,16 @@ def _check_nested(one: Object, schema: Object, path: str, outside: str) -> Itera
         elif name not in schema.get("properties", {}):
             yield required(known, f"because it is defined in {place}")
         else:
-            yield from _check_nested(inner, schema["properties"][name], place, known)
+            yield from _check_nested(inner, schema["properties"][name], place, outside=known)
     if isinstance(one.get("items"), dict):
         if not isinstance(schema.get("items"), dict):
             yield required(f"{outside}.items", f"because it is defined in {path}.items")
         else:
             yield from _check_nested(
-                one["items"], schema["items"], f"{path}.items", f"{outside}.items"
+                one["items"], schema["items"], f"{path}.items", outside=f"{outside}.items"
             )
     for place, inner in _narrowing_schemas(one, schema, path):
-        yield from _check_nested(inner, schema, place, outside)
+        yield from _check_nested(inner, schema, place, outside=outside)
 
 
 # --------------------------------------------------------------------------- CEL rules and defaults

@@ -10,9 +10,9 @@ controllers are disabled on a foreign API server, which has its own.
 from __future__ import annotations
 
 from phalanx.api.core import Node, Pod, Service
-from phalanx.api.endpoints import Endpoints, EndpointSlice
 from phalanx.api.kinds import ENDPOINT_SLICE, ENDPOINTS, SERVICE
 from phalanx.api.meta import Key
+from phalanx.api.other_kinds import Endpoints, EndpointSlice
 from phalanx.client.client import Client
 from phalanx.controllers.endpoints.addresses import find_endpoints
 from phalanx.controllers.endpoints.plans import (

@@ -11,9 +11,9 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from phalanx.api.core import Node, Service
-from phalanx.api.endpoints import Endpoints, EndpointSlice
 from phalanx.api.kinds import ENDPOINT_SLICE, ENDPOINTS, Kind
 from phalanx.api.meta import ObjectMeta
+from phalanx.api.other_kinds import Endpoints, EndpointSlice
 from phalanx.api.wire import Object
 from phalanx.builder.names import endpoint_slice_name
 from phalanx.controllers.endpoints.addresses import ServiceEndpoint, zone_of

@@ -292,7 +292,7 @@ def _apply_mutations(
             # Durations, timestamps and the like have no JSON form.
             change = orjson.loads(orjson.dumps(outcome, option=orjson.OPT_PASSTHROUGH_DATACLASS))
             if mutation.is_patch:
-                changed = apply_patch(JSON_PATCH, schema, values["object"], change)
+                changed = apply_patch(JSON_PATCH, schema, values["object"], patch=change)
             elif fault := find_merge_error(schema, change):
                 raise BadConfiguration(fault)
             else:

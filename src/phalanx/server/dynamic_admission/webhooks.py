@@ -138,7 +138,7 @@ class WebhookDispatcher:
             )
         schema, before = attributes.context.registry.strategy(kind).schema, orjson.dumps(shown)
         try:
-            changed = apply_patch(JSON_PATCH, schema, orjson.loads(before), patch)
+            changed = apply_patch(JSON_PATCH, schema, orjson.loads(before), patch=patch)
             _check_form(kind, changed)
             attributes.accept_form(kind, changed)
         except (PatchFailed, Malformed) as error:
