@@ -109,11 +109,6 @@ class PodVolume(Struct, frozen=True, rename="camel"):
     image: ImageVolume | None = None
 
 
-def _is_relevant_volume(volume: PodVolume) -> bool:
-    sources = volume.persistent_volume_claim, volume.ephemeral, volume.image
-    return any(source is not None for source in sources)
-
-
 class PodResourceClaim(Struct, frozen=True, rename="camel"):
     """An entry of `resourceClaims` of a Pod or PodGroup: a claim, or a template for one."""
 
@@ -264,7 +259,14 @@ class PodSpec(Struct, frozen=True, rename="camel", gc=False):
         force_setattr(self, "tolerations", _deduplicate(self.tolerations))
         if self.volumes:
             # Nearly every pod has the volume of its token, which no component reads.
-            force_setattr(self, "volumes", tuple(filter(_is_relevant_volume, self.volumes)))
+            relevant = tuple(
+                volume
+                for volume in self.volumes
+                if volume.persistent_volume_claim is not None
+                or volume.ephemeral is not None
+                or volume.image is not None
+            )
+            force_setattr(self, "volumes", relevant)
 
 
 class ContainerStateTerminated(Struct, frozen=True, rename="camel"):

@@ -162,7 +162,9 @@ def container_requests(spec: PodSpec) -> Amounts:
 
 def nonzero_requests(pod: Pod) -> Amounts:
     """Return CPU and memory for scores: a container without requests counts with defaults."""
-    held = _held_requests(pod, _nonzero_container_requests)
+    held = _held_requests(
+        pod, lambda one: {**DEFAULT_NONZERO_REQUESTS, **to_amounts(one.resources.requests)}
+    )
     total = {**_sum_containers(pod.spec, held), **_pod_level_requests(pod)}
     _add_to(total, to_amounts(pod.spec.overhead))
     return {name: total.get(name, 0) for name in DEFAULT_NONZERO_REQUESTS}
@@ -203,10 +205,6 @@ def _sum_containers(spec: PodSpec, requests_of: _ContainerAmounts) -> Amounts:
 
 def _container_requests(container: Container) -> Amounts:
     return to_amounts(container.resources.requests)
-
-
-def _nonzero_container_requests(container: Container) -> Amounts:
-    return {**DEFAULT_NONZERO_REQUESTS, **to_amounts(container.resources.requests)}
 
 
 def _held_requests(pod: Pod, requests_of: _ContainerAmounts | None = None) -> _ContainerAmounts:

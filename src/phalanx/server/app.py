@@ -452,10 +452,6 @@ def _json_reply(value: Object, request: Request) -> Reply:
     return encode_reply(Reply(200, orjson.dumps(value)), negotiate(request))
 
 
-def _serve_health(server: Server, request: Request) -> Reply:
-    return server.health.serve(request)
-
-
 def _serve_version(server: Server, request: Request) -> Reply:
     major, minor = _KUBERNETES_VERSION
     version = {
@@ -568,7 +564,7 @@ def _find_prefix_handler(path: str) -> PathHandler | None:
     if parts[:2] == ["openapi", "v3"]:
         return lambda server, request: _serve_openapi_v3(server, request, parts[2:])
     if parts[0] in HEALTH_ENDPOINTS:
-        return _serve_health
+        return lambda server, request: server.health.serve(request)
     if parts[0] in ("api", "apis"):
         return lambda server, request: _serve_resource_list(server, request, parts)
     return None

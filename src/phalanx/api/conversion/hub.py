@@ -258,14 +258,12 @@ def _mapped_conversion(version: VersionMapping) -> KindConversion:
     return KindConversion(
         version.stored,
         to_hub=partial(_from_version, version),
-        from_hub=partial(_to_version, version.mapping),
+        from_hub=lambda obj: field_mapping.attach_unmapped(
+            *field_mapping.to_version(version.mapping, obj)
+        ),
         mapping=version.mapping,
         check=version.check,
     )
-
-
-def _to_version(mapping: FieldMapping, obj: Object) -> Object:
-    return field_mapping.attach_unmapped(*field_mapping.to_version(mapping, obj))
 
 
 def _from_version(version: VersionMapping, obj: Object) -> Object:

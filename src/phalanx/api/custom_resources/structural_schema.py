@@ -275,13 +275,15 @@ class CustomResourceStrategy:
 
     def __init__(self, kind: Kind, schema: Object, *, has_status: bool) -> None:
         self._kind, self._has_status = kind, has_status
-        self._matches_structure = compile_structure_check(schema) or _accept_structure
+        self._matches_structure = compile_structure_check(schema) or (lambda obj: True)
         self._prune = compile_pruner({**schema, EMBEDDED_RESOURCE: True})
-        self._apply_defaults = compile_defaulter(schema) or _add_no_defaults
+        self._apply_defaults = compile_defaulter(schema) or (lambda obj: None)
         self._check = compile_schema(schema)
         self._rules = compile_rules(schema, root=True)
         status = schema.get("properties", {}).get("status")
-        self._check_status: SchemaCheck = compile_schema(status) if status else _accept_value
+        self._check_status: SchemaCheck = (
+            compile_schema(status) if status else lambda value, old, path: ()
+        )
         self._schema = Schema(schema_node(schema))
 
     @property
@@ -356,18 +358,6 @@ def compile_rules(schema: Object, *, root: bool = False) -> RuleValidator | None
     from phalanx.api.cel.validation_rules import compile_validator
 
     return compile_validator(schema, root=root)
-
-
-def _accept_value(value: Any, old: Any, path: str) -> Sequence[Cause]:
-    return ()
-
-
-def _accept_structure(value: Any) -> bool:
-    return True
-
-
-def _add_no_defaults(value: Any) -> None:
-    return None
 
 
 # -------------------------------------------------------------------------------------------- shape

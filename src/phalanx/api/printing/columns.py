@@ -217,13 +217,11 @@ def _external_ip(service: Object, now: float) -> str:
 
 
 def _ports(service: Object, now: float) -> str:
-    ports = service.get("spec", {}).get("ports", ())
-    return ",".join(map(_port, ports)) or NONE
-
-
-def _port(port: Object) -> str:
-    node = f":{port['nodePort']}" if port.get("nodePort") else ""
-    return f"{port.get('port')}{node}/{port.get('protocol', 'TCP')}"
+    texts = []
+    for port in service.get("spec", {}).get("ports", ()):
+        node = f":{port['nodePort']}" if port.get("nodePort") else ""
+        texts.append(f"{port.get('port')}{node}/{port.get('protocol', 'TCP')}")
+    return ",".join(texts) or NONE
 
 
 def _endpoint_ports(endpoint_slice: Object, now: float) -> str:
