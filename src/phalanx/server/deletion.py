@@ -157,13 +157,7 @@ async def delete_one(
         await context.store.commit(())
         return serialize_stored(request_info.kind, record.value), False
     written = await store_object(
-        context,
-        request_info,
-        record.key,
-        obj=new,
-        record=record,
-        old=old,
-        extra_writes=extra_writes,
+        context, request_info, new, record=record, old=old, extra_writes=extra_writes
     )
     if kind is CUSTOM_RESOURCE_DEFINITION:
         await delete_custom_objects(context, request_info.name)

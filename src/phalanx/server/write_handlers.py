@@ -226,7 +226,7 @@ async def _store_new(context: ServerContext, request_info: RequestInfo, obj: Obj
     if request_info.dry_run:
         _accounting_writes(context, request_info, "CREATE", old=None, new=obj)
         return _reply(201, serialize_object(request_info.kind, obj), request_info)
-    record = await store_object(context, request_info, key, obj=obj)
+    record = await store_object(context, request_info, obj, key=key)
     return _reply(201, serialize_stored(request_info.kind, record.value), request_info)
 
 
@@ -481,7 +481,7 @@ async def _store_update(request: AdmissionRequest, record: KeyValue) -> Reply:
         last = await remove_object(context, request_info, record, old=old, last=new)
         await finish_definition_deletion(context, request_info.stored_kind)
         return _reply(200, serialize_object(request_info.kind, last), request_info)
-    written = await store_object(context, request_info, record.key, obj=new, record=record, old=old)
+    written = await store_object(context, request_info, new, record=record, old=old)
     return _reply(200, serialize_stored(request_info.kind, written.value), request_info)
 
 
@@ -493,19 +493,22 @@ def _is_outdated(context: ServerContext, record: KeyValue) -> bool:
 async def store_object(
     context: ServerContext,
     request_info: RequestInfo,
-    key: str,
-    *,
     obj: Object,
+    *,
+    key: str = "",
     record: KeyValue | None = None,
     old: Object | None = None,
     extra_writes: Sequence[StoreWrite] = (),
 ) -> KeyValue:
     """Commit an object, its accounting and `extra_writes` in one transaction.
 
-    `record` and `old` are the stored object that it replaces.
+    `record` and `old` are the stored object that it replaces; a new object has a `key` instead.
     """
     operation: Operation = "UPDATE" if record else "CREATE"
-    writes = [StoreWrite(key, encoder(obj), record.revision if record else 0), *extra_writes]
+    if record:
+        writes = [StoreWrite(record.key, encoder(obj), record.revision), *extra_writes]
+    else:
+        writes = [StoreWrite(key, encoder(obj), 0), *extra_writes]
     writes += _accounting_writes(context, request_info, operation, old=old, new=obj)
     try:
         with context.meter.stage("commit"):
