@@ -91,12 +91,14 @@ def prepare_update(
 
 def drop_disabled_fields(request: AdmissionRequest) -> None:
     """Drop fields of disabled features, whether the client, a default or admission set them."""
-    kind, warnings = request.request_info.stored_kind, request.request_info.warnings
+    request_info = request.request_info
+    kind, obj = request_info.stored_kind, request.object
     if not kind.is_custom:
-        gates = request.context.gates
-        found = drop_disabled(gates, kind.schema, request.object, old=request.old)
-        warnings.extend(text for text in found if text not in warnings)
-        drop_stale_workload_annotations(kind.schema, request.object)
+        warnings = request_info.warnings
+        for text in drop_disabled(request.context.gates, kind.schema, obj, old=request.old):
+            if text not in warnings:
+                warnings.append(text)
+        drop_stale_workload_annotations(kind.schema, obj)
 
 
 def validate_object(request: AdmissionRequest, operation: Operation) -> None:

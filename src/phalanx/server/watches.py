@@ -170,10 +170,15 @@ class RenderCache:
             self._objects[record.revision] = decode_record(record)
         return self._objects[record.revision]
 
-    def event(self, render: EventRenderer, kind: str, revision: int, *, value: bytes) -> bytes:
-        """An encoded event."""
-        key = (render, kind, revision)
+    def event(self, render: EventRenderer, kind: str, change: StoreChange) -> bytes:
+        """The encoded event of a change: ADDED, MODIFIED or DELETED."""
+        key = (render, kind, change.revision)
         if key not in self._events:
+            if kind != "DELETED" and change.after:
+                value = change.after.value
+            else:
+                assert change.before is not None
+                value = encode_deleted_state(change.before, change.revision)
             self._events[key] = render(kind, value)
         return self._events[key]
 
@@ -318,13 +323,9 @@ class Watcher:
             return self._render_stored(change)
         matched = self._matches(change.before, rendered)
         matches = self._matches(change.after, rendered)
-        if matches and change.after:
-            kind, value = "MODIFIED" if matched else "ADDED", change.after.value
-        elif matched and change.before:
-            kind, value = "DELETED", encode_deleted_state(change.before, change.revision)
-        else:
-            return b""
-        return rendered.event(self._render, kind, change.revision, value=value)
+        if matches:
+            return rendered.event(self._render, "MODIFIED" if matched else "ADDED", change)
+        return rendered.event(self._render, "DELETED", change) if matched else b""
 
     def _matches(self, record: KeyValue | None, rendered: RenderCache) -> bool:
         if record is None:
