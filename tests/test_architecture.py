@@ -9,9 +9,11 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -73,6 +75,78 @@ def test_files_have_at_most_600_lines() -> None:
     files = (*MODULES, *SCRIPTS, *TESTS)
     sizes = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in files}
     assert {path: n for path, n in sizes.items() if n > FILE_LIMIT} == {}
+
+
+# ---- whole thoughts ------------------------------------------------------------------------------
+
+
+class PackageParts(NamedTuple):
+    """How many small parts a package has, which a reader pays for with a hop each.
+
+    Helpers are private functions of less than four lines that are called once; predicates and
+    async generators may have a name nevertheless. A function takes a fourth argument by position if
+    a table or a released version determines its signature.
+    """
+
+    helpers: int
+    functions_with_four_arguments: int
+    modules_under_90_lines: int
+
+
+#: What is left in each package. No count may rise; lower the row when one falls.
+PACKAGE_PARTS = {
+    "api": PackageParts(7, 13, 3),
+    "builder": PackageParts(0, 1, 0),
+    "client": PackageParts(1, 1, 1),
+    "server": PackageParts(9, 0, 8),
+    "store": PackageParts(0, 0, 0),
+}
+
+
+@cache
+def word_counts() -> Counter[str]:
+    return Counter(word for path in MODULES for word in re.findall(r"\b\w+\b", path.read_text()))
+
+
+def small_helpers(module: ast.Module) -> Iterator[str]:
+    """Yield private functions of less than four lines that are called once and not passed on."""
+    called = {
+        node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+        for node in ast.walk(module)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name)
+    }
+    for node in ast.walk(module):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.decorator_list:
+            continue
+        body = node.body[1:] if ast.get_docstring(node) and len(node.body) > 1 else node.body
+        lines = (body[-1].end_lineno or 0) - body[0].lineno + 1
+        is_private = node.name.startswith("_") and not node.name.startswith("__")
+        if is_private and lines < 4 and node.name in called and word_counts()[node.name] == 2:
+            yield node.name
+
+
+def functions_with_four_arguments(module: ast.Module) -> Iterator[str]:
+    """Yield functions that take four or more arguments by position."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
+            if len([name for name in names if name not in ("self", "cls")]) >= 4:
+                yield node.name
+
+
+@pytest.mark.parametrize("package", PACKAGE_PARTS)
+def test_packages_do_not_get_more_small_parts(package: str) -> None:
+    paths = [path for path in MODULES if path.relative_to(SOURCE).parts[0] == package]
+    helpers = [name for path in paths for name in small_helpers(tree(path))]
+    functions = [name for path in paths for name in functions_with_four_arguments(tree(path))]
+    modules = [
+        path.stem
+        for path in paths
+        if path.name != "__init__.py" and len(path.read_text().splitlines()) < 90
+    ]
+    found = PackageParts(len(helpers), len(functions), len(modules))
+    rises = [count > limit for count, limit in zip(found, PACKAGE_PARTS[package], strict=True)]
+    assert not any(rises), (helpers, functions, modules)
 
 
 # ---- names and words -----------------------------------------------------------------------------
