@@ -130,12 +130,12 @@ class PlanSearch:
             if result is None:
                 return (yield from self._search_packing()) if estimate.is_sufficient() else None
             self._required_members = len(result.assignments)
-        is_bound = plan is not None and plan.is_optimal
-        if is_bound and len(self._candidates) > MAX_GREEDY_UNITS:
+        is_proven = plan is not None and plan.is_optimal
+        if is_proven and len(self._candidates) > MAX_GREEDY_UNITS:
             return plan
         units = self._costs.order_units(self._candidates)
         greedy = yield from self._search_greedily(units)
-        if plan is not None and is_bound:
+        if plan is not None and is_proven:
             # Of two plans of the same cost, the greedy one has the members on their best nodes.
             is_equal = greedy is not None and greedy.cost == plan.cost
             return greedy._replace(is_optimal=True) if greedy and is_equal else plan
@@ -151,16 +151,16 @@ class PlanSearch:
     def _relax(self, relaxation: NodeRelaxation) -> PlanSteps:
         """Return the cheapest plan as if nodes were independent; optimal if it is so in fact."""
         units, members = self._candidates, self._required_members
-        sound = harmless = np.ones(len(units), bool)
+        within_budgets = breaks_no_gang = np.ones(len(units), bool)
         if self._costs.budgets:
-            sound = harmless = np.array([not self._costs.violations([unit]) for unit in units])
+            within_budgets = np.array([not self._costs.violations([unit]) for unit in units])
         if self._costs.spare_members:
-            harmless = sound & np.array([not self._costs.broken_groups([unit]) for unit in units])
-        priority = relaxation.lowest_priority(sound, members)
+            breaks_no_gang = np.array([not self._costs.broken_groups([unit]) for unit in units])
+        priority = relaxation.lowest_priority(within_budgets, members)
         if priority is None:
             return None
         # The best plan violates no budget, has no higher priority and, if possible, breaks no gang.
-        for usable in (harmless, sound):
+        for usable in (within_budgets & breaks_no_gang, within_budgets):
             yield members
             allowed = usable & relaxation.up_to_priority(priority)
             found = None
@@ -168,9 +168,14 @@ class PlanSearch:
                 found = relaxation.find_plan(allowed, members)
             plan = self._verify(found.units, found.assignments) if found else None
             if plan is not None:
-                is_bound = plan.cost.violations == 0 and plan.cost.priority == priority
-                is_single = all(unit.size == 1 for unit in plan.units)
-                return plan._replace(is_optimal=is_bound and plan.cost.broken == 0 and is_single)
+                # Then the cost is the price, which is a lower bound.
+                is_optimal = (
+                    plan.cost.violations == 0
+                    and plan.cost.priority == priority
+                    and plan.cost.broken == 0
+                    and all(unit.size == 1 for unit in plan.units)
+                )
+                return plan._replace(is_optimal=is_optimal)
         return None
 
     def _verify(

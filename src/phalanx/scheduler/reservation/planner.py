@@ -107,7 +107,9 @@ class ReservationPlanner:
         reserved: frozenset[Key] = frozenset(),
         preemptors: Iterable[Entity] = (),
     ) -> None:
-        self._real, self._base, self._run_times, self._now = snapshot, snapshot, run_times, now
+        #: The cluster as it is, and with the pods of earlier reservations of this pass.
+        self._real, self._base = snapshot, snapshot
+        self._run_times, self._now = run_times, now
         self._ends = run_times.ends
         self._ends.align(snapshot)
         #: What earlier reservations of this pass need on each node, and their pods.
