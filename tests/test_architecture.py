@@ -98,6 +98,7 @@ PACKAGE_PARTS = {
     "api": PackageParts(7, 13, 3),
     "builder": PackageParts(0, 1, 0),
     "client": PackageParts(1, 1, 1),
+    "scheduler": PackageParts(0, 0, 0),
     "server": PackageParts(9, 0, 8),
     "store": PackageParts(0, 0, 0),
 }

@@ -45,7 +45,6 @@ from phalanx.library import Cluster, ObjectNotFound
 from phalanx.scheduler.cluster.group_tree import GroupTrees, group_ref, parent_ref
 from phalanx.scheduler.diagnosis.queue_order import (
     entity_of_pod,
-    entity_title,
     owner_of,
 )
 from phalanx.scheduler.diagnosis.what_if import (
@@ -275,7 +274,7 @@ def _format_forecasts(forecasts: Sequence[Forecast], owners: Mapping[Ref, str], 
         # Users know a group by its owner, unless that has several.
         ref, owner = forecast.subject, owners.get(forecast.subject, "")
         kind, _, name = owner.partition("/")
-        heading = f"{kind} {ref.namespace}/{name}" if owner else entity_title(ref)
+        heading = f"{kind} {ref.namespace}/{name}" if owner else str(ref)
         if owner and groups_of[owner] > 1:
             heading += f" ({ref.kind} {ref.name})"
         lines += _forecast_lines(forecast, heading, owners, now=now)
@@ -303,10 +302,7 @@ def _forecast_lines(
 
 def _describe_workloads(workloads: Iterable[RunningWorkload], owners: Mapping[Ref, str]) -> str:
     """List workloads by their owners, or by themselves if they have none."""
-    titles = [
-        f"{owners.get(ref) or entity_title(ref)} ({pluralize(pods, 'pod')})"
-        for ref, pods in workloads
-    ]
+    titles = [f"{owners.get(ref) or ref} ({pluralize(pods, 'pod')})" for ref, pods in workloads]
     return join_names(titles, _MAX_NAMES)
 
 

@@ -11,7 +11,6 @@ from phalanx.api.wire import Object
 from phalanx.scheduler.diagnosis.queue_order import (
     WorkloadRow,
     WorkloadState,
-    entity_title,
     list_workloads,
 )
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects
@@ -114,7 +113,7 @@ def test_tree_of_groups_is_one_row() -> None:
             one["spec"]["parentCompositePodGroupName"] = "root"
     [line] = list_workloads(cluster(*with_creation_time([root, *leaves])))
     assert (line.kind, line.pending, line.needed) == ("CompositePodGroup", 3, 2)
-    assert entity_title(line.ref) == "CompositePodGroup default/root"
+    assert str(line.ref) == "CompositePodGroup default/root"
 
 
 def test_ended_workloads_are_listed_only_on_request() -> None:

@@ -381,11 +381,6 @@ def owner_of(obj: Group | Pod) -> str:
     return f"{controller.kind}/{controller.name}" if controller else ""
 
 
-def entity_title(ref: Ref) -> str:
-    """An entity as a phrase: `PodGroup default/train`."""
-    return str(ref)
-
-
 def recorded_diagnosis(subject: Ref, cluster: ClusterObjects) -> Diagnosis:
     """Return why a pod or group is pending according to its conditions."""
     attempt = prepare_attempt(subject, cluster)

@@ -195,7 +195,7 @@ class _StartSimulation:
         self._state.observe(PodObserved(self._now, key, None))
         uid = self._uids.get(key, "")
         for claim in self._claims.pop(uid, ()):
-            self._reserve(claim, lambda status: _without_consumer(status, uid))
+            self._reserve(claim, partial(_without_consumer, uid))
 
     def _reserve(
         self, key: Key, change: Callable[[ResourceClaimStatus], ResourceClaimStatus]
@@ -235,7 +235,7 @@ def _with_consumer(claim: ClaimReservation, status: ResourceClaimStatus) -> Reso
     return but(status, allocation=allocation, reserved_for=tuple(consumers))
 
 
-def _without_consumer(status: ResourceClaimStatus, uid: str) -> ResourceClaimStatus:
+def _without_consumer(uid: str, status: ResourceClaimStatus) -> ResourceClaimStatus:
     """Return the status of a claim without a consumer; without any it has no devices."""
     consumers = tuple(one for one in status.reserved_for if one.uid != uid)
     return but(status, reserved_for=consumers, allocation=status.allocation if consumers else None)

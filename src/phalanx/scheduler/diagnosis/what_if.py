@@ -23,7 +23,7 @@ from msgspec.structs import replace as but
 
 from phalanx.api.core import Node, NodeSpec, NodeStatus, Pod, PodStatus, Taint
 from phalanx.api.meta import POD_KIND, Key, ObjectMeta, Ref
-from phalanx.api.scheduling import MEMBERS_TO_RUN_ANNOTATION, CompositePodGroup, PodGroup
+from phalanx.api.scheduling import MEMBERS_TO_RUN_ANNOTATION, CompositePodGroup
 from phalanx.scheduler.cluster.group_tree import Group, GroupTrees
 from phalanx.scheduler.cluster.snapshot import Snapshot
 from phalanx.scheduler.cycle import decide
@@ -473,22 +473,18 @@ def _matches_name(group: Group, namespace: str, name: str) -> bool:
 
 
 def _group_with_min_count(group: Group, count: int) -> Group:
-    policy = group.spec.scheduling_policy
     if isinstance(group, CompositePodGroup):
-        if policy.gang is None:
+        composite = group.spec.scheduling_policy
+        if composite.gang is None:
             return group
-        new_policy = but(group.spec.scheduling_policy, gang=but(policy.gang, min_group_count=count))
-        return but(group, spec=but(group.spec, scheduling_policy=new_policy))
-    return _gang_with_min_count(group, count)
-
-
-def _gang_with_min_count(group: PodGroup, count: int) -> PodGroup:
+        gang_of_groups = but(composite, gang=but(composite.gang, min_group_count=count))
+        return but(group, spec=but(group.spec, scheduling_policy=gang_of_groups))
     policy = group.spec.scheduling_policy
     if policy.gang is None:
         return group
     annotations = {
         k: v for k, v in group.metadata.annotations.items() if k != MEMBERS_TO_RUN_ANNOTATION
     }
-    new_policy = but(policy, gang=but(policy.gang, min_count=count))
+    gang = but(policy, gang=but(policy.gang, min_count=count))
     meta = but(group.metadata, annotations=annotations)
-    return but(group, metadata=meta, spec=but(group.spec, scheduling_policy=new_policy))
+    return but(group, metadata=meta, spec=but(group.spec, scheduling_policy=gang))

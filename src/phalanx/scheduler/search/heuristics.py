@@ -361,7 +361,7 @@ def place_with_moves(
     problem: PlacementProblem, order: MemberOrder
 ) -> Generator[int, None, list[KindAssignment]]:
     """Place members in this order on the fullest feasible node, moving others if necessary."""
-    placement, moves = PartialPlacement(problem), _MoveBudget(MAX_MOVES)
+    placement, mover = PartialPlacement(problem), _MemberMover(MAX_MOVES)
     spare = len(order) - problem.needed
     for number, kind in enumerate(order, 1):
         if number % MEMBERS_PER_STEP == 0:
@@ -369,16 +369,18 @@ def place_with_moves(
         node = _tightest_node(placement, kind)
         if node is not None:
             placement.assign(KindAssignment(kind, node))
-        elif not moves.place_by_moving(placement, kind):
+        elif not mover.place_by_moving(placement, kind):
             spare -= 1
             if spare < 0:
                 break
     return placement.assignments
 
 
-class _MoveBudget:
-    def __init__(self, budget: int) -> None:
-        self._moves_left = budget
+class _MemberMover:
+    """Makes space by moving placed members, up to a number of moves."""
+
+    def __init__(self, most_moves: int) -> None:
+        self._moves_left = most_moves
 
     def place_by_moving(self, placement: PartialPlacement, kind: int) -> bool:
         """Place one member of a kind by moving one other member; change nothing on failure."""
@@ -467,10 +469,8 @@ def _next_assignments(
     placement: PartialPlacement, max_counts: Mapping[KindAssignment, int], counts: list[int]
 ) -> list[KindAssignment]:
     """The assignments that are feasible now, the most promising last."""
-    placed, kinds = (
-        Counter(placement.assignments),
-        Counter(assignment.kind for assignment in placement.assignments),
-    )
+    placed = Counter(placement.assignments)
+    kinds = Counter(assignment.kind for assignment in placement.assignments)
     masks = {
         kind: placement.feasible_nodes(kind)
         for kind, count in enumerate(counts)

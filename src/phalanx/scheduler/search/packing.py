@@ -37,6 +37,8 @@ def pack_groups(
 
 
 class _Packer:
+    """Packs the groups of one tree, in one order, up to a number of steps."""
+
     def __init__(self, problem: PlacementProblem, order: GroupOrder) -> None:
         self.placement, self._problem = PartialPlacement(problem), problem
         self._order = order
