@@ -108,6 +108,12 @@ def test_kubeconfig_variable_comes_before_the_running_clusters(ann: Owner) -> No
     assert (done.returncode, done.stderr) == (0, "No gang runs or waits.\n")
 
 
+def test_a_cluster_is_named_by_argument_or_option(ann: Owner) -> None:
+    for named in (["one"], ["--name", "one"], ["--cluster", "one"]):
+        assert json.loads(ann.run("status", *named, "-o", "json").stdout)["name"] == "one"
+    assert "two clusters are named" in ann.run("status", "one", "--name", "x").stderr
+
+
 def test_status_of_a_running_cluster(ann: Owner) -> None:
     done = ann.run("status", "one")
     assert done.returncode == 0, done.stderr

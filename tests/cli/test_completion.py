@@ -63,6 +63,23 @@ def test_names_of_the_cluster_are_completed() -> None:
         assert complete("phalanx queue -n kube-s") == ["kube-system"]
 
 
+def test_names_of_clusters_are_completed(tmp_path: Path) -> None:
+    for name in ("alpha", "beta"):
+        folder = tmp_path / "phalanx" / "clusters" / name
+        folder.mkdir(parents=True)
+        (folder / "up.pid").write_text("1")
+    for words in ("phalanx down a", "phalanx queue --cluster a", "phalanx backup --cluster a"):
+        env = {
+            "_PHALANX_COMPLETE": "bash_complete", "COMP_WORDS": words,
+            "COMP_CWORD": str(words.count(" ")), "XDG_STATE_HOME": str(tmp_path),
+        }  # fmt: skip
+        assert phalanx(env=env).stdout.split() == ["plain,alpha"], words
+
+
+def test_bash_leaves_no_space_after_the_kind() -> None:
+    assert "[[ $value == */ ]] && compopt -o nospace" in phalanx("completion", "bash").stdout
+
+
 def test_completion_is_silent_without_a_cluster(tmp_path: Path) -> None:
     env = {
         "_PHALANX_COMPLETE": "bash_complete", "COMP_WORDS": "phalanx why job/x", "COMP_CWORD": "2",

@@ -37,7 +37,7 @@ async def test_gang_is_described_over_its_whole_life() -> None:
     assert "  requests:   2 pods of cpu 1 (together cpu 2)\n" in running
     assert re.search(r"\n  low-\S+ +Running +n\d +\d+s ago +\d+s\n", running)
     assert waiting.startswith("Job default/low: Preempted\n")
-    assert "  preempted:  1 time, last by PodGroup default/urgent-" in waiting
+    assert "  preempted:  1 time, last by job/urgent at 20" in waiting
     assert "  members:    0 with a node, 2 pending, 0 succeeded, 0 failed; 2 needed\n" in waiting
     assert ended.startswith("Job default/low: Completed\n")
     assert re.search(r"\n  ended: +\S+ \(\S+ ago\), ran (100|101)s, Complete\n", ended)

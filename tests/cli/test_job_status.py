@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import msgspec
 
@@ -93,3 +94,18 @@ async def test_why_reports_a_gang_that_a_gate_turned_off() -> None:
             "Job default/train is not scheduled as a gang: WorkloadWithJobDisabled: "
             "The feature gate WorkloadWithJob is off"
         )
+
+
+@in_virtual_time
+async def test_why_says_how_the_pods_of_a_failed_job_ended() -> None:
+    async with cluster(nodes=simulated_nodes(2, cpu="8")) as c:
+        made = job_object("train", gang=True, parallelism=2, completions=2, backoffLimit=0)
+        stages = "{run: 1, failure: 1, exitCode: 42}"
+        made["spec"]["template"]["metadata"] = {"annotations": {"phalanx.dev/stages": stages}}
+        await c.create(made)
+        await asyncio.sleep(60)
+        answer = await explain_pending(c.client, "job/train", "default")
+    first, pods, log = answer.splitlines()
+    assert first.startswith("Job default/train has failed: BackoffLimitExceeded: ")
+    assert re.fullmatch(r"  2 pods failed, exit code 42: train-\S+, train-\S+", pods)
+    assert re.fullmatch(r"  their output: kubectl logs train-\S+ -n default", log)

@@ -14,6 +14,7 @@ from phalanx.cli.output import (
     align_columns,
     colorize,
     format_structured,
+    natural_key,
     pluralize,
     progress_bar,
 )
@@ -58,9 +59,23 @@ def test_live_display_redraws_in_place_and_fits_the_screen(
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setenv("LINES", "3")
     out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: True)
     live = LiveDisplay(out)
     live.draw([StyledLine("a line that is too long", "green")])
     live.draw([StyledLine("1"), StyledLine("2"), StyledLine("3")])
     first, second = out.getvalue().split("\x1b[1A")
     assert colorize(StyledLine("a line that is too l", "green")) in first
     assert second.endswith("1\n… and 2 more lines\n")
+
+
+def test_live_display_writes_every_list_to_a_file() -> None:
+    out = io.StringIO()
+    live = LiveDisplay(out)
+    live.draw([StyledLine("first", "green")])
+    live.draw([StyledLine("second"), StyledLine("third")])
+    assert out.getvalue() == "first\n\nsecond\nthird\n\n"
+
+
+def test_numbers_in_names_are_sorted_as_numbers() -> None:
+    names = ["rack-10", "rack-2", "a", "rack-2-b", "9"]
+    assert sorted(names, key=natural_key) == ["9", "a", "rack-2", "rack-2-b", "rack-10"]

@@ -83,15 +83,45 @@ def test_tables_open_into_each_other_and_close() -> None:
 def test_rows_are_sorted_by_any_column() -> None:
     shown = screen()
     shown.press("previous")
-    for _ in range(3):
+    for _ in range(2):
         shown.press("sort")  # by the number of pods
+    assert any("PODS▲" in text for text in lines(shown))
     shown.press("reverse")
     assert selected(shown) == "n0001"
-    assert any("PODS▲" in text for text in lines(shown))
+    assert any("PODS▼" in text for text in lines(shown))
     for _ in range(10):
         shown.press("sort")
     shown.press("reverse")
     assert selected(shown).startswith("n000")
+
+
+def test_gangs_of_several_namespaces_have_a_column_for_it() -> None:
+    ours, *members = gang("train", 2, cpu="9")
+    theirs, *others = gang("train", 2, cpu="9")
+    for each in (theirs, *others):
+        each["metadata"]["namespace"] = "team"
+    objects = [node("n10", labels={RACK: "r10"}), node("n9", labels={RACK: "r9"})]
+    objects += [ours, *members, theirs, *others]
+    shown = TopScreen(cluster(*objects), summarize(*objects), now=0.0)
+    texts = [text for text in lines(shown) if "podgroup/train" in text]
+    assert sorted(text[2:].split()[0] for text in texts) == ["default", "team"]
+    alone = TopScreen(cluster(*objects), summarize(*objects), now=0.0, namespace="team")
+    assert selected(alone) == "podgroup/train"
+    shown.press("next")
+    assert selected(shown) == "r9"  # not r10: numbers count as such
+    shown.press("next")
+    assert selected(shown) == "n9"
+
+
+def test_members_of_a_waiting_gang_say_how_it_is_explained() -> None:
+    group, *members = gang("train-5d44697974-pgt-0", 2, cpu="9")
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u"}
+    group["metadata"]["ownerReferences"] = [owner | {"controller": True}]
+    objects = [node("n0"), group, *members]
+    shown = TopScreen(cluster(*objects), summarize(*objects), now=0.0)
+    shown.press("enter")
+    assert title(shown) == "Members of Job default/train: 1 of 2"
+    assert "Never: phalanx why job/train -n default" in lines(shown)
 
 
 def test_a_thousand_nodes_are_scrolled_on_a_small_screen() -> None:

@@ -369,6 +369,14 @@ class Pod(Struct, frozen=True, gc=False):
         return max(times, default=None)
 
     @property
+    def failed_exit_code(self) -> int | None:
+        """The exit code of the first container that failed, if the pod has failed; None if none."""
+        if self.status.phase != "Failed":
+            return None
+        ends = (one.state.terminated for one in self.status.container_statuses)
+        return next((end.exit_code for end in ends if end and end.exit_code), None)
+
+    @property
     def is_daemon(self) -> bool:
         """Whether a DaemonSet owns the pod, and would recreate it on the same node."""
         return any(one.kind == "DaemonSet" for one in self.metadata.owner_references)

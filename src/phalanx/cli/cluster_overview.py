@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from phalanx.api.core import Node, Pod
 from phalanx.api.meta import find_condition
 from phalanx.api.resources import Amounts, node_allocatable, pod_requests, sum_amounts
+from phalanx.cli.output import natural_key, pluralize
 from phalanx.cli.scheduler_status import OtherScheduler
 from phalanx.cli.workload_states import ListedWorkload, assess_workloads
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects
@@ -59,6 +60,18 @@ class ClusterOverview:
         return [one for one in self.gangs if not namespace or one.row.ref.namespace == namespace]
 
     @property
+    def summary(self) -> str:
+        """The counts of nodes and pods; pods of gangs alone if nodes are not shown."""
+        waiting = sum(gang.row.pending for gang in self.gangs)
+        if self.note and not self.nodes:
+            placed = sum(gang.row.placed for gang in self.gangs)
+            return f"{pluralize(placed, 'pod')} placed, {waiting} waiting"
+        total = self.total
+        problem = f" ({total.problem})" if total.problem else ""
+        nodes, pods = pluralize(total.nodes, "node"), pluralize(total.pods, "pod")
+        return f"{nodes}{problem}, {pods} placed, {waiting} waiting"
+
+    @property
     def resources(self) -> list[str]:
         """The resources that tables show."""
         return [name for name in sorted(self.total.allocatable) if name not in HIDDEN_RESOURCES]
@@ -77,7 +90,7 @@ def summarize_cluster(
     for pod in cluster.pods:
         if pod.occupied_node:
             pods_on.setdefault(pod.occupied_node, []).append(pod)
-    nodes = sorted(cluster.nodes, key=lambda node: node.metadata.name)
+    nodes = sorted(cluster.nodes, key=lambda node: natural_key(node.metadata.name))
     summaries = {
         node.metadata.name: summarize_node(node, pods_on.get(node.metadata.name, ()))
         for node in nodes
@@ -120,7 +133,7 @@ def _names_by_label(nodes: Iterable[Node], label: str) -> dict[str, list[str]]:
     for node in nodes:
         if value := node.metadata.labels.get(label):
             names.setdefault(value, []).append(node.metadata.name)
-    return dict(sorted(names.items()))
+    return dict(sorted(names.items(), key=lambda item: natural_key(item[0])))
 
 
 def _sum_nodes(name: str, nodes: Sequence[NodeSummary]) -> NodeSummary:

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from phalanx.cli.options import state_directory
 from phalanx.controllers.nodes.node_pool import SimulatedNode
@@ -131,6 +132,13 @@ def list_clusters() -> list[str]:
     return [name for name in (DEFAULT_CLUSTER, *names) if is_data_directory(cluster_folder(name))]
 
 
+def complete_cluster(
+    context: click.Context, option: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete the name of a cluster of this user."""
+    return [CompletionItem(name) for name in list_clusters() if name.startswith(incomplete)]
+
+
 def existing_folder(name: str) -> Path:
     """Return the data directory of a cluster that exists; an error lists those that do."""
     folder = cluster_folder(name)
@@ -172,6 +180,7 @@ def data_option(command: F) -> F:
             default="",
             metavar="NAME",
             callback=parse_cluster_name,
+            shell_complete=complete_cluster,
             help=f"Name of the cluster. [default: {DEFAULT_CLUSTER}]",
         ),
     ):
@@ -181,8 +190,26 @@ def data_option(command: F) -> F:
 
 
 def cluster_argument(command: F) -> F:
-    """Add the argument `[NAME]` and `--data`; the command gets `name` and `data`."""
+    """Add `[NAME]`, also as an option, and `--data`; the command gets `name` and `data`."""
+
+    @functools.wraps(command)
+    def with_name(*args: Any, name: str, named: str, **kwargs: Any) -> Any:
+        if name and named and name != named:
+            raise click.UsageError(f'two clusters are named, "{name}" and "{named}"; leave out one')
+        return command(*args, name=name or named, **kwargs)
+
+    decorated: Any = with_name
     for option in (
+        click.option(
+            "--name",
+            "--cluster",
+            "named",
+            default="",
+            metavar="NAME",
+            callback=parse_cluster_name,
+            shell_complete=complete_cluster,
+            help="The same as the argument.",
+        ),
         click.option(
             "--data",
             type=click.Path(path_type=Path),
@@ -191,11 +218,16 @@ def cluster_argument(command: F) -> F:
             help="Data directory of a cluster without a name.",
         ),
         click.argument(
-            "name", default="", metavar=f"[NAME={DEFAULT_CLUSTER}]", callback=parse_cluster_name
+            "name",
+            default="",
+            metavar=f"[NAME={DEFAULT_CLUSTER}]",
+            callback=parse_cluster_name,
+            shell_complete=complete_cluster,
         ),
     ):
-        command = option(command)
-    return command
+        decorated = option(decorated)
+    result: F = decorated
+    return result
 
 
 def resolve_folder(name: str, data: Path | None, *, must_exist: bool = False) -> Path:

@@ -29,6 +29,7 @@ from phalanx.cli.background import cluster_kubeconfig, find_running
 from phalanx.cli.cluster_state import (
     DEFAULT_CLUSTER,
     cluster_folder,
+    complete_cluster,
     context_name,
     existing_folder,
     list_clusters,
@@ -82,6 +83,7 @@ def server_options(command: F) -> F:
             default="",
             expose_value=False,
             callback=_keep_cluster,
+            shell_complete=complete_cluster,
             metavar="NAME",
             help="A cluster of phalanx up --name; see phalanx clusters.",
         ),

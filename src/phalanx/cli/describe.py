@@ -43,6 +43,7 @@ from phalanx.cli.output import (
     align_columns,
     echo,
     format_structured,
+    natural_key,
     output_option,
     pluralize,
 )
@@ -164,7 +165,7 @@ def describe_gang(
             for entity, pod in pods_with_entities(cluster.objects)
             if ref in (entity, _group_of(pod))
         ),
-        key=lambda pod: pod.metadata.key,
+        key=lambda pod: natural_key(str(pod.metadata.key)),
     )
     refs = {ref, *(_group_of(pod) for pod in pods)}
     groups = [group for group in cluster.objects.groups if group_ref(group) in refs]
@@ -339,11 +340,19 @@ def _member_cells(pod: Pod, now: float) -> tuple[str, ...]:
     until = end if end is not None else now
     return (
         pod.metadata.name,
-        "Terminating" if pod.metadata.deletion_timestamp else pod.status.phase,
+        _member_state(pod),
         pod.spec.node_name or EMPTY_CELL,
         _ago(start, now) if start is not None else EMPTY_CELL,
         format_duration(max(until - start, 0)) if start is not None else EMPTY_CELL,
     )
+
+
+def _member_state(pod: Pod) -> str:
+    """Return the phase of a pod, with the exit code of a container that failed."""
+    if pod.metadata.deletion_timestamp:
+        return "Terminating"
+    code = pod.failed_exit_code
+    return f"{pod.status.phase} ({code})" if code is not None else pod.status.phase
 
 
 def _moment_cells(moment: TimelineEntry) -> tuple[str, str, str]:

@@ -4,6 +4,8 @@ The diagnosis of the scheduler begins with pods. A Job that a quota refuses, who
 refused, or that has ended, has none that wait: its conditions and events say why.
 
     Job default/train has failed: BackoffLimitExceeded: Job has reached the specified backoff limit
+      2 pods failed, exit code 42: train-0-x7f2k, train-1-9gqpl
+      their output: kubectl logs train-0-x7f2k -n default
     Job default/train waits for a ResourceQuota: 4 pods are needed at once: exceeded quota: few, …
     Job default/train cannot create its Workload: Failed to create Workload for Job train: …
     JobSet default/train has failed: ReachedMaxRestarts: jobset failed due to reaching max number …
@@ -17,12 +19,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from phalanx.api.batch import COMPLETE, FAILED, QUOTA_EXCEEDED, SCHEDULING_FALLBACK, SUSPENDED, Job
+from phalanx.api.core import Pod
 from phalanx.api.errors import Forbidden, NotFound
-from phalanx.api.job_sets import COMPLETED, JOB_SET_CONTROLLER, JobSet
+from phalanx.api.job_sets import COMPLETED, JOB_SET_CONTROLLER, JOB_SET_NAME, JobSet
 from phalanx.api.kinds import EVENT, JOB, JOB_SET, LEADER_WORKER_SET, Kind
 from phalanx.api.leader_worker_sets import LeaderWorkerSet
 from phalanx.api.meta import Condition, Key, find_condition
 from phalanx.api.wire import Object
+from phalanx.cli.output import join_names, natural_key, pluralize
 from phalanx.client.client import Client
 
 
@@ -99,6 +103,25 @@ def find_job_findings(job: Job, events: Iterable[Object]) -> list[JobFinding]:
         JobFinding(reason, reason, _sentence(name, text, "", latest[reason].get("message", "")))
         for reason, text in _EVENTS.items()
         if reason in latest and not findings
+    ]
+
+
+def describe_failed_pods(pods: Iterable[Pod], kind: Kind, key: Key) -> list[str]:
+    """Say how the pods of a Job or JobSet failed, and how to read their output."""
+    by_code: dict[int | None, list[str]] = {}
+    for pod in sorted(pods, key=lambda one: natural_key(one.metadata.name)):
+        owner, labels = pod.metadata.controller, pod.metadata.labels
+        name = labels.get(JOB_SET_NAME) if kind is JOB_SET else owner.name if owner else ""
+        if (pod.metadata.namespace, name) == key and pod.status.phase == "Failed":
+            by_code.setdefault(pod.failed_exit_code, []).append(pod.metadata.name)
+    lines = []
+    for code, names in by_code.items():
+        end = "" if code is None else f", exit code {code}"
+        lines.append(f"  {pluralize(len(names), 'pod')} failed{end}: {join_names(names, 3)}")
+    first = next(iter(by_code.values()), [])
+    return [
+        *lines,
+        *(f"  their output: kubectl logs {name} -n {key.namespace}" for name in first[:1]),
     ]
 
 

@@ -49,6 +49,9 @@ COMMANDS = {
     "debug": ("debug", "Collect a support bundle (secrets removed)."),
     "completion": ("main", "Print a shell completion script."),
 }
+#: The line of the bash script that takes over a candidate, and what follows for `job/`.
+_BASH_REPLY = "COMPREPLY+=($value)"
+_BASH_NO_SPACE = "[[ $value == */ ]] && compopt -o nospace 2> /dev/null"
 _SHELLS = ("bash", "zsh", "fish")
 #: Every option is also an environment variable: `--listen` of `up` is PHALANX_UP_LISTEN.
 _CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "PHALANX"}
@@ -140,4 +143,6 @@ def completion_command(ctx: click.Context, shell: str) -> None:
     completion = get_completion_class(shell)
     assert completion is not None, shell
     root = ctx.find_root()
-    echo(completion(root.command, {}, "phalanx", "_PHALANX_COMPLETE").source())
+    script = completion(root.command, {}, "phalanx", "_PHALANX_COMPLETE").source()
+    # After `job/` the name follows without a space.
+    echo(script.replace(_BASH_REPLY, f"{_BASH_REPLY}\n            {_BASH_NO_SPACE}"))

@@ -8,6 +8,7 @@ that could control a terminal (`\\x1b`, `\\u202e`). JSON and YAML escape them in
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ TABLE, TEXT, WIDE, JSON, YAML = "table", "text", "wide", "json", "yaml"
 #: Width of a progress bar in characters.
 BAR_WIDTH = 20
 EMPTY_CELL = "-"
+_NUMBERS = re.compile(r"(\d+)")
 _CURSOR_UP, _CLEAR_BELOW = "\x1b[{}A", "\x1b[J"
 
 
@@ -116,6 +118,11 @@ def pluralize(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def natural_key(name: str) -> tuple[str | int, ...]:
+    """Return what names are sorted by, so that `rack-2` comes before `rack-10`."""
+    return tuple(int(part) if part.isdecimal() else part for part in _NUMBERS.split(name))
+
+
 def join_names(names: Sequence[str], limit: int) -> str:
     """Join the first `limit` names by commas and say how many more there are."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
@@ -130,13 +137,20 @@ class StyledLine(NamedTuple):
 
 
 class LiveDisplay:
-    """Lines at the bottom of a terminal that are redrawn in place."""
+    """Lines at the bottom of a terminal that are redrawn in place; elsewhere each list follows."""
 
     def __init__(self, out: TextIO) -> None:
         self._out, self._line_count = out, 0
 
     def draw(self, lines: Sequence[StyledLine]) -> None:
         """Replace the lines drawn before; lines that do not fit on the screen are omitted."""
+        if not self._out.isatty():
+            # A file or a pipe gets every list as it is.
+            self._out.write(
+                "".join(f"{escape_unprintable(one.text)}\n" for one in (*lines, _BLANK))
+            )
+            self._out.flush()
+            return
         width, height = shutil.get_terminal_size()
         shown = list(lines[: height - 1])
         if len(shown) < len(lines):
@@ -147,6 +161,10 @@ class LiveDisplay:
         self._out.write(f"{back}\r{_CLEAR_BELOW}{body}")
         self._out.flush()
         self._line_count = len(shown)
+
+
+#: The line between two lists in a file.
+_BLANK = StyledLine("")
 
 
 def colorize(line: StyledLine) -> str:

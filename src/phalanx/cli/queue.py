@@ -69,6 +69,13 @@ class WorkloadListing(NamedTuple):
     #: What is not shown, and why; "" if all is.
     note: str = ""
 
+    @property
+    def warning_lines(self) -> list[StyledLine]:
+        """What is not shown, and why no scheduler runs."""
+        return [
+            StyledLine(f"Warning: {text}", "yellow") for text in (self.note, self.outage) if text
+        ]
+
 
 class QueueFilter(NamedTuple):
     """Which entries are listed; "" and no states stand for all."""
@@ -160,15 +167,15 @@ def queue_command(
             if not watch:
                 return listing
             lines = render_queue(listing, with_namespace=all_namespaces, wide=output == WIDE)
-            display.draw(list(lines) or [StyledLine(nothing)])
+            display.draw([*listing.warning_lines, *(list(lines) or [StyledLine(nothing)])])
             await asyncio.sleep(WATCH_INTERVAL)
 
     try:
         listing = query_cluster(config, context, query)
     except KeyboardInterrupt:
         return
-    for warning in filter(None, (listing.note, listing.outage)):
-        echo(f"Warning: {warning}", err=True)
+    for line in listing.warning_lines:
+        echo(line.text, err=True)
     if output in (JSON, YAML):
         items = [queue_entry_data(*entry, now=listing.now) for entry in listing.entries]
         notes = {"warning": listing.outage, "note": listing.note}
@@ -316,7 +323,7 @@ def _queue_cells(entry: ListedWorkload, now: float) -> tuple[str, ...]:
         start = _format_start(expected, now)
         reason = "start unknown" if start == UNKNOWN else f"starts {start}"
     elif entry.state == PREEMPTED:
-        reason = row.preempted.removeprefix("preempted ")
+        reason = row.preempted.removeprefix("preempted ").partition(" at ")[0]
     return (
         row.display_name,
         entry.state.capitalize(),

@@ -31,7 +31,6 @@ from phalanx.cli.output import (
     format_structured,
     is_terminal,
     output_option,
-    pluralize,
     progress_bar,
 )
 from phalanx.cli.queue import queue_entry_data
@@ -48,23 +47,21 @@ _BAR_WIDTH = 10
 
 def render_overview(overview: ClusterOverview, namespace: str = "") -> list[StyledLine]:
     """Format the overview as lines, with the gangs of one namespace or of all."""
-    total = overview.total
     resources = overview.resources
     gangs = overview.gangs_of(namespace)
-    waiting = sum(gang.row.pending for gang in overview.gangs)
-    problem = f" ({total.problem})" if total.problem else ""
-    nodes, pods = pluralize(total.nodes, "node"), pluralize(total.pods, "pod")
     lines = [
         *([StyledLine(f"Warning: {overview.note}", "yellow")] if overview.note else []),
-        StyledLine(f"{nodes}{problem}, {pods} placed, {waiting} waiting"),
-        *(StyledLine(text) for text in format_totals(total, resources)),
+        StyledLine(overview.summary),
+        *(StyledLine(text) for text in format_totals(overview.total, resources)),
         StyledLine(""),
         *_gang_table(gangs),
     ]
     for level, domains in overview.domains.items():
         title = level.rpartition("/")[2].upper()
         lines += [StyledLine(""), *_node_table(title, domains, resources)]
-    return [*lines, StyledLine(""), *_node_table("NODE", overview.nodes, resources)]
+    if overview.nodes or not overview.note:
+        lines += [StyledLine(""), *_node_table("NODE", overview.nodes, resources)]
+    return lines
 
 
 def format_totals(total: NodeSummary, resources: Iterable[str]) -> Iterator[str]:
@@ -99,13 +96,16 @@ def _gang_table(gangs: Sequence[ListedWorkload]) -> Iterator[StyledLine]:
     if not gangs:
         yield StyledLine("No gang runs or waits.")
         return
-    rows = [("GANG", "STATE", "", "MEMBERS", "REASON")]
+    has_namespaces = len({gang.row.ref.namespace for gang in gangs}) > 1
+    header = ("GANG", "STATE", "", "MEMBERS", "REASON")
+    rows: list[tuple[str, ...]] = [("NAMESPACE", *header) if has_namespaces else header]
     for gang in gangs:
         row = gang.row
         done = row.placed + row.ended
         bar = progress_bar(done, row.members)
         state = gang.state.capitalize()
-        rows.append((row.display_title, state, bar, f"{done}/{row.members}", row.reason))
+        cells = (row.display_title, state, bar, f"{done}/{row.members}", row.reason)
+        rows.append((row.ref.namespace, *cells) if has_namespaces else cells)
     colours = ["", *(gang.colour for gang in gangs)]
     yield from map(StyledLine, align_columns(rows), colours)
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TextIO
 
 from phalanx.api.core import Pod
-from phalanx.api.meta import Ref
+from phalanx.api.meta import Key, Ref
 from phalanx.api.printing.cells import format_duration
 from phalanx.cli.cluster_overview import ClusterOverview, NodeSummary
 from phalanx.cli.output import (
@@ -30,7 +30,7 @@ from phalanx.cli.output import (
     StyledLine,
     align_columns,
     colorize,
-    pluralize,
+    natural_key,
     progress_bar,
 )
 from phalanx.cli.workload_states import (
@@ -84,11 +84,12 @@ class TableRow(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A title, a header and rows in their own order."""
+    """A title, a header and rows in their own order, and a line above the title."""
 
     title: str
     header: tuple[str, ...]
     rows: Sequence[TableRow]
+    note: str = ""
 
 
 @dataclass(slots=True)
@@ -162,10 +163,7 @@ class TopScreen:
     def _head(self) -> list[StyledLine]:
         """Return the lines above the table: a summary, and a bar per resource."""
         total = self.overview.total
-        waiting = sum(gang.row.pending for gang in self.overview.gangs)
-        problem = f" ({total.problem})" if total.problem else ""
-        counts = f"{pluralize(total.pods, 'pod')} placed, {waiting} waiting"
-        lines = [StyledLine(f"{pluralize(total.nodes, 'node')}{problem}, {counts}")]
+        lines = [StyledLine(self.overview.summary)]
         if self.overview.note:
             lines.append(StyledLine(f"Warning: {self.overview.note}", "yellow"))
         bars = [
@@ -183,12 +181,12 @@ class TopScreen:
         view.first = max(view.first, view.selected - room + 1)
         shown = table.rows[view.first : view.first + room]
         header = tuple(
-            f"{name}{'▲' if view.is_reversed else '▼'}" if column == view.column else name
+            f"{name}{'▼' if view.is_reversed else '▲'}" if column == view.column else name
             for column, name in enumerate(table.header)
         )
         position = f"{view.selected + 1} of {len(table.rows)}" if table.rows else "none"
         first, *texts = align_columns([header, *(row.cells for row in shown)], gap=2)
-        lines = [*head, StyledLine(""), StyledLine(f"{table.title}: {position}", "cyan")]
+        lines = [*head, StyledLine(table.note), StyledLine(f"{table.title}: {position}", "cyan")]
         lines.append(StyledLine(f"  {first}"))
         for place, (row, text) in enumerate(zip(shown, texts, strict=True), view.first):
             mark = "> " if place == view.selected else "  "
@@ -218,26 +216,35 @@ class TopScreen:
     def _gangs(self, _: Any) -> Table:
         gangs = self.overview.gangs_of(self.namespace)
         gangs.sort(key=lambda gang: _STATE_ORDER[gang.state])
-        header = ("GANG", "STATE", "PROGRESS", "PODS", "SINCE", "REASON")
-        return Table("Gangs", header, [self._gang_row(gang) for gang in gangs])
+        header: tuple[str, ...] = ("GANG", "STATE", "PROGRESS", "PODS", "SINCE", "REASON")
+        if with_namespace := len({gang.row.ref.namespace for gang in gangs}) > 1:
+            header = ("NAMESPACE", *header)
+        rows = [self._gang_row(gang, with_namespace=with_namespace) for gang in gangs]
+        return Table("Gangs", header, rows)
 
-    def _gang_row(self, gang: ListedWorkload) -> TableRow:
+    def _gang_row(self, gang: ListedWorkload, *, with_namespace: bool) -> TableRow:
         row, state = gang.row, gang.state.capitalize()
         done, age = row.placed + row.ended, max(self.now - row.since, 0)
         share = done / row.members if row.members else 0.0
         bar = progress_bar(done, row.members, _BAR_WIDTH)
         counts, name = f"{done}/{row.members}", row.display_name
         cells = (name, state, bar, counts, format_duration(age), row.reason or EMPTY_CELL)
-        keys = (name, state, share, row.members, age, row.reason)
-        return TableRow(cells, keys, TableName(MEMBERS, row.ref), gang.colour)
+        keys = (natural_key(name), state, share, row.members, age, row.reason)
+        space = (row.ref.namespace,) if with_namespace else ()
+        return TableRow((*space, *cells), (*space, *keys), TableName(MEMBERS, row.ref), gang.colour)
 
     def _domains(self, level: str) -> Table:
-        rows = [
-            self._node_row(domain, TableName(NODES, (level, domain.name)))
-            for domain in self.overview.domains.get(level, ())
-        ]
+        rows = []
+        for domain in self.overview.domains.get(level, ()):
+            row = self._node_row(domain, TableName(NODES, (level, domain.name)))
+            (cell, *cells), (key, *keys) = row.cells, row.keys
+            rows.append(
+                row._replace(
+                    cells=(cell, str(domain.nodes), *cells), keys=(key, domain.nodes, *keys)
+                )
+            )
         title = level.rpartition("/")[2]
-        return Table(f"By {title}", (title.upper(), *self._usage_header()), rows)
+        return Table(f"By {title}", (title.upper(), "NODES", *self._usage_header()), rows)
 
     def _nodes(self, domain: tuple[str, str] | None) -> Table:
         nodes, title = list(self.overview.nodes), "Nodes"
@@ -250,7 +257,7 @@ class TopScreen:
         return Table(title, ("NODE", *self._usage_header()), rows)
 
     def _usage_header(self) -> tuple[str, ...]:
-        return ("NODES", "PODS", *(name.upper() for name, _ in _scarcest(self.overview)), "PROBLEM")
+        return ("PODS", *(name.upper() for name, _ in _scarcest(self.overview)), "PROBLEM")
 
     def _node_row(self, node: NodeSummary, opens: TableName) -> TableRow:
         resources = [name for name, _ in _scarcest(self.overview)]
@@ -262,8 +269,8 @@ class TopScreen:
             bar = progress_bar(used, amount, _BAR_WIDTH)
             cells.append(f"{bar} {_percent(node, name):>4}" if amount else EMPTY_CELL)
         return TableRow(
-            (node.name, str(node.nodes), str(node.pods), *cells, node.problem or EMPTY_CELL),
-            (node.name, node.nodes, node.pods, *shares, node.problem),
+            (node.name, str(node.pods), *cells, node.problem or EMPTY_CELL),
+            (natural_key(node.name), node.pods, *shares, node.problem),
             opens,
             "red" if node.problem else "",
         )
@@ -274,7 +281,14 @@ class TopScreen:
             for entity, pod in pods_with_entities(self.cluster)
             if entity == ref or (pod.group is not None and Ref("PodGroup", *pod.group) == ref)
         ]
-        return self._pod_table(f"Members of {ref}", pods)
+        gang = next((one for one in self.overview.gangs if one.row.ref == ref), None)
+        title, note = str(ref), ""
+        if gang is not None and gang.row.owner:
+            kind, _, name = gang.row.owner.partition("/")
+            title = f"{kind} {Key(ref.namespace, name)}"
+        if gang is not None and gang.state != RUNNING:
+            note = f"{gang.state.capitalize()}: phalanx why {gang.row.argument} -n {ref.namespace}"
+        return self._pod_table(f"Members of {title}", pods)._replace(note=note)
 
     def _pods(self, node: str) -> Table:
         pods = [pod for pod in self.cluster.pods if pod.occupied_node == node]
@@ -282,11 +296,12 @@ class TopScreen:
 
     def _pod_table(self, title: str, pods: Sequence[Pod]) -> Table:
         rows = []
-        for pod in sorted(pods, key=lambda pod: pod.metadata.key):
-            node = pod.spec.node_name or EMPTY_CELL
-            cells = (str(pod.metadata.key), pod.status.phase, node)
+        for pod in sorted(pods, key=lambda pod: natural_key(str(pod.metadata.key))):
+            node, name = pod.spec.node_name or EMPTY_CELL, str(pod.metadata.key)
+            cells = (name, pod.status.phase, node)
+            keys = (natural_key(name), pod.status.phase, natural_key(node))
             rows.append(
-                TableRow(cells, cells, TableName(PODS, node) if pod.spec.node_name else None)
+                TableRow(cells, keys, TableName(PODS, node) if pod.spec.node_name else None)
             )
         return Table(title, ("POD", "PHASE", "NODE"), rows)
 

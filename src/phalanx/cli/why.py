@@ -15,12 +15,13 @@ The library makes the diagnosis; this module formats it as text, or as data for 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
+from phalanx.api.batch import FAILED
 from phalanx.api.errors import NotFound
 from phalanx.api.kinds import JOB
 from phalanx.api.meta import POD_KIND, Key, Ref, composite_pod_group_ref
@@ -32,7 +33,12 @@ from phalanx.cli.cluster_queries import (
 )
 from phalanx.cli.completion import complete_subject
 from phalanx.cli.connection import cluster_options, query_cluster
-from phalanx.cli.job_status import JobFinding, read_job_findings, read_set_findings
+from phalanx.cli.job_status import (
+    JobFinding,
+    describe_failed_pods,
+    read_job_findings,
+    read_set_findings,
+)
 from phalanx.cli.options import configuration_option
 from phalanx.cli.output import (
     JSON,
@@ -110,6 +116,8 @@ class SubjectAnswers(NamedTuple):
     subject: SubjectQuery
     answers: list[WhyAnswer]
     findings: list[JobFinding]
+    #: How the pods of a Job or JobSet that has failed ended.
+    failures: Sequence[str] = ()
     #: The groups of a JobSet or LeaderWorkerSet.
     tree: Sequence[GroupRow] = ()
     #: What is not shown, and why; "" if all is.
@@ -303,7 +311,8 @@ def why_command(
             answers = [answer._replace(outage=outage) for answer in answers]
         answers = await _mark_other_schedulers(client, cluster, answers, known=known, now=now)
         tree = _build_subject_tree(cluster, subject, answers)
-        return SubjectAnswers(subject, answers, findings, tree=tree, note=note)
+        failures = _find_failures(cluster, subject, findings)
+        return SubjectAnswers(subject, answers, findings, failures, tree=tree, note=note)
 
     found = query_cluster(config, context, query)
     if found.note:
@@ -319,6 +328,8 @@ def why_command(
         if found.findings:
             key = "job" if found.subject.kind is JOB else "findings"
             data[key] = [finding.data for finding in found.findings]
+        if found.failures:
+            data["failures"] = [text.strip() for text in found.failures]
         if found.tree:
             data["tree"] = [row.data for row in found.tree]
         if found.note:
@@ -334,7 +345,17 @@ async def explain_pending(client: Client, what: str, namespace: str) -> str:
     findings = await _find_job_findings(client, subject, answers)
     answers = await _mark_other_schedulers(client, cluster, answers, now=WallClock().now())
     tree = _build_subject_tree(cluster, subject, answers)
-    return _format_answers(SubjectAnswers(subject, answers, findings, tree=tree))
+    failures = _find_failures(cluster, subject, findings)
+    return _format_answers(SubjectAnswers(subject, answers, findings, failures, tree=tree))
+
+
+def _find_failures(
+    cluster: Cluster, subject: SubjectQuery, findings: Iterable[JobFinding]
+) -> list[str]:
+    """Say how the pods ended if the subject has failed."""
+    if all(finding.type != FAILED for finding in findings):
+        return []
+    return describe_failed_pods(cluster.objects.pods, subject.kind, subject.key)
 
 
 def _build_subject_tree(
@@ -434,6 +455,7 @@ async def _find_job_findings(
 
 def _format_answers(found: SubjectAnswers) -> str:
     subject, parts = found.subject, [finding.text for finding in found.findings]
+    parts[:1] = ["\n".join([*parts[:1], *found.failures])] if parts else []
     has_pods = any(row.placed or row.pending for row in found.tree)
     if found.tree and (has_pods or not parts):
         parts.append(format_tree(subject, found.tree))

@@ -59,7 +59,7 @@ def assess_workloads(
     take a simulation of the queue ahead. `others` are the scheduler names that are not served.
     """
     listed = [row for row in list_workloads(cluster, include_all=with_ended) if _is_listed(row)]
-    rows = list(_mark_others(listed, others or {}))
+    rows = [_name_preemptor(row, listed) for row in _mark_others(listed, others or {})]
     starts: Mapping[Ref, ExpectedStart] = {}
     impossible: Collection[Ref] = ()
     if is_whole:
@@ -98,6 +98,19 @@ def _mark_others(
             yield replace(row, position=0, reason=OTHER_SCHEDULER, message=other.message)
         else:
             yield replace(row, position=row.position - skipped) if row.position else row
+
+
+def _name_preemptor(row: WorkloadRow, rows: Iterable[WorkloadRow]) -> WorkloadRow:
+    """Name the group that has preempted a workload by its owner: `preempted by job/urgent at …`."""
+    if not row.preempted:
+        return row
+    start, by, text = row.preempted.partition(" by ")
+    for other in rows:
+        if text.startswith(f"{other.ref} at "):
+            named, space = other.display_name, other.ref.namespace
+            where = "" if space == row.ref.namespace else f" in {space}"
+            text = f"{named}{where}{text.removeprefix(str(other.ref))}"
+    return replace(row, preempted=f"{start}{by}{text}")
 
 
 def _user_state(
