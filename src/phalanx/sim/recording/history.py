@@ -57,6 +57,8 @@ from phalanx.sim.recording.recording_format import Recording
 
 #: The label by which a Job numbers its pods.
 COMPLETION_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
+#: No binding takes longer: a job that started later after its arrival has waited.
+_MAX_BINDING_SECONDS = 1.0
 _PREEMPTION_REASON = "PreemptionByScheduler"
 #: The reasons of evictions because a node was lost or tainted.
 _NODE_REASONS = frozenset({"DeletionByTaintManager", "DeletionByPodGC", "TerminationByKubelet"})
@@ -93,6 +95,8 @@ class RecordedRun:
     #: When its deletion was requested, and when it no longer occupied its node.
     terminating: float | None = None
     ended: float | None = None
+    #: Its place among all ends of the recording: pods end together in an order of their own.
+    end_order: int = 0
     outcome: PodEnd = PodEnd.OPEN
     #: Later versions: gates removed, labels changed, resized.
     updates: list[tuple[float, Pod]] = field(default_factory=list)
@@ -100,7 +104,9 @@ class RecordedRun:
     was_bound: bool = False
     #: Whether it needs devices or volumes, which a replay leaves out.
     uses_claims: bool = False
+    #: Its `status.startTime`, and when that was observed.
     started_at: str | None = None
+    started: float | None = None
     last_status: PodStatus = field(default_factory=PodStatus)
 
     @property
@@ -214,6 +220,10 @@ class RecordedHistory:
     #: until its controller has created another one.
     termination_seconds: float = 0.0
     replacement_seconds: float = 0.0
+    #: The usual seconds from a decision until its binding is observed, and from then on until the
+    #: start of the pod is observed.
+    binding_seconds: float = 0.0
+    starting_seconds: float = 0.0
     #: How many pods use devices or volumes.
     claims: int = 0
 
@@ -240,6 +250,11 @@ def build_history(
         for before, after in pairwise(chain.runs)
         if before.outcome is PodEnd.PREEMPTED
     ]
+    starts = [
+        run.started - run.bound
+        for run in simulated
+        if run.started is not None and run.bound is not None and not run.was_bound
+    ]
     return RecordedHistory(
         recording,
         tuple(sorted(jobs, key=lambda job: job.submitted)),
@@ -248,8 +263,24 @@ def build_history(
         tuple(reader.others),
         termination_seconds=max(median(pauses), 0.0) if pauses else 0.0,
         replacement_seconds=median(delays) if delays else 0.0,
+        binding_seconds=_find_binding_seconds(jobs),
+        starting_seconds=median(starts) if starts else 0.0,
         claims=sum(run.uses_claims for run in runs),
     )
+
+
+def _find_binding_seconds(jobs: Sequence[RecordedJob]) -> float:
+    """Return how long a binding takes: from the last arrival of the fastest job to its binding.
+
+    The API does not show decisions; a job that waits for nodes takes longer.
+    """
+    waits = [
+        job.started - max(run.arrived for run in job.runs if run.arrived <= job.started)
+        for job in jobs
+        if job.started is not None and not job.was_running
+    ]
+    fastest = min(waits, default=0.0)
+    return fastest if fastest <= _MAX_BINDING_SECONDS else 0.0
 
 
 def is_placed_by_scheduler(run: RecordedRun) -> bool:
@@ -267,6 +298,7 @@ class _HistoryReader:
         self._runs: dict[Key, RecordedRun] = {}
         self._alive: dict[Ref, GroupLife] = {}
         self._lost_nodes: set[str] = set()
+        self._ends = 0
         self.groups: dict[Ref, list[GroupLife]] = {}
         self.nodes: list[NodeObserved] = []
         self.others: list[Observation] = []
@@ -335,6 +367,7 @@ class _HistoryReader:
                 run.bound = min(parse_timestamp(pod.status.start_time), at)
         if pod.status.start_time:
             run.started_at = pod.status.start_time
+            run.started = at if run.started is None else run.started
         if pod.metadata.deletion_timestamp and run.terminating is None:
             run.terminating = at
         if pod.is_terminal and run.ended is None:
@@ -348,6 +381,8 @@ class _HistoryReader:
         if run.ended is not None:
             return
         run.ended, status = at, run.last_status
+        self._ends += 1
+        run.end_order = self._ends
         target = find_condition(status.conditions, DISRUPTION_TARGET)
         reason = target.reason if target and target.status == "True" else ""
         if status.phase == "Succeeded":

@@ -286,8 +286,12 @@ class ClusterRecorder:
             self.lines += 1
 
     def _now(self) -> float:
-        """Return the time in milliseconds; a clock that is set back does not turn time back."""
-        self._latest = max(self._latest, round(self._clock.now(), 3))
+        """Return the time in microseconds; a clock that is set back does not turn time back.
+
+        A back-off may end within the millisecond in which pods end: a replay must know which of
+        both came first.
+        """
+        self._latest = max(self._latest, round(self._clock.now(), 6))
         return self._latest
 
 

@@ -3,10 +3,11 @@
     history ─▶ nodes, groups, arrivals ─▶ observe ─▶ plan ─▶ pop ─▶ decide ─▶ commit ─▶ pods end
                                           (SchedulerState, the scheduler's own)
 
-Like the core engine it has no API server, and pods are bound the moment they are placed. Unlike it,
-every recorded pod is there with its own requests, constraints, arrival and run time, in its group
-or tree; nodes join, change and leave as recorded; refused entities back off; and victims of a
-preemption terminate for as long as those of the recording did.
+Like the core engine it has no API server. Unlike it, every recorded pod is there with its own
+requests, constraints, arrival and run time, in its group or tree; nodes join, change and leave as
+recorded; refused entities back off; the scheduler observes what it writes as late as in the cluster
+(`status_writes.py`); and victims of a preemption terminate for as long as those of the recording
+did.
 
 Times inside are seconds since the epoch, as objects have them; the result counts from the beginning
 of the recording. At one instant pods end first, then nodes and other objects change, then groups
@@ -25,7 +26,7 @@ from msgspec.structs import replace as but
 from phalanx.api.core import Node, Pod, Taint
 from phalanx.api.meta import Key, Ref, pod_ref, timestamp
 from phalanx.api.resources import node_allocatable, pod_requests
-from phalanx.api.scheduling import MEMBERS_TO_RUN_ANNOTATION, CompositePodGroup, PodGroup
+from phalanx.api.scheduling import CompositePodGroup, PodGroup
 from phalanx.controllers.scheduling.exact_solver import HighsSolver
 from phalanx.scheduler.cluster.group_tree import Group
 from phalanx.scheduler.cycle import run_steps
@@ -51,10 +52,13 @@ from phalanx.sim.recording.replayed_jobs import (
     ReplayedJob,
     answer_to_all_names,
     build_replacement,
-    find_run_seconds,
+    find_run_end,
+    mark_succeeded,
     put_on_node,
+    reduce_members,
     tolerated_until,
 )
+from phalanx.sim.recording.status_writes import StatusWrites
 from phalanx.sim.simulation_setup import (
     AllocationCounter,
     JobRecord,
@@ -66,7 +70,7 @@ from phalanx.sim.workloads.workload import TraceJob
 
 #: Seconds between two instants at which only the scheduler has something to do, and how long it
 #: may go on so when no pod ends and nothing arrives.
-_MIN_STEP, _IDLE_SECONDS = 0.001, 7200.0
+_MIN_STEP, _IDLE_SECONDS = 1e-6, 7200.0
 #: Attempts at one instant after which the scheduler must be in a loop.
 _MAX_ATTEMPTS = 1_000_000
 #: The order of what happens at one instant.
@@ -90,7 +94,7 @@ class ReplayEngine:
         chains = [chain for job in self._history.jobs for chain in job.pods]
         names = {name for chain in chains for name in pod_requests(chain.runs[0].pod)}
         self._usage = AllocationCounter(tuple(sorted(names - {"pods"})))
-        self._events: list[tuple[float, int, int, Callable[[float], None]]] = []
+        self._events: list[tuple[float, int, int, int, Callable[[float], None]]] = []
         self._sequence = 0
         #: The jobs of the report in their order, and those that ran when the recording began.
         self.jobs = [
@@ -110,6 +114,12 @@ class ReplayEngine:
         self._taints: dict[str, dict[Taint, float]] = {}
         self._lost: dict[str, int] = {}
         self._by_pod: dict[Key, LivePod] = {}
+        self._writes = StatusWrites(
+            self._by_pod,
+            self._history,
+            observe=self._observe_pod,
+            schedule=lambda at, action: self._push(at, _UPDATE, action),
+        )
         self._by_ref: dict[Ref, ReplayedJob] = {}
         self._waiting: dict[int, ReplayedJob] = {}
         #: How many pods wait for a node.
@@ -165,9 +175,12 @@ class ReplayEngine:
 
     # ---- events --------------------------------------------------------------------------------
 
-    def _push(self, at: float, order: int, action: Callable[[float], None]) -> None:
+    def _push(
+        self, at: float, order: int, action: Callable[[float], None], *, place: int = 0
+    ) -> None:
+        """Schedule an action; equal orders of one time are performed by place, then in turn."""
         self._sequence += 1
-        heappush(self._events, (at, order, self._sequence, action))
+        heappush(self._events, (at, order, place, self._sequence, action))
 
     def _schedule_all(self) -> None:
         """Schedule what does not depend on the scheduler."""
@@ -215,7 +228,7 @@ class ReplayEngine:
 
     def _apply_events(self, now: float) -> None:
         while self._events and self._events[0][0] <= now:
-            at, _, _, action = heappop(self._events)
+            at, _, _, _, action = heappop(self._events)
             self._last_event = now
             action(at)
 
@@ -360,7 +373,8 @@ class ReplayEngine:
     def _update_pod(self, live: LivePod, incarnation: int, version: Pod, now: float) -> None:
         if live.incarnation != incarnation or live.pod is None:
             return
-        live.pod = put_on_node(version, live.node, None) if live.node else version
+        spec = but(version.spec, node_name=live.node)
+        live.pod = but(version, spec=spec, status=live.pod.status)
         self._observe_pod(live.pod, now)
 
     def _cancel(self, live: LivePod, incarnation: int, now: float) -> None:
@@ -376,14 +390,18 @@ class ReplayEngine:
         live.node, live.bound_at = node, now
         live.job.bound += 1
         self._usage.add(self._usage.allocated, live.amounts, 1)
-        live.pod = put_on_node(live.pod, node, started_at or timestamp(now))
-        self._observe_pod(live.pod, max(now, self._begin))
+        live.pod = put_on_node(live.pod, node, started_at)
+        if started_at is None:
+            self._writes.follow(live)
+        else:
+            self._observe_pod(live.pod, max(now, self._begin))
         if live.progress >= len(live.own_runs):
             return
-        seconds = find_run_seconds(live, self._history.recording.end)
-        if seconds is not None:
+        end = find_run_end(live, self._history.recording.end)
+        if end is not None:
             finish = partial(self._finish, live, live.incarnation)
-            self._push(max(now + seconds, self._begin), _END, finish)
+            place = live.own_runs[live.progress].end_order
+            self._push(max(end, self._begin), _END, finish, place=place)
 
     def _finish(self, live: LivePod, incarnation: int, now: float) -> None:
         """The run of a pod is over."""
@@ -392,8 +410,7 @@ class ReplayEngine:
         run = live.own_runs[live.progress]
         live.progress += 1
         if run.outcome not in (PodEnd.FAILED, PodEnd.DELETED):
-            status = but(live.pod.status, phase="Succeeded")
-            self._observe_pod(but(live.pod, status=status), now)
+            self._observe_pod(mark_succeeded(live.pod, now), now)
         if run.terminating is not None:
             self._cancel_with(live, run, now)
         self._leave(live, now)
@@ -444,21 +461,9 @@ class ReplayEngine:
 
     def _reduce_members(self, live: LivePod, now: float) -> None:
         """Write how many members are still to run, as the Job controller does."""
-        key = live.chain.runs[0].pod.group
-        for ref, group in live.job.groups.items():
-            if not isinstance(group, PodGroup) or ref.key != key or not group.is_gang:
-                continue
-            if group.metadata.controller is None:
-                continue
-            left = sum(
-                not one.is_over for one in live.job.pods if one.chain.runs[0].pod.group == key
-            )
-            if 0 < left < group.min_count:
-                meta = group.metadata
-                annotations = {**meta.annotations, MEMBERS_TO_RUN_ANNOTATION: str(left)}
-                group = but(group, metadata=but(meta, annotations=annotations))
-                live.job.groups[ref] = group
-                self._observe_group(group, now)
+        for ref, group in reduce_members(live):
+            live.job.groups[ref] = group
+            self._observe_group(group, now)
 
     def _lose_pod(self, live: LivePod, now: float, *, is_node_gone: bool) -> None:
         """A node is lost, or no longer tolerated."""
@@ -541,7 +546,9 @@ class ReplayEngine:
                 continue
             if isinstance(decision, Placed):
                 self._start(decision.bindings, now)
-            elif isinstance(decision, Preempting):
+                continue
+            self._writes.report(entity, decision, now)
+            if isinstance(decision, Preempting):
                 victims = [self._by_pod.get(victim.pod) for victim in decision.victims]
                 found = [live for live in victims if live is not None]
                 for job in {id(live.job): live.job for live in found}.values():

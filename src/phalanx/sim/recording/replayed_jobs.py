@@ -9,8 +9,16 @@ from typing import NamedTuple
 
 from msgspec.structs import replace as but
 
-from phalanx.api.core import Pod, PodStatus, Taint
+from phalanx.api.core import (
+    ContainerState,
+    ContainerStateTerminated,
+    ContainerStatus,
+    Pod,
+    PodStatus,
+    Taint,
+)
 from phalanx.api.meta import Ref, timestamp
+from phalanx.api.scheduling import MEMBERS_TO_RUN_ANNOTATION, PodGroup
 from phalanx.scheduler.cluster.group_tree import Group
 from phalanx.scheduler.cluster.node_constraints import tolerates
 from phalanx.scheduler.policy import Profiles
@@ -91,10 +99,45 @@ def answer_to_all_names(profiles: Profiles, history: RecordedHistory) -> Profile
     return replace(profiles, policies=policies)
 
 
-def put_on_node(pod: Pod, node: str, started_at: str | None) -> Pod:
-    """Return a pod that runs on a node since a time."""
-    status = PodStatus(phase="Running", start_time=started_at or pod.status.start_time)
+def put_on_node(pod: Pod, node: str, started_at: str | None = None) -> Pod:
+    """Return a pod that is bound to a node, and runs there since a time if that is given."""
+    status = PodStatus(phase="Running", start_time=started_at) if started_at else PodStatus()
     return Pod(pod.metadata, but(pod.spec, node_name=node), status)
+
+
+def mark_succeeded(pod: Pod, now: float) -> Pod:
+    """Return a pod that succeeds; as in the API its run time counts in whole seconds."""
+    ended = ContainerState(ContainerStateTerminated(finished_at=timestamp(now)))
+    status = but(pod.status, phase="Succeeded", container_statuses=(ContainerStatus(state=ended),))
+    return but(pod, status=status)
+
+
+class ObservedTimes(NamedTuple):
+    """When the scheduler observes the binding of a pod that it has placed, and its start.
+
+    `started_at` is the `status.startTime` that it observes then.
+    """
+
+    bound: float
+    started: float
+    started_at: str
+
+
+def find_observed_times(live: LivePod, history: RecordedHistory) -> ObservedTimes:
+    """Return when the binding and the start of a pod are observed: as recorded, or as usual.
+
+    Both count as changes of the cluster: an entity whose back-off ends after one of them is
+    attempted again, and one whose back-off ends before is not.
+    """
+    now, run = live.bound_at, live.recorded
+    if run is not None and run.bound is not None and abs(now - run.bound) <= _SAME_START:
+        bound = max(now, run.bound)
+        usual = run.bound + history.starting_seconds
+        started = max(bound, usual if run.started is None else run.started)
+        return ObservedTimes(bound, started, run.started_at or timestamp(started))
+    bound = now + history.binding_seconds
+    started = bound + history.starting_seconds
+    return ObservedTimes(bound, started, timestamp(started))
 
 
 def build_replacement(pod: Pod, incarnation: int, now: float) -> Pod:
@@ -104,8 +147,24 @@ def build_replacement(pod: Pod, incarnation: int, now: float) -> Pod:
     return but(pod, metadata=but(meta, name=name, uid=uid, creation_timestamp=timestamp(now)))
 
 
-def find_run_seconds(live: LivePod, recording_end: float) -> float | None:
-    """Return how long a pod runs from its binding; None if the recording gives no hint.
+def reduce_members(live: LivePod) -> list[tuple[Ref, PodGroup]]:
+    """Return the gangs of a pod that is over, with the number of members that are still to run."""
+    key, found = live.chain.runs[0].pod.group, list[tuple[Ref, PodGroup]]()
+    members = [one for one in live.job.pods if one.chain.runs[0].pod.group == key]
+    left = sum(not one.is_over for one in members)
+    for ref, group in live.job.groups.items():
+        if not isinstance(group, PodGroup) or ref.key != key or not group.is_gang:
+            continue
+        meta = group.metadata
+        if meta.controller is None or not 0 < left < group.min_count:
+            continue
+        annotations = {**meta.annotations, MEMBERS_TO_RUN_ANNOTATION: str(left)}
+        found.append((ref, but(group, metadata=but(meta, annotations=annotations))))
+    return found
+
+
+def find_run_end(live: LivePod, recording_end: float) -> float | None:
+    """Return when the run of a bound pod ends; None if the recording gives no hint.
 
     A pod that starts as it did in the cluster, apart from latency, ends when it did: otherwise the
     latencies of one job after the other would add up, and pods that ended together would not.
@@ -113,15 +172,18 @@ def find_run_seconds(live: LivePod, recording_end: float) -> float | None:
     A pod that had not ended, or was lost for good, runs as long as those of its job that
     succeeded, or as its job declares.
     """
-    run = live.own_runs[live.progress]
+    run, now = live.own_runs[live.progress], live.bound_at
     if run.outcome.is_own_end:
-        if run.bound is None or run.ended is None or abs(live.bound_at - run.bound) > _SAME_START:
-            return run.seconds
-        return max(run.ended - live.bound_at, 0.0)
+        if run.bound is None or run.ended is None or run.seconds is None:
+            return None
+        is_same_start = abs(now - run.bound) <= _SAME_START
+        return max(run.ended, now) if is_same_start else now + run.seconds
     typical = live.job.recorded.typical_seconds or live.job.record.job.estimate
-    if typical is None or run.outcome is not PodEnd.OPEN or run.bound is None:
-        return typical
-    return max(typical, recording_end - run.bound)
+    if typical is None:
+        return None
+    if run.outcome is not PodEnd.OPEN or run.bound is None:
+        return now + typical
+    return now + max(typical, recording_end - run.bound)
 
 
 def tolerated_until(pod: Pod, taints: Mapping[Taint, float], bound_at: float) -> float:
