@@ -56,7 +56,7 @@ def test_devices_of_a_pool_come_before_those_of_the_option(tmp_path: Path) -> No
     file.write_text(
         "- name: gpu\n  devices: [{driver: gpu.example.com, count: 2, memory: 80Gi}]\n- name: cpu\n"
     )
-    found = parse_node_options(str(file), "", "", ["nic.example.com=1"])
+    found = parse_node_options(str(file), "", "", devices=["nic.example.com=1"])
     assert {node.name: [(one.driver, one.count) for one in node.devices] for node in found} == {
         "gpu": [("gpu.example.com", 2)],
         "cpu": [("nic.example.com", 1)],
@@ -78,7 +78,7 @@ def test_bad_devices_of_a_pool_are_explained(tmp_path: Path, devices: str, messa
     with pytest.raises(click.BadParameter, match=message):
         parse_node_options(str(file), "", "")
     with pytest.raises(click.BadParameter, match="invalid driver"):
-        parse_node_options("1", "", "", ["GPU=1"])
+        parse_node_options("1", "", "", devices=["GPU=1"])
 
 
 def test_components_are_a_comma_separated_list() -> None:

@@ -154,7 +154,9 @@ async def _read_objects(
 
     async def read(kind: Kind, struct: type[T]) -> Sequence[T]:
         scope = namespace if kind.namespaced else ""
-        return await _list_if_served(client, kind, struct, _UNAVAILABLE, namespace=scope) or ()
+        return (
+            await _list_if_served(client, kind, struct, ignored=_UNAVAILABLE, namespace=scope) or ()
+        )
 
     groups: list[Group] = []
     pod_groups: Sequence[PodGroup] | None = await list_groups(
@@ -246,8 +248,8 @@ async def _list_if_served(
     client: Client,
     kind: Kind,
     struct: type[T],
-    ignored: IgnoredErrors = (NotFound,),
     *,
+    ignored: IgnoredErrors = (NotFound,),
     namespace: str = "",
 ) -> Sequence[T] | None:
     """All objects of a kind; None if the API does not serve it, or for another ignored error."""

@@ -39,7 +39,6 @@ from phalanx.cli.completion import complete_namespace
 from phalanx.cli.options import state_directory
 from phalanx.client import kubeconfig
 from phalanx.client.client import Client
-from phalanx.client.credentials import CredentialPlugin
 from phalanx.client.transports import ReadOnlyTransport, Transport, Unreachable
 from phalanx.logs import escape_unprintable
 from phalanx.server.security.private_files import (
@@ -163,13 +162,16 @@ def may_run_plugin(server: kubeconfig.ClientConfig) -> bool:
     plugin, ctx = server.needed_plugin, click.get_current_context(silent=True)
     if plugin is None or (ctx is not None and ctx.meta.get(_ALLOW_EXEC)):
         return True
-    file, digest = state_directory() / _ALLOWED_PLUGINS_FILE, _plugin_digest(plugin)
+    # What runs is decided by the program, its arguments and its environment: PATH, LD_PRELOAD.
+    executable = os.path.abspath(shutil.which(plugin.command) or plugin.command)
+    identity = compact_json([executable, plugin.args, plugin.env])
+    digest = hashlib.sha256(identity).hexdigest()
+    file = state_directory() / _ALLOWED_PLUGINS_FILE
     allowed = _read_allowed_plugins(file)
     if any(line.startswith(digest) for line in allowed):
         return True
     answer = "no"
     program = escape_unprintable(shlex.join([plugin.command, *plugin.args]), keep="")
-    # The environment decides too what runs: PATH, LD_PRELOAD.
     variables = [f"{name}={value}" for name, value in plugin.env]
     environment = escape_unprintable(f"{shlex.join(variables)} ", keep="") if variables else ""
     if ctx is not None and sys.stdin.isatty() and sys.stderr.isatty():
@@ -190,12 +192,6 @@ def may_run_plugin(server: kubeconfig.ClientConfig) -> bool:
             "if you trust it, add --allow-exec"
         )
     return True
-
-
-def _plugin_digest(plugin: CredentialPlugin) -> str:
-    """Identify a plugin by its program, arguments and environment."""
-    program = os.path.abspath(shutil.which(plugin.command) or plugin.command)
-    return hashlib.sha256(compact_json([program, plugin.args, plugin.env])).hexdigest()
 
 
 def _read_allowed_plugins(file: Path) -> list[str]:

@@ -282,11 +282,11 @@ def _collect_logs(folder: Path, decisions: Path | None) -> dict[str, str]:
     paths = {f"logs/{path.name}": path for path in files if path.is_file()}
     if decisions:
         paths[f"decisions/{decisions.name}"] = decisions
-    return {name: "".join(map(_redact_line, _last_lines(path))) for name, path in paths.items()}
-
-
-def _last_lines(path: Path) -> list[str]:
-    return path.read_text(errors="replace").splitlines(keepends=True)[-MAX_LOG_LINES:]
+    logs: dict[str, str] = {}
+    for name, path in paths.items():
+        lines = path.read_text(errors="replace").splitlines(keepends=True)
+        logs[name] = "".join(map(_redact_line, lines[-MAX_LOG_LINES:]))
+    return logs
 
 
 def _redact_line(line: str) -> str:

@@ -318,15 +318,13 @@ def _describe_group(group: Group) -> str:
 
 def _describe_requests(pods: Sequence[Pod]) -> str:
     """Sum up what the members request, by shape, and in total."""
-    shapes = Counter(_format_shape(pod) for pod in pods)
+    shapes: Counter[str] = Counter()
+    for pod in pods:
+        text, claims = _format_amounts(pod_requests(pod)), len(pod.spec.resource_claims)
+        shapes[f"{text} and {pluralize(claims, 'resource claim')}" if claims else text] += 1
     parts = [f"{pluralize(count, 'pod')} of {text}" for text, count in shapes.items()]
     total = _format_amounts(sum_amounts(pod_requests(pod) for pod in pods))
     return "; ".join(parts) + (f" (together {total})" if len(pods) > 1 else "")
-
-
-def _format_shape(pod: Pod) -> str:
-    text, claims = _format_amounts(pod_requests(pod)), len(pod.spec.resource_claims)
-    return f"{text} and {pluralize(claims, 'resource claim')}" if claims else text
 
 
 def _format_amounts(amounts: Mapping[str, int]) -> str:

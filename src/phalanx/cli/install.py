@@ -72,8 +72,18 @@ def install_manifests(options: InstallOptions) -> list[Object]:
     definitions = workload_definitions() if options.custom_definitions else []
     compat = [word for name in options.compat for word in ("--compat", name)]
     configuration = _scheduler_configuration(options)
+    budgets = [
+        _object(
+            "policy/v1",
+            "PodDisruptionBudget",
+            name,
+            namespace=options.namespace,
+            spec={"maxUnavailable": 1, "selector": {"matchLabels": _selector(name)}},
+        )
+        for name in (SCHEDULER, CONTROLLERS)
+    ]
     manifests = [
-        _object("v1", "Namespace", options.namespace, namespace=""),
+        _object("v1", "Namespace", options.namespace),
         *definitions,
         *scheduler_rights(options),
         *controller_rights(options),
@@ -86,7 +96,7 @@ def install_manifests(options: InstallOptions) -> list[Object]:
             configuration=configuration,
         ),
         _deployment(options, CONTROLLERS, ["controllers"]),
-        *(_disruption_budget(options, name) for name in (SCHEDULER, CONTROLLERS)),
+        *budgets,
         _metrics_service(options),
     ]
     # Copied: YAML writes parts that objects share as anchors.
@@ -187,22 +197,21 @@ def _account(
     ]
     api = "rbac.authorization.k8s.io"
     return [
-        _object("v1", "ServiceAccount", name, options.namespace),
-        _object(f"{api}/v1", "ClusterRole", name, "", rules=[_rule(*rule) for rule in rules]),
+        _object("v1", "ServiceAccount", name, namespace=options.namespace),
+        _object(f"{api}/v1", "ClusterRole", name, rules=[_rule(*rule) for rule in rules]),
         _object(
             f"{api}/v1",
             "ClusterRoleBinding",
             name,
-            "",
             roleRef={"apiGroup": api, "kind": "ClusterRole", "name": name},
             subjects=[subject],
         ),
-        _object(f"{api}/v1", "Role", name, _LEASE_NAMESPACE, rules=lease_rules),
+        _object(f"{api}/v1", "Role", name, namespace=_LEASE_NAMESPACE, rules=lease_rules),
         _object(
             f"{api}/v1",
             "RoleBinding",
             name,
-            _LEASE_NAMESPACE,
+            namespace=_LEASE_NAMESPACE,
             roleRef={"apiGroup": api, "kind": "Role", "name": name},
             subjects=[subject],
         ),
@@ -221,7 +230,9 @@ def _scheduler_configuration(options: InstallOptions) -> Object:
         "profiles": [{"schedulerName": name} for name in options.scheduler_names],
     }
     text = yaml.safe_dump(configuration, sort_keys=False)
-    return _object("v1", "ConfigMap", _CONFIG_MAP, options.namespace, data={_CONFIG_FILE: text})
+    return _object(
+        "v1", "ConfigMap", _CONFIG_MAP, namespace=options.namespace, data={_CONFIG_FILE: text}
+    )
 
 
 def _critical_pods_quota(options: InstallOptions) -> Object:
@@ -236,7 +247,9 @@ def _critical_pods_quota(options: InstallOptions) -> Object:
         "hard": {"pods": str(4 * options.replicas)},
         "scopeSelector": {"matchExpressions": [selected]},
     }
-    return _object("v1", "ResourceQuota", "phalanx-critical-pods", options.namespace, spec=spec)
+    return _object(
+        "v1", "ResourceQuota", "phalanx-critical-pods", namespace=options.namespace, spec=spec
+    )
 
 
 def _deployment(
@@ -298,16 +311,11 @@ def _deployment(
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
         "template": template,
     }
-    return _object("apps/v1", "Deployment", name, options.namespace, spec=spec)
+    return _object("apps/v1", "Deployment", name, namespace=options.namespace, spec=spec)
 
 
 def _probe(path: str, **more: int) -> Object:
     return {"httpGet": {"path": path, "port": _PORT}, "periodSeconds": 10, **more}
-
-
-def _disruption_budget(options: InstallOptions, name: str) -> Object:
-    spec = {"maxUnavailable": 1, "selector": {"matchLabels": _selector(name)}}
-    return _object("policy/v1", "PodDisruptionBudget", name, options.namespace, spec=spec)
 
 
 def _metrics_service(options: InstallOptions) -> Object:
@@ -316,14 +324,16 @@ def _metrics_service(options: InstallOptions) -> Object:
         "selector": {"app.kubernetes.io/part-of": "phalanx"},
         "ports": [{"name": "metrics", "port": _PORT, "targetPort": "metrics", "protocol": "TCP"}],
     }
-    return _object("v1", "Service", "phalanx-metrics", options.namespace, spec=spec)
+    return _object("v1", "Service", "phalanx-metrics", namespace=options.namespace, spec=spec)
 
 
 def _selector(name: str) -> Object:
     return {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "phalanx"}
 
 
-def _object(api_version: str, kind: str, name: str, namespace: str, **fields: object) -> Object:
+def _object(
+    api_version: str, kind: str, name: str, *, namespace: str = "", **fields: object
+) -> Object:
     meta: Object = {"name": name, "labels": {"app.kubernetes.io/part-of": "phalanx"}}
     if namespace:
         meta["namespace"] = namespace

@@ -88,7 +88,9 @@ def find_job_findings(job: Job, events: Iterable[Object]) -> list[JobFinding]:
     name = f"Job {job.metadata.key}"
     findings = [
         JobFinding(
-            kind, condition.reason, _sentence(name, text, condition.reason, condition.message)
+            kind,
+            condition.reason,
+            _sentence(name, text, condition.reason, message=condition.message),
         )
         for kind, text in _CONDITIONS.items()
         if (condition := job.true_condition(kind))
@@ -100,7 +102,9 @@ def find_job_findings(job: Job, events: Iterable[Object]) -> list[JobFinding]:
         if event.get("involvedObject", {}).get("uid") == job.metadata.uid:
             latest[event.get("reason", "")] = event
     return findings + [
-        JobFinding(reason, reason, _sentence(name, text, "", latest[reason].get("message", "")))
+        JobFinding(
+            reason, reason, _sentence(name, text, "", message=latest[reason].get("message", ""))
+        )
         for reason, text in _EVENTS.items()
         if reason in latest and not findings
     ]
@@ -161,12 +165,12 @@ def _condition_findings(
     name: str, conditions: tuple[Condition, ...], texts: Mapping[str, str]
 ) -> list[JobFinding]:
     return [
-        JobFinding(kind, found.reason, _sentence(name, text, found.reason, found.message))
+        JobFinding(kind, found.reason, _sentence(name, text, found.reason, message=found.message))
         for kind, text in texts.items()
         if (found := find_condition(conditions, kind)) and found.status == "True"
     ]
 
 
-def _sentence(name: str, text: str, reason: str, message: str) -> str:
+def _sentence(name: str, text: str, reason: str, *, message: str) -> str:
     shown = reason if reason not in ("", QUOTA_EXCEEDED) else ""
     return ": ".join(part for part in (f"{name} {text}", shown, message) if part)

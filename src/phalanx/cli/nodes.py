@@ -96,7 +96,7 @@ def node_options(command: F) -> F:
 
 
 def parse_node_options(
-    nodes: str, shape: str, topology: str, devices: Sequence[str] = ()
+    nodes: str, shape: str, topology: str, *, devices: Sequence[str] = ()
 ) -> list[SimulatedNode]:
     """Return the nodes that `--nodes`, `--shape`, `--topology` and `--devices` describe."""
     given = options.parse_device_options(devices)
@@ -153,7 +153,7 @@ def nodes_command(
     Example:
       phalanx nodes --kubeconfig here.kubeconfig --nodes 100 --topology rack=4
     """
-    pool = parse_node_options(nodes, shape, topology, devices)
+    pool = parse_node_options(nodes, shape, topology, devices=devices)
     rules = options.load_stage_rules(stages)
     sock = open_health_socket(listen)
     server = ServerConnection(config, context, LOG)

@@ -151,8 +151,8 @@ def queue_command(
     if watch and output in (JSON, YAML):
         raise click.UsageError("--watch draws a table: -o json and -o yaml list once")
     display = LiveDisplay(sys.stdout)
-    has_filter = bool(owner or states or user)
-    nothing = _describe_empty_listing("" if all_namespaces else namespace, has_filter=has_filter)
+    where = f" in namespace {namespace}" if namespace and not all_namespaces else ""
+    nothing = NOTHING_CHOSEN if owner or states or user else f"No gang runs or waits{where}."
     with_ended = with_ended or COMPLETED in states or FAILED in states
 
     async def query(client: Client, default_namespace: str) -> WorkloadListing:
@@ -188,12 +188,6 @@ def queue_command(
         echo(nothing, err=True)
 
 
-def _describe_empty_listing(namespace: str, *, has_filter: bool) -> str:
-    if has_filter:
-        return NOTHING_CHOSEN
-    return f"No gang runs or waits{f' in namespace {namespace}' if namespace else ''}."
-
-
 async def list_queue(
     client: Client, chosen: QueueFilter, namespace: str, *, now: float, with_ended: bool = False,
     with_ranges: bool = False,
@@ -220,7 +214,7 @@ async def list_queue(
 
 
 def queue_entry_data(
-    row: WorkloadRow, state: str, expected: ExpectedStart | None, now: float
+    row: WorkloadRow, state: str, expected: ExpectedStart | None, *, now: float
 ) -> dict[str, Any]:
     """Return an entry of the queue as data for JSON and YAML."""
     return {

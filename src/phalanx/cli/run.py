@@ -156,7 +156,7 @@ def run_command(
     batches = load_manifest_files(files, namespace)
     if not in_turn:
         batches = [[manifest for batch in batches for manifest in batch]]
-    pool = parse_node_options(nodes, shape, topology, devices)
+    pool = parse_node_options(nodes, shape, topology, devices=devices)
     rules = options.load_stage_rules(stages)
     check_processes(processes, programs, LOOPBACK_HOSTS[0])
     # stderr shows the progress: only errors of the control plane may interrupt it.
@@ -259,8 +259,8 @@ class ManifestRun:
         client: Client,
         batches: Sequence[Sequence[Manifest]],
         timeout: float,
-        on_progress: ProgressCallback,
         *,
+        on_progress: ProgressCallback,
         has_processes: bool,
         with_logs: bool,
     ) -> None:
@@ -374,13 +374,11 @@ class ManifestRun:
             elif job.spec.suspend:
                 reasons[title] = "is suspended"
             elif not job.is_finished and job.metadata.uid not in owners:
-                reasons[title] = f"has no pods: {await self._last_warning(job)}"
+                selector = f"involvedObject.uid={job.metadata.uid},type=Warning"
+                events = (await self._client.list(EVENT, field_selector=selector)).items
+                why = events[-1].get("message", "") if events else "there is no event about it"
+                reasons[title] = f"has no pods: {why}"
         return reasons
-
-    async def _last_warning(self, job: Job) -> str:
-        selector = f"involvedObject.uid={job.metadata.uid},type=Warning"
-        events = (await self._client.list(EVENT, field_selector=selector)).items
-        return str(events[-1].get("message", "")) if events else "there is no event about it"
 
     async def _container_logs(self, pods: Sequence[Pod]) -> dict[str, list[str]]:
         """The log lines of containers, by pod name, or by pod and container if it has several."""

@@ -92,7 +92,9 @@ def create_control_plane(
 
 async def expand_manifests(cluster: Client, manifests: Sequence[Manifest]) -> ClusterObjects:
     """Return the groups, pods and claims that manifests would create; only reads the cluster."""
-    _check_expandable(manifests)
+    for manifest in manifests:
+        if manifest.kind is CRON_JOB:
+            raise ManifestRejected(f"{manifest} has no pods until it is due; ask about a Job of it")
     await _check_not_existing(cluster, manifests)
     config = ComponentConfig(without=("scheduler", "nodes"))
     plane = ControlPlane(MemoryStore(), WallClock(), SystemRandom(), config=config)
@@ -130,12 +132,6 @@ async def create_objects(client: Client, manifests: Sequence[Manifest]) -> list[
     return created
 
 
-def _check_expandable(manifests: Sequence[Manifest]) -> None:
-    for manifest in manifests:
-        if manifest.kind is CRON_JOB:
-            raise ManifestRejected(f"{manifest} has no pods until it is due; ask about a Job of it")
-
-
 async def _check_not_existing(cluster: Client, manifests: Sequence[Manifest]) -> None:
     for kind in _UNIQUE_KINDS:
         candidates = [item for item in manifests if item.kind.name == kind.name]
@@ -143,7 +139,9 @@ async def _check_not_existing(cluster: Client, manifests: Sequence[Manifest]) ->
         for served in dict.fromkeys([kind, *(item.kind for item in candidates)]):
             if candidates:
                 names = sorted({item.key.namespace for item in candidates})
-                listed += await _list_objects(cluster, served, PartialObjectMetadata, names)
+                listed += await _list_objects(
+                    cluster, served, PartialObjectMetadata, namespaces=names
+                )
         existing = {item.metadata.key for item in listed}
         for manifest in candidates:
             if manifest.key in existing:
@@ -161,7 +159,7 @@ async def _copy_dependencies(cluster: Client, sandbox: Client, used: Collection[
     """
     names = sorted(filter(None, used))
     for kind in _COPIED_KINDS:
-        for obj in await _list_objects(cluster, kind, dict, names):
+        for obj in await _list_objects(cluster, kind, dict, namespaces=names):
             meta = obj["metadata"]
             kept = {k: meta[k] for k in ("name", "namespace", "labels", "annotations") if k in meta}
             content = {k: v for k, v in obj.items() if k not in ("metadata", "status")}
@@ -183,7 +181,7 @@ async def _may_list(client: Client, kind: Kind) -> bool:
 
 
 async def _list_objects(
-    client: Client, kind: Kind, struct: type[T], namespaces: Sequence[str] = ()
+    client: Client, kind: Kind, struct: type[T], *, namespaces: Sequence[str] = ()
 ) -> Sequence[T]:
     """List the objects of a kind that may be read: everywhere, or else in these namespaces."""
     try:
@@ -202,6 +200,7 @@ async def _wait_until(
     client: Client,
     kind: Kind,
     struct: type[M],
+    *,
     find_missing: Callable[[Collection[M]], str],
 ) -> None:
     """Wait until nothing is missing among the objects of a kind; say what is, at a timeout."""
@@ -233,7 +232,7 @@ async def _wait_for_jobs_of_job_sets(client: Client) -> None:
         missing = next((owner for key, owner in wanted.items() if key not in present), None)
         return f"JobSet {missing} gets no Jobs" if missing else ""
 
-    await _wait_until(client, JOB, Job, find_missing)
+    await _wait_until(client, JOB, Job, find_missing=find_missing)
 
 
 async def _wait_for_job_pods(client: Client) -> None:
@@ -243,7 +242,7 @@ async def _wait_for_job_pods(client: Client) -> None:
         waiting = next((job for job in jobs if lacks_pods(job)), None)
         return f"Job {waiting.metadata.key} gets no pods" if waiting else ""
 
-    await _wait_until(client, JOB, Job, find_missing)
+    await _wait_until(client, JOB, Job, find_missing=find_missing)
 
 
 async def _wait_for_leader_worker_set_pods(client: Client) -> None:
@@ -261,7 +260,7 @@ async def _wait_for_leader_worker_set_pods(client: Client) -> None:
         missing = next((key for key, count in wanted.items() if counts[key] < count), None)
         return f"LeaderWorkerSet {missing} gets no pods" if missing else ""
 
-    await _wait_until(client, POD, Pod, find_missing)
+    await _wait_until(client, POD, Pod, find_missing=find_missing)
 
 
 async def _wait_for_resource_claims(client: Client) -> None:
@@ -277,7 +276,7 @@ async def _wait_for_resource_claims(client: Client) -> None:
                     return f"Pod {pod.metadata.key} gets no ResourceClaim of {template}"
         return ""
 
-    await _wait_until(client, POD, Pod, find_missing)
+    await _wait_until(client, POD, Pod, find_missing=find_missing)
 
 
 def lacks_pods(job: Job) -> bool:

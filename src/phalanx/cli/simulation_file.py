@@ -145,7 +145,9 @@ class _Loader:
             raise _InvalidField(
                 f"{self._path}: the trace states no machine; name one with `cluster` or --nodes"
             )
-        seed = options.seed if options.seed is not None else self._read_seed(fields)
+        seed = options.seed
+        if seed is None:
+            seed = self._read_integer(fields.get("seed", 0), "seed")
         horizon = options.horizon
         if horizon is None:
             horizon = self._read_seconds(fields.get("horizon"), "horizon", float("inf"))
@@ -315,9 +317,6 @@ class _Loader:
         if not str(found).isdecimal() or not 0 < int(found) <= _MAX_COUNT:
             raise self._invalid(where, f"must be a whole number from 1 to {_MAX_COUNT}")
         return int(found)
-
-    def _read_seed(self, fields: Mapping[str, Any]) -> int:
-        return self._read_integer(fields.get("seed", 0), "seed")
 
     # ---- files ---------------------------------------------------------------------------------
 

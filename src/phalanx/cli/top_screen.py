@@ -135,7 +135,8 @@ class TopScreen:
         if key in moves:
             view.selected = min(max(view.selected + moves[key], 0), last)
         elif key in ("next", "previous"):
-            tables = self._main_tables()
+            domains = [TableName(DOMAINS, level) for level in self.overview.domains]
+            tables = [TableName(GANGS), *domains, TableName(NODES)]
             name = self.views[0].name
             place = tables.index(name) if name in tables else 0
             step = 1 if key == "next" else -1
@@ -151,10 +152,6 @@ class TopScreen:
             opened = table.rows[min(view.selected, last)].opens
             self.views += [TableView(opened)] if opened else []
         return key != "quit"
-
-    def _main_tables(self) -> list[TableName]:
-        domains = [TableName(DOMAINS, level) for level in self.overview.domains]
-        return [TableName(GANGS), *domains, TableName(NODES)]
 
     def rows_shown(self, height: int) -> int:
         """Return how many rows of a table fit on a screen."""

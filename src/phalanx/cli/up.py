@@ -326,14 +326,14 @@ def up_command(
       phalanx down
     """
     host, port = options.parse_address(listen or _default_address(storage))
-    _check_files(decisions, audit, processes, programs, host)
+    _check_files(decisions, audit, processes=processes, programs=programs, host=host)
     settings = UpOptions(
         host=host,
         port=port,
         server_names=names,
         storage=storage,
         kubeconfig=config,
-        nodes=parse_node_options(nodes, shape, topology, devices),
+        nodes=parse_node_options(nodes, shape, topology, devices=devices),
         disabled=options.parse_components(without),
         gates=options.parse_feature_gates(feature_gates),
         profiles=_load_profiles(policy) if policy else None,
@@ -352,7 +352,7 @@ def up_command(
 
 
 def _check_files(
-    decisions: Path | None, audit: str, processes: bool, programs: Path | None, host: str
+    decisions: Path | None, audit: str, *, processes: bool, programs: Path | None, host: str
 ) -> None:
     check_processes(processes, programs, host)
     check_log_directory("--decision-log", decisions)

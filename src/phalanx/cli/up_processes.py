@@ -332,7 +332,10 @@ class ComponentSupervisor:
             self._channel = None
             if loop.time() - started >= _HEALTHY_SECONDS:
                 delay = _MIN_RESTART_DELAY
-            status = _describe_exit(await asyncio.to_thread(self._process.end))
+            code = await asyncio.to_thread(self._process.end)
+            status = f"exit code {code}"
+            if code is not None and code < 0:
+                status = f"killed by {signal.Signals(-code).name}"
             LOG.warning(
                 "component process has ended, starting it again", status=status, backoff=delay
             )
@@ -358,12 +361,6 @@ class ComponentSupervisor:
             except Unreachable:
                 return
             await asyncio.wait([channel.closed], timeout=_PING_INTERVAL)
-
-
-def _describe_exit(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    return f"exit code {code}"
 
 
 async def _get_reply(channel: ProcessChannel, path: str) -> Reply:

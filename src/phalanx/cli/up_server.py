@@ -115,7 +115,9 @@ async def _serve(settings: UpOptions, folder: Path, components: ComponentProcess
         url = _server_url(settings.host, sock)
         async with (
             _audit_log(server, settings, folder, clock=clock) as on_refused,
-            _start_server(server, store, settings, components, root_ca=authority) as handle,
+            _start_server(
+                server, store, settings, components=components, root_ca=authority
+            ) as handle,
             serve_http(
                 handle,
                 server.access.authenticator,
@@ -155,8 +157,8 @@ async def _start_server(
     server: Server,
     store: Store,
     settings: UpOptions,
-    components: ComponentProcess | None,
     *,
+    components: ComponentProcess | None,
     root_ca: bytes,
 ) -> AsyncIterator[Handler]:
     """Start the server, supervise the component process if there is one; yield the handler."""
@@ -245,7 +247,7 @@ def _existing_token(file: Path) -> str:
 
 @contextlib.asynccontextmanager
 async def _audit_log(
-    server: Server, settings: UpOptions, folder: Path, clock: Clock
+    server: Server, settings: UpOptions, folder: Path, *, clock: Clock
 ) -> AsyncIterator[RefusalHandler | None]:
     """Attach the audit log to the server; yield its handler of refused requests, None without."""
     default = AUDIT_DISABLED if settings.storage.data == IN_MEMORY else str(folder / AUDIT_FILE)

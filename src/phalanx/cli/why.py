@@ -15,7 +15,7 @@ The library makes the diagnosis; this module formats it as text, or as data for 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -365,7 +365,7 @@ def _build_subject_tree(
 
 
 async def _diagnose_subject(
-    client: Client, subject: SubjectQuery, profiles: Profiles, now: float
+    client: Client, subject: SubjectQuery, profiles: Profiles, *, now: float
 ) -> tuple[Cluster, list[WhyAnswer], str]:
     """Return the cluster, the answer for each group of the subject, and what is not shown."""
     cluster, visibility = await read_library_cluster(
@@ -375,26 +375,20 @@ async def _diagnose_subject(
         subjects = cluster.find(f"{subject.kind.name}/{subject.key.name}", subject.key.namespace)
     except ObjectNotFound as error:
         raise NotFound(str(error)) from None
+    answers: list[WhyAnswer] = []
     with report_scheduler_bugs():
-        if visibility.is_whole:
-            starts = expected_starts(cluster.objects, profiles, now) if now else {}
-            answers = [_build_answer(cluster, ref, starts, now=now) for ref in subjects]
-        else:
-            answers = [
-                WhyAnswer(ref, recorded_diagnosis(ref, cluster.objects), now=now)
-                for ref in subjects
-            ]
+        is_timed = visibility.is_whole and now
+        starts = expected_starts(cluster.objects, profiles, now) if is_timed else {}
+        for ref in subjects:
+            if visibility.is_whole:
+                diagnosis = cluster.diagnose(ref)
+            else:
+                diagnosis = recorded_diagnosis(ref, cluster.objects)
+            entity = composite_pod_group_ref(diagnosis.tree) if diagnosis.tree else ref
+            answers.append(WhyAnswer(ref, diagnosis, expected=starts.get(entity), now=now))
     if len(answers) == 1 and answers[0].is_group and subject.may_have_several:
         answers = [answers[0]._replace(asked=subject.ref)]
     return cluster, answers, visibility.note
-
-
-def _build_answer(
-    cluster: Cluster, subject: Ref, starts: Mapping[Ref, ExpectedStart], *, now: float
-) -> WhyAnswer:
-    diagnosis = cluster.diagnose(subject)
-    entity = composite_pod_group_ref(diagnosis.tree) if diagnosis.tree else subject
-    return WhyAnswer(subject, diagnosis, expected=starts.get(entity), now=now)
 
 
 async def _mark_other_schedulers(

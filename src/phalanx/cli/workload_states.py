@@ -58,7 +58,12 @@ def assess_workloads(
     Of a part of the cluster neither positions nor starts are known. Ranges of the expected starts
     take a simulation of the queue ahead. `others` are the scheduler names that are not served.
     """
-    listed = [row for row in list_workloads(cluster, include_all=with_ended) if _is_listed(row)]
+    waiting = (WorkloadState.WAITING, WorkloadState.HELD)
+    listed = [
+        row
+        for row in list_workloads(cluster, include_all=with_ended)
+        if row.kind != POD_KIND or row.state in waiting
+    ]
     rows = [_name_preemptor(row, listed) for row in _mark_others(listed, others or {})]
     starts: Mapping[Ref, ExpectedStart] = {}
     impossible: Collection[Ref] = ()
@@ -125,8 +130,3 @@ def _user_state(
     if expected is not None and expected.is_reserved:
         return RESERVED
     return PREEMPTED if row.preempted else WAITING
-
-
-def _is_listed(row: WorkloadRow) -> bool:
-    """Return whether a row is a gang, or a pod that waits."""
-    return row.kind != POD_KIND or row.state in (WorkloadState.WAITING, WorkloadState.HELD)

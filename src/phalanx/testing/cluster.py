@@ -379,6 +379,7 @@ async def running_cluster(
     settings: Settings,
     store: MemoryStore,
     clock: Clock,
+    *,
     random: Random,
     tokens: Tokens | None = None,
 ) -> AsyncIterator[Cluster]:
