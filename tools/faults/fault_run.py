@@ -68,7 +68,7 @@ def run_faults(
         with _yield_every(YIELD_EVERY_PODS):
             return loop.run_virtual(main, max_iterations=MAX_ITERATIONS)
     except loop.SimulationTimeout as endless:
-        raise InvariantViolation(seed, 0, 0.0, str(endless)) from endless
+        raise InvariantViolation(seed, 0, 0.0, sentence=str(endless)) from endless
     except BaseExceptionGroup as group:
         error = first_error(group)
     raise error
@@ -207,7 +207,9 @@ class _FaultRun:
         audits = (self._auditor.audit(), stage.decisions.audit(), self._claim_auditor.audit())
         for sentence in (*stage.violations, *(one for audit in audits for one in audit)):
             if not self._violation.done():
-                found = InvariantViolation(self._seed, revision, self._loop.time(), sentence)
+                found = InvariantViolation(
+                    self._seed, revision, self._loop.time(), sentence=sentence
+                )
                 self._violation.set_result(found)
 
     async def _check_and_yield(self) -> None:

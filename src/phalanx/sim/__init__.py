@@ -5,7 +5,8 @@
     driver.py                            turns events into API requests of users and kubelets
     timeline.py                          follows the API and describes what happened
     invariants.py                        what must hold after every transaction
-    virtual_time.py                      an event loop whose clock jumps to the next timer
+    virtual_time.py                      an event loop whose clock jumps to the next timer, and the
+                                         order of what happens at one time
 
 `phalanx simulate` runs long workloads:
 
@@ -13,7 +14,6 @@
     core_engine.py                       queue and scheduling cycle alone, without an API server
     counted_engine.py                    the same where it suffices to count free nodes
     full_engine.py                       the whole control plane, driven by the jobs of a workload
-    instants.py                          the order of what happens at one time
     simulation_recorder.py               job records and samples, written by both engines
     gpu_devices.py                       shares of GPUs as devices with consumable capacity
     workloads/                           readers of traces

@@ -154,17 +154,21 @@ class ScenarioDriver:
             case DeleteTarget():
                 await self._delete(event.target)
             case RemoveSchedulingGates():
-                await self._ungate(event.target)
+                for pod in await self._list_pods(event.target):
+                    gone = {"spec": {"schedulingGates": None}}
+                    await self._client.patch(POD, pod.metadata.key, gone)
             case ForceDeleteGroup():
-                await self._force_delete_group(event.name)
+                await self._client.delete(POD_GROUP, Key(NAMESPACE, event.name))
+                await self._patch_group(event.name, {"metadata": {"finalizers": None}})
             case SetMinCount(gang, quorum):
                 policy = {"gang": {"minCount": quorum}}
                 await self._patch_group(gang, {"spec": {"schedulingPolicy": policy}})
             case SetMembersToRun(gang, members):
                 annotations = {MEMBERS_TO_RUN_ANNOTATION: str(members)}
                 await self._patch_group(gang, {"metadata": {"annotations": annotations}})
-            case CordonNode():
-                await self._cordon(event)
+            case CordonNode(node, cordoned):
+                change: Object = {"spec": {"unschedulable": cordoned or None}}
+                await self._client.patch(NODE, Key("", node), change)
             case AddNodes():
                 await self._machines.add(event.nodes)
             case RemoveNode():
@@ -214,21 +218,8 @@ class ScenarioDriver:
         deletions = [actions.Delete(POD, pod.key, pod.uid) for pod in pods]
         await asyncio.gather(*(actions.perform(self._client, deletion) for deletion in deletions))
 
-    async def _ungate(self, target: EventTarget) -> None:
-        patch = {"spec": {"schedulingGates": None}}
-        for pod in await self._list_pods(target):
-            await self._client.patch(POD, pod.metadata.key, patch)
-
-    async def _force_delete_group(self, group: str) -> None:
-        await self._client.delete(POD_GROUP, Key(NAMESPACE, group))
-        await self._patch_group(group, {"metadata": {"finalizers": None}})
-
     async def _patch_group(self, group: str, change: Object) -> None:
         await self._client.patch(POD_GROUP, Key(NAMESPACE, group), change)
-
-    async def _cordon(self, event: CordonNode) -> None:
-        change = {"spec": {"unschedulable": event.cordoned or None}}
-        await self._client.patch(NODE, Key("", event.node), change)
 
     async def _list_pods(self, target: EventTarget) -> list[Pod]:
         key = Key(NAMESPACE, target.name)
@@ -248,13 +239,15 @@ _SUCCEEDED_STATUS: Object = {
 }
 
 
-def _group_manifest(name: str, quorum: int | None, priority: int, options: GroupOptions) -> Object:
+def _group_manifest(
+    name: str, quorum: int | None, priority: int, *, options: GroupOptions
+) -> Object:
     policy: Object = {"basic": {}} if quorum is None else {"gang": {"minCount": quorum}}
     return _group_object(name, policy, priority, options=options)
 
 
 def _composite_manifest(
-    name: str, quorum: int | None, priority: int, options: GroupOptions
+    name: str, quorum: int | None, priority: int, *, options: GroupOptions
 ) -> Object:
     policy: Object = {"basic": {}} if quorum is None else {"gang": {"minGroupCount": quorum}}
     manifest = _group_object(name, policy, priority, options=options)
@@ -262,7 +255,7 @@ def _composite_manifest(
     return manifest
 
 
-def _group_object(name: str, policy: Object, priority: int, options: GroupOptions) -> Object:
+def _group_object(name: str, policy: Object, priority: int, *, options: GroupOptions) -> Object:
     meta: Object = {"name": name, "namespace": NAMESPACE}
     spec: Object = {"schedulingPolicy": policy, **_priority_fields(priority)}
     if options.preferred_topology:

@@ -257,16 +257,16 @@ class ScenarioNames:
 
     def find_target(self, path: str, found: object) -> EventTarget:
         """Return an introduced gang or pod."""
-        name = _find_name([*self._gangs, *self._pods], "a gang or a pod", path, found)
+        name = _find_name([*self._gangs, *self._pods], "a gang or a pod", path, found=found)
         return EventTarget(name, name in self._gangs)
 
     def find_gang(self, path: str, found: object) -> str:
         """Return an introduced gang."""
-        return _find_name(self._gangs, "a gang", path, found)
+        return _find_name(self._gangs, "a gang", path, found=found)
 
     def find_node(self, path: str, found: object) -> str:
         """Return an introduced node."""
-        return _find_name(self._nodes, "a node", path, found)
+        return _find_name(self._nodes, "a node", path, found=found)
 
 
 def _check_unused(path: str, new: str, taken: Iterable[str]) -> None:
@@ -274,7 +274,7 @@ def _check_unused(path: str, new: str, taken: Iterable[str]) -> None:
         raise InvalidScenario(path, "a name that was not used before", new)
 
 
-def _find_name(known: Iterable[str], what: str, path: str, found: object) -> str:
+def _find_name(known: Iterable[str], what: str, path: str, *, found: object) -> str:
     if not isinstance(found, str) or found not in known:
         raise InvalidScenario(path, f"{what} that came before", found)
     return found

@@ -24,6 +24,8 @@ _TAINT = re.compile(r"([\w./-]+)(?:=([\w.-]*))?:(NoSchedule|PreferNoSchedule|NoE
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,20})?)(s|m|h|)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _MAX_SHOWN = 60
+#: YAML's spelling of Python constants.
+_YAML_WORDS = {"None": "nothing", "True": "true", "False": "false"}
 #: Maximum number of pods or nodes in one event; a larger number is taken for a typing error.
 MAX_COUNT = 100_000
 
@@ -32,9 +34,9 @@ class InvalidScenario(ValueError):
     """A scenario file is invalid at a path."""
 
     def __init__(self, path: str, expected: str, found: object) -> None:
-        super().__init__(
-            f"{path or 'the scenario'}: expected {expected}, found {_format_value(found)}"
-        )
+        text = _YAML_WORDS.get(repr(found), repr(found))
+        shown = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+        super().__init__(f"{path or 'the scenario'}: expected {expected}, found {shown}")
 
 
 class ScenarioFields:
@@ -181,12 +183,3 @@ def _read_quantity(path: str, found: object) -> str:
     except BadQuantity:
         raise InvalidScenario(path, expected, found) from None
     return canonical_quantity(found)
-
-
-#: YAML's spelling of Python constants.
-_YAML_WORDS = {"None": "nothing", "True": "true", "False": "false"}
-
-
-def _format_value(found: object) -> str:
-    text = _YAML_WORDS.get(repr(found), repr(found))
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

@@ -7,7 +7,7 @@
 A job of the workload is a Job with one PodGroup; a single pod that declares no run time needs none.
 Requests take no time, so that only run times and waits pass. At one instant jobs end first, then
 nodes change, then jobs arrive, and then the scheduler works until nothing is left to try
-(`instants.py`), as in the core engine: both engines start and end every job at the same times.
+(`Instants`), as in the core engine: both engines start and end every job at the same times.
 
 A job that is preempted or loses a node is deleted and submitted again as a new Job, as a workflow
 engine does it. Its pods have no grace period: they are gone at once. Nodes send no heartbeats: a
@@ -58,7 +58,6 @@ from phalanx.sim.gpu_devices import (
     count_devices,
     uses_shares,
 )
-from phalanx.sim.instants import Instants, Phase
 from phalanx.sim.simulation import EPOCH, first_error
 from phalanx.sim.simulation_recorder import SimulationRecorder
 from phalanx.sim.simulation_setup import (
@@ -70,7 +69,7 @@ from phalanx.sim.simulation_setup import (
     needs_group,
     without_retries,
 )
-from phalanx.sim.virtual_time import VirtualLoop, run_virtual
+from phalanx.sim.virtual_time import Instants, Phase, VirtualLoop, run_virtual
 from phalanx.sim.workloads.workload import MILLI_GPU, TraceJob
 from phalanx.store.memory import MemoryStore
 

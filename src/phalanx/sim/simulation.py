@@ -43,7 +43,7 @@ EXTRA_SECONDS = 3600.0
 class InvariantViolation(AssertionError):
     """An invariant was violated: a bug, with the way to reproduce it."""
 
-    def __init__(self, seed: int, revision: int, time: float, sentence: str) -> None:
+    def __init__(self, seed: int, revision: int, time: float, *, sentence: str) -> None:
         super().__init__(f"seed {seed}, revision {revision}, t={time:.3f}: {sentence}")
 
 

@@ -144,7 +144,10 @@ class Timeline:
 
         States come after milestones of the same time, because their order is random too.
         """
-        lines = sorted(self.lines, key=lambda line: (round(line.time, decimals), _sort_rank(line)))
+        rank = {event: number for number, event in enumerate(_STATES, start=1)}
+        lines = sorted(
+            self.lines, key=lambda line: (round(line.time, decimals), rank.get(line.event, 0))
+        )
         rows = [
             (
                 f"t={_format_time(line.time, decimals)}",
@@ -199,11 +202,6 @@ def _is_repeated(state: TimelineLine, kept: Sequence[TimelineLine]) -> bool:
     since = takewhile(lambda line: line.is_state, reversed(kept))
     last = next((line for line in since if line.event == state.event), None)
     return last is not None and last.text == state.text
-
-
-def _sort_rank(line: TimelineLine) -> int:
-    """Return the rank within one time: milestones first, then states by kind."""
-    return _STATES.index(line.event) + 1 if line.is_state else 0
 
 
 def _describe_nodes(line: TimelineLine) -> str:

@@ -9,7 +9,14 @@ same things in the same order. A wait that nothing can end raises instead of han
     no         some        jumps to the next timer
     no         none        raises NoTimerLeft
 
-Before it jumps or raises, the loop calls `on_idle`, which may make something ready (`instants.py`).
+Before it jumps or raises, the loop calls `on_idle`, which may make something ready. `Instants` uses
+it: what happens at one time of a simulation happens in a fixed order. Components react to each
+other without time passing. `Instants.settle` waits until all of them are idle at the present time;
+among several waits the one of the earliest phase continues first.
+
+    Phase.NODES      lost and repaired nodes     after the jobs that end at this time
+    Phase.JOBS       submitted jobs
+    Phase.SCHEDULER  the next scheduling cycle
 """
 
 from __future__ import annotations
@@ -20,6 +27,9 @@ import math
 import selectors
 import threading
 from collections.abc import Callable, Coroutine
+from enum import IntEnum
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
 #: Virtual seconds and loop iterations after which a simulation counts as endless.
@@ -108,8 +118,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if seconds != 0 and self.on_idle is not None and self.on_idle():
             return
         if seconds is None:
+            names = sorted(
+                f"{task.get_name()} ({getattr(task.get_coro(), '__qualname__', '')})"
+                for task in asyncio.all_tasks(self)
+            )
             raise NoTimerLeft(
-                f"at t={self._now:g} no timer is left, and these wait: {self._describe_tasks()}"
+                f"at t={self._now:g} no timer is left, and these wait: {', '.join(names)}"
             )
         if seconds:
             self._set_time(self._now + seconds)
@@ -121,11 +135,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         # A timer is due exactly at its time, not a nanosecond earlier: otherwise a wait for the
         # rest of a deadline could end again and again without time passing.
         self._clock_resolution = math.ulp(now)
-
-    def _describe_tasks(self) -> str:
-        tasks = asyncio.all_tasks(self)
-        names = {task: getattr(task.get_coro(), "__qualname__", "") for task in tasks}
-        return ", ".join(sorted(f"{task.get_name()} ({name})" for task, name in names.items()))
 
 
 class _VirtualSelector(selectors.SelectSelector):
@@ -185,3 +194,43 @@ def _create_rejection(what: str) -> Callable[..., NoReturn]:
 
 for _name, _what in UNSUPPORTED_METHODS.items():
     setattr(VirtualLoop, _name, _create_rejection(_what))
+
+
+# ---- instants ------------------------------------------------------------------------------------
+
+
+class Phase(IntEnum):
+    """The order of what happens at one time."""
+
+    NODES = 0
+    JOBS = 1
+    SCHEDULER = 2
+
+
+class Instants:
+    """Orders what happens at one time of a virtual loop.
+
+    `on_settled` functions are called when nothing is left to do at the present time.
+    """
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop, self._numbers = loop, count()
+        self._waits: list[tuple[Phase, int, asyncio.Future[None]]] = []
+        self.on_settled: list[Callable[[], None]] = []
+        loop.on_idle = self._continue_first
+
+    async def settle(self, phase: Phase) -> None:
+        """Wait until everything is idle and no wait of an earlier phase is left."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        heappush(self._waits, (phase, next(self._numbers), future))
+        await future
+
+    def _continue_first(self) -> bool:
+        while self._waits:
+            _, _, future = heappop(self._waits)
+            if not future.done():
+                future.set_result(None)
+                return True
+        for call in self.on_settled:
+            call()
+        return False

@@ -65,7 +65,7 @@ def test_violation_is_printed_with_the_command_that_reproduces_it(
         seed: int, steps: Sequence[PlanStep], share: int, options: RunOptions
     ) -> None:
         if any(isinstance(step.action, StartScheduler) for step in steps):
-            raise InvariantViolation(seed, 7, 1.5, "pod default/p66 is lost")
+            raise InvariantViolation(seed, 7, 1.5, sentence="pod default/p66 is lost")
 
     monkeypatch.setattr(faults, "run_with_verifier", run_until_violation)
     assert main(["--seed", "4", "--events", "30", "--shrink"]) == 1

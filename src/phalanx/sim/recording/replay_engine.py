@@ -384,7 +384,9 @@ class ReplayEngine:
             self._leave(live, now)
             self._continue(live, now)
 
-    def _occupy(self, live: LivePod, node: str, now: float, started_at: str | None = None) -> None:
+    def _occupy(
+        self, live: LivePod, node: str, now: float, *, started_at: str | None = None
+    ) -> None:
         """A pod is on its node from now on, and ends when its run time is over."""
         assert live.pod is not None
         live.node, live.bound_at = node, now

@@ -31,6 +31,8 @@ def build_report(result: SimulationResult, inputs: Mapping[str, str]) -> Report:
     started = [one for one in arrived if one.first_start is not None]
     finished = [one for one in arrived if one.end is not None]
     waits = [wait_of(one) for one in started]
+    by_owner = _group_waits(started, lambda one: one.job.owner)
+    by_owner.sort(key=lambda group: (-group["jobs"], group["name"]))
     return {
         "version": __version__,
         "engine": result.engine.value,
@@ -50,7 +52,7 @@ def build_report(result: SimulationResult, inputs: Mapping[str, str]) -> Report:
         "wait": {
             **summarize(waits),
             "bySize": _group_waits(started, _size_class, key=_largest_size),
-            "byOwner": _largest(_group_waits(started, lambda one: one.job.owner)),
+            "byOwner": by_owner[:MAX_LISTED],
         },
         "slowdown": {"boundedMean": _mean([bounded_slowdown_of(one) for one in finished])},
         "utilisation": _utilisation(result),
@@ -137,11 +139,6 @@ def _group_waits(
         {"name": name, "jobs": len(groups[name]), "meanSeconds": _mean(groups[name])}
         for name in sorted(groups, key=key)
     ]
-
-
-def _largest(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the groups with most jobs."""
-    return sorted(groups, key=lambda group: (-group["jobs"], group["name"]))[:MAX_LISTED]
 
 
 def _intervals(result: SimulationResult) -> Iterable[tuple[AllocationSample, float]]:

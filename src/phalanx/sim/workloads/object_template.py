@@ -157,7 +157,10 @@ def _parse_call(words: Iterator[re.Match[str]], text: str, *, is_nested: bool) -
         elif parameter is not None:
             arguments.append(_read_parameter(parameter))
         else:
-            arguments.append(_constant(quoted if number is None else _to_value(number)))
+            value: Any = quoted
+            if number is not None:
+                value = float(number) if "." in number else int(number)
+            arguments.append(_constant(value))
     if is_open:
         raise ValueError(f'a parenthesis is not closed in "{text}"')
     if function:
@@ -165,10 +168,6 @@ def _parse_call(words: Iterator[re.Match[str]], text: str, *, is_nested: bool) -
     if len(arguments) != 1:
         raise ValueError(f'cannot read the expression "{text}"')
     return arguments[0]
-
-
-def _to_value(text: str) -> int | float:
-    return float(text) if "." in text else int(text)
 
 
 def _constant(value: Any) -> Expression:
