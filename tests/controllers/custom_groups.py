@@ -20,7 +20,11 @@ from phalanx.api.workload_sources import (
 )
 from phalanx.client.client import Client
 from phalanx.client.transports import InProcessTransport, Transport
-from phalanx.controllers.scheduler_runner import FOREIGN_SCHEDULER, SchedulerRunner
+from phalanx.controllers.scheduler_runner import (
+    FOREIGN_SCHEDULER,
+    SchedulerRunner,
+    SchedulerRunnerConfig,
+)
 from phalanx.randomness import SeededRandom
 from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
 from phalanx.server.security.authorization import ADMIN
@@ -148,9 +152,11 @@ async def running_scheduler(
         c.clock,
         SeededRandom(1),
         on_ready=lambda names: ready.set(),
-        profiles=Profiles(dict.fromkeys(names, DEFAULT_POLICY)),
-        compat=compat,
-        preempts_others=preempts_others,
+        config=SchedulerRunnerConfig(
+            profiles=Profiles(dict.fromkeys(names, DEFAULT_POLICY)),
+            compat=compat,
+            preempts_others=preempts_others,
+        ),
         log=log,
     )
     task = asyncio.create_task(runner.run())

@@ -32,6 +32,7 @@ from phalanx.controllers.leadership import ElectionConfig
 from phalanx.controllers.scheduler_runner import (
     FOREIGN_SCHEDULER,
     SchedulerRunner,
+    SchedulerRunnerConfig,
 )
 from phalanx.randomness import SeededRandom, SystemRandom
 from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
@@ -114,9 +115,10 @@ class RunningScheduler:
             c.clock,
             SeededRandom(len(name)),
             on_ready=self.ready_names.append,
-            profiles=profiles,
+            config=SchedulerRunnerConfig(
+                profiles=profiles, gates=resolve_gates({gates: False} if gates else {})
+            ),
             election=ElectionConfig(name, LeaseTimings()) if name else None,
-            gates=resolve_gates({gates: False} if gates else {}),
             log=self.log,
         )
         self.task = asyncio.create_task(self.runner.run())
@@ -476,7 +478,7 @@ def test_a_gang_is_bound_one_by_one_over_the_network(tmp_path: Path) -> None:
                 WallClock(),
                 SystemRandom(),
                 on_ready=lambda names: ready.set(),
-                profiles=Profiles({"me": DEFAULT_POLICY}),
+                config=SchedulerRunnerConfig(Profiles({"me": DEFAULT_POLICY})),
                 election=ElectionConfig("me", LeaseTimings()),
             )
             running = asyncio.create_task(runner.run())

@@ -34,6 +34,7 @@ from phalanx.controllers.leadership import ElectionConfig
 from phalanx.controllers.scheduler_runner import (
     FOREIGN_SCHEDULER,
     SchedulerRunner,
+    SchedulerRunnerConfig,
 )
 from phalanx.controllers.scheduling.exact_solver import HighsSolver, ThreadedSolver
 from phalanx.randomness import SystemRandom
@@ -121,13 +122,15 @@ def scheduler_command(
         WallClock(),
         SystemRandom(),
         on_ready=ReadyPrinter(server, "schedulerName"),
-        profiles=profiles,
+        config=SchedulerRunnerConfig(
+            profiles=profiles,
+            gates=gates,
+            decision_log=open_decision_log(decisions),
+            solver=ThreadedSolver(HighsSolver()),
+            compat=compat,
+            preempts_others=preempts_others,
+        ),
         election=election,
-        gates=gates,
-        decision_log=open_decision_log(decisions),
-        solver=ThreadedSolver(HighsSolver()),
-        compat=compat,
-        preempts_others=preempts_others,
     )
     run_component(server, runner, sock)
 

@@ -61,13 +61,31 @@ class SchedulingCapabilities:
     sources: ServedSources
 
 
+@dataclass(frozen=True, slots=True)
+class SchedulerRunnerConfig:
+    """What is scheduled, and how.
+
+    Without `profiles` the pods of one scheduler name are placed with the default policy. PodGroups
+    of the projects in `compat` are read as gangs. On a foreign server pods of other schedulers are
+    evicted only with `preempts_others`.
+    """
+
+    profiles: Profiles | None = None
+    gates: FeatureGates = GATES
+    decision_log: DecisionLog | None = None
+    solver: AsyncSolver | None = None
+    compat: Collection[str] = ()
+    preempts_others: bool = False
+
+
+_DEFAULT_CONFIG = SchedulerRunnerConfig()
+
+
 class SchedulerRunner:
     """Runs a scheduler against a server until cancelled.
 
-    Without `profiles` it places the pods of one scheduler name with the default policy. Without an
-    `election` it schedules without holding a lease. `on_ready` is called with the scheduler names
-    each time that the scheduler starts to schedule. PodGroups of the projects in `compat` are read
-    as gangs. On a foreign server pods of other schedulers are evicted only with `preempts_others`.
+    Without an `election` it schedules without holding a lease. `on_ready` is called with the
+    scheduler names each time that the scheduler starts to schedule.
     """
 
     def __init__(
@@ -77,20 +95,12 @@ class SchedulerRunner:
         random: Random,
         *,
         on_ready: Callable[[Sequence[str]], None],
-        profiles: Profiles | None = None,
+        config: SchedulerRunnerConfig = _DEFAULT_CONFIG,
         election: ElectionConfig | None = None,
-        gates: FeatureGates = GATES,
-        decision_log: DecisionLog | None = None,
-        solver: AsyncSolver | None = None,
-        compat: Collection[str] = (),
-        preempts_others: bool = False,
         log: logs.Log = LOG,
     ) -> None:
-        self._compat, self._preempts_others = compat, preempts_others
         self._client, self._clock, self._random = client, clock, random
-        self._on_ready, self._log = on_ready, log
-        self._profiles, self._gates = profiles, gates
-        self._decision_log, self._solver = decision_log, solver
+        self._on_ready, self._config, self._log = on_ready, config, log
         self._scheduler: Scheduler | None = None
         spec = RunnerSpec(
             self._discover, self._build_task, _MISSING_KIND_EFFECTS, lambda found: found.sources
@@ -120,7 +130,7 @@ class SchedulerRunner:
     async def _discover(self) -> SchedulingCapabilities:
         return SchedulingCapabilities(
             has_group_bindings=await is_served(self._client, GROUP_BINDING),
-            sources=await discover_sources(self._client, self._compat),
+            sources=await discover_sources(self._client, self._config.compat),
         )
 
     def _build_task(self, capabilities: SchedulingCapabilities, informers: Informers) -> LeaderTask:
@@ -133,8 +143,8 @@ class SchedulerRunner:
             random=self._random,
             profiles=profiles,
             is_foreign=not capabilities.has_group_bindings,
-            decision_log=self._decision_log,
-            solver=self._solver,
+            decision_log=self._config.decision_log,
+            solver=self._config.solver,
         )
 
         async def schedule() -> None:
@@ -152,7 +162,7 @@ class SchedulerRunner:
         """Return the profiles for such a server, and log what the server lacks."""
         name = DEFAULT_SCHEDULER if capabilities.has_group_bindings else FOREIGN_SCHEDULER
         profiles = apply_feature_gates(
-            self._gates, self._profiles or Profiles({name: DEFAULT_POLICY})
+            self._config.gates, self._config.profiles or Profiles({name: DEFAULT_POLICY})
         )
         if not capabilities.has_group_bindings:
             self._log.info(
@@ -170,5 +180,5 @@ class SchedulerRunner:
         return replace(
             profiles,
             groups=profiles.groups and bool(kinds),
-            spares_others=capabilities.sources.is_foreign and not self._preempts_others,
+            spares_others=capabilities.sources.is_foreign and not self._config.preempts_others,
         )
