@@ -19,11 +19,16 @@ DEFAULT = ["default-scheduler"]
 NONE_RUNS = 'no scheduler is running for the schedulerName "default-scheduler": '
 
 
-async def create_lease(c: Cluster, name: str, *, age: float, holder: str = "host_1") -> None:
+async def create_lease(
+    c: Cluster, name: str, *, age: float, holder: str = "host_1", serves: str = ""
+) -> None:
     renewed = micro_timestamp(c.clock.now() - age)
     spec = {"leaseDurationSeconds": 15, "renewTime": renewed, "acquireTime": renewed}
     await c.client.create(LEASE, {
-        "metadata": {"name": name, "namespace": "kube-system"},
+        "metadata": {
+            "name": name, "namespace": "kube-system",
+            "annotations": {"phalanx.dev/scheduler-names": serves} if serves else {},
+        },
         "spec": spec | ({"holderIdentity": holder} if holder else {}),
     })  # fmt: skip
 
@@ -124,6 +129,20 @@ async def test_scheduler_that_holds_the_lease_of_its_name_serves_it() -> None:
         await create_lease(c, "gone", age=100)
         found = await find_other_schedulers(c.client, ["mine", "gone"], c.clock.now())
     assert list(found) == ["gone"]
+
+
+@in_virtual_time
+async def test_holder_of_a_lease_serves_the_profiles_that_it_names() -> None:
+    async with cluster(without=WITHOUT) as c:
+        await create_lease(c, "my-lock", age=3, serves="default-scheduler,batch")
+        await create_lease(c, "old-lock", age=100, serves="gone")
+        names = [*DEFAULT, "batch", "gone"]
+        found = await find_other_schedulers(c.client, names, c.clock.now())
+        assert await find_scheduler_outage(c.client, [*DEFAULT, "batch"], c.clock.now()) == ""
+        outage = await find_scheduler_outage(c.client, ["gone"], c.clock.now())
+    assert list(found) == ["gone"]
+    assert found["gone"].served == ("default-scheduler", "batch")
+    assert "has not renewed the Lease kube-system/old-lock" in outage
 
 
 @in_virtual_time

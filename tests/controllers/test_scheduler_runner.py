@@ -378,6 +378,15 @@ async def test_only_the_leader_schedules_and_the_other_logs_its_name() -> None:
 
 
 @in_virtual_time
+async def test_the_lease_says_which_scheduler_names_its_holder_serves() -> None:
+    profiles = Profiles({"mine": DEFAULT_POLICY, "batch": DEFAULT_POLICY})
+    async with phalanx_cluster() as c, running_scheduler(c, "first", profiles=profiles) as first:
+        await first.wait_until_leading()
+        lease = await c.client.get(LEASE, Key("kube-system", "mine"))
+    assert lease["metadata"]["annotations"] == {"phalanx.dev/scheduler-names": "mine,batch"}
+
+
+@in_virtual_time
 async def test_a_stopped_leader_releases_the_lease() -> None:
     async with phalanx_cluster() as c, running_scheduler(c, "first") as first:
         await first.wait_until_leading()

@@ -11,17 +11,17 @@ no scheduler of Phalanx serves: such pods are neither placed nor explained by it
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from phalanx.api.core import DEFAULT_SCHEDULER
-from phalanx.api.errors import ApiError, NotFound
+from phalanx.api.errors import ApiError
 from phalanx.api.kinds import GROUP_BINDING, LEASE
 from phalanx.api.meta import Key, parse_timestamp
 from phalanx.api.printing.cells import format_duration
 from phalanx.api.wire import Object
 from phalanx.client.client import Client, is_served
-from phalanx.controllers.scheduler_runner import FOREIGN_SCHEDULER
+from phalanx.controllers.scheduler_runner import FOREIGN_SCHEDULER, SCHEDULER_NAMES
 from phalanx.server.health import NO_SCHEDULER, PROFILE_CHECK
 
 _LEASE_NAMESPACE = "kube-system"
@@ -68,7 +68,8 @@ async def find_other_schedulers(
 ) -> dict[str, OtherScheduler]:
     """Return those of the scheduler names that no scheduler of Phalanx serves.
 
-    A scheduler of Phalanx serves the profiles of the server, or holds a Lease of its name.
+    A scheduler of Phalanx serves the profiles of the server, or holds a Lease that has its name or,
+    with several profiles, an annotation with their names.
     """
     unique = set(names)
     if not unique:
@@ -79,20 +80,17 @@ async def find_other_schedulers(
     if not served:
         is_ours = knows_names or await is_served(client, GROUP_BINDING)
         served = (DEFAULT_SCHEDULER if is_ours else FOREIGN_SCHEDULER,)
-    others: dict[str, OtherScheduler] = {}
-    for name in sorted(unique.difference(served)):
-        key = Key(_LEASE_NAMESPACE, name)
-        try:
-            spec = (await client.get(LEASE, key)).get("spec") or {}
-            is_held = not _describe_outage(key, spec, now)
-        except NotFound:
-            is_held = False
-        except ApiError:
-            # Forbidden to a user with rights in one namespace only.
-            is_held = not knows_names
-        if not is_held:
-            others[name] = OtherScheduler(name, served)
-    return others
+    try:
+        leases = await _list_leases(client)
+    except ApiError:
+        # Forbidden to a user with rights in one namespace only.
+        leases, unique = [], unique if knows_names else set()
+    held = [lease for lease in leases if not _describe_outage(lease, now)]
+    served = tuple(
+        dict.fromkeys([*served, *(name for one in held for name in _profile_names(one))])
+    )
+    unique -= {*served, *(lease["metadata"]["name"] for lease in held)}
+    return {name: OtherScheduler(name, served) for name in sorted(unique)}
 
 
 async def find_scheduler_outage(client: Client, schedulers: Iterable[str], now: float) -> str:
@@ -100,34 +98,50 @@ async def find_scheduler_outage(client: Client, schedulers: Iterable[str], now: 
     reply = await client.get_reply("/readyz?verbose")
     if check := _CHECK.search(reply.body.decode(errors="replace")):
         return check[2] or ""
-    for name in sorted(set(schedulers)):
-        outage = await _find_lease_outage(client, name, now)
-        if outage:
+    names = sorted(set(schedulers))
+    try:
+        leases = await _list_leases(client) if names else []
+    except ApiError:
+        # Forbidden to a user with rights in one namespace only.
+        return ""
+    for name in names:
+        if outage := _find_lease_outage(leases, name, now):
             return f'{NO_SCHEDULER} for the schedulerName "{name}": {outage}'
     return ""
 
 
-async def _find_lease_outage(client: Client, scheduler: str, now: float) -> str:
-    names, outages = _LEASE_NAMES.get(scheduler, (scheduler,)), list[str]()
-    for name in names:
-        key = Key(_LEASE_NAMESPACE, name)
-        try:
-            outage = _describe_outage(key, (await client.get(LEASE, key)).get("spec") or {}, now)
-        except NotFound:
-            continue
-        except ApiError:
-            # Forbidden to a user with rights in one namespace only.
-            return ""
-        if not outage:
-            return ""
-        outages.append(outage)
+async def _list_leases(client: Client) -> Sequence[Object]:
+    return (await client.list(LEASE, namespace=_LEASE_NAMESPACE)).items
+
+
+def _profile_names(lease: Object) -> list[str]:
+    """Return the scheduler names that the holder of a Lease of Phalanx serves."""
+    names = (lease["metadata"].get("annotations") or {}).get(SCHEDULER_NAMES, "")
+    return [name for name in names.split(",") if name]
+
+
+def _find_lease_outage(leases: Iterable[Object], scheduler: str, now: float) -> str:
+    """Return why no holder of a Lease serves a scheduler name; "" if one does, or if none is known.
+
+    The Lease has the name of the scheduler, or an annotation with its names.
+    """
+    names = _LEASE_NAMES.get(scheduler, (scheduler,))
+    found = [
+        lease
+        for lease in leases
+        if lease["metadata"]["name"] in names or scheduler in _profile_names(lease)
+    ]
+    outages = [_describe_outage(lease, now) for lease in found]
+    if "" in outages:
+        return ""
     if not outages and scheduler in _LEASE_NAMES:
-        leases = " or ".join(str(Key(_LEASE_NAMESPACE, name)) for name in names)
-        return f"there is no Lease {leases} (a scheduler with --no-leader-elect has none)"
+        keys = " or ".join(str(Key(_LEASE_NAMESPACE, name)) for name in names)
+        return f"there is no Lease {keys} (a scheduler with --no-leader-elect has none)"
     return outages[0] if outages else ""
 
 
-def _describe_outage(key: Key, spec: Object, now: float) -> str:
+def _describe_outage(lease: Object, now: float) -> str:
+    key, spec = Key(_LEASE_NAMESPACE, lease["metadata"]["name"]), lease.get("spec") or {}
     holder, renewed = spec.get("holderIdentity"), spec.get("renewTime")
     if not holder or not renewed:
         return f"nothing holds the Lease {key}"

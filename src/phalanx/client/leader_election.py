@@ -14,7 +14,7 @@ writes must be safe by their preconditions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,16 +56,17 @@ class LeaseTimings:
 class LeaderElector:
     """One candidate for a lease.
 
-    `holder` is the identity that held the lease when it was last seen ("": none), `failure` the
-    present error of reading or writing the lease.
+    The lease has the `annotations` while it is held. `holder` is the identity that held the lease
+    when it was last seen ("": none), `failure` the present error of reading or writing the lease.
     """
 
     def __init__(
         self, client: Client, key: Key, identity: str, *, clock: Clock, random: Random,
-        timings: LeaseTimings | None = None,
+        timings: LeaseTimings | None = None, annotations: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self._client, self._key, self._identity = client, key, identity
         self._clock, self._random, self._timings = clock, random, timings or LeaseTimings()
+        self._annotations = dict(annotations or {})
         self.holder = ""
         self.failure: ApiError | Unreachable | None = None
         self._observed_spec: Object = {}
@@ -125,7 +126,7 @@ class LeaderElector:
             lease = await self._client.get(LEASE, self._key)
         except NotFound:
             meta = {"name": self._key.name, "namespace": self._key.namespace}
-            new = {"metadata": meta, "spec": self._held_spec({})}
+            new = {"metadata": self._annotate(meta), "spec": self._held_spec({})}
             self._observe(await self._client.create(LEASE, new))
             return self._identity
         self._observe(lease)
@@ -133,8 +134,14 @@ class LeaderElector:
         holder: str = spec.get("holderIdentity") or ""
         if holder not in ("", self._identity) and not self._is_expired(spec):
             return holder
-        self._observe(await self._client.update(LEASE, {**lease, "spec": self._held_spec(spec)}))
+        held = {"metadata": self._annotate(lease["metadata"]), "spec": self._held_spec(spec)}
+        self._observe(await self._client.update(LEASE, lease | held))
         return self._identity
+
+    def _annotate(self, metadata: Object) -> Object:
+        if not self._annotations:
+            return metadata
+        return metadata | {"annotations": (metadata.get("annotations") or {}) | self._annotations}
 
     def _observe(self, lease: Object) -> None:
         """Record the content of the lease and the time of its last change."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from phalanx.api.errors import ApiError, Forbidden, NotFound, Timeout, Unauthorized
@@ -50,10 +50,11 @@ class ElectionConfig:
 
 @dataclass(frozen=True, slots=True)
 class LeaderTask:
-    """What the leader runs, and the name of the lease for it."""
+    """What the leader runs, and the name and the annotations of the lease for it."""
 
     name: str
     run: Callable[[], Coroutine[Any, Any, None]]
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,7 @@ class LeaderElectedRunner(Generic[T]):
             clock=self._clock,
             random=self._random,
             timings=timing,
+            annotations=task.annotations,
         )
 
         async def run_as_leader() -> None:

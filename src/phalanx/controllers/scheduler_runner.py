@@ -43,6 +43,8 @@ LOG = logs.component("scheduler")
 
 #: The default scheduler name on an API server that is not Phalanx.
 FOREIGN_SCHEDULER = "phalanx-scheduler"
+#: Annotation of the Lease of a scheduler: the scheduler names that it serves.
+SCHEDULER_NAMES = "phalanx.dev/scheduler-names"
 #: Seconds that `drain` waits for binds and evictions under way.
 _DRAIN_TIMEOUT = 0.7
 #: What follows if reading a kind is forbidden.
@@ -156,7 +158,8 @@ class SchedulerRunner:
             finally:
                 self._scheduler = None
 
-        return LeaderTask(next(iter(profiles.policies)), schedule)
+        names = tuple(profiles.policies)
+        return LeaderTask(names[0], schedule, {SCHEDULER_NAMES: ",".join(names)})
 
     def _select_profiles(self, capabilities: SchedulingCapabilities) -> Profiles:
         """Return the profiles for such a server, and log what the server lacks."""
