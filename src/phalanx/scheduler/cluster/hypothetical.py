@@ -213,7 +213,7 @@ def _apply_pods_in_bulk(snapshot: Snapshot, pods: Sequence[AssignedPod], sign: i
             snapshot.nonzero_requested[:, column] += sign * amount * counts
 
 
-def without_ports(snapshot: Snapshot, pods: Iterable[AssignedPod]) -> None:
+def release_ports(snapshot: Snapshot, pods: Iterable[AssignedPod]) -> None:
     """Free the host ports of pods in a fork."""
     for pod in pods:
         if pod.shape.ports and (i := snapshot.index.get(pod.node)) is not None:

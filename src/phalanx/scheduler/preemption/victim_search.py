@@ -158,18 +158,16 @@ class _VictimSearch:
         heap = []
         for i in self._nodes:
             if allowed[i]:
-                sort = self._equivalence_key(i)
-                if sort not in known:
+                # Nodes with equal free resources and equal pods have the same price.
+                pods = self._remaining_pods(i)
+                key = tuple(self._free_on(i)), tuple([pod.equivalence for pod in pods])
+                if key not in known:
                     victims = self._victims_on_node(shape, i)
-                    known[sort] = None if victims is None else self._total_price(victims)
-                if (price := known[sort]) is not None:
+                    known[key] = None if victims is None else self._total_price(victims)
+                if (price := known[key]) is not None:
                     heap.append((price, i))
         heapify(heap)
         return heap
-
-    def _equivalence_key(self, i: int) -> object:
-        """Nodes with equal keys have the same price."""
-        return tuple(self._free_on(i)), tuple([pod.equivalence for pod in self._remaining_pods(i)])
 
     def _free_on(self, i: int) -> list[int]:
         return self._free.get(i) or self._capacity.free[i]

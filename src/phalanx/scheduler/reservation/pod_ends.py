@@ -21,7 +21,7 @@ from phalanx.api.meta import Key
 from phalanx.scheduler.cluster.hypothetical import (
     HypotheticalPodIndex,
     release_claims,
-    without_ports,
+    release_ports,
 )
 from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot
@@ -147,7 +147,7 @@ class PodEnds:
             return forked
         assigned = snapshot.pod_index.assigned_pod
         pods = [pod for key in self.keys(slots) if (pod := assigned(key)) is not None]
-        without_ports(forked, pods)
+        release_ports(forked, pods)
         if has_claims:
             release_claims(forked, pods)
         forked.pod_index = HypotheticalPodIndex(
