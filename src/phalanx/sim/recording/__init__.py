@@ -6,6 +6,7 @@
     history.py            lines ─▶ jobs, pods, run times and nodes: what a replay needs
     recorded_workload.py  a history as a workload with jobs and nodes, for the commands
     replayed_jobs.py      the jobs and pods of a replay
+    status_writes.py      what scheduler and kubelets write, and when it is observed
     replay_engine.py      runs a history through the scheduler in virtual time
     replay_check.py       compares a replay with what was recorded
 
