@@ -97,10 +97,14 @@ class PackageParts(NamedTuple):
 PACKAGE_PARTS = {
     "api": PackageParts(7, 13, 3),
     "builder": PackageParts(0, 1, 0),
+    "cli": PackageParts(10, 0, 4),
     "client": PackageParts(1, 1, 1),
+    "controllers": PackageParts(15, 0, 4),
     "scheduler": PackageParts(0, 0, 0),
     "server": PackageParts(9, 0, 8),
+    "sim": PackageParts(9, 6, 4),
     "store": PackageParts(0, 0, 0),
+    "testing": PackageParts(0, 0, 0),
 }
 
 

@@ -108,6 +108,7 @@ class Components:
         client_for: Callable[[UserInfo], Client],
         clock: Clock,
         random: Random,
+        *,
         config: ComponentConfig,
     ) -> None:
         self._client_for, self._clock = client_for, clock
@@ -173,7 +174,7 @@ class Components:
             configured = set(config.kinds)
             kinds = config.gates.filter_served(kind for kind in STORED_KINDS if kind in configured)
             for row in config.controllers.select(is_foreign=False):
-                context = self._controller_context(row.name, informers, kinds, scheduler)
+                context = self._controller_context(row.name, informers, kinds, scheduler=scheduler)
                 runnables += [(row.name, run) for run in build_controllers(context, [row])]
         if config.on_built is not None:
             config.on_built(informers, scheduler)
@@ -184,6 +185,7 @@ class Components:
         name: str,
         informers: Informers,
         kinds: Sequence[Kind],
+        *,
         scheduler: Scheduler | None,
     ) -> ControllerContext:
         """Return the context of one controller: contexts differ only in the service account."""

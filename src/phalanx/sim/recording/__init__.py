@@ -8,6 +8,7 @@
     replayed_jobs.py      the jobs and pods of a replay
     status_writes.py      what scheduler and kubelets write, and when it is observed
     replay_engine.py      runs a history through the scheduler in virtual time
+    status_writes.py      what is written to pods during a replay, and when it is observed
     replay_check.py       compares a replay with what was recorded
 
 A recording is read like any other trace: `workloads/trace_formats.py` has its row.
