@@ -13,7 +13,7 @@ the same answers. `docs/library.md` is the reference.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -317,16 +317,25 @@ class Cluster:
             now=self.now,
         )
 
-    def forecast(self, *subjects: str | Ref, namespace: str = "default") -> list[Forecast]:
+    def forecast(
+        self,
+        *subjects: str | Ref,
+        namespace: str = "default",
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> list[Forecast]:
         """Let the scheduler work through its queue, and report what becomes of the subjects.
 
         This is `phalanx what-if`. A subject of several groups gives several forecasts. Without
-        subjects, everything that is pending is forecast, in queue order. Raises ObjectNotFound.
+        subjects, everything that is pending is forecast, in queue order. `on_progress` is called
+        with the numbers of forecasts so far and in all. Raises ObjectNotFound.
         """
         refs = [ref for subject in subjects for ref in self.find(subject, namespace)]
         if not subjects:
             refs = [row.ref for row in self.queue() if row.pending]
-        return forecast(refs, self.objects, self.profiles, solver=self.solver, now=self.now)
+        return forecast(
+            refs, self.objects, self.profiles,
+            solver=self.solver, now=self.now, on_progress=on_progress,
+        )  # fmt: skip
 
     def queue(self) -> list[WorkloadRow]:
         """List the workloads that run and those that wait, in queue order: `phalanx queue`."""

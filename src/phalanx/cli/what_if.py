@@ -6,8 +6,9 @@ the changes of the options. Writes nothing.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,11 +30,14 @@ from phalanx.cli.output import (
     JSON,
     TABLE,
     YAML,
+    LiveDisplay,
+    StyledLine,
     echo,
     format_structured,
     join_names,
     output_option,
     pluralize,
+    progress_bar,
 )
 from phalanx.cli.queue import start_data
 from phalanx.cli.sandbox import ManifestRejected, expand_manifests
@@ -184,7 +188,7 @@ def what_if_command(
     except ManifestRejected as error:
         raise click.ClickException(str(error)) from None
     with report_scheduler_bugs():
-        forecasts = cluster.forecast(*subjects)
+        forecasts = cluster.forecast(*subjects, on_progress=_progress_display())
     if output == TABLE:
         echo(_format_forecasts(forecasts, group_owners(cluster.objects), now))
     else:
@@ -195,6 +199,19 @@ def what_if_command(
         )
     worst = max((forecast.verdict for forecast in forecasts), default=ForecastVerdict.FITS)
     raise click.exceptions.Exit(worst)
+
+
+def _progress_display() -> Callable[[int, int], None]:
+    """Return a function that shows on a terminal how many workloads are forecast."""
+    display = LiveDisplay(sys.stderr) if sys.stderr.isatty() else None
+
+    def show(done: int, total: int) -> None:
+        if display and total > 1:
+            is_last = done + 1 == total
+            line = StyledLine(f"{progress_bar(done, total)} {done} of {total} workloads")
+            display.draw([] if is_last else [line])
+
+    return show
 
 
 def _check_visibility(visibility: Visibility) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from msgspec.structs import replace
 
 from phalanx.api.meta import Condition, Ref, composite_pod_group_ref, pod_group_ref, timestamp
@@ -53,6 +55,21 @@ def test_start_names_what_must_end() -> None:
     assert replace_reserved(start).describe(NOW) == (
         "reserved; expected in 12 min, when job/b and job/a end"
     )
+
+
+def test_a_gang_that_must_run_before_is_named_by_its_owner_not_by_its_pods() -> None:
+    objects = cluster("first", "second")
+    second = pod_group_ref(key("second"))
+    assert "podgroup/first" in expected_starts(objects, now=NOW)[second].waits_for
+    owned = [
+        replace(pod, metadata=replace(pod.metadata, owner_references=(job_owner("first"),)))
+        if pod.metadata.name.startswith("first-")
+        else pod
+        for pod in objects.pods
+    ]
+    waits_for = expected_starts(dataclasses.replace(objects, pods=owned), now=NOW)[second].waits_for
+    assert "job/first" in waits_for
+    assert not any(name.startswith("pod/") for name in waits_for)
 
 
 def replace_reserved(start: ExpectedStart) -> ExpectedStart:

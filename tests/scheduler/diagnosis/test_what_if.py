@@ -212,3 +212,12 @@ def test_tree_fits_or_waits_as_a_whole() -> None:
     )
     assert not isinstance(fewer, UnknownObject)
     assert forecast([root], fewer)[0].verdict is ForecastVerdict.FITS
+
+
+def test_progress_is_reported_before_each_subject() -> None:
+    objects = [node("n0", cpu="4"), *with_creation_time(gang("a", 1, cpu="1"))]
+    objects += with_creation_time(gang("b", 1, cpu="9"), LATE)
+    subjects = [pod_group_ref(Key("default", name)) for name in ("a", "b")]
+    seen = list[tuple[int, int]]()
+    forecast(subjects, cluster(*objects), on_progress=lambda *counts: seen.append(counts))
+    assert seen == [(0, 2), (1, 2)]

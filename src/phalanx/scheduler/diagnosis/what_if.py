@@ -14,7 +14,7 @@ the queue are placed first. The answer for each subject is one of three:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
@@ -118,11 +118,15 @@ def forecast(
     *,
     solver: SolverFunction = no_solver,
     now: float = 0.0,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Forecast]:
-    """Forecast each subject, in the given order."""
+    """Forecast each subject, in the given order; `on_progress` gets how many of them are done."""
     simulation = _QueueSimulation(cluster, profiles, solver=solver, now=now)
     simulation.run(subjects)
-    found = [simulation.forecast_for(subject) for subject in subjects]
+    found = list[Forecast]()
+    for subject in subjects:
+        on_progress(len(found), len(subjects))
+        found.append(simulation.forecast_for(subject))
     if not any(one.verdict is ForecastVerdict.WAITS for one in found):
         return found
     starts = add_ranges(expected_starts(cluster, profiles, now), cluster, profiles, now=now)

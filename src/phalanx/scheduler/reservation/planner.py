@@ -61,7 +61,7 @@ from phalanx.scheduler.reservation.reservation import (
     ReservationOrder,
     starts_after_victims,
 )
-from phalanx.scheduler.reservation.run_times import RunTimes
+from phalanx.scheduler.reservation.run_times import RunTimes, name_owner
 from phalanx.scheduler.search.solver import NO_SOLVER_ANSWER, SolverRequest, Steps
 
 #: A pod that runs longer than expected is expected to end now for so many seconds, then its end is
@@ -139,12 +139,14 @@ class ReservationPlanner:
         times = np.where(times < now - OVERDUE_SECONDS, np.inf, np.maximum(times, now))
         return EndTimeline(self._ends, slots, times, size=len(self._real))
 
-    def _add_nominated(self, preemptors: Iterable[Entity]) -> dict[Key, None]:
+    def _add_nominated(self, preemptors: Iterable[Entity]) -> dict[Key, str]:
         """Set the ends of nominated pods whose entity is known to end; returns these pods.
+
+        Each with the name of its owner.
 
         The entity starts when its victims are gone.
         """
-        found: dict[Key, None] = {}
+        found: dict[Key, str] = {}
         now, terminating = self._now, dict[str, list[AssignedPod]]()
         for pod in self._real.pod_index.terminating_pods():
             terminating.setdefault(pod.node, []).append(pod)
@@ -162,7 +164,7 @@ class ReservationPlanner:
             for key in keys:
                 pod = self._nominated[key]
                 self._ends.set(key, pod.node, pod.shape, end=end)
-                found[key] = None
+                found[key] = name_owner(entity.members[0].pod)
         return found
 
     def close(self) -> None:
@@ -224,7 +226,7 @@ class ReservationPlanner:
         for pod in pods:
             self._ends.set(pod.key, pod.node, pod.shape, end=end)
             self._reserved_pods.append(pod.key)
-            self._added[pod.key] = None
+            self._added[pod.key] = name_owner(entity.members[0].pod)
         self._reserved_ends = (self._timeline(self._ends.slots_of(self._reserved_pods)),)
 
     def _with_nominated(self, base: Snapshot, entity: Entity) -> Snapshot:
@@ -466,7 +468,7 @@ class ReservationPlanner:
         last_first = sorted(ends, key=lambda key: (-ends[key], key))
         names: dict[str, None] = {}
         for key in last_first:
-            names[self._run_times.owner_of(key)] = None
+            names[self._added.get(key) or self._run_times.owner_of(key)] = None
             if len(names) == _MAX_NAMES:
                 break
         return tuple(kept), tuple(names)

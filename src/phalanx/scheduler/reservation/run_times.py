@@ -185,12 +185,7 @@ class RunTimes:
     def owner_of(self, key: Key) -> str:
         """Name the owner of a pod that ends: `job/a`; without an owner, its group or itself."""
         found = self._pods.get(key)
-        if found is None:
-            return f"pod/{key.name}"
-        if owner := _owner_of(found.pod):
-            return f"{owner.kind.lower()}/{owner.name}"
-        group = found.pod.group
-        return f"podgroup/{group.name}" if group else f"pod/{key.name}"
+        return f"pod/{key.name}" if found is None else name_owner(found.pod)
 
     def _known_since(self, key: Key, pod: Pod, now: float) -> float:
         """When a pod started, as its status says, or else when it was first seen on its node."""
@@ -278,6 +273,13 @@ class RunTimes:
             self._history[source] = samples
             if len(self._history) > _HISTORY_LIMIT:
                 del self._history[next(iter(self._history))]
+
+
+def name_owner(pod: Pod) -> str:
+    """Name the owner of a pod: `job/a`; without an owner, its group or itself."""
+    if owner := _owner_of(pod):
+        return f"{owner.kind.lower()}/{owner.name}"
+    return f"podgroup/{pod.group.name}" if pod.group else f"pod/{pod.metadata.name}"
 
 
 def _owner_of(pod: Pod) -> OwnerReference | None:
