@@ -233,15 +233,17 @@ def _plan_update(
         if name in desired or by_node.get(name)
     }
     if surge:
-        _plan_surge(state, alive, surge, plan=plan)
+        nodes, replaced = _plan_surge(state, alive, surge)
+        plan.nodes += nodes
+        plan.deletions += replaced
     else:
-        _plan_replacement(state, alive, unavailable or 1, plan=plan)
+        plan.deletions += _select_replaced_pods(state, alive, unavailable or 1)
 
 
-def _plan_replacement(
-    state: DaemonSetState, alive: Mapping[str, list[Pod]], limit: int, *, plan: DaemonPlan
-) -> None:
-    """Delete old pods, as many as may be unavailable; unavailable ones need no permission."""
+def _select_replaced_pods(
+    state: DaemonSetState, alive: Mapping[str, list[Pod]], limit: int
+) -> list[Pod]:
+    """Return the old pods to delete: the unavailable ones, and as many others as may be missing."""
     missing, free, candidates = 0, list[Pod](), list[Pod]()
     for pods in alive.values():
         new = [pod for pod in pods if state.is_updated(pod)]
@@ -255,14 +257,17 @@ def _plan_replacement(
             missing += 1
         else:
             candidates.append(old[0])
-    plan.deletions += [*free, *candidates[: max(limit - missing, 0)]]
+    return [*free, *candidates[: max(limit - missing, 0)]]
 
 
 def _plan_surge(
-    state: DaemonSetState, alive: Mapping[str, list[Pod]], limit: int, *, plan: DaemonPlan
-) -> None:
-    """Create new pods beside old ones; delete an old one when its new one is available."""
-    surging, free, candidates = 0, list[str](), list[str]()
+    state: DaemonSetState, alive: Mapping[str, list[Pod]], limit: int
+) -> tuple[list[str], list[Pod]]:
+    """Return the nodes that get a new pod beside the old one, and the old pods to delete.
+
+    An old pod is deleted when its new one is available.
+    """
+    surging, free, candidates, replaced = 0, list[str](), list[str](), list[Pod]()
     for name, pods in alive.items():
         new = [pod for pod in pods if state.is_updated(pod)]
         old = [pod for pod in pods if not state.is_updated(pod)]
@@ -271,12 +276,12 @@ def _plan_surge(
         if new:
             surging += 1
             if state.is_available(new[0]):
-                plan.deletions.append(old[0])
+                replaced.append(old[0])
         elif not state.is_available(old[0]):
             free.append(name)
         else:
             candidates.append(name)
-    plan.nodes += [*free, *candidates[: max(limit - surging, 0)]]
+    return [*free, *candidates[: max(limit - surging, 0)]], replaced
 
 
 # ---- status --------------------------------------------------------------------------------------
