@@ -95,7 +95,7 @@ class PackageParts(NamedTuple):
 
 #: What is left in each package. No count may rise; lower the row when one falls.
 PACKAGE_PARTS = {
-    "api": PackageParts(7, 13, 3),
+    "api": PackageParts(6, 13, 3),
     "builder": PackageParts(0, 1, 0),
     "cli": PackageParts(10, 0, 4),
     "client": PackageParts(1, 1, 1),

@@ -110,15 +110,15 @@ def _decide(one: Any, verb: str) -> AuthorizationDecision:
 AUTHORIZER_FUNCTIONS: list[FunctionOverload] = [
     method(
         "path", (AUTHORIZER, STRING), _PATH,
-        lambda a, path: PathCheck(a[_CHECK], _query(a, path=path)), no_extra_cost,
+        lambda a, path: PathCheck(a[_CHECK], _query(a, path=path)), cost=no_extra_cost,
     ),
     method(
         "group", (AUTHORIZER, STRING), _GROUP,
-        lambda a, group: GroupCheck(a[_CHECK], _query(a, group=group)), no_extra_cost,
+        lambda a, group: GroupCheck(a[_CHECK], _query(a, group=group)), cost=no_extra_cost,
     ),
     method(
         "serviceAccount", (AUTHORIZER, STRING, STRING), AUTHORIZER,
-        lambda a, namespace, name: {**a, _ACCOUNT: f"{namespace}/{name}"}, no_extra_cost,
+        lambda a, namespace, name: {**a, _ACCOUNT: f"{namespace}/{name}"}, cost=no_extra_cost,
     ),
     method(
         "resource", (_GROUP, STRING), _RESOURCE,
@@ -129,7 +129,7 @@ AUTHORIZER_FUNCTIONS: list[FunctionOverload] = [
         for field in ("subresource", "namespace", "name")
     ),
     *(
-        method("check", (kind, STRING), _DECISION, _decide, lambda values: _CHECK_COST)
+        method("check", (kind, STRING), _DECISION, _decide, cost=lambda values: _CHECK_COST)
         for kind in (_PATH, _RESOURCE)
     ),
     method("allowed", (_DECISION,), BOOL, lambda one: one.is_allowed),

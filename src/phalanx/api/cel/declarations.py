@@ -165,6 +165,7 @@ def function(
     parameter_types: Sequence[CelType],
     result_type: CelType,
     implementation: Callable[..., Any],
+    *,
     cost: CostFunction = no_extra_cost,
 ) -> FunctionOverload:
     """Declare a global function: `size(x)`, `sets.contains(x, y)`, `_+_`."""
@@ -176,6 +177,7 @@ def method(
     parameter_types: Sequence[CelType],
     result_type: CelType,
     implementation: Callable[..., Any],
+    *,
     cost: CostFunction = size_cost,
 ) -> FunctionOverload:
     """Declare a method: `x.startsWith(y)`."""

@@ -131,9 +131,9 @@ def _is_global_unicast(a: Ip) -> bool:
 
 
 _IP_FUNCTIONS = [
-    function("isIP", (STRING,), BOOL, lambda text: _parse_address(text) is not None, size_cost),
-    function("ip", (STRING,), IP, _to_ip, size_cost),
-    function("ip.isCanonical", (STRING,), BOOL, _is_canonical, size_cost),
+    function("isIP", (STRING,), BOOL, lambda x: _parse_address(x) is not None, cost=size_cost),
+    function("ip", (STRING,), IP, _to_ip, cost=size_cost),
+    function("ip.isCanonical", (STRING,), BOOL, _is_canonical, cost=size_cost),
     function("string", (IP,), STRING, lambda a: str(a.address)),
     method("family", (IP,), INTEGER, lambda a: a.address.version),
     method("isUnspecified", (IP,), BOOL, lambda a: a.address.is_unspecified),
@@ -143,8 +143,8 @@ _IP_FUNCTIONS = [
            or a.address in ipaddress.ip_network("ff02::/16")),
     method("isLinkLocalUnicast", (IP,), BOOL, lambda a: a.address.is_link_local),
     method("isGlobalUnicast", (IP,), BOOL, _is_global_unicast),
-    function("isCIDR", (STRING,), BOOL, lambda text: _parse_cidr(text) is not None, size_cost),
-    function("cidr", (STRING,), CIDR, _to_cidr, size_cost),
+    function("isCIDR", (STRING,), BOOL, lambda text: _parse_cidr(text) is not None, cost=size_cost),
+    function("cidr", (STRING,), CIDR, _to_cidr, cost=size_cost),
     function("string", (CIDR,), STRING, lambda a: f"{a.address}/{a.length}"),
     *(method("containsIP", (CIDR, kind), BOOL, _contains_ip) for kind in (IP, STRING)),
     *(method("containsCIDR", (CIDR, kind), BOOL, _contains_cidr) for kind in (CIDR, STRING)),
@@ -198,8 +198,8 @@ def _query(a: Url) -> dict[str, list[str]]:
 
 
 _URL_FUNCTIONS = [
-    function("isURL", (STRING,), BOOL, lambda text: _parse_url(text) is not None, size_cost),
-    function("url", (STRING,), URL, _to_url, size_cost),
+    function("isURL", (STRING,), BOOL, lambda text: _parse_url(text) is not None, cost=size_cost),
+    function("url", (STRING,), URL, _to_url, cost=size_cost),
     method("getScheme", (URL,), STRING, lambda a: a.parts.scheme),
     method("getHost", (URL,), STRING, lambda a: a.parts.netloc.rpartition("@")[2]),
     method("getHostname", (URL,), STRING, _hostname),
@@ -270,8 +270,8 @@ def _sign(number: Fraction) -> int:
 _QUANTITY_OR_INTEGER = (QUANTITY, INTEGER)
 
 QUANTITY_FUNCTIONS: list[FunctionOverload] = [
-    function("isQuantity", (STRING,), BOOL, _is_quantity, size_cost),
-    function("quantity", (STRING,), QUANTITY, parse_quantity, size_cost),
+    function("isQuantity", (STRING,), BOOL, _is_quantity, cost=size_cost),
+    function("quantity", (STRING,), QUANTITY, parse_quantity, cost=size_cost),
     method("isInteger", (QUANTITY,), BOOL, _is_integer),
     method("asInteger", (QUANTITY,), INTEGER, _to_integer),
     method("asApproximateFloat", (QUANTITY,), DOUBLE, lambda a: float(a.number)),
@@ -384,10 +384,10 @@ def _validate_format(a: NamedFormat, text: str) -> OptionalValue:
 
 
 VERSION_FUNCTIONS: list[FunctionOverload] = [
-    function("isSemver", (STRING,), BOOL, _is_semver, size_cost),
-    function("isSemver", (STRING, BOOL), BOOL, _is_semver, size_cost),
-    function("semver", (STRING,), SEMVER, parse_semver, size_cost),
-    function("semver", (STRING, BOOL), SEMVER, parse_semver, size_cost),
+    function("isSemver", (STRING,), BOOL, _is_semver, cost=size_cost),
+    function("isSemver", (STRING, BOOL), BOOL, _is_semver, cost=size_cost),
+    function("semver", (STRING,), SEMVER, parse_semver, cost=size_cost),
+    function("semver", (STRING, BOOL), SEMVER, parse_semver, cost=size_cost),
     method("major", (SEMVER,), INTEGER, lambda a: a.numbers[0]),
     method("minor", (SEMVER,), INTEGER, lambda a: a.numbers[1]),
     method("patch", (SEMVER,), INTEGER, lambda a: a.numbers[2]),

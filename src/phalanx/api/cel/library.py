@@ -108,9 +108,9 @@ _ARITHMETIC = [
     function("_+_", (INTEGER, INTEGER), INTEGER, lambda a, b: checked_int(a + b)),
     function("_+_", (UNSIGNED, UNSIGNED), UNSIGNED, lambda a, b: checked_uint(int(a) + int(b))),
     function("_+_", (DOUBLE, DOUBLE), DOUBLE, lambda a, b: a + b),
-    function("_+_", (STRING, STRING), STRING, lambda a, b: a + b, size_cost),
-    function("_+_", (BYTES, BYTES), BYTES, lambda a, b: a + b, size_cost),
-    function("_+_", (list_of(A), list_of(A)), list_of(A), _concatenate, size_cost),
+    function("_+_", (STRING, STRING), STRING, lambda a, b: a + b, cost=size_cost),
+    function("_+_", (BYTES, BYTES), BYTES, lambda a, b: a + b, cost=size_cost),
+    function("_+_", (list_of(A), list_of(A)), list_of(A), _concatenate, cost=size_cost),
     function(
         "_+_", (TIMESTAMP, DURATION), TIMESTAMP, lambda a, b: make_timestamp(a.nanos + b.nanos)
     ),
@@ -166,14 +166,18 @@ def _comparison(test: Callable[[int], bool]) -> Callable[[Any, Any], bool]:
 
 _COMPARISONS = [
     *(
-        function(name, pair, BOOL, _comparison(test), size_cost)
+        function(name, pair, BOOL, _comparison(test), cost=size_cost)
         for name, test in _ORDER_TESTS.items()
         for pair in _COMPARABLE_TYPES
     ),
-    function("_==_", (A, A), BOOL, values_equal, size_cost),
-    function("_!=_", (A, A), BOOL, lambda a, b: not values_equal(a, b), size_cost),
+    function("_==_", (A, A), BOOL, values_equal, cost=size_cost),
+    function("_!=_", (A, A), BOOL, lambda a, b: not values_equal(a, b), cost=size_cost),
     function(
-        "@in", (A, list_of(A)), BOOL, lambda a, b: any(values_equal(a, x) for x in b), size_cost
+        "@in",
+        (A, list_of(A)),
+        BOOL,
+        lambda a, b: any(values_equal(a, x) for x in b),
+        cost=size_cost,
     ),
     function("@in", (A, map_of(A, B)), BOOL, lambda a, b: has_key(b, a)),
 ]
@@ -265,13 +269,13 @@ _CONVERSIONS = [
     function("bool", (BOOL,), BOOL, lambda a: a),
     function("bool", (STRING,), BOOL, _parse_bool),
     function("bytes", (BYTES,), BYTES, lambda a: a),
-    function("bytes", (STRING,), BYTES, str.encode, size_cost),
+    function("bytes", (STRING,), BYTES, str.encode, cost=size_cost),
     function("string", (STRING,), STRING, lambda a: a),
     function("string", (BOOL,), STRING, lambda a: "true" if a else "false"),
     function("string", (INTEGER,), STRING, str),
     function("string", (UNSIGNED,), STRING, lambda a: str(int(a))),
     function("string", (DOUBLE,), STRING, format_double),
-    function("string", (BYTES,), STRING, _decode, size_cost),
+    function("string", (BYTES,), STRING, _decode, cost=size_cost),
     function("string", (TIMESTAMP,), STRING, format_timestamp),
     function("string", (DURATION,), STRING, format_duration),
     function("timestamp", (TIMESTAMP,), TIMESTAMP, lambda a: a),
@@ -370,10 +374,10 @@ LIST_FUNCTIONS: list[FunctionOverload] = [
     ),
     method("indexOf", (list_of(A), A), INTEGER, _index_of),
     method("lastIndexOf", (list_of(A), A), INTEGER, _last_index_of),
-    function("sets.contains", _TWO_LISTS, BOOL, _contains, size_cost),
-    function("sets.intersects", _TWO_LISTS, BOOL, _intersects, size_cost),
+    function("sets.contains", _TWO_LISTS, BOOL, _contains, cost=size_cost),
+    function("sets.intersects", _TWO_LISTS, BOOL, _intersects, cost=size_cost),
     function(
-        "sets.equivalent", _TWO_LISTS, BOOL, _equivalent, lambda values: 2 * size_cost(values)
+        "sets.equivalent", _TWO_LISTS, BOOL, _equivalent, cost=lambda values: 2 * size_cost(values)
     ),
 ]
 
@@ -398,8 +402,8 @@ OPTIONAL_FUNCTIONS: list[FunctionOverload] = [
     function("optional.of", (A,), _OPTIONAL_A, lambda a: OptionalValue(True, a)),
     function("optional.ofNonZeroValue", (A,), _OPTIONAL_A, _of_non_zero),
     function("optional.none", (), _OPTIONAL_A, lambda: EMPTY_OPTIONAL),
-    method("hasValue", (_OPTIONAL_A,), BOOL, lambda a: a.has, no_extra_cost),
-    method("value", (_OPTIONAL_A,), A, _dereference, no_extra_cost),
+    method("hasValue", (_OPTIONAL_A,), BOOL, lambda a: a.has, cost=no_extra_cost),
+    method("value", (_OPTIONAL_A,), A, _dereference, cost=no_extra_cost),
 ]
 
 

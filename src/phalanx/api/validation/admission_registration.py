@@ -229,16 +229,12 @@ def _check_has_rules(new: Any, old: Any) -> Causes:
 def _check_expressions(new: Any, old: Any) -> Causes:
     spec = new or {}
     parts = ("matchConditions", "variables", "validations", "auditAnnotations")
-    if not all(_has_expressions(one) for part in parts for one in spec.get(part) or ()):
+    rows = [one for part in parts for one in spec.get(part) or ()]
+    if not all(one.get("expression") or one.get("valueExpression") for one in rows):
         return ()  # Reported as required.
     if any(_check_mutation(one, CREATED) for one in spec.get("mutations") or ()):
         return ()
     return [invalid(*fault) for fault in find_expression_faults(spec)]
-
-
-def _has_expressions(one: Any) -> bool:
-    named = one.get("name") or one.get("key") or "validations"
-    return bool(named and (one.get("expression") or one.get("valueExpression")))
 
 
 check_validating_policy: Check = struct(
