@@ -139,6 +139,7 @@ def replay_command(
             workload.history,
             schedulers=setup.profiles.policies,
             tolerance=tolerance,
+            trace=engine.trace,
         )
         report = {**report, "check": comparison.to_data()}
     if page is not None:
@@ -206,3 +207,7 @@ def _describe_comparison(found: ReplayComparison) -> Iterator[str]:
         yield f"{format_seconds(one.at)}: {one.ref} {one.sentence} ({one.cause})"
     if len(found.differences) > _MAX_SHOWN:
         yield f"and {len(found.differences) - _MAX_SHOWN} more; -o json lists all"
+    yield (
+        "The API does not show refused attempts. A decision log of phalanx up has all of them: "
+        "phalanx decisions --check repeats them exactly."
+    )

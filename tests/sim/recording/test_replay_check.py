@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
-from tests.sim.recording.recorded_cluster import RecordedScenario, check_replay
+from phalanx.scheduler.policy import DEFAULT_PROFILES
+from phalanx.sim.recording.replay_check import compare_replay
+from tests.sim.recording.recorded_cluster import (
+    RecordedScenario,
+    check_replay,
+    read_workload,
+    replay_lines,
+)
 
 TEXT = """
 nodes: {count: 2, each: {cpu: 4}}
@@ -102,3 +110,34 @@ def test_job_that_never_started_is_explained_by_what_is_not_recorded(lines: list
     data = found.to_data()
     assert data["differences"][0]["name"] == "third"
     assert data["differences"][0]["recordedStartSeconds"] is None
+
+
+def test_jobs_that_waited_before_the_recording_are_a_cause() -> None:
+    lines = RecordedScenario(TEXT, record_at=10.0).lines
+    found = check_replay(postpone(lines, "second", 35.0))
+    first = found.differences[0]
+    assert first.ref.name == "second"
+    assert first.cause.startswith(
+        "PodGroup default/second and 1 more jobs waited when the recording began"
+    )
+
+
+def test_cause_names_an_attempt_that_nearly_coincides_with_an_event(lines: list[str]) -> None:
+    late = postpone(lines, "second", 35.0)
+    index, end = next((i, json.loads(line)) for i, line in enumerate(late) if '"Succeeded"' in line)
+    # The first pod to end ends 3 ms after the others.
+    end["at"] += 0.003
+    late[index] = json.dumps(end)
+    late.sort(key=lambda line: float(json.loads(line)["at"]))
+    engine, history = replay_lines(late), read_workload(late).history
+    found = compare_replay(
+        engine.jobs,
+        history,
+        schedulers=DEFAULT_PROFILES.policies,
+        tolerance=2.0,
+        trace=engine.trace,
+    )
+    cause = found.differences[0].cause
+    assert re.search(r"the replay attempts PodGroup default/\w+ 3.0 ms before a pod ends", cause)
+    assert "does not show which of both the scheduler observed first" in cause
+    assert all("ms before" not in one.cause for one in found.differences[1:])

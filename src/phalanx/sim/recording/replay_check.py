@@ -18,9 +18,11 @@ from typing import Any
 from phalanx.api.meta import Ref
 from phalanx.scheduler.policy import DEFAULT_BACKOFF
 from phalanx.sim.recording.history import PodEnd, RecordedHistory, RecordedJob
-from phalanx.sim.recording.replayed_jobs import ReplayedJob
+from phalanx.sim.recording.replayed_jobs import ReplayedJob, ReplayTrace
 from phalanx.sim.reports.text import format_seconds
 
+#: An attempt and an event that are nearer to each other may be observed in another order.
+_MIN_CLOSE_SECONDS = 0.02
 #: More failures than this do not make a back-off longer.
 _MANY_FAILURES = 100
 
@@ -87,8 +89,13 @@ def compare_replay(
     *,
     schedulers: Collection[str],
     tolerance: float,
+    trace: ReplayTrace | None = None,
 ) -> ReplayComparison:
-    """Compare every job. `schedulers` are the names whose policy the replay knows."""
+    """Compare every job. `schedulers` are the names whose policy the replay knows.
+
+    With a `trace` the cause of the first difference names an attempt and an event that nearly
+    coincide there.
+    """
     compared = (_compare_job(job, history.recording.begin, tolerance) for job in jobs)
     found = [pair for pair in compared if pair is not None]
     found.sort(key=lambda pair: (pair[0].at, pair[0].ref))
@@ -96,6 +103,8 @@ def compare_replay(
     explained: list[JobDifference] = []
     for difference, job in found:
         cause = search.find(difference, job, explained[0] if explained else None)
+        if not explained and trace is not None:
+            cause += _describe_close_call(difference, history, trace)
         explained.append(_with_cause(difference, cause))
     return ReplayComparison(len(jobs), tuple(explained), tolerance)
 
@@ -197,6 +206,7 @@ class _CauseSearch:
             lambda: f"follows from the difference of {first.ref}" if first else "",
             self._missing_rights,
             lambda: self._unknown_run_time(one),
+            self._unknown_refusals,
             lambda: _hold(one),
             lambda: _ties(one),
             lambda: self._queue_order(one, job),
@@ -247,6 +257,23 @@ class _CauseSearch:
                     return f"the run time of {ref} is unknown: it was lost in the cluster"
         return ""
 
+    def _unknown_refusals(self) -> str:
+        """Find jobs that waited before the recording began."""
+        waiting = [
+            job
+            for job in self._history.jobs
+            if job.submitted <= self._begin and not job.was_running
+        ]
+        if not waiting:
+            return ""
+        jobs = (
+            f"{waiting[0].ref} and {len(waiting) - 1} more jobs" if waiting[1:] else waiting[0].ref
+        )
+        return (
+            f"{jobs} waited when the recording began: how often they had been refused, and so when "
+            "they are attempted next, is not recorded; record from before the first job"
+        )
+
     def _queue_order(self, one: JobDifference, job: ReplayedJob) -> str:
         """Find a job behind this one that started before it in only one of the two."""
         submitted, priority = job.recorded.submitted, job.record.job.priority
@@ -269,6 +296,20 @@ class _CauseSearch:
                     "another order of the queue, or backfilling"
                 )
         return ""
+
+
+def _describe_close_call(one: JobDifference, history: RecordedHistory, trace: ReplayTrace) -> str:
+    """Name an attempt at the time of a difference that nearly coincides with an event."""
+    within = max(_MIN_CLOSE_SECONDS, 2 * history.binding_seconds)
+    found = trace.find_close_call(one.at, within)
+    if found is None:
+        return ""
+    gap = abs(found.event_at - found.at) * 1000
+    side = "before" if found.at < found.event_at else "after"
+    return (
+        f"; at {format_seconds(found.at)} the replay attempts {found.ref} {gap:.1f} ms {side} "
+        f"{found.event}: the recording does not show which of both the scheduler observed first"
+    )
 
 
 def _hold(one: JobDifference) -> str:

@@ -50,6 +50,7 @@ from phalanx.sim.recording.replayed_jobs import (
     LivePod,
     ReplayedBinding,
     ReplayedJob,
+    ReplayTrace,
     answer_to_all_names,
     build_replacement,
     find_run_end,
@@ -76,6 +77,8 @@ _MAX_ATTEMPTS = 1_000_000
 #: The order of what happens at one instant.
 _END, _NODE, _OTHER, _GROUP, _UPDATE, _ARRIVAL = range(6)
 _NO_EXECUTE = "NoExecute"
+#: The events of a recording whose order matters to attempts, for users.
+_EVENTS = {_END: "a pod ends", _NODE: "a node changes", _ARRIVAL: "a pod arrives"}
 
 
 class ReplayEngine:
@@ -124,6 +127,7 @@ class ReplayEngine:
         self._waiting: dict[int, ReplayedJob] = {}
         #: How many pods wait for a node.
         self._pending = 0
+        self.trace = ReplayTrace()
         self._plans_seen, self._decisions, self._started_pods, self._done = -1, 0, 0, 0
         self._is_stopped = False
 
@@ -228,8 +232,10 @@ class ReplayEngine:
 
     def _apply_events(self, now: float) -> None:
         while self._events and self._events[0][0] <= now:
-            at, _, _, _, action = heappop(self._events)
+            at, order, _, _, action = heappop(self._events)
             self._last_event = now
+            if order in _EVENTS:
+                self.trace.events.append((self._elapsed(at), _EVENTS[order]))
             action(at)
 
     # ---- nodes, groups and other objects -------------------------------------------------------
@@ -544,6 +550,7 @@ class ReplayEngine:
                 break
             decision = run_steps(state.cycle(entity), self._solver)
             self._decisions += 1
+            self.trace.attempts.append((self._elapsed(now), entity.ref))
             if not state.commit(entity, decision, now):
                 continue
             if isinstance(decision, Placed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -88,6 +89,40 @@ class ReplayedJob:
     pending: int = 0
     bound: int = 0
     groups: dict[Ref, Group] = field(default_factory=dict)
+
+
+class CloseCall(NamedTuple):
+    """An attempt and an event that nearly coincide; a cluster may observe them in another order."""
+
+    ref: Ref
+    at: float
+    event: str
+    event_at: float
+
+
+@dataclass(slots=True)
+class ReplayTrace:
+    """The attempts and the recorded events of a replay, in the order of their times."""
+
+    attempts: list[tuple[float, Ref]] = field(default_factory=list)
+    events: list[tuple[float, str]] = field(default_factory=list)
+
+    def find_close_call(self, at: float, within: float) -> CloseCall | None:
+        """Return an attempt at about a time, and the event that is nearest to it but not its cause.
+
+        An event of the same instant is no close call: both are observed in its order.
+        """
+        times = [time for time, _ in self.events]
+        first = bisect_left(self.attempts, at - within, key=lambda one: one[0])
+        found: list[CloseCall] = []
+        for time, ref in self.attempts[first:]:
+            if time > at + within:
+                break
+            before, after = bisect_left(times, time) - 1, bisect_right(times, time)
+            near = [i for i in (before, after) if 0 <= i < len(times)]
+            found += [CloseCall(ref, time, self.events[i][1], times[i]) for i in near]
+        calls = [one for one in found if abs(one.event_at - one.at) <= within]
+        return min(calls, key=lambda one: abs(one.event_at - one.at), default=None)
 
 
 def answer_to_all_names(profiles: Profiles, history: RecordedHistory) -> Profiles:
