@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
+from phalanx.api.kinds import NODE
+from phalanx.clock import LoopClock
+from phalanx.control_plane import ControlPlane
+from phalanx.randomness import SeededRandom
 from phalanx.sim.recording.anonymizer import Anonymizer
-from phalanx.sim.recording.recorder import RecorderOptions, RecordingRefused, describe_scope
+from phalanx.sim.recording.recorder import (
+    ClusterRecorder,
+    RecorderOptions,
+    RecordingRefused,
+    describe_scope,
+)
+from phalanx.sim.simulation import EPOCH
+from phalanx.sim.virtual_time import run_virtual
+from phalanx.store.memory import MemoryStore
 from tests.sim.recording.recorded_cluster import (
     RecordedScenario,
     check_replay,
@@ -197,3 +210,42 @@ def test_full_disk_ends_the_recording_with_its_error() -> None:
 
     with pytest.raises(OSError, match="No space left"):
         FullDisk(TEXT)
+
+
+def test_changes_that_arrive_together_have_one_time() -> None:
+    class TickingClock:
+        """A clock that no two calls read at the same time."""
+
+        def __init__(self) -> None:
+            self._ticks = 0
+
+        def now(self) -> float:
+            self._ticks += 1
+            return 1_800_000_000.0 + self._ticks * 1e-4
+
+    lines: list[Any] = []
+
+    async def record() -> None:
+        loop = asyncio.get_running_loop()
+        plane = ControlPlane(MemoryStore(), LoopClock(loop, EPOCH), SeededRandom(1))
+        recorder = ClusterRecorder(
+            plane.client("observer"),
+            TickingClock(),
+            SeededRandom(1),
+            write=lambda line: lines.append(json.loads(line)),
+            options=RecorderOptions(),
+        )
+        async with plane.running():
+            task = asyncio.create_task(recorder.run())
+            await recorder.synced.wait()
+            await asyncio.sleep(1)
+            user = plane.client("user")
+            names = ("a", "b", "c")
+            await asyncio.gather(*(user.create(NODE, {"metadata": {"name": n}}) for n in names))
+            await asyncio.sleep(1)
+            task.cancel()
+
+    run_virtual(record)
+    nodes = [one for one in lines if one["is"] == "node"]
+    assert [one["name"] for one in nodes][:3] == ["a", "b", "c"]
+    assert len({one["at"] for one in nodes[:3]}) == 1

@@ -140,6 +140,8 @@ class ClusterRecorder:
         self._hashes: dict[tuple[str, Key], int] = {}
         self._failing: set[Kind] = set()
         self._latest = 0.0
+        #: The time of what is written before other tasks run.
+        self._batch_time: float | None = None
         self._error: OSError | None = None
         #: How many lines were written, and what could not be recorded.
         self.lines = 0
@@ -289,10 +291,17 @@ class ClusterRecorder:
         """Return the time in microseconds; a clock that is set back does not turn time back.
 
         A back-off may end within the millisecond in which pods end: a replay must know which of
-        both came first.
+        both came first. What arrives together has one time: a scheduler observes it together too,
+        before it attempts anything.
         """
-        self._latest = max(self._latest, round(self._clock.now(), 6))
-        return self._latest
+        if self._batch_time is None:
+            self._latest = max(self._latest, round(self._clock.now(), 6))
+            self._batch_time = self._latest
+            asyncio.get_running_loop().call_soon(self._end_batch)
+        return self._batch_time
+
+    def _end_batch(self) -> None:
+        self._batch_time = None
 
 
 def _creation_order(found: Any) -> tuple[str, Key]:
