@@ -48,7 +48,11 @@ def parse_duration(text: str) -> Duration:
     whole = "".join(number + unit for number, unit in parts)
     if unsigned != "0" and (not parts or whole != unsigned or len(text) > 64):
         raise EvaluationError(f'time: invalid duration "{text}"')
-    nanos = sum((Fraction(n.rstrip(".") or "0") * _UNITS[unit] for n, unit in parts), Fraction(0))
+    nanos: int | Fraction = 0
+    for number, unit in parts:
+        integer, _, decimals = number.partition(".")
+        amount, rest = divmod(int(integer + decimals) * _UNITS[unit], scale := 10 ** len(decimals))
+        nanos += amount + Fraction(rest, scale) if rest else amount
     return make_duration(int(-nanos if text[:1] == "-" else nanos))
 
 

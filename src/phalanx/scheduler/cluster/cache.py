@@ -15,6 +15,7 @@ removed, rows are moved. The cache never calls the API and decides nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -379,7 +380,16 @@ class SchedulerCache:
         info = self._nodes.get(name)
         if info is None or info.node is None:
             return None
-        states = (self._pod_states[key] for key in info.pods)
+        # Only entities that wait for the change read the users: mostly none does.
+        states = tuple(map(self._pod_states.__getitem__, info.pods))
+        nominated = tuple(self._nominated.get(name, {}).values())
+        list_users = partial(self._list_room_users, states, nominated)
+        return NodeRoom(info.node, self._columns, tuple(info.allocatable), list_users)
+
+    def _list_room_users(
+        self, states: Iterable[PodState], nominated: Iterable[AssignedPod]
+    ) -> tuple[RoomUser, ...]:
+        """Describe pods on a node, and pods that it is nominated for, as users of its room."""
         users = [
             RoomUser(
                 state.shape,
@@ -392,11 +402,8 @@ class SchedulerCache:
             )
             for state in states
         ]
-        users += [
-            RoomUser(pod.shape, pod.priority, is_nominated=True)
-            for pod in self._nominated.get(name, {}).values()
-        ]
-        return NodeRoom(info.node, self._columns, tuple(info.allocatable), tuple(users))
+        users += [RoomUser(pod.shape, pod.priority, is_nominated=True) for pod in nominated]
+        return tuple(users)
 
     def _add_to_node(self, key: Key, state: PodState) -> None:
         info = self._nodes.get(state.node) or self._add_node_info(state.node)

@@ -13,7 +13,7 @@ A change without rooms and pods, such as new labels of a namespace, may concern 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -67,8 +67,17 @@ class NodeRoom:
     node: Node
     columns: Mapping[str, int]
     allocatable: tuple[int, ...]
-    users: tuple[RoomUser, ...]
+    #: Returns the pods; called when room is counted for the first time.
+    list_users: Callable[[], tuple[RoomUser, ...]]
+    _users: list[RoomUser] = field(default_factory=list)
     _free: dict[RoomView, list[int]] = field(default_factory=dict)
+
+    @property
+    def users(self) -> Sequence[RoomUser]:
+        """The pods that use room of the node."""
+        if not self._users:
+            self._users.extend(self.list_users())
+        return self._users
 
     def admits(self, shape: PodShape) -> bool:
         """Whether name, labels, taints and cordon of the node allow pods of a shape."""

@@ -130,7 +130,7 @@ class GroupTrees:
 
     def subtree(self, ref: Ref) -> Iterator[Ref]:
         """Iterate over a group and all groups below it, parents before children."""
-        yield from self._subtree([ref], MAX_DEPTH)
+        return self._subtree([ref], MAX_DEPTH) if ref in self._children else iter((ref,))
 
     def valid_children(self, ref: Ref) -> list[Ref]:
         """Return the children that are placed with a group.
@@ -184,7 +184,7 @@ def eviction_fields(group: Group | None) -> tuple[object, ...]:
 
 def is_same_group(group: Group | None, other: Group | None) -> bool:
     """Whether two versions are of one group (same uid) and equal for scheduling."""
-    if group is None or other is None:
+    if group is None or other is None or group is other:
         return group is other
     return _scheduling_fields(group) == _scheduling_fields(other)
 
