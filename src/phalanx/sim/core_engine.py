@@ -110,6 +110,7 @@ class CoreEngine:
     ) -> None:
         self._setup, self.on_progress = setup, on_progress
         self._state = SchedulerState(without_retries(setup.profiles))
+        self._state.repeat_refusals()
         self._recorder = SimulationRecorder(setup)
         self._nodes = {node.metadata.name: node for node in setup.nodes}
         #: What happens at a time: (time, order, number of a job or name of a node, run of the job).
@@ -154,7 +155,10 @@ class CoreEngine:
             if self.on_progress is not None:
                 self.on_progress(now, self._recorder.finished_jobs)
         return self._recorder.result(
-            SimulationEngine.CORE, self._now, self._decisions, is_partial=self._is_stopped
+            SimulationEngine.CORE,
+            self._now,
+            self._decisions + self._state.queue.repeated_refusals,
+            is_partial=self._is_stopped,
         )
 
     # ---- time ----------------------------------------------------------------------------------

@@ -6,13 +6,28 @@ PendingEntity       an entity in the queue of kube-scheduler that corresponds to
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, POD_KIND, Key, Ref
-from phalanx.scheduler.cluster.group_tree import GroupTreeProblem, GroupTrees
-from phalanx.scheduler.decision import Decision, IncompleteGroupTree, PendingDecision, UnreadyReason
+from phalanx.api.core import Pod
+from phalanx.api.meta import (
+    COMPOSITE_POD_GROUP_KIND,
+    POD_KIND,
+    Key,
+    Ref,
+    pod_group_ref,
+    pod_ref,
+)
+from phalanx.scheduler.cluster.group_tree import GroupTreeProblem, GroupTrees, is_same_group
+from phalanx.scheduler.decision import (
+    Binding,
+    Decision,
+    IncompleteGroupTree,
+    PendingDecision,
+    UnreadyReason,
+)
+from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.queue.queued_entity import (
     QueuedEntity,
     QueueState,
@@ -21,6 +36,7 @@ from phalanx.scheduler.queue.queued_entity import (
 
 #: The states of entities that cannot be attempted although they have pending pods.
 HELD_BACK = (QueueState.INCOMPLETE, QueueState.GATED)
+_WAITING = (QueueState.ACTIVE, QueueState.BACKING_OFF)
 
 
 class PendingEntity(NamedTuple):
@@ -92,6 +108,24 @@ class QueueListing:
         self._entries: dict[Ref, QueuedEntity] = {}
         self._in_flight: dict[Ref, QueuedEntity] = {}
 
+    def waiting_entity(self, ref: Ref, now: float) -> Entity | None:
+        """Return an entity that waits for its next attempt; None if there is none."""
+        entry = self._entries.get(ref)
+        return entry.build_entity(now) if entry and entry.state in _WAITING else None
+
+    def is_in_flight(self, entity: Entity) -> bool:
+        """Whether an attempt of the entity was started and has not ended."""
+        return entity.ref in self._in_flight
+
+    def is_current(self, entity: Entity, bindings: Iterable[Binding]) -> bool:
+        """Whether these pods are still pending and the groups of the entity are unchanged."""
+        entry = self._entries[entity.ref]
+        is_pending = all(entry.is_pending(pod, uid) for pod, uid, _ in bindings)
+        tree = [part.group for part in entity.groups]
+        refs = self._group_tree.valid_subtree(entry.ref) if entry.ref.kind != POD_KIND else ()
+        now = [self._group_tree.get(ref) for ref in refs]
+        return is_pending and len(tree) == len(now) and all(map(is_same_group, tree, now))
+
     def list_held_back(self) -> list[QueuedEntityInfo]:
         """The entities that are incomplete or gated."""
         return [_entity_info(entry) for entry in self._entries.values() if entry.state in HELD_BACK]
@@ -139,4 +173,16 @@ class QueueListing:
         groups_in_flight = (entry for entry in self._in_flight.values() if entry.is_group)
         return sum(
             not member.attempts for entry in groups_in_flight for member in entry.pending.values()
+        )
+
+    def _entity_of_group(self, name: Ref) -> Ref:
+        """The entity of a group: the root of its tree, or itself if the tree has a problem."""
+        root = self._group_tree.root(name)
+        return name if isinstance(root, GroupTreeProblem) else root
+
+    def _entity_of_pod(self, pod: Pod) -> Ref:
+        return (
+            self._entity_of_group(pod_group_ref(pod.group))
+            if pod.group
+            else pod_ref(pod.metadata.key)
         )

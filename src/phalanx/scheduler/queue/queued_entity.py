@@ -12,7 +12,7 @@ An entity is a pod without a group, a PodGroup, or a tree of CompositePodGroups,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
@@ -55,6 +55,9 @@ class QueueState(Enum):
     BACKING_OFF = "refused; attempted again after a time or an event"
     IN_FLIGHT = "in a scheduling cycle"
 
+    # Each is one object: hashing its name, as Enum does, takes longer.
+    __hash__ = object.__hash__
+
 
 class QueueTrigger(Enum):
     """A reason for an entity to change its state."""
@@ -67,6 +70,8 @@ class QueueTrigger(Enum):
     REFUSED = "it was refused"
     OUTDATED = "its decision is outdated"
     RETURNED = "bindings of members failed"
+
+    __hash__ = object.__hash__
 
 
 class HeldBackPod(NamedTuple):
@@ -94,6 +99,9 @@ class MemberAttempts(NamedTuple):
     timestamp: float
 
 
+#: The queue of kube-scheduler by state, where the state alone decides it.
+_QUEUE_NAMES = {QueueState.ACTIVE: "active", QueueState.GATED: "gated"}
+
 #: A Ref as decision logs of FORMAT 1 spell it: whether it is a group, its key, whether composite.
 EncodedRef = tuple[bool, Key, bool]
 
@@ -108,6 +116,13 @@ def decode_ref(encoded: EncodedRef) -> Ref:
     is_group, key, is_composite = encoded
     kind = COMPOSITE_POD_GROUP_KIND if is_composite else POD_GROUP_KIND if is_group else POD_KIND
     return Ref(kind, *key)
+
+
+class RefusedEntity(NamedTuple):
+    """An entity as it was refused, and what equal entities have in common (`RefusalMemo`)."""
+
+    entity: Entity
+    signature: Hashable
 
 
 class QueuedEntityCheckpoint(Struct, frozen=True):
@@ -165,6 +180,8 @@ class QueuedEntity:
     refused_for: WakeCondition = NO_CONDITION
     #: How many members must get a node for its last refusal to end.
     lacking: int = 1
+    #: As it was refused, until it changes; None if its refusal is not that of equal entities.
+    refused: RefusedEntity | None = None
     #: How often the cluster had changed at its last attempt.
     changes_seen: int = -1
     #: The changes that occurred during its cycle.
@@ -192,7 +209,8 @@ class QueuedEntity:
         """Its position in the queue order. A gang whose binding has begun comes first."""
         group = self.group
         is_begun = isinstance(group, PodGroup) and bool(group.binding_intent)
-        return QueueSortKey(not is_begun, -self.priority, self.timestamp, self.sequence)
+        priority = group.spec.priority if group is not None else self.priority
+        return QueueSortKey(not is_begun, -priority, self.timestamp, self.sequence)
 
     @property
     def priority(self) -> int:
@@ -249,7 +267,7 @@ class QueuedEntity:
             return "backoff" if self.errors else "unschedulable"
         if self.state is QueueState.INCOMPLETE:
             return "incomplete" if self.problem else "gated"
-        return {QueueState.ACTIVE: "active", QueueState.GATED: "gated"}.get(self.state, "")
+        return _QUEUE_NAMES.get(self.state, "")
 
     @property
     def live_count(self) -> int:
@@ -287,7 +305,7 @@ class QueuedEntity:
 
     def upsert_pod(self, pod: Pod, now: float, *, pending: bool) -> bool:
         """Add a pod or its new version; whether that may change the state of the entity."""
-        key = pod.metadata.key
+        key, self.refused = pod.metadata.key, None
         if not pending:
             known = key in self.others
             self.remove_pod(key)
@@ -309,6 +327,7 @@ class QueuedEntity:
 
     def adopt_pod(self, key: Key, old: QueuedEntity) -> None:
         """Move a pod here from another entity."""
+        self.refused = None
         if member := old.pending.get(key):
             self.pending[key] = member
             if key in old.gated:
@@ -319,6 +338,7 @@ class QueuedEntity:
 
     def remove_pod(self, key: Key) -> None:
         """Remove a pod."""
+        self.refused = None
         self.pending.pop(key, None)
         self.others.pop(key, None)
         self.gated.pop(key, None)

@@ -87,7 +87,7 @@ from phalanx.scheduler.queue.decision_log import (
     encode_decision,
     entity_version,
 )
-from phalanx.scheduler.queue.refusal_memo import RefusalMemo
+from phalanx.scheduler.queue.refusal_memo import RefusalMemo, RepeatedRefusals
 from phalanx.scheduler.queue.scheduling_queue import SchedulingQueue
 from phalanx.scheduler.queue.waiting_entities import ClaimIndex
 from phalanx.scheduler.queue.wake_condition import condition_of, count_lacking
@@ -154,6 +154,12 @@ class SchedulerState:
         if is_usual and is_equal and version == self.version:
             self._memo.store(entity, decision, snapshot, policy=policy, holders=holders)
         return decision
+
+    def repeat_refusals(self) -> None:
+        """Leave out attempts whose refusal is certain; for simulations (`RepeatedRefusals`)."""
+        self.queue.refusals_at = RepeatedRefusals(
+            self.cache, self.reservations, self._memo, version=lambda: self.version
+        ).at
 
     def decide(self, entity: Entity) -> Decision:
         """Run the scheduling cycle at once, without an exact solver."""
@@ -234,18 +240,21 @@ class SchedulerState:
         if isinstance(decision, Placed):
             self.queue.done(entity, decision, now)
         else:
-            policy = self.profiles.policy(entity)
+            has_limit = self.reservations.has_limit(entity, now)
             condition = condition_of(
                 entity,
                 decision,
                 self.cache.snapshot(),
-                policy=policy,
+                policy=self.profiles.policy(entity),
                 reservations=self.reservations.current,
                 is_alone=self.reservations.is_before_equal(entity),
-                has_limit=self.reservations.has_limit(entity, now),
+                has_limit=has_limit,
             )
             lacking = count_lacking(condition, decision)
-            self.queue.done(entity, decision, now, condition=condition, lacking=lacking)
+            signature = self._memo.note_condition(entity, condition, lacking, has_limit=has_limit)
+            self.queue.done(
+                entity, decision, now, condition=condition, lacking=lacking, signature=signature
+            )
         self._update_nominations(now)
         if is_freed:
             self._wake_held(now, concerns_each=False)

@@ -16,15 +16,14 @@ not read nodes and knows nothing about resources.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from heapq import heappop, heappush
 
 from phalanx.api.core import DEFAULT_SCHEDULER, Pod
-from phalanx.api.meta import POD_GROUP_KIND, POD_KIND, Key, Ref, pod_group_ref, pod_ref
+from phalanx.api.meta import POD_GROUP_KIND, Key, Ref
 from phalanx.scheduler.cluster.cluster_delta import ClusterDelta
 from phalanx.scheduler.cluster.group_tree import (
     Group,
-    GroupTreeProblem,
     group_ref,
     is_same_group,
 )
@@ -48,10 +47,12 @@ from phalanx.scheduler.queue.queued_entity import (
     QueueSortKey,
     QueueState,
     QueueTrigger,
+    RefusedEntity,
     SubQueue,
     decode_ref,
     is_live,
 )
+from phalanx.scheduler.queue.refusal_memo import FindRefusal
 from phalanx.scheduler.queue.waiting_entities import WaitingEntities
 from phalanx.scheduler.queue.wake_condition import WakeCondition, build_condition
 
@@ -83,6 +84,9 @@ class SchedulingQueue(QueueListing):
         self._refreshed_at = -REFRESH_SECONDS
         #: Says why the claims of a pod cannot be allocated yet; "" if they can.
         self.claim_problem: ClaimProblem = lambda pod: ""
+        #: Finds refusals that are certain at a time, and how many attempts were left out for them.
+        self.refusals_at: Callable[[float], FindRefusal | None] = lambda now: None
+        self.repeated_refusals = 0
         #: See `Profiles`.
         self.keeps_arrival_order = False
         #: The pending pods of entities that became incomplete or gated, or are not any more.
@@ -162,16 +166,6 @@ class SchedulingQueue(QueueListing):
             target.adopt_pod(pod.metadata.key, source)
             self._note_held_back(pod, was_ready=source.state not in _UNREADY)
 
-    def _entity_of_group(self, name: Ref) -> Ref:
-        """The entity of a group: the root of its tree, or itself if the tree has a problem."""
-        root = self._group_tree.root(name)
-        return name if isinstance(root, GroupTreeProblem) else root
-
-    def _entity_of_pod(self, pod: Pod) -> Ref:
-        if pod.group:
-            return self._entity_of_group(pod_group_ref(pod.group))
-        return pod_ref(pod.metadata.key)
-
     def wake(self, change: ClusterDelta, now: float) -> None:
         """The cluster changed: activate the first entity under every condition that it may cure."""
         self._changes += 1
@@ -203,11 +197,6 @@ class SchedulingQueue(QueueListing):
                     return entry.start_attempt(now)
         return None
 
-    def waiting_entity(self, ref: Ref, now: float) -> Entity | None:
-        """Return an entity that waits for its next attempt; None if there is none."""
-        entry = self._entries.get(ref)
-        return entry.build_entity(now) if entry and entry.state in _WAITING else None
-
     def done(
         self,
         entity: Entity,
@@ -216,11 +205,13 @@ class SchedulingQueue(QueueListing):
         *,
         condition: WakeCondition | None = None,
         lacking: int = 1,
+        signature: Hashable | None = None,
     ) -> None:
         """End an attempt. Placed pods leave the queue until they are bound or returned.
 
         `condition` says what may end a refusal, by default every event that the outcome names, and
-        `lacking` how many members must get a node for that.
+        `lacking` how many members must get a node for that. Entities with an equal `signature` get
+        the same refusal.
         """
         entry = self._entries[entity.ref]
         trigger = QueueTrigger.PLACED if isinstance(outcome, Placed) else QueueTrigger.REFUSED
@@ -232,16 +223,8 @@ class SchedulingQueue(QueueListing):
             entry.record_failure(outcome)
             entry.refused_for = condition or WakeCondition(outcome.wakes_on, entry.ref)
             entry.lacking = lacking
+            entry.refused = RefusedEntity(entity, signature) if signature is not None else None
         self._apply(entry, trigger, now)
-
-    def is_current(self, entity: Entity, bindings: Iterable[Binding]) -> bool:
-        """Whether these pods are still pending and the groups of the entity are unchanged."""
-        entry = self._entries[entity.ref]
-        is_pending = all(entry.is_pending(pod, uid) for pod, uid, _ in bindings)
-        tree = [part.group for part in entity.groups]
-        refs = self._group_tree.valid_subtree(entry.ref) if entry.ref.kind != POD_KIND else ()
-        now = [self._group_tree.get(ref) for ref in refs]
-        return is_pending and len(tree) == len(now) and all(map(is_same_group, tree, now))
 
     def _note_held_back(self, pod: Pod, *, was_ready: bool) -> None:
         """Note that a pending pod may have become one that cannot be attempted, or can be again."""
@@ -272,10 +255,6 @@ class SchedulingQueue(QueueListing):
             entry.outdated_count += 1
             return False
         return True
-
-    def is_in_flight(self, entity: Entity) -> bool:
-        """Whether an attempt of the entity was started and has not ended."""
-        return entity.ref in self._in_flight
 
     def requeue(self, entity: Entity, now: float) -> None:
         """End an attempt whose decision is outdated; the entity keeps its position."""
@@ -431,8 +410,20 @@ class SchedulingQueue(QueueListing):
             self._attempt_next(entry.ref, attempted_for, now)
 
     def _attempt_next(self, ref: Ref, attempted_for: WakeCondition, now: float) -> None:
-        if (following := self._waiting.next_after(ref, attempted_for)) is not None:
-            self._apply(self._entries[following], QueueTrigger.WOKEN, now)
+        """Attempt the next entity under a condition; one that is certain to be refused waits on."""
+        following = self._waiting.next_after(ref, attempted_for)
+        find_refusal = self.refusals_at(now) if following is not None else None
+        while following is not None:
+            entry = self._entries[following]
+            is_next = not self._active or self._active[0] > (entry.sort_key, following)
+            known = find_refusal(entry) if find_refusal is not None and is_next else None
+            if known is None:
+                self._apply(entry, QueueTrigger.WOKEN, now)
+                return
+            self.repeated_refusals += 1
+            if not self.keeps_arrival_order and known.condition != attempted_for:
+                self._renew_timestamp(entry, now)
+            following = self._waiting.move(entry, known.condition, known.lacking)
 
     def _expire(self, entry: QueuedEntity, now: float) -> None:
         """Attempt an entity again if time may help, or to bring its message up to date.
@@ -543,7 +534,6 @@ class SchedulingQueue(QueueListing):
 
     def _wait_until(self, entry: QueuedEntity, until: float, condition: WakeCondition) -> None:
         self._stop_waiting(entry, is_attempted=False)
-        entry.condition = condition
         self._waiting.add(entry, condition, entry.lacking)
         self._waiting.set_timer(entry, until)
 
@@ -560,9 +550,10 @@ class SchedulingQueue(QueueListing):
         entry.state = state
         if state is QueueState.IN_FLIGHT:
             self._in_flight[entry.ref] = entry
-        elif state is QueueState.ACTIVE and entry.heap_key != entry.sort_key:
-            entry.heap_key = entry.sort_key
-            heappush(self._active, (entry.sort_key, entry.ref))
+        elif state is QueueState.ACTIVE:
+            if entry.heap_key != (sort_key := entry.sort_key):
+                entry.heap_key = sort_key
+                heappush(self._active, (sort_key, entry.ref))
         elif state is QueueState.IDLE and not entry.others:
             del self._entries[entry.ref]
 
@@ -596,4 +587,3 @@ TRANSITIONS: Mapping[tuple[QueueState, QueueTrigger], Transition] = {
 
 #: The states without an attempt.
 _UNREADY = (QueueState.IDLE, QueueState.INCOMPLETE, QueueState.GATED)
-_WAITING = (QueueState.ACTIVE, QueueState.BACKING_OFF)

@@ -29,6 +29,7 @@ from phalanx.scheduler.queue.wake_condition import WakeCondition
 class _EqualEntities:
     """The entities that wait under one condition."""
 
+    condition: WakeCondition
     #: The sort key of each waiting entity, and a heap of them that may contain others.
     waiting: dict[Ref, QueueSortKey] = field(default_factory=dict)
     order: list[tuple[QueueSortKey, Ref]] = field(default_factory=list)
@@ -62,11 +63,13 @@ class WaitingEntities:
         """Let an entity wait until changes may give so many of its members a node."""
         equal = self._by_condition.get(condition)
         if equal is None:
-            equal = self._by_condition[condition] = _EqualEntities()
+            equal = self._by_condition[condition] = _EqualEntities(condition)
             for event in condition.events:
                 self._by_event[event][condition] = None
         if equal.attempted == entry.ref:
             equal.attempted = None
+        # Equal entities share one object, which is found fastest.
+        entry.condition = equal.condition
         equal.lacking = lacking
         equal.waiting[entry.ref] = key = entry.sort_key
         heappush(equal.order, (key, entry.ref))
@@ -144,6 +147,24 @@ class WaitingEntities:
         equal.attempted = None
         self._drop_if_unused(condition, equal)
         return equal.first()
+
+    def move(self, entry: QueuedEntity, condition: WakeCondition, lacking: int) -> Ref | None:
+        """Let an entity wait under another condition, until the same time.
+
+        Returns the next entity that waits under its old condition, under which none is attempted;
+        None if there is none, or if both conditions are the same.
+        """
+        old = entry.condition
+        assert old is not None
+        equal = self._by_condition[old]
+        if equal is self._by_condition.get(condition):
+            equal.lacking = lacking
+            return None
+        del equal.waiting[entry.ref]
+        following = equal.first()
+        self._drop_if_unused(old, equal)
+        self.add(entry, condition, lacking)
+        return following
 
     def _drop_if_unused(self, condition: WakeCondition, equal: _EqualEntities) -> None:
         if not equal.waiting and equal.attempted is None:

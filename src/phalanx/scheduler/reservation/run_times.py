@@ -139,12 +139,17 @@ class RunTimes:
 
     def declared_end(self, entity: Entity, now: float) -> float | None:
         """Return until when all members will have ended if they start now; None if unknown."""
-        latest = now
+        latest, known = now, None
         for member in entity.members:
+            meta, spec = member.pod.metadata, member.pod.spec
+            is_plain = not (meta.annotations or meta.owner_references)
+            if is_plain and spec is known:
+                # As the member before: equal pods share one spec, which names their group.
+                continue
             end = self._declared_end(member.pod, now)
             if end is None or _is_replaced(member.pod):
                 return None
-            latest = max(latest, end)
+            latest, known = max(latest, end), spec if is_plain else None
         return latest
 
     def end_after(self, entity: Entity, start: float) -> float | None:
@@ -240,7 +245,8 @@ class RunTimes:
 
     def _declared_end(self, pod: Pod, since: float) -> float | None:
         """Return the end that deadlines, or else annotations, declare; None if there are none."""
-        owner, ends = _owner_of(pod), list[float]()
+        owner = _owner_of(pod) if pod.metadata.owner_references else None
+        ends = list[float]()
         job = self._jobs.get(owner.uid) if owner else None
         if pod.spec.active_deadline_seconds is not None:
             ends.append(since + pod.spec.active_deadline_seconds)

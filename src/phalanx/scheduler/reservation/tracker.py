@@ -65,6 +65,15 @@ class FreedRoom(NamedTuple):
     nodes: tuple[str, ...]
 
 
+class Holders(NamedTuple):
+    """The entities whose reservations keep room from another, and whether that declares its end."""
+
+    refs: tuple[Ref, ...]
+    has_limit: bool
+
+
+NO_HOLDERS = Holders((), has_limit=False)
+
 #: Returns the entity that waits under a name, as the queue has it; None if it does not wait.
 EntityLookup = Callable[[Ref, float], Entity | None]
 
@@ -384,6 +393,32 @@ class ReservationTracker:
             )
         ]
         return found + [one.ref for one in self._dropped if _has_nominations(one, snapshot)]
+
+    def holder_finder(self, snapshot: Snapshot, now: float) -> Callable[[Entity], Holders | None]:
+        """Return how to find whose reservations keep room from an entity, as `holds_for` does.
+
+        None is found if the decision about an equal entity may differ (`is_before_equal`).
+        """
+        reservations = [
+            (one.order, one, one.is_strict or not _is_nominated(one, snapshot))
+            for one in self.current
+        ]
+
+        def find(entity: Entity) -> Holders | None:
+            if not reservations:
+                return NO_HOLDERS
+            order, before = self.order_of(entity), list[Reservation]()
+            for other, one, keeps_room in reservations:
+                if other < order:
+                    if keeps_room:
+                        before.append(one)
+                elif other.negated_priority == order.negated_priority:
+                    return None
+            end = self.run_times.declared_end(entity, now)
+            refs = tuple([one.ref for one in before if not ends_before(end, one)])
+            return Holders(refs, end is not None)
+
+        return find
 
     def holds_for(self, entity: Entity, snapshot: Snapshot, now: float) -> ReservationHolds | None:
         """Return what the reservations keep from an entity that is about to be decided."""
