@@ -9,12 +9,14 @@ import yaml
 
 from phalanx.api.kinds import LEADER_WORKER_SET
 from phalanx.cli.cluster_queries import parse_subject_argument
-from phalanx.cli.queue import format_start_range, start_data
+from phalanx.cli.queue import WorkloadListing, format_start_range, render_queue, start_data
+from phalanx.cli.workload_states import assess_workloads
 from phalanx.scheduler.diagnosis.expected_starts import ExpectedStart
 from phalanx.scheduler.diagnosis.queue_order import NOT_TRIED_YET
-from tests.builders import gang, pod, pod_group
+from tests.builders import gang, node, pod, pod_group
 from tests.cli.cli_user import CliUser
 from tests.cli.commands import phalanx
+from tests.cli.test_top_overview import cluster
 from tools.control_plane import ControlPlane
 
 #: Without reservations: on a slow machine a gang waits long enough to get one.
@@ -164,3 +166,24 @@ def test_expected_start_is_shown_with_its_range(start: ExpectedStart, text: str)
 
 def test_names_of_parts_select_their_owner() -> None:
     assert parse_subject_argument("lws/llm[0]") == (LEADER_WORKER_SET, "llm")
+
+
+def test_preemptor_is_named_by_its_owner() -> None:
+    (urgent, *members), (victim, *lost) = gang("urgent-pg", 1, cpu="1"), gang("low", 1, cpu="1")
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "urgent", "uid": "u"}
+    urgent["metadata"] |= {
+        "namespace": "team", "ownerReferences": [owner | {"controller": True}],
+    }  # fmt: skip
+    members[0]["metadata"]["namespace"] = "team"
+    members[0]["spec"]["nodeName"] = "n0"
+    members[0]["status"] = {"phase": "Running"}
+    victim["status"] = {"conditions": [{
+        "type": "Preempted", "status": "True", "reason": "PreemptionByScheduler",
+        "message": "Preempted by PodGroup team/urgent-pg",
+        "lastTransitionTime": "2027-01-15T08:00:00Z",
+    }]}  # fmt: skip
+    listed = assess_workloads(cluster(node("n0", cpu="1"), urgent, *members, victim, *lost), 0.0)
+    (row,) = [entry.row for entry in listed if entry.row.ref.name == "low"]
+    assert row.preempted == "preempted by job/urgent in team at 2027-01-15T08:00:00Z"
+    lines = [line.text for line in render_queue(WorkloadListing(listed, "", 0.0))]
+    assert lines[-1].endswith("by job/urgent")

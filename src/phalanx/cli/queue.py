@@ -6,6 +6,7 @@ cluster ─▶ assess_workloads ─▶ ListedWorkload ─▶ table or data
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -317,7 +318,8 @@ def _queue_cells(entry: ListedWorkload, now: float) -> tuple[str, ...]:
         start = _format_start(expected, now)
         reason = "start unknown" if start == UNKNOWN else f"starts {start}"
     elif entry.state == PREEMPTED:
-        reason = row.preempted.removeprefix("preempted ").partition(" at ")[0]
+        # Where the preemptor is and when it came, `describe` says.
+        reason = re.split(" in | at ", row.preempted.removeprefix("preempted "))[0]
     return (
         row.display_name,
         entry.state.capitalize(),
