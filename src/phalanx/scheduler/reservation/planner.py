@@ -454,14 +454,16 @@ class ReservationPlanner:
         # Ports and constraints between pods are kept by keeping others off the node.
         is_exclusive = _has_peers(request.entity)
         kept = []
-        for i, freed in zip(rows, released[:, :-2], strict=True):
-            amounts = plan.needs[i] + self._earlier.get(i, 0) - freed
-            if is_exclusive:
-                amounts = np.maximum(amounts, snapshot.allocatable[i])
+        needs, earlier = plan.needs, self._earlier
+        needed = [needs[i] + earlier[i] if i in earlier else needs[i] for i in rows]
+        amounts = np.array(needed) - released[:, :-2]
+        if is_exclusive:
+            amounts = np.maximum(amounts, snapshot.allocatable[nodes])
+        for i, row in zip(rows, amounts.tolist(), strict=True):
             kept += [
-                KeptAmount(snapshot.names[i], resource, int(amounts[column]))
+                KeptAmount(snapshot.names[i], resource, row[column])
                 for resource, column in snapshot.columns.items()
-                if amounts[column]
+                if row[column]
             ]
         ends = dict(zip(self._ends.keys(ending), self._ends.ends(ending).tolist(), strict=True))
         # Equal ends are ordered by name: the same cluster gives the same message.
