@@ -117,7 +117,7 @@ class SchedulerState:
         self._device_claims, self._volume_claims = ClaimIndex(), ClaimIndex()
         #: The pods of entities that could be attempted before and cannot any more.
         self._voided_nominations: dict[Key, None] = {}
-        self._memo = RefusalMemo()
+        self._memo, self._repeats_refusals = RefusalMemo(), False
 
     @property
     def version(self) -> Hashable:
@@ -157,6 +157,7 @@ class SchedulerState:
 
     def repeat_refusals(self) -> None:
         """Leave out attempts whose refusal is certain; for simulations (`RepeatedRefusals`)."""
+        self._repeats_refusals = True
         self.queue.refusals_at = RepeatedRefusals(
             self.cache, self.reservations, self._memo, version=lambda: self.version
         ).at
@@ -251,7 +252,11 @@ class SchedulerState:
                 has_limit=has_limit,
             )
             lacking = count_lacking(condition, decision)
-            signature = self._memo.note_condition(entity, condition, lacking, has_limit=has_limit)
+            signature = None
+            if self._repeats_refusals:
+                signature = self._memo.note_condition(
+                    entity, condition, lacking, has_limit=has_limit
+                )
             self.queue.done(
                 entity, decision, now, condition=condition, lacking=lacking, signature=signature
             )
