@@ -67,7 +67,8 @@ class NodeRoom:
     node: Node
     columns: Mapping[str, int]
     allocatable: tuple[int, ...]
-    #: Returns the pods; called when room is counted for the first time.
+    #: Returns the pods; called when room is counted for the first time. The pods are those of the
+    #: moment; the priorities of their groups are the present ones (a changed group is an event).
     list_users: Callable[[], tuple[RoomUser, ...]]
     _users: list[RoomUser] = field(default_factory=list)
     _free: dict[RoomView, list[int]] = field(default_factory=dict)
