@@ -63,6 +63,7 @@ async def test_group_is_described_by_its_own_name() -> None:
         by_owner = SubjectQuery(POD_GROUP, Key("default", "big"))
         (same,) = await describe_subject(c.client, by_owner, c.clock.now())
     assert same.groups == found.groups
+    assert format_description(same).startswith("Job default/big: Never\n")
     text = format_description(found)
     assert text.startswith(f"PodGroup default/{group['metadata']['name']}: Never\n")
     assert "  queue:      position 1, reason Unschedulable\n" in text

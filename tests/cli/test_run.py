@@ -64,9 +64,9 @@ def test_run_fails_with_the_reason_of_a_gang_that_cannot_run(file: Path) -> None
     sentence = why.partition("  Job/big   waiting 0/3: ")[2]
     assert sentence.startswith(("0 of 3 members fit: ", "1 of 3 members fit: "))
     assert f"Job/big: waiting 0/3: {sentence}" in progress
-    assert f"\nJob default/big is waiting: {sentence}\n" in output
+    assert f"\nJob default/big never fits on these nodes: {sentence}\n" in output
     # The end is what `phalanx why` says.
-    assert "\n\nJob default/big is waiting: " in output
+    assert "\n\nJob default/big never fits on these nodes: " in output
     assert "\nPossible fixes (verified):\n  - " in output
 
 

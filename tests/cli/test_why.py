@@ -120,7 +120,8 @@ def test_gang_that_is_too_big_gets_a_reason_and_cures(user: User) -> None:
     assert (code, errors) == (0, "")
     head, reason, message, members, *rest = output.splitlines()
     assert head == (
-        f"PodGroup {user.namespace}/big is waiting: 2 of 3 members fit: all nodes run out of cpu."
+        f"PodGroup {user.namespace}/big never fits on these nodes: "
+        "2 of 3 members fit: all nodes run out of cpu."
     )
     assert message == "  message: minCount (3) cannot be satisfied: 2 scheduled, 0 remaining"
     assert reason == "  reason:  Unschedulable"
@@ -158,7 +159,9 @@ def test_answer_is_printed_as_json(user: User) -> None:
 
 def test_pod_of_a_gang_is_explained_as_its_gang(user: User) -> None:
     user.create(*gang("big", 3, cpu="7"))
-    assert user.why("pod/big-1")[1].startswith(f"PodGroup {user.namespace}/big is waiting: ")
+    assert user.why("pod/big-1")[1].startswith(
+        f"PodGroup {user.namespace}/big never fits on these nodes: "
+    )
 
 
 def test_incomplete_gang_waits_for_members(user: User) -> None:
@@ -176,22 +179,27 @@ def test_pod_without_a_gang_is_explained(user: User) -> None:
 
 def test_job_is_explained_by_its_pod_groups(user: User) -> None:
     user.create(job("train", 3, cpu="7"))
-    output = user.eventually("job/train", "is waiting")
-    assert output.startswith(f"Job {user.namespace}/train is waiting: 2 of 3 members fit")
+    output = user.eventually("job/train", "never fits on these nodes")
+    assert output.startswith(
+        f"Job {user.namespace}/train never fits on these nodes: 2 of 3 members fit"
+    )
     assert "  - lower minCount from 3 to 2\n" in output
     (item,) = json.loads(user.why("job/train", "-o", "json")[1])["items"]
     assert f"\n  group:   PodGroup {item['name']}\n" in output
+    assert item["neverFits"] is True
+    # Users call the group of a Job by the name of the Job.
+    assert user.why("gang/train")[1] == output
 
 
 def test_workload_is_explained_by_its_composite_pod_group(user: User) -> None:
     user.create(*tree("w", cpu="7"))
     code, output, errors = user.why("workload/w")
     assert (code, errors) == (0, "")
-    assert output.startswith(f"Workload {user.namespace}/w is waiting: ")
+    assert output.startswith(f"Workload {user.namespace}/w never fits on these nodes: ")
     assert "\n  group:   CompositePodGroup w-tree\n" in output
     assert "  - lower minGroupCount from 2 to 1\n" in output
     part = user.why("pg/w-a")[1].splitlines()
-    assert part[0].startswith(f"PodGroup {user.namespace}/w-a is waiting: ")
+    assert part[0].startswith(f"PodGroup {user.namespace}/w-a never fits on these nodes: ")
     assert part[3] == (
         f"  part of: CompositePodGroup {user.namespace}/w-tree, which is placed as a whole"
     )

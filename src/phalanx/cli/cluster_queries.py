@@ -51,7 +51,7 @@ from phalanx.client.client import Client
 from phalanx.client.workload_sources import discover_sources, list_groups
 from phalanx.controllers.scheduling.exact_solver import HighsSolver
 from phalanx.library import Cluster, parse_subject
-from phalanx.scheduler.cluster.group_tree import Group
+from phalanx.scheduler.cluster.group_tree import Group, group_ref
 from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 
@@ -89,6 +89,20 @@ def parse_subject_argument(subject: str) -> tuple[Kind, str]:
         return parse_subject(subject.partition("[")[0])
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+
+
+def name_subject(cluster: Cluster, subject: SubjectQuery, refs: Sequence[Ref]) -> Ref | None:
+    """Return the object that an answer is about, if the subject stands for one group.
+
+    A gang that was named by its owner (`gang/train` of the Job `train`) is the owner's.
+    """
+    if len(refs) != 1:
+        return None
+    if subject.may_have_several or subject.ref == refs[0]:
+        return subject.ref
+    groups = [group for group in cluster.objects.groups if group_ref(group) == refs[0]]
+    owner = groups[0].metadata.controller if groups else None
+    return Ref(owner.kind, refs[0].namespace, owner.name) if owner else refs[0]
 
 
 @contextlib.contextmanager

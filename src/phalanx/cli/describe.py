@@ -32,7 +32,12 @@ from phalanx.api.printing.cells import format_duration
 from phalanx.api.resources import pod_requests, sum_amounts
 from phalanx.api.scheduling import PodGroup
 from phalanx.api.wire import Object
-from phalanx.cli.cluster_queries import SubjectQuery, parse_subject_argument, read_library_cluster
+from phalanx.cli.cluster_queries import (
+    SubjectQuery,
+    name_subject,
+    parse_subject_argument,
+    read_library_cluster,
+)
 from phalanx.cli.completion import complete_subject
 from phalanx.cli.connection import cluster_options, query_cluster
 from phalanx.cli.output import (
@@ -143,9 +148,9 @@ async def describe_subject(
         events: Sequence[Object] = (await client.list(EVENT, namespace=namespace)).items
     except Forbidden:
         events = ()
-    title = str(subject.ref) if len(refs) == 1 else ""
+    title = name_subject(cluster, subject, refs)
     return [
-        describe_gang(cluster, ref, entries.get(ref), title=title or str(ref), events=events)
+        describe_gang(cluster, ref, entries.get(ref), title=str(title or ref), events=events)
         for ref in refs
     ]
 

@@ -27,6 +27,7 @@ from phalanx.api.kinds import JOB
 from phalanx.api.meta import POD_KIND, Key, Ref, composite_pod_group_ref
 from phalanx.cli.cluster_queries import (
     SubjectQuery,
+    name_subject,
     parse_subject_argument,
     read_library_cluster,
     report_scheduler_bugs,
@@ -73,6 +74,7 @@ from phalanx.scheduler.diagnosis.diagnosis import (
 )
 from phalanx.scheduler.diagnosis.expected_starts import ExpectedStart, expected_starts
 from phalanx.scheduler.diagnosis.queue_order import list_workloads, recorded_diagnosis
+from phalanx.scheduler.diagnosis.what_if import find_impossible
 from phalanx.scheduler.explain import Cure
 from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
 
@@ -103,6 +105,8 @@ class WhyAnswer(NamedTuple):
     now: float = 0.0
     #: The object that the user asked about, if this is its only group.
     asked: Ref | None = None
+    #: Whether it would not fit even if nothing else ran.
+    never_fits: bool = False
 
     @property
     def is_group(self) -> bool:
@@ -127,7 +131,8 @@ class SubjectAnswers(NamedTuple):
 def format_answer(answer: WhyAnswer) -> str:
     """Format an answer as text: the reason, the pods' messages, the capacity, the fixes."""
     diagnosis = answer.diagnosis
-    headline = _HEADLINES.get(diagnosis.state, "is waiting")
+    waits = "never fits on these nodes" if answer.never_fits else "is waiting"
+    headline = _HEADLINES.get(diagnosis.state, waits)
     if answer.outage and diagnosis.state == FITS:
         headline = "would fit, but no scheduler is running"
     summary = diagnosis.summary
@@ -191,6 +196,7 @@ def answer_data(answer: WhyAnswer) -> dict[str, Any]:
         "namespace": subject.namespace,
         "name": subject.name,
         "state": diagnosis.state,
+        "neverFits": answer.never_fits,
         "summary": diagnosis.summary or diagnosis.message,
         "message": diagnosis.message,
         "bound": diagnosis.bound,
@@ -385,9 +391,19 @@ async def _diagnose_subject(
             else:
                 diagnosis = recorded_diagnosis(ref, cluster.objects)
             entity = composite_pod_group_ref(diagnosis.tree) if diagnosis.tree else ref
-            answers.append(WhyAnswer(ref, diagnosis, expected=starts.get(entity), now=now))
-    if len(answers) == 1 and answers[0].is_group and subject.may_have_several:
-        answers = [answers[0]._replace(asked=subject.ref)]
+            # What has an expected start can run, and without nodes nothing is known.
+            is_open = diagnosis.pending > 0 and entity not in starts and bool(cluster.objects.nodes)
+            never_fits = (
+                visibility.is_whole
+                and is_open
+                and entity in find_impossible([entity], cluster.objects, profiles, now=now)
+            )
+            start = starts.get(entity)
+            answers.append(
+                WhyAnswer(ref, diagnosis, expected=start, now=now, never_fits=never_fits)
+            )
+    if len(answers) == 1 and answers[0].is_group:
+        answers = [answers[0]._replace(asked=name_subject(cluster, subject, subjects))]
     return cluster, answers, visibility.note
 
 
