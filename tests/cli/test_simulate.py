@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from phalanx.cli import simulate as simulate_module
 from phalanx.cli.main import main
+from phalanx.sim.core_engine import CoreEngine
 
 SAMPLE = Path(__file__).parents[1] / "sim" / "data" / "kth-sp2-sample.swf"
 SMALL = """\
@@ -90,6 +93,25 @@ def test_other_nodes_and_configuration_replace_those_of_the_trace(
     assert set(report["inputs"]) == {"small.swf", "cluster.yaml", "config.yaml"}  # type: ignore[call-overload]
 
 
+def test_jobs_that_are_larger_than_the_cluster_are_counted_and_left_out(small: Path) -> None:
+    report = report_of("-f", small, "--nodes", 3, "--shape", "cpu=1")
+    assert (report["jobs"], report["unfinished"], report["isCounted"]) == (2, 0, True)
+    assert report["skipped"] == {"larger than the machine": 1}
+    result = simulate("-f", small, "--nodes", 4, "--shape", "cpu=500m")
+    assert (result.exit_code, result.output) == (
+        1,
+        f"Error: {small}: all jobs are larger than the cluster\n",
+    )
+
+
+def test_log_without_a_size_needs_nodes(small: Path) -> None:
+    small.write_text(SMALL.replace("; MaxProcs: 4", "; Computer: x"))
+    result = simulate("-f", small)
+    assert result.exit_code == 1
+    assert "states no machine; name one with `cluster` or --nodes (an SWF log" in result.output
+    assert report_of("-f", small, "--nodes", 4, "--shape", "cpu=1")["unfinished"] == 0
+
+
 def test_horizon_leaves_jobs_unfinished(small: Path) -> None:
     assert report_of("-f", small, "--horizon", "95s")["unfinished"] == 2
 
@@ -162,6 +184,35 @@ def test_same_input_gives_the_same_bytes_under_any_hash_seed(tmp_path: Path) -> 
         for seed in ("1", "2")
     ]
     assert outputs[0] == outputs[1]
+
+
+class InterruptedEngine(CoreEngine):
+    """Presses ^C as soon as the first job has started."""
+
+    def _run_cycles(self, now: float) -> None:
+        super()._run_cycles(now)
+        if now == 0:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_interrupt_gives_a_report_of_the_time_so_far(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulate_module, "build_core_engine", InterruptedEngine)
+    before = signal.getsignal(signal.SIGINT)
+    report = report_of("-f", small)
+    assert (report["isPartial"], report["simulatedSeconds"], report["unfinished"]) == (True, 0, 3)
+    assert "state              stopped at 0 s: partial figures" in simulate("-f", small).output
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_interrupted_comparison_compares_nothing(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulate_module, "build_core_engine", InterruptedEngine)
+    result = CliRunner().invoke(main, ["compare", str(small), str(small)])
+    assert result.exit_code == 1
+    assert f"Error: stopped at 0 s of {small}: only whole simulations are compared" in result.output
 
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("simulate-*/*.txt"))

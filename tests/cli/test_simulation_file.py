@@ -65,18 +65,38 @@ def test_faults_come_from_a_script_and_from_a_rate(tmp_path: Path) -> None:
     assert load(tmp_path, JOBS + "cluster: 4\n" + script).faults == (
         NodeFault(3600, "node-1", 300),
     )
-    rate = "faults: {rate: {meanTimeBetweenFailures: 1h, repair: 10m}}\n"
+    rate = "faults: {rate: {meanTimeBetweenFailures: 1m, repair: 10s}}\n"
     faults = load(tmp_path, JOBS + "cluster: 4\n" + rate).faults
     assert faults == load(tmp_path, JOBS + "cluster: 4\n" + rate).faults
     assert len(faults) > 20
     assert faults != load(tmp_path, JOBS + "cluster: 4\n" + rate, seed=1).faults
 
 
+def test_faults_by_rate_last_as_long_as_the_simulation(tmp_path: Path) -> None:
+    text = (
+        "workload: [{runTime: 240h, pods: 2, requests: {cpu: 1}}]\ncluster: 4\n"
+        "faults: {rate: {meanTimeBetweenFailures: 24h, repair: 10m}}\n"
+    )
+    setup = load(tmp_path, text)
+    assert setup.horizon == 5 * (240 + 120) * 3600
+    assert setup.faults[-1].at > setup.horizon - 5 * 24 * 3600
+    short = load(tmp_path, text + "horizon: 48h\n")
+    assert (short.horizon, short.faults[-1].at < 48 * 3600) == (48 * 3600, True)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("colour: red\n", "colour: unknown field; available: workload, format, case, cluster"),
-        ("- 1\n", "the file: must be a map of workload"),
+        (
+            "workload: []\ncolour: red\n",
+            "line 2: colour: unknown field; available: workload, format, case, cluster",
+        ),
+        (
+            "jobs: 5\njobTemplate: {minAvailable: 10}\n",
+            "neither a simulation file, whose field workload is required, nor a trace in a known "
+            "format (philly, openb, kalos, kueue, scheduler-perf, swf, recording)",
+        ),
+        ("- 1\n", "neither a simulation file, whose field workload is required, nor a trace"),
         ("workload: 3\n", "workload: must be the path of a trace or a list of jobs"),
         ("workload: [3]\n", "workload[0]: must be a map"),
         ("workload: missing.swf\n", "cannot read"),
@@ -131,6 +151,19 @@ def test_invalid_field_is_named_with_its_line(tmp_path: Path) -> None:
         load(tmp_path, JOBS.replace("runTime: 1m", "runTime: 1m, pods: -4"))
 
 
+def test_lenient_loader_counts_and_skips_jobs_and_nodes_that_cannot_be_read(
+    tmp_path: Path,
+) -> None:
+    text = JOBS + "- {submit: -5, runTime: 1m, requests: {cpu: 1}}\n- {colour: red}\n"
+    write(tmp_path, "sn,cpu_milli,memory_mib,gpu,model\na,8000,1,0,\nb,-1,1,0,\n", "nodes.csv")
+    with pytest.raises(click.ClickException, match=r"line 4: workload\[2\].submit: must not be"):
+        load(tmp_path, text + "cluster: nodes.csv\n")
+    setup = load(tmp_path, text + "cluster: nodes.csv\n", is_lenient=True)
+    assert len(setup.workload.jobs) == 4
+    assert setup.workload.skipped == {"entry cannot be read": 2, "node cannot be read": 1}
+    assert len(setup.nodes) == 1
+
+
 def test_invalid_cluster_file_is_named(tmp_path: Path) -> None:
     write(tmp_path, "pools: 3\n", "cluster.yaml")
     with pytest.raises(click.ClickException, match=r"cluster\.yaml: pools: must be a list"):
@@ -154,6 +187,16 @@ def test_compare_shows_each_file_and_its_difference_to_the_first(tmp_path: Path)
     assert table.exit_code == 0
     assert "AGAINST THE FIRST" in table.output
     assert str(large) in table.output
+
+
+def test_compare_leaves_out_jobs_that_are_larger_than_one_of_the_clusters(tmp_path: Path) -> None:
+    small = write(tmp_path, JOBS + "cluster: 3\nshape: cpu=1\n", "small.yaml")
+    large = write(tmp_path, JOBS + "cluster: 4\nshape: cpu=1\n", "large.yaml")
+    result = compare(large, small, "--seeds", 2, "-o", "json")
+    assert result.exit_code == 0, result.output
+    for one in json.loads(result.stdout)["simulations"]:
+        assert [report["jobs"] for report in one["reports"]] == [3, 3]
+        assert one["report"]["skipped"] == {"larger than the machine": 1}
 
 
 def test_compare_refuses_other_jobs_and_a_single_file(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,12 @@ from phalanx.cli.output import (
     write_page,
 )
 from phalanx.cli.simulate import run_simulation
-from phalanx.cli.simulation_file import LoadedSimulation, SimulationOptions, load_simulation
+from phalanx.cli.simulation_file import (
+    LoadedSimulation,
+    SimulationOptions,
+    leave_out_large_jobs,
+    load_simulation,
+)
 from phalanx.sim.reports.comparison import compare_seeds
 from phalanx.sim.reports.comparison_page import build_comparison_page
 from phalanx.sim.reports.figures import Report, build_report
@@ -77,7 +83,17 @@ def compare_command(
     for other in loaded[1:]:
         if other.setup.workload.jobs != loaded[0].setup.workload.jobs:
             raise click.ClickException(f"{other.path} has other jobs than {loaded[0].path}")
-    compared = [ComparedFile.simulate(one, options, seed_count) for one in loaded]
+    first_seeds, seeds = [one.setup.seed for one in loaded], [leave_out_large_jobs(loaded)]
+    for number in range(1, seed_count):
+        # Faults by rate are drawn when a file is loaded.
+        later = [
+            load_simulation(path, replace(options, seed=seed + number))
+            for path, seed in zip(files, first_seeds, strict=True)
+        ]
+        seeds.append(leave_out_large_jobs(later))
+    compared = [
+        ComparedFile.simulate(path, [one[i] for one in seeds]) for i, path in enumerate(files)
+    ]
     differences = [compare_seeds(compared[0].results, one.results) for one in compared[1:]]
     tables = [
         [_HEADER, *map(_describe_file, compared)],
@@ -106,17 +122,18 @@ class ComparedFile:
     reports: list[Report]
 
     @classmethod
-    def simulate(
-        cls, loaded: LoadedSimulation, options: SimulationOptions, count: int
-    ) -> ComparedFile:
-        """Simulate a file with so many seeds in a row, from its own or the given one."""
+    def simulate(cls, path: Path, seeds: Sequence[LoadedSimulation]) -> ComparedFile:
+        """Simulate a file that was loaded with each seed."""
         results, reports = list[SimulationResult](), list[Report]()
-        path, first = loaded.path, loaded.setup.seed
-        for number in range(count):
-            if number:
-                loaded = load_simulation(path, replace(options, seed=first + number))
-            results.append(run_simulation(loaded.setup))
-            reports.append(build_report(results[-1], loaded.inputs))
+        for loaded in seeds:
+            result = run_simulation(loaded.setup)
+            if result.is_partial:
+                raise click.ClickException(
+                    f"stopped at {format_seconds(result.ended_at)} of {path}: only whole "
+                    "simulations are compared; `horizon` in the files makes them shorter"
+                )
+            results.append(result)
+            reports.append(build_report(result, loaded.inputs))
         return cls(path, results, reports)
 
     def mean(self, *names: str) -> float | None:

@@ -27,7 +27,7 @@ from phalanx.cli.output import (
     progress_bar,
     write_page,
 )
-from phalanx.cli.simulation_file import SimulationOptions, load_simulation
+from phalanx.cli.simulation_file import SimulationOptions, leave_out_large_jobs, load_simulation
 from phalanx.scheduler.plugins.settings_plugins import ReservationMode
 from phalanx.sim.core_engine import CoreEngine
 from phalanx.sim.counted_engine import build_core_engine
@@ -167,7 +167,7 @@ def simulate_command(
         is_lenient=lenient,
         case=case,
     )
-    loaded = load_simulation(path, options)
+    (loaded,) = leave_out_large_jobs([load_simulation(path, options)])
     engine = SimulationEngine(engine_name)
     result = run_simulation(loaded.setup, engine, place_pods=place_pods)
     report = build_report(result, loaded.inputs)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,16 @@ from phalanx.cli.options import (
 from phalanx.cli.scheduler_configuration import load_configuration
 from phalanx.scheduler.plugins.settings_plugins import ReservationArgs, ReservationMode
 from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
-from phalanx.sim.simulation_setup import FaultRate, NodeFault, SimulationSetup
+from phalanx.sim.recording.recorded_workload import RecordedWorkload
+from phalanx.sim.simulation_setup import (
+    FaultRate,
+    NodeFault,
+    SimulationSetup,
+    find_large_jobs,
+    leave_out_jobs,
+)
 from phalanx.sim.workloads.csv_traces import read_node_list
-from phalanx.sim.workloads.trace_formats import read_trace
+from phalanx.sim.workloads.trace_formats import FORMAT_NAMES, read_trace
 from phalanx.sim.workloads.workload import (
     InvalidTrace,
     TraceFile,
@@ -57,6 +64,8 @@ from phalanx.sim.workloads.yaml_lines import find_line
 _GZIP_MAGIC = b"\x1f\x8b"
 #: A larger trace is refused, and so is a larger number of jobs or pods of a row.
 _MAX_TRACE_BYTES, _MAX_COUNT = 1 << 30, 1_000_000
+#: The horizon of faults by rate, if none is given: so many times what the jobs take without them.
+_FAULT_FACTOR = 5.0
 _FIELDS = (
     "workload",
     "format",
@@ -116,6 +125,17 @@ def load_simulation(path: Path, options: SimulationOptions) -> LoadedSimulation:
     return LoadedSimulation(path, setup, loader.inputs)
 
 
+def leave_out_large_jobs(loaded: Sequence[LoadedSimulation]) -> list[LoadedSimulation]:
+    """Leave out the jobs that are larger than one of the clusters, of recordings none."""
+    traces = [one for one in loaded if not isinstance(one.setup.workload, RecordedWorkload)]
+    large = set[int]().union(*(find_large_jobs(one.setup) for one in traces))
+    for one in traces:
+        if len(large) == len(one.setup.workload.jobs):
+            raise click.ClickException(f"{one.path}: all jobs are larger than the cluster")
+        one.setup = leave_out_jobs(one.setup, large)
+    return list(loaded)
+
+
 class _InvalidField(ValueError):
     """A field of a simulation file is invalid; the message names file, line and field."""
 
@@ -128,6 +148,8 @@ class _Loader:
         self.inputs: dict[str, str] = {}
         #: The simulation file as it is written; "" for a trace.
         self._text = ""
+        #: How many lines of a list of nodes a lenient reader has left out.
+        self._skipped_nodes = 0
 
     def load(self) -> SimulationSetup:
         """Return the setup."""
@@ -135,15 +157,24 @@ class _Loader:
             fields = self._load_yaml(self._path)
             if _is_trace(fields):
                 fields = {"workload": str(self._path.resolve())}
+            elif not isinstance(fields, dict) or "workload" not in fields:
+                raise _InvalidField(
+                    f"{self._path}: neither a simulation file, whose field workload is required, "
+                    f"nor a trace in a known format ({FORMAT_NAMES})"
+                )
             self._check_fields(fields, _FIELDS, "")
         else:
             fields = {"workload": str(self._path.resolve())}
         options = self._options
         workload = self._load_workload(fields)
         nodes = self._load_nodes(fields) or workload.nodes
+        if self._skipped_nodes:
+            skipped = {**workload.skipped, "node cannot be read": self._skipped_nodes}
+            workload = replace(workload, skipped=dict(sorted(skipped.items())))
         if not nodes:
             raise _InvalidField(
-                f"{self._path}: the trace states no machine; name one with `cluster` or --nodes"
+                f"{self._path}: the trace states no machine; name one with `cluster` or --nodes "
+                "(an SWF log states it with the line `; MaxProcs: N`)"
             )
         seed = options.seed
         if seed is None:
@@ -151,10 +182,16 @@ class _Loader:
         horizon = options.horizon
         if horizon is None:
             horizon = self._read_seconds(fields.get("horizon"), "horizon", float("inf"))
+        faults = fields.get("faults")
+        if isinstance(faults, dict) and faults.get("rate") is not None and horizon == float("inf"):
+            # Jobs that lose their nodes again and again may never end.
+            jobs, work = workload.jobs, sum(job.run_time * job.pods for job in workload.jobs)
+            longest = max(job.run_time for job in jobs)
+            horizon = _FAULT_FACTOR * (jobs[-1].submit + longest + work / len(nodes))
         setup = SimulationSetup(
             workload, nodes, self._load_profiles(fields), seed=seed, horizon=horizon
         )
-        return replace(setup, faults=self._load_faults(fields.get("faults"), setup))
+        return replace(setup, faults=self._load_faults(faults, setup))
 
     def _load_workload(self, fields: Mapping[str, Any]) -> TraceWorkload:
         found, lenient = fields.get("workload"), self._options.is_lenient
@@ -175,10 +212,15 @@ class _Loader:
             return read_trace(trace, format_name)
         if not isinstance(found, list):
             raise self._invalid("workload", "must be the path of a trace or a list of jobs")
-        jobs: list[TraceJob] = []
+        rows, jobs = TraceFile(str(self._path), (), lenient), list[TraceJob]()
         for number, row in enumerate(found):
-            jobs += self._read_jobs(row, f"workload[{number}]")
-        return build_workload(TraceFile(str(self._path), ()), jobs)
+            try:
+                jobs += list(self._read_jobs(row, f"workload[{number}]"))
+            except _InvalidField:
+                if not lenient:
+                    raise
+                rows.skipped["entry cannot be read"] += 1
+        return build_workload(rows, jobs)
 
     def _read_jobs(self, row: Any, where: str) -> Iterator[TraceJob]:
         """Yield the jobs of a row: `count` equal ones, each submitted `every` seconds."""
@@ -231,7 +273,10 @@ class _Loader:
         content = self._read(path)
         if path.suffix in (".csv", ".gz"):
             lines = _decode(path, content).splitlines()
-            return read_node_list(TraceFile(str(path), lines, options.is_lenient))
+            rows = TraceFile(str(path), lines, options.is_lenient)
+            nodes = read_node_list(rows)
+            self._skipped_nodes = rows.skipped.total()
+            return nodes
         try:
             loaded = load_node_pools(path, capacity, ())
         except InvalidClusterFile as error:
@@ -267,8 +312,7 @@ class _Loader:
             repair = self._read_seconds(rate.get("repair"), "faults.rate.repair", 0.0)
             if between <= 0 or repair <= 0:
                 raise self._invalid("faults.rate", "both times must be more than 0")
-            end = min(setup.horizon, 2 * max(job.submit for job in setup.workload.jobs) + 86400.0)
-            faults += FaultRate(between, repair).draw(setup.nodes, setup.seed, end)
+            faults += FaultRate(between, repair).draw(setup.nodes, setup.seed, setup.horizon)
         known = {node.metadata.name for node in setup.nodes}
         for number, row in enumerate(found.get("script") or ()):
             where = f"faults.script[{number}]"
@@ -359,7 +403,7 @@ def _decode(path: Path, content: bytes) -> str:
     if len(content) > _MAX_TRACE_BYTES:
         raise _InvalidField(f"{path}: larger than {_MAX_TRACE_BYTES} bytes")
     # Comments of old logs name people and places in other encodings.
-    return content.decode("utf-8", errors="replace")
+    return content.decode("utf-8-sig", errors="replace")
 
 
 def _to_node(manifest: Mapping[str, Any]) -> Node:

@@ -7,16 +7,18 @@ A setup is a value: the same setup gives the same result, byte for byte, on any 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import log
 from typing import NamedTuple
 
 from phalanx.api.core import Node
+from phalanx.api.resources import node_allocatable, to_amounts
 from phalanx.randomness import SeededRandom
 from phalanx.scheduler.policy import DEFAULT_PROFILES, BackOff, Profiles
-from phalanx.sim.workloads.workload import TraceJob, TraceWorkload
+from phalanx.sim.gpu_devices import WHOLE
+from phalanx.sim.workloads.workload import MILLI_GPU, TOO_LARGE, TraceJob, TraceWorkload
 
 #: The namespace of all jobs.
 NAMESPACE = "default"
@@ -71,6 +73,53 @@ class SimulationSetup:
     #: When the simulation ends although jobs have not.
     horizon: float = float("inf")
     faults: tuple[NodeFault, ...] = ()
+
+
+def find_large_jobs(setup: SimulationSetup) -> set[int]:
+    """Return the numbers of the jobs whose pods do not fit on the empty nodes together."""
+    shapes: dict[tuple[object, ...], list[int]] = {}
+    for number, job in enumerate(setup.workload.jobs):
+        shape = (*job.requests.items(), None, *job.node_labels.items(), job.topology)
+        shapes.setdefault(shape, []).append(number)
+    rooms = [
+        (node, node_allocatable(node))
+        for node in setup.nodes
+        # Jobs of a trace tolerate no taints.
+        if not node.spec.unschedulable
+        and all(taint.effect == "PreferNoSchedule" for taint in node.spec.taints)
+    ]
+    large: set[int] = set()
+    for numbers in shapes.values():
+        jobs = setup.workload.jobs
+        job = jobs[max(numbers, key=lambda number: jobs[number].pods)]
+        amounts = {name: n for name, n in {**to_amounts(job.requests), "pods": 1}.items() if n}
+        found: dict[str, int] = {}
+        for node, room in rooms:
+            labels = node.metadata.labels
+            domain = labels.get(job.topology, "") if job.topology else "all"
+            if not domain or any(labels.get(k) not in v for k, v in job.node_labels.items()):
+                continue
+            counts = [room.get(name, 0) // amount for name, amount in amounts.items()]
+            if 0 < amounts.get(MILLI_GPU, 0) < WHOLE:
+                # A share is taken from one GPU.
+                gpus = room.get(MILLI_GPU, 0) // WHOLE
+                counts.append(gpus * (WHOLE // amounts[MILLI_GPU]))
+            found[domain] = found.get(domain, 0) + min(counts)
+            if found[domain] >= job.pods:
+                break
+        largest = max(found.values(), default=0)
+        large.update(number for number in numbers if jobs[number].pods > largest)
+    return large
+
+
+def leave_out_jobs(setup: SimulationSetup, numbers: Collection[int]) -> SimulationSetup:
+    """Leave out jobs that can never start, and count them: they would wait to the end."""
+    if not numbers:
+        return setup
+    workload = setup.workload
+    jobs = tuple(job for number, job in enumerate(workload.jobs) if number not in numbers)
+    skipped = dict(sorted({**workload.skipped, TOO_LARGE: len(numbers)}.items()))
+    return replace(setup, workload=replace(workload, jobs=jobs, skipped=skipped))
 
 
 @dataclass(slots=True)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +42,29 @@ def test_figures_of_two_jobs() -> None:
     assert [one["job"] for one in report["starvation"]] == [1]
     assert sum(report["series"]["allocation"]["cpu"]) / 240 == pytest.approx(5 / 6, abs=1e-3)
     assert sum(report["series"]["queueJobs"]) / 240 == pytest.approx(90 / 150, abs=1e-3)
+
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "simulation.md").read_text()
+#: The fields whose keys are names of the workload.
+NAMED_BY_THE_WORKLOAD = ("utilisation", "allocation", "inputs", "skipped")
+
+
+def keys_of(data: Any) -> Iterator[str]:
+    """Yield all keys of nested data."""
+    for one in data if isinstance(data, list) else ():
+        yield from keys_of(one)
+    for key, value in data.items() if isinstance(data, dict) else ():
+        yield key
+        if key not in NAMED_BY_THE_WORKLOAD:
+            yield from keys_of(value)
+
+
+def test_every_figure_is_defined_in_the_document() -> None:
+    jobs = (owned("a", job(0, 100, 4)), owned("b", job(10, 50, 2)))
+    report = build_report(CoreEngine(replace(setup(), workload=TraceWorkload(jobs))).run(), {})
+    section = DOCUMENT[DOCUMENT.index("## Figures") :]
+    defined = {word for text in re.findall(r"`([\w.<>]+)`", section) for word in text.split(".")}
+    assert set(keys_of(report)) - defined == set()
 
 
 def test_first_job_that_fits_in_total_but_on_no_node_counts_as_fragmentation() -> None:

@@ -116,8 +116,38 @@ def test_negative_arrival_is_rejected() -> None:
         read(KALOS.replace("0,5.0", "0,-5.0"))
 
 
-def test_unknown_and_missing_columns_are_named_even_if_lenient() -> None:
-    with pytest.raises(InvalidTrace, match='line 1: unknown column "colour"'):
-        read(PHILLY.replace("cluster", "cluster,colour"), lenient=True)
+def test_unknown_column_is_named_and_ignored_if_lenient() -> None:
+    text = PHILLY.replace("timestamp,", "colour,timestamp,").replace("2017-", "red,2017-")
+    with pytest.raises(InvalidTrace, match=r'trace\.csv, line 1: unknown column "colour"'):
+        read(text)
+    workload = read(text, lenient=True)
+    assert workload.jobs == read(PHILLY).jobs
+    assert workload.skipped == {"run time not positive": 1, "unknown column": 1}
+
+
+def test_missing_column_is_named_even_if_lenient() -> None:
     with pytest.raises(InvalidTrace, match='line 1: column "cluster" is missing'):
         read(PHILLY.replace(",cluster", ""), lenient=True)
+
+
+def test_quoted_header_is_read() -> None:
+    header = '"timestamp", "duration", "num_gpus", "gpu_time", "cluster"'
+    assert read(PHILLY.replace(PHILLY.splitlines()[0], header)).jobs == read(PHILLY).jobs
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "name,time,application,num_replicas,batch_size",
+        "gpu_model,gpu_capacity_num,cpu_num,node_name",
+        "instance_sn,role,app_name,cpu_request,cpu_limit,gpu_request,gpu_limit,creation_time",
+        '{"command": "exporter.py -i delay", "jobs": [{"id": 1, "profile": "1", "res": 4}]}',
+        "Transformer (batch size 128)\tpython3 train.py -data %s/a.pt -batch_size 128 "
+        "-proj_share_weight --num_steps 3\ttranslation\t-step\t1\t44334\t2\t1\t-1.000000\t0",
+    ],
+)
+def test_other_formats_are_refused_with_the_known_ones(line: str) -> None:
+    with pytest.raises(InvalidTrace) as error:
+        read(f"{line}\n")
+    known = "philly, openb, kalos, kueue, scheduler-perf, swf, recording"
+    assert str(error.value) == f"trace.csv: not a trace in a known format ({known})"

@@ -31,8 +31,8 @@ cohorts:
 """
 
 
-def trace(text: str = GENERATOR) -> TraceFile:
-    return TraceFile("generator.yaml", text.splitlines())
+def trace(text: str = GENERATOR, *, lenient: bool = False) -> TraceFile:
+    return TraceFile("generator.yaml", text.splitlines(), lenient)
 
 
 def test_every_queue_submits_its_workloads() -> None:
@@ -84,3 +84,24 @@ def test_invalid_generator_is_rejected(old: str, new: str, reason: str) -> None:
     with pytest.raises(InvalidTrace) as error:
         read_trace(trace(GENERATOR.replace(old, new)), "kueue")
     assert str(error.value).startswith(f"generator.yaml, {reason}")
+
+
+def test_lenient_reader_counts_and_removes_what_it_cannot_read() -> None:
+    text = GENERATOR.replace("runtimeMs: 200", "runtimeMs: -1")
+    text = text.replace("# a comment", "topology: {name: a}").replace(
+        "    count: 3\n", "    count: 3\n    colour: red\n"
+    )
+    workload = read_trace(trace(text, lenient=True), "kueue")
+    assert workload.skipped == {"entry cannot be read": 1, "unknown field": 2}
+    assert {job.priority for job in workload.jobs} == {200}
+    for bad in ("cohorts: 3\n", "cohorts:\n- {}\n", "cohorts: [\n"):
+        with pytest.raises(InvalidTrace, match=r"generator\.yaml"):
+            read_trace(trace(bad, lenient=True), "kueue")
+
+
+def test_unknown_field_is_named_with_its_line() -> None:
+    text = GENERATOR.replace("    count: 3\n", "    count: 3\n    colour: red\n")
+    with pytest.raises(InvalidTrace) as error:
+        read_trace(trace(text))
+    reason = "cohorts[0].queuesSets[0]: Object contains unknown field `colour`"
+    assert str(error.value) == f"generator.yaml, line 8: {reason}"

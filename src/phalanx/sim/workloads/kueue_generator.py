@@ -13,8 +13,9 @@ CPUs of its nominal quota, and all queues share it, as queues of one cohort that
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import yaml
@@ -28,10 +29,11 @@ from phalanx.sim.workloads.workload import (
     build_node,
     build_workload,
 )
-from phalanx.sim.workloads.yaml_lines import find_line
+from phalanx.sim.workloads.yaml_lines import PATH_STEPS, find_line
 
 #: A larger number is a typing error.
 _MAX_NUMBER = 2_000_000
+_MATCH_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`").fullmatch
 Positive = Annotated[int, Meta(ge=1, le=_MAX_NUMBER)]
 NotNegative = Annotated[int, Meta(ge=0, le=_MAX_NUMBER)]
 
@@ -83,23 +85,50 @@ def read_kueue_generator(trace: TraceFile) -> TraceWorkload:
     """Read a generator file. Raises InvalidTrace."""
     text = "\n".join(trace.lines)
     try:
-        generator = msgspec.convert(yaml.safe_load(text), GeneratorFile)
+        found = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise InvalidTrace(f"{trace.name}, line {line}: {error.problem}") from None
-    except msgspec.ValidationError as error:
-        reason, _, path = str(error).partition(" - at `$.")
-        path = path.rstrip("`")
-        number = find_line(text, path)
-        where = f"{path}: " if path else ""
-        raise InvalidTrace(f"{trace.name}, line {number}: {where}{reason}") from None
     except yaml.YAMLError as error:
         raise InvalidTrace(f"{trace.name}: {error}") from None
+    generator = _convert(trace, text, found)
     queues = list(_list_queues(generator))
     jobs = [job for name, queue in queues for job in _generate_jobs(name, queue)]
     nodes = [build_node(name, {"cpu": str(queue.nominal_quota)}) for name, queue in queues]
     notes = ("quotas are not simulated: all queues share the nominal quotas of all",)
     return build_workload(trace, jobs, nodes=nodes, notes=notes)
+
+
+def _convert(trace: TraceFile, text: str, found: Any) -> GeneratorFile:
+    """Convert the file; a lenient reader counts and removes unknown fields and invalid entries."""
+    while True:
+        try:
+            return msgspec.convert(found, GeneratorFile)
+        except msgspec.ValidationError as error:
+            reason, _, path = str(error).partition(" - at `$.")
+            path = path.rstrip("`")
+            unknown = _MATCH_UNKNOWN(reason)
+            field = f"{path}.{unknown[1]}" if unknown else path
+            if not (trace.is_lenient and _remove_field(found, field, is_unknown=bool(unknown))):
+                number, where = find_line(text, field), f"{path}: " if path else ""
+                raise InvalidTrace(f"{trace.name}, line {number}: {where}{reason}") from None
+            trace.skipped["unknown field" if unknown else "entry cannot be read"] += 1
+
+
+def _remove_field(found: Any, path: str, *, is_unknown: bool) -> bool:
+    """Remove an unknown field, or the innermost list entry with an invalid one.
+
+    Returns False if an invalid field is in no list: then nothing of the file can be used.
+    """
+    steps = [int(index) if index else name for index, name in PATH_STEPS.findall(path)]
+    while steps and not is_unknown and isinstance(steps[-1], str):
+        steps.pop()
+    if not steps:
+        return False
+    for step in steps[:-1]:
+        found = found[step]
+    del found[steps[-1]]
+    return True
 
 
 def _list_queues(generator: GeneratorFile) -> Iterator[tuple[str, GeneratedQueueSet]]:

@@ -5,7 +5,7 @@
        job  submit wait     run time, processors …   requested: processors, time     user
 
 A processor is a node of one CPU, and a job of n processors a gang of n pods. -1 means unknown. Jobs
-without a positive run time, without processors, or larger than the machine are counted, not run.
+without a positive run time or without processors are counted, not run.
 
 The estimate of a job is its requested time, or its run time if it ran longer: the log was recorded
 on a machine that did not end it. A log without requested times gives every job its true run time as
@@ -21,7 +21,6 @@ from typing import NamedTuple, TypeVar
 
 from phalanx.sim.workloads.workload import (
     NO_RUN_TIME,
-    TOO_LARGE,
     InvalidTrace,
     TraceFile,
     TraceJob,
@@ -62,7 +61,7 @@ def read_swf(trace: TraceFile) -> TraceWorkload:
             rows.append(_parse_line(line))
         except ValueError as error:
             trace.reject(number, str(error))
-    kept = [row for row in rows if _is_kept(trace, row, size)]
+    kept = [row for row in rows if _is_kept(trace, row)]
     has_requests = any(row.requested > 0 for row in kept)
     overruns = sum(row.cpu_time > row.run_time for row in kept)
     uses_cpu_time = not has_requests and overruns * 2 > len(kept)
@@ -86,6 +85,7 @@ def read_swf(trace: TraceFile) -> TraceWorkload:
 
 
 def _read_size(trace: TraceFile) -> int:
+    """Return the number of processors that a header states; 0 if none does."""
     headers: dict[str, tuple[int, str]] = {}
     for number, line in trace.numbered():
         if found := _MATCH_HEADER(line.strip()):
@@ -99,9 +99,7 @@ def _read_size(trace: TraceFile) -> int:
                     f'{_MAX_PROCESSORS}, not "{text}"'
                 )
             return int(text)
-    raise InvalidTrace(
-        f"{trace.name}: no header states the size of the machine; add the line `; MaxProcs: N`"
-    )
+    return 0
 
 
 def _parse_line(line: str) -> _SwfJob:
@@ -133,13 +131,11 @@ def _read_field(fields: list[str], number: int, parse: Callable[[str], _Number])
         raise ValueError(f"field {number}: {error}") from None
 
 
-def _is_kept(trace: TraceFile, row: _SwfJob, size: int) -> bool:
+def _is_kept(trace: TraceFile, row: _SwfJob) -> bool:
     if row.run_time <= 0:
         trace.skipped[NO_RUN_TIME] += 1
     elif row.processors <= 0:
         trace.skipped[NO_PROCESSORS] += 1
-    elif row.processors > size:
-        trace.skipped[TOO_LARGE] += 1
     else:
         return True
     return False

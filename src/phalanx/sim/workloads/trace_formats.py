@@ -28,8 +28,9 @@ class TraceFormat(NamedTuple):
 
 def _is_swf(lines: list[str]) -> bool:
     """Whether the file has comments with `;`, or lines of 18 numbers."""
-    first = lines[0].lstrip()
-    return first.startswith(";") or len(first.split()) >= 18
+    first = lines[0].split()
+    numbers = sum(field.lstrip("-").replace(".", "", 1).isdecimal() for field in first)
+    return first[0].startswith(";") or numbers >= 18
 
 
 def _is_kueue_generator(lines: list[str]) -> bool:
@@ -51,13 +52,16 @@ TRACE_FORMATS = (
 )
 
 
+#: The names of all formats, for messages.
+FORMAT_NAMES = ", ".join(row.name for row in TRACE_FORMATS)
+
+
 def read_trace(trace: TraceFile, format_name: str = "") -> TraceWorkload:
     """Read a trace of a named format, or of the one that it looks like. Raises InvalidTrace."""
-    names = ", ".join(row.name for row in TRACE_FORMATS)
     lines = [line for _, line in trace.numbered()][:_FIRST_LINES]
     for row in TRACE_FORMATS:
         if row.name == format_name or (not format_name and lines and row.is_format(lines)):
             return row.read(trace)
     if format_name:
-        raise InvalidTrace(f'unknown trace format "{format_name}"; available: {names}')
-    raise InvalidTrace(f"{trace.name}: not a trace in a known format ({names})")
+        raise InvalidTrace(f'unknown trace format "{format_name}"; available: {FORMAT_NAMES}')
+    raise InvalidTrace(f"{trace.name}: not a trace in a known format ({FORMAT_NAMES})")

@@ -6,7 +6,8 @@ import re
 
 import yaml
 
-_STEPS = re.compile(r"\[(\d+)\]|([^.\[\]$]+)")
+#: The steps of a path such as `cohorts[0].count`: an index or a name.
+PATH_STEPS = re.compile(r"\[(\d+)\]|([^.\[\]$]+)")
 
 
 def find_line(text: str, path: str) -> int | None:
@@ -21,7 +22,7 @@ def find_line(text: str, path: str) -> int | None:
     if node is None:
         return None
     line: int = node.start_mark.line + 1
-    for index, name in _STEPS.findall(path):
+    for index, name in PATH_STEPS.findall(path):
         found = None
         if isinstance(node, yaml.SequenceNode) and index and int(index) < len(node.value):
             found = node.value[int(index)]
