@@ -183,6 +183,28 @@ def test_pod_that_has_ended_is_forgotten() -> None:
     assert len(run_times.ends) == 0
 
 
+@pytest.mark.parametrize("change", ["deleted", "unbound", "moved"])
+def test_pod_that_changes_while_others_are_evaluated_is_evaluated_as_it_is_then(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phalanx.scheduler.reservation.run_times._PODS_PER_STEP", 1)
+    run_times = RunTimes()
+    for name in ("a", "b"):
+        run_times.observe_pod(key(name), ending_pod(name, on="n", seconds=60), 5.0)
+    steps = run_times.update()
+    next(steps)
+    changed = {
+        "deleted": None,
+        "unbound": ending_pod("b", seconds=60),
+        "moved": ending_pod("b", on="m", seconds=60),
+    }
+    run_times.observe_pod(key("b"), changed[change], 9.0)
+    for _ in steps:
+        pass
+    assert end_of(run_times, "b") == (65 if change == "moved" else None)
+    assert len(run_times.ends) == (2 if change == "moved" else 1)
+
+
 def test_owner_is_named_as_on_the_command_line() -> None:
     run_times = RunTimes()
     run_times.observe_pod(key("a"), ending_pod("a", on="n", owner=job_owner("j")), 0.0)

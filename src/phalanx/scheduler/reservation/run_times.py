@@ -124,9 +124,15 @@ class RunTimes:
         return True
 
     def update(self) -> Iterator[int]:
-        """Bring `ends` up to date; yields after some pods."""
-        changed, self._changed = self._changed, {}
-        for number, (key, on_node) in enumerate(changed.items(), 1):
+        """Bring `ends` up to date; yields after some pods.
+
+        Pods may be observed between two steps: a change that was replaced or taken back is not
+        applied.
+        """
+        for number, key in enumerate(list(self._changed), 1):
+            if key not in self._changed:
+                continue
+            on_node = self._changed.pop(key)
             self._remove(key)
             end = self._expected_end(on_node) if on_node is not None else None
             if on_node is not None and end is not None:
