@@ -152,7 +152,7 @@ def _decide_beside_reservations(
     if result.is_feasible:
         result = yield from _avoid_reservations(entity, context, result, holds=holds)
         placed = result.build_placed()
-        if not holds.conflicts(entity, placed.bindings, snapshot):
+        if not holds.conflicts(entity, placed.bindings, snapshot, claims=placed.claims):
             return placed
     if holds:
         context = but(context, snapshot=holds.apply(snapshot))
@@ -215,7 +215,7 @@ def _takes_kept_room(
 ) -> bool:
     """Whether the next attempt, after the evictions, would be refused for a reservation."""
     if isinstance(decision, Placed):
-        return holds.conflicts(entity, decision.bindings, snapshot)
+        return holds.conflicts(entity, decision.bindings, snapshot, claims=decision.claims)
     victims = [victim.pod for victim in decision.victims]
     return holds.conflicts(entity, decision.waiting.nominated, snapshot, victims=victims)
 
@@ -241,7 +241,10 @@ def _avoid_reservations(
     First on the nodes of the entity's own reservation, then anywhere else; or else `result`.
     """
     snapshot, avoided = context.snapshot, holds.with_avoided
-    if avoided is None or not avoided.conflicts(entity, result.build_placed().bindings, snapshot):
+    if avoided is None:
+        return result
+    placed = result.build_placed()
+    if not avoided.conflicts(entity, placed.bindings, snapshot, claims=placed.claims):
         return result
     context = but(context, allows_search=False)
     others = [but(context, snapshot=avoided.apply(snapshot))]

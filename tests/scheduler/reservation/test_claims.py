@@ -1,4 +1,4 @@
-"""Reservations of entities with devices and volumes: only for those that could run."""
+"""Reservations of entities with devices and volumes: which get one, and what it keeps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,21 @@ from typing import Any
 import pytest
 
 from phalanx.api.core import Pod
-from phalanx.scheduler.queue.scheduler_state import ClusterObjects, load_state
+from phalanx.scheduler.decision import Preempting, Waiting
+from phalanx.scheduler.queue.decision_log import (
+    DecisionLogRecord,
+    LogStarted,
+    PodObserved,
+    RecordEncoder,
+    ReservationsPlanned,
+    read_records,
+)
+from phalanx.scheduler.queue.scheduler_state import (
+    ClusterObjects,
+    load_state,
+    observe_device_object,
+)
+from tests.scheduler.builders import key
 from tests.scheduler.device_builders import (
     allocated,
     claim,
@@ -16,12 +30,20 @@ from tests.scheduler.device_builders import (
     device_class,
     exactly,
     gang,
+    gpus,
     node,
     pod,
     resource_slice,
 )
 from tests.scheduler.reservation.virtual_scheduler import VirtualScheduler
-from tests.scheduler.volume_builders import host, storage_class, volume, volume_claim
+from tests.scheduler.volume_builders import (
+    csi_node,
+    csi_volume,
+    host,
+    storage_class,
+    volume,
+    volume_claim,
+)
 
 CLASS = device_class()
 LARGE = {
@@ -172,3 +194,103 @@ def test_volume_of_one_pod_is_expected_to_be_free_when_the_pod_ends() -> None:
         [with_volume("a", "c", on="n0"), with_volume("g-0", "c", group="g")], volumes=volumes
     )
     assert scheduler.reservations["g"].expected_start == 1000
+
+
+def reserved_devices(is_network: bool) -> VirtualScheduler:
+    """The gang g needs four of five devices, of which pods use two until 1,000 s."""
+    devices = resource_slice("", gpus(5), pool="net", allNodes=True)
+    if not is_network:
+        devices = resource_slice("n0", gpus(5), pool="net")
+    used = [allocated(f"used-{n}", f"net/gpu-{n}", f"a{n}", node="n0") for n in range(2)]
+    scheduler = run(
+        [*(member(f"a{n}", f"used-{n}", on="n0") for n in range(2)), member("g-0", "c", group="g")],
+        [devices, CLASS, *used, claim("c", exactly(count=4))],
+    )
+    assert scheduler.reservations["g"].expected_start == 1000
+    return scheduler
+
+
+def start_other(scheduler: VirtualScheduler, count: int, **fields: Any) -> bool:
+    """Submit a gang of one pod that needs so many devices; whether it starts."""
+    scheduler.state.observe(observe_device_object(claim("o", exactly(count=count)), 70))
+    scheduler.submit("other", [member("other-0", "o", group="other", **fields)])
+    return scheduler.run_pass(70) == ["other"]
+
+
+@pytest.mark.parametrize("is_network", [False, True])
+def test_planned_devices_are_kept_from_others(is_network: bool) -> None:
+    scheduler = reserved_devices(is_network)
+    assert not start_other(scheduler, 2)
+    decision = scheduler.decisions["other"]
+    assert isinstance(decision, Waiting)
+    assert [one.name for one in decision.holders] == ["g"]
+    assert "held by a reservation for podgroup/g" in scheduler.message("other")
+
+
+@pytest.mark.parametrize("is_network", [False, True])
+def test_other_devices_of_a_reserved_node_stay_open(is_network: bool) -> None:
+    scheduler = reserved_devices(is_network)
+    assert start_other(scheduler, 1)
+    scheduler.run_pass(80)
+    assert scheduler.reservations["g"].expected_start == 1000
+
+
+@pytest.mark.parametrize(("seconds", "starts"), [(900, True), (940, False)])
+def test_planned_devices_are_used_by_a_gang_that_ends_in_time(seconds: int, starts: bool) -> None:
+    assert start_other(reserved_devices(False), 2, activeDeadlineSeconds=seconds) is starts
+
+
+def test_planned_devices_are_kept_while_the_gang_is_nominated() -> None:
+    scheduler = reserved_devices(False)
+    scheduler.run_pass(975)
+    decision = scheduler.decisions["g"]
+    assert isinstance(decision, Waiting)
+    assert [one.node for one in decision.nominated] == ["n0"]
+    scheduler.state.observe(observe_device_object(claim("o", exactly(count=2)), 980))
+    scheduler.submit("other", [member("other-0", "o", group="other")])
+    assert scheduler.run_pass(980) == []
+
+
+def test_held_gang_starts_when_the_devices_are_not_kept_any_more() -> None:
+    scheduler = reserved_devices(False)
+    assert not start_other(scheduler, 2)
+    scheduler.state.observe(PodObserved(90, key("g-0"), None))
+    assert scheduler.run_pass(90) == ["other"]
+
+
+def test_gang_is_nominated_for_no_devices_that_a_reservation_plans_with() -> None:
+    scheduler = reserved_devices(False)
+    scheduler.state.observe(observe_device_object(claim("o", exactly(count=2)), 70))
+    pods = [member("other-0", "o", group="other", priority=-5)]
+    scheduler.submit("other", pods, gang("other", 1, priority=-5))
+    low = member("low", on="n0", cpu="4", priority=-9, activeDeadlineSeconds=9000)
+    scheduler.run_pods(low)
+    assert scheduler.run_pass(70) == []
+    assert not isinstance(scheduler.decisions["other"], Preempting)
+
+
+def test_attach_slots_of_a_reserved_gang_are_kept_from_others() -> None:
+    used = ["a", "c0", "c1", "o"]
+    volumes = [
+        storage_class(),
+        csi_node("n0", limit=3),
+        csi_node("n1", limit=0),
+        *(csi_volume(f"v-{name}", claim=name) for name in used),
+        *(volume_claim(name, bound_to=f"v-{name}") for name in used),
+    ]
+    ending = [with_volume("a", "a", on="n0"), member("full", on="n0", cpu="2")]
+    scheduler = run([*ending, with_volume("g-0", "c0", "c1", group="g", cpu="2")], volumes=volumes)
+    assert scheduler.reservations["g"].expected_start == 1000
+    scheduler.submit("one", [with_volume("one-0", "o", group="one", cpu="10m")])
+    assert scheduler.run_pass(70) == []
+    assert "held by a reservation" in scheduler.message("one")
+
+
+def test_reservation_with_devices_is_recorded_and_read_as_it_is() -> None:
+    current = reserved_devices(False).state.reservations.current
+    records: list[DecisionLogRecord] = [
+        LogStarted(0.0, 1, "test", ()),
+        ReservationsPlanned(61, current),
+    ]
+    assert list(read_records(RecordEncoder().encode(records))) == list(enumerate(records, 1))
+    assert current[0].claims

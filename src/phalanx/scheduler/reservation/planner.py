@@ -61,6 +61,11 @@ from phalanx.scheduler.reservation.reservation import (
     ReservationOrder,
     starts_after_victims,
 )
+from phalanx.scheduler.reservation.reserved_claims import (
+    find_reserved_claims,
+    missing_devices,
+    rank_by_free_devices,
+)
 from phalanx.scheduler.reservation.run_times import RunTimes, name_owner
 from phalanx.scheduler.search.solver import NO_SOLVER_ANSWER, SolverRequest, Steps
 
@@ -379,6 +384,8 @@ class ReservationPlanner:
         if not growth.is_sufficient(final, count_needed(request.entity, base)):
             return None
         free_now = growth.capacity(base)
+        if any(member.shape.claims for member in request.entity.members):
+            free_now = rank_by_free_devices(request.entity, base, free_now)
         plans: list[_Plan] = []
         for nodes in self._preferred_nodes(request, free_now):
             found = yield from place_by_rank(request, final, free_now, nodes=nodes)
@@ -441,6 +448,7 @@ class ReservationPlanner:
             groups=tuple(leaf.key for leaf in request.entity.leaves),
             topology_key=key,
             domains=tuple(domains.most_common(_MAX_NAMES)),
+            claims=find_reserved_claims(plan.assignments, self._real.names),
         )
 
     def _kept(
@@ -481,7 +489,9 @@ class ReservationPlanner:
         needed = np.array(list(plan.needs.values()))
         free = np.maximum(self._real.allocatable[rows] - self._real.requested[rows], 0)
         lacking = np.maximum(needed - free, 0).sum(axis=0)
-        return float((lacking / np.maximum(needed.sum(axis=0), 1)).sum())
+        resources = float((lacking / np.maximum(needed.sum(axis=0), 1)).sum())
+        claims = find_reserved_claims(plan.assignments, self._real.names)
+        return resources + missing_devices(self._real, claims)
 
 
 def _has_peers(entity: Entity) -> bool:

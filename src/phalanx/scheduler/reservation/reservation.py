@@ -6,6 +6,8 @@ it keeps what the entity needs and what pods that end in time do not release:
     node n1   free 2, a pod of 4 ends before the expected start, the entity needs 6    keeps 2
     node n2   free 8, nothing ends, the entity needs 6                                 keeps 6
 
+Devices and attach slots are kept too (`reserved_claims.py`).
+
 An entity behind the reserved one may use the rest: it then fits now, and beside the reserved entity
 at its expected start. An entity that ends before the expected start may use all of it (backfill).
 Without an expected start nothing is backfilled.
@@ -24,9 +26,14 @@ from msgspec import Struct
 from phalanx.api.meta import Key, Ref, parse_timestamp, timestamp
 from phalanx.scheduler.cluster.pod_index import TERMINATION_SECONDS, AssignedPod
 from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot
-from phalanx.scheduler.decision import Binding
+from phalanx.scheduler.decision import Binding, ClaimReservation
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.reservation.pod_ends import PodEnds, amounts_per_node
+from phalanx.scheduler.reservation.reserved_claims import (
+    ReservedClaims,
+    contests_claims,
+    take_reserved_claims,
+)
 
 #: From so many seconds before the expected start on, the nodes are nominated.
 IMMINENT_SECONDS = 30.0
@@ -76,6 +83,8 @@ class Reservation(Struct, frozen=True):
     #: The topology label that the entity is placed by ("" for none), and the nodes of each value.
     topology_key: str = ""
     domains: tuple[tuple[str, int], ...] = ()
+    #: The devices and volumes of its pods.
+    claims: ReservedClaims = ReservedClaims()
 
     @property
     def ref(self) -> Ref:
@@ -244,7 +253,13 @@ class ReservationHolds:
             return forked
         for i, kept in self._kept_per_node(snapshot, ()).items():
             requested[i] += np.maximum(kept, 0)
+        if reserved := self._reserved_claims:
+            take_reserved_claims(forked, reserved)
         return forked
+
+    @property
+    def _reserved_claims(self) -> list[ReservedClaims]:
+        return [one.claims for one in self._reservations if one.claims]
 
     def conflicts(
         self,
@@ -253,14 +268,21 @@ class ReservationHolds:
         snapshot: Snapshot,
         *,
         victims: Iterable[Key] = (),
+        claims: Iterable[ClaimReservation] | None = None,
     ) -> bool:
         """Whether the entity would take kept room on these nodes after the victims are gone.
 
         A victim that would have ended before the expected start anyway adds nothing to the room
-        that the reserved entity counts on.
+        that the reserved entity counts on. `claims` has the devices that the entity gets, if that
+        is known.
         """
         if any(reservation.is_strict for reservation in self._reservations):
             return True
+        bindings = tuple(bindings)
+        if reserved := self._reserved_claims:
+            nodes = {one.node for one in bindings}
+            if contests_claims(entity, nodes, snapshot, reserved=reserved, claims=claims):
+                return True
         shapes = {member.pod.metadata.uid: member.shape for member in entity.members}
         index, victim_keys = snapshot.index, tuple(victims)
         used = amounts_per_node(snapshot, [(index[b.node], shapes[b.uid]) for b in bindings])

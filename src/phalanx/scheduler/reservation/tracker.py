@@ -18,6 +18,8 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from msgspec.structs import replace as but
+
 from phalanx.api.batch import JobRunTime
 from phalanx.api.core import Pod
 from phalanx.api.meta import Key, ObjectMeta, Ref, pod_group_ref, pod_ref
@@ -37,9 +39,11 @@ from phalanx.scheduler.reservation.reservation import (
 from phalanx.scheduler.reservation.run_times import RunTimes
 from phalanx.scheduler.search.solver import Steps
 
-#: How many entities a plan examines at most, and for how many seconds one is not examined again
-#: that cannot run even if all pods that end are gone.
-MAX_EXAMINED, INFEASIBLE_SECONDS = 32, 60.0
+#: How many priority levels have a reservation at most (mode `Easy`).
+MAX_LEVELS = 32
+#: How many entities that cannot run even if all pods that end are gone a plan examines at most; the
+#: next plan examines others. For how many seconds such an entity is not examined again.
+MAX_INFEASIBLE, INFEASIBLE_SECONDS = 32, 60.0
 #: How many preemptors are remembered; the nominated pods of others count as never ending.
 MAX_PREEMPTORS = 1024
 #: Seconds until reservations are planned again although nothing has happened.
@@ -106,6 +110,8 @@ class ReservationTracker:
         self._turns: dict[Ref, float] = {}
         #: Until when an entity that cannot run is not examined again.
         self._infeasible: dict[Ref, float] = {}
+        #: Whether the last plan ended at MAX_INFEASIBLE.
+        self._has_unexamined = False
         self._is_changed, self._next_time = False, float("inf")
 
     # ---- what happens --------------------------------------------------------------------------
@@ -190,6 +196,7 @@ class ReservationTracker:
         """The entity no longer waits; whether it had a reservation."""
         self._remove(ref)
         self._turns.pop(ref, None)
+        self._infeasible.pop(ref, None)
         kept = tuple(one for one in self.current if one.ref != ref)
         is_reserved, self.current = len(kept) < len(self.current), kept
         self.version += is_reserved
@@ -248,7 +255,10 @@ class ReservationTracker:
         self.current = tuple(found)
         self.version += self.current != before
         self._dropped = _without_successor(before, found)
-        self._next_time = min((self._review_time(one, now) for one in found), default=float("inf"))
+        review_times = [self._review_time(one, now) for one in found]
+        if self._has_unexamined:
+            review_times.append(now + MIN_PLAN_INTERVAL)
+        self._next_time = min(review_times, default=float("inf"))
         return _freed_room(before, found)
 
     def restore(
@@ -297,11 +307,12 @@ class ReservationTracker:
         previous = {one.order: one for one in self.current}
         found: list[Reservation] = []
         levels: set[int] = set()
-        examined = 0
+        infeasible, self._has_unexamined = 0, False
         for waiting in self._candidates(levels):
             order, mode = waiting.order, waiting.args.mode
-            limit = waiting.args.depth if mode == ReservationMode.CONSERVATIVE else MAX_EXAMINED
-            if len(found) >= limit or examined >= MAX_EXAMINED:
+            limit = waiting.args.depth if mode == ReservationMode.CONSERVATIVE else MAX_LEVELS
+            self._has_unexamined = infeasible >= MAX_INFEASIBLE
+            if len(found) >= limit or self._has_unexamined:
                 break
             if mode == ReservationMode.EASY and order.negated_priority in levels:
                 continue
@@ -311,11 +322,11 @@ class ReservationTracker:
             if entity is None or entity.ready_since != waiting.ready_since:
                 self._forget(order.ref)
                 continue
-            examined += 1
             policy, old = self._profiles.policy(entity), previous.get(order)
             made = yield from planner.plan(ReservationRequest(entity, order, policy, previous=old))
             if made is None:
                 self._infeasible[order.ref] = now + INFEASIBLE_SECONDS
+                infeasible += 1
                 continue
             found.append(made)
             levels.add(order.negated_priority)
@@ -400,7 +411,7 @@ class ReservationTracker:
         None is found if the decision about an equal entity may differ (`is_before_equal`).
         """
         reservations = [
-            (one.order, one, one.is_strict or not _is_nominated(one, snapshot))
+            (one.order, one, one.is_strict or bool(one.claims) or not _is_nominated(one, snapshot))
             for one in self.current
         ]
 
@@ -435,6 +446,9 @@ class ReservationTracker:
                 behind.append(one)
             elif one.is_strict or not _is_nominated(one, snapshot):
                 before.append(one)
+            elif one.claims:
+                # The nominations keep the resources, but no devices that are about to be freed.
+                before.append(but(one, kept=()))
         for _ in self.run_times.update() if before else ():
             pass
         declared_end = partial(self.run_times.declared_end, entity)
@@ -492,4 +506,6 @@ def _freed_room(before: Sequence[Reservation], found: Sequence[Reservation]) -> 
         for node, resource, amount in old.kept:
             if amount > max(kept.get((node, resource), 0), 0):
                 nodes[node] = None
+        if new.claims != old.claims:
+            nodes |= dict.fromkeys(old.nodes)
     return FreedRoom(is_any or concerns_each, concerns_each, tuple(nodes))
