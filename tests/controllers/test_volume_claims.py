@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 import pytest
 
 from phalanx.api.errors import ApiError, Forbidden
-from phalanx.api.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
+from phalanx.api.kinds import NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM
 from phalanx.api.storage import SELECTED_NODE
 from phalanx.api.wire import Object, Request
 from phalanx.controllers.nodes.node_pool import SimulatedNode
 from phalanx.controllers.reconcile_loop import Informers
 from phalanx.controllers.volumes.binder import VolumeBinder
 from phalanx.randomness import SeededRandom
-from tests.builders import in_virtual_time, pod, pod_group
+from tests.builders import in_virtual_time, node, pod, pod_group
 from tests.controllers.cluster import Cluster, cluster
 from tests.controllers.foreign_cluster import FOREIGN_KINDS, ScriptedTransport, running_scheduler
 
@@ -169,6 +169,33 @@ async def test_bound_claims_pin_the_next_attempt_after_provisioning_failed() -> 
         await c.until_placed("m0", "m1", "m2", "m3", seconds=600)
         assert len(await bound_volumes(c)) == 4
         assert await c.violations() == []
+
+
+@in_virtual_time
+async def test_another_node_is_selected_if_the_selected_one_is_gone() -> None:
+    async with cluster() as c:
+        await c.create(storage_class("absent.example"))
+        await c.add_node(node("n0"))
+        await c.create(claim("c0"), pod("m0", spec=uses("c0")))
+        await asyncio.sleep(5)
+        assert [selected(one) for one in (await claims(c)).values()] == ["n0"]
+        await c.add_node(node("new"))
+        await c.delete(NODE, "n0")
+        await asyncio.sleep(10)
+        assert [selected(one) for one in (await claims(c)).values()] == ["new"]
+
+
+@in_virtual_time
+async def test_binder_leaves_volumes_to_the_scheduler_while_another_one_is_provisioned() -> None:
+    async with cluster(nodes=nodes(1)) as c:
+        await c.create(storage_class("phalanx.dev/simulated", delaySeconds="30"))
+        await c.create(volume("v0", "n0"))
+        await asyncio.sleep(1)
+        both = {"volumes": [*uses("c0")["volumes"], {**uses("c1")["volumes"][0], "name": "more"}]}
+        await c.create(claim("c0"), claim("c1"), pod("m0", spec=both))
+        await c.until_placed("m0")
+        assert "v0" in (await bound_volumes(c)).values()
+        assert await c.events("FailedScheduling") == []
 
 
 @in_virtual_time

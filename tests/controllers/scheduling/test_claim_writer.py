@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from phalanx.api.errors import Conflict
@@ -52,6 +54,20 @@ async def test_claim_that_the_group_uses_already_stays_when_another_one_cannot_b
         status = (await get(c, "shared")).status
         assert status.allocation == ALLOCATION
         assert status.reserved_for == (OF_GROUP,)
+
+
+@in_virtual_time
+async def test_claim_is_written_after_a_write_of_another_client_is_committed() -> None:
+    async with cluster(without=("scheduler", "controllers")) as c:
+        await c.create(claim("one"))
+        attempt = [await reservation(c, "one", OF_GROUP, allocates=True)]
+        # Until it is committed, the claim is read without the label and cannot be written.
+        change = {"metadata": {"labels": {"written": "meanwhile"}}}
+        other = asyncio.create_task(c.client.patch(RESOURCE_CLAIM, Key("default", "one"), change))
+        await asyncio.sleep(0)
+        await ClaimWriter(c.client, SeededRandom(0)).reserve(attempt)
+        assert (await other)["metadata"]["labels"] == {"written": "meanwhile"}
+        assert (await get(c, "one")).status.reserved_for == (OF_GROUP,)
 
 
 @pytest.mark.parametrize("keeps_groups", [True, False])

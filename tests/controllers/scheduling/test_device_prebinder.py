@@ -10,7 +10,7 @@ from copy import deepcopy
 import pytest
 
 from phalanx.api.kinds import EVENT, KINDS, POD, RESOURCE_CLAIM
-from phalanx.api.meta import Key
+from phalanx.api.meta import Key, find_condition
 from phalanx.api.wire import Object
 from tests.builders import in_virtual_time, pod, pod_group
 from tests.controllers.cluster import Cluster, cluster, simulated_nodes
@@ -123,6 +123,9 @@ async def test_failed_device_is_released_and_tried_again(is_foreign: bool) -> No
         status = (await get_claim(c, "one")).get("status", {})
         assert not status.get("devices")
         await c.until(lambda: is_allocated(c, "one"), 60)
+        condition = find_condition((await c.pods())["p"].status.conditions, "PodScheduled")
+        assert condition is not None
+        assert condition.message.endswith("dev-0 of claim one has failed: Broken")
         await report(c, "one", "Attached")
         await asyncio.sleep(5)
         assert await node_of(c, "p")

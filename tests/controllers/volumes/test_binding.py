@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from phalanx.api.core import Node
 from phalanx.api.storage import (
     BIND_COMPLETED,
     BOUND_BY_CONTROLLER,
@@ -73,10 +72,6 @@ def storage_class(mode: str = "Immediate", provisioner: str = "disk.example") ->
         "volumeBindingMode": mode,
     }
     return msgspec.convert(obj, StorageClass)
-
-
-def node(name: str, **labels: str) -> Node:
-    return msgspec.convert({"metadata": {"name": name, "labels": labels}}, Node)
 
 
 def reference(uid: str = "u", name: str = "c") -> Object:
@@ -179,13 +174,6 @@ def test_a_binding_is_completed_after_a_crash() -> None:
 
 WAITING = storage_class("WaitForFirstConsumer")
 SELECTED = {SELECTED_NODE: "node-1"}
-LOCAL = {
-    "required": {
-        "nodeSelectorTerms": [
-            {"matchExpressions": [{"key": "host", "operator": "In", "values": ["node-1"]}]}
-        ]
-    }
-}
 
 
 @pytest.mark.parametrize(
@@ -199,31 +187,13 @@ LOCAL = {
         ),
         (state(claim(), volume(claimRef=reference("")), storage_class=WAITING), "", True),
         (
-            state(
-                claim(annotations=SELECTED),
-                volume(nodeAffinity=LOCAL),
-                storage_class=WAITING,
-                node=node("node-1", host="node-1"),
-            ),
-            "",
-            True,
-        ),
-        (
-            state(
-                claim(annotations=SELECTED),
-                volume(nodeAffinity=LOCAL),
-                storage_class=WAITING,
-                node=node("node-2", host="node-2"),
-            ),
+            state(claim(annotations=SELECTED), volume(), storage_class=WAITING),
             "ExternalProvisioning",
             False,
         ),
         (
             state(
-                claim(annotations=SELECTED),
-                volume(),
-                storage_class=WAITING,
-                node=node("node-1"),
+                claim(annotations=SELECTED), volume(claimRef=reference("")), storage_class=WAITING
             ),
             "",
             True,

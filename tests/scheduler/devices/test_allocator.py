@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from itertools import combinations_with_replacement, product
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -101,6 +103,76 @@ def test_all_fails_while_a_pool_of_the_node_is_incomplete() -> None:
     claims = [build_requests(claim_spec(exactly(allocationMode="All")), found)]
     devices = NodeDevices(found, "n1", lambda reach: True)
     assert allocate_claims(claims, devices, found, usage=DeviceUsage()) is None
+
+
+def test_all_takes_only_devices_with_the_capacity_that_the_request_names() -> None:
+    devices = [
+        device("small", capacity={"memory": "10Gi"}),
+        device("large", capacity={"memory": "80Gi"}),
+        device("shared", capacity={"memory": "80Gi"}, allowMultipleAllocations=True),
+        device("full", capacity={"memory": "80Gi"}, allowMultipleAllocations=True),
+    ]
+    request = exactly(allocationMode="All", capacity={"requests": {"memory": "40Gi"}})
+    taken = [DeviceUse(DeviceId(DRIVER, "n1", "full"), {"memory": Fraction(60 << 30)})]
+    assert allocate(devices, claim_spec(request), shares=taken) == [["large", "shared"]]
+    assert allocate(devices[:1], claim_spec(request)) is None
+
+
+def opaque(mode: str, *requests: str) -> Object:
+    """Configuration of a class, or of some requests of a claim."""
+    found: Object = {"opaque": {"driver": DRIVER, "parameters": {"mode": mode}}}
+    return {**found, "requests": list(requests)} if requests else found
+
+
+def test_configuration_names_the_requests_that_it_concerns() -> None:
+    found = inventory(resource_slice("n1", gpus(4)))
+    found.update_class("gpu", device_class(config=[opaque("class")]))
+    alternatives = [
+        {"name": "large", "deviceClassName": "large", "count": 1},
+        {"name": "small", "deviceClassName": "gpu", "count": 1},
+    ]
+    requests = [{"name": "any", "firstAvailable": alternatives}, exactly("a"), exactly("b", 2)]
+    given = msgspec.convert(
+        {
+            "devices": {
+                "requests": requests,
+                "config": [
+                    opaque("large", "any/large"),
+                    opaque("small", "any/small"),
+                    opaque("a", "a"),
+                    opaque("every", "any", "a", "b"),
+                    opaque("all"),
+                ],
+            }
+        },
+        ResourceClaimSpec,
+    )
+    claims = [build_requests(given, found)]
+    devices = NodeDevices(found, "n1", lambda reach: True)
+    choices = allocate_claims(claims, devices, found, usage=DeviceUsage())
+    assert choices is not None
+    config = build_allocation(claims[0], choices[0], "n1")["devices"]["config"]
+    assert [
+        (one["source"], one["opaque"]["parameters"]["mode"], one.get("requests")) for one in config
+    ] == [
+        ("FromClass", "class", None),
+        ("FromClaim", "small", ["any/small"]),
+        ("FromClaim", "a", ["a"]),
+        ("FromClaim", "every", None),
+        ("FromClaim", "all", None),
+    ]
+
+
+def test_configuration_of_a_class_names_its_requests_if_there_are_others() -> None:
+    nic = device("nic-0", attributes={"kind": "nic"})
+    found = inventory(resource_slice("n1", [nic, *gpus(2)]))
+    found.update_class("gpu", device_class(config=[opaque("class")]))
+    claims = [build_requests(claim_spec(exactly("net", deviceClassName="nic"), exactly()), found)]
+    devices = NodeDevices(found, "n1", lambda reach: True)
+    choices = allocate_claims(claims, devices, found, usage=DeviceUsage())
+    assert choices is not None
+    (entry,) = build_allocation(claims[0], choices[0], "n1")["devices"]["config"]
+    assert (entry["source"], entry["requests"]) == ("FromClass", ["gpu"])
 
 
 def test_all_fails_if_a_selected_device_is_tainted() -> None:

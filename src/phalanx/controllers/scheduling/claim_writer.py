@@ -34,8 +34,9 @@ from phalanx.scheduler.decision import ClaimReservation
 
 LOG = logs.component("scheduler")
 
-#: Attempts to write a claim while other clients change it at the same time.
-_MAX_WRITE_ATTEMPTS = 5
+#: Attempts to write a claim while other clients change it at the same time, and the seconds before
+#: the second one, which double: until then the other write can be read.
+_MAX_WRITE_ATTEMPTS, _FIRST_PAUSE_SECONDS = 5, 0.01
 
 
 class IdleClaimReleaser:
@@ -165,7 +166,9 @@ class ClaimWriter:
             written.append(one)
             await self._create(one)
             return
-        for _ in range(_MAX_WRITE_ATTEMPTS):
+        for attempt in range(_MAX_WRITE_ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(_FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
             claim = await self._get(one.claim)
             _check_claim(claim, one)
             try:

@@ -9,6 +9,7 @@ are reserved for their claims here too, and the volume binder of that server bin
     bound to a volume that the node can use         done
     loses its selected node                         the provisioner has given up
     gone, replaced, or bound to another volume      the placement is void
+    its node is gone                                the placement is void
     none of this within the timeout                 the placement is void
 
 When a placement is void, the selected node is removed from the claims that have no volume yet, so
@@ -26,7 +27,7 @@ from typing import NamedTuple, TypeVar
 from phalanx import logs
 from phalanx.api.core import Node
 from phalanx.api.errors import ApiError, Conflict, NotFound, Timeout
-from phalanx.api.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, Kind
+from phalanx.api.kinds import NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, Kind
 from phalanx.api.meta import Key, ObjectMeta, timestamp
 from phalanx.api.storage import (
     BOUND_BY_CONTROLLER,
@@ -45,9 +46,9 @@ from phalanx.scheduler.decision import VolumeAssignment
 
 LOG = logs.component("scheduler")
 
-#: Attempts to write a claim or volume while other clients change it at the same time.
-_MAX_WRITE_ATTEMPTS = 5
-
+#: Attempts to write a claim or volume while other clients change it at the same time, and the
+#: seconds before the second one, which double: until then the other write can be read.
+_MAX_WRITE_ATTEMPTS, _FIRST_PAUSE_SECONDS = 5, 0.01
 
 _T = TypeVar("_T", PersistentVolume, PersistentVolumeClaim)
 
@@ -71,6 +72,7 @@ class VolumePreBinder:
         self._waiting: dict[asyncio.Event, None] = {}
         self._claims.subscribe(self._on_change)
         self._volumes.subscribe(self._on_change)
+        self._nodes.subscribe(lambda old, new: None if new else self._on_change(old, new))
 
     def is_needed(self, volumes: Iterable[VolumeAssignment]) -> bool:
         """Whether claims must be bound before the pods that use them."""
@@ -134,6 +136,8 @@ class VolumePreBinder:
         if not claim.is_bound:
             if not one.volume and claim.selected_node != one.node:
                 raise Conflict(f"provisioning failed for PVC {name!r} on node {one.node}")
+            if await self._is_node_gone(one.node):
+                raise Conflict(f"node {one.node} is gone, for which claim {name} was to be bound")
             return False
         volume, node = (
             self._volumes.get(Key("", claim.spec.volume_name)),
@@ -145,6 +149,16 @@ class VolumePreBinder:
             message = f"volume {volume.metadata.name} of claim {name} cannot be used on {one.node}"
             raise Conflict(message)
         return True
+
+    async def _is_node_gone(self, name: str) -> bool:
+        """Whether a node does not exist, by the cache and by the API."""
+        if self._nodes.get(Key("", name)) is not None:
+            return False
+        try:
+            await self._client.get(NODE, Key("", name))
+        except NotFound:
+            return True
+        return False
 
     async def _confirm(self, one: VolumeAssignment) -> PersistentVolumeClaim | None:
         try:
@@ -195,7 +209,9 @@ class VolumePreBinder:
         change: Callable[[ObjectMeta, _T], Object | None],
     ) -> None:
         """Patch the current version of an object, again if it changes meanwhile."""
-        for _ in range(_MAX_WRITE_ATTEMPTS):
+        for attempt in range(_MAX_WRITE_ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(_FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
             found = await self._client.get(kind, key, struct)
             meta = found.metadata
             patch = change(meta, found)

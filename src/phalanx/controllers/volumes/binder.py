@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from phalanx.api.core import Node, Pod
+from phalanx.api.core import Pod
 from phalanx.api.errors import NotFound
 from phalanx.api.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, STORAGE_CLASS, Kind
 from phalanx.api.meta import Key, ObjectMeta, Ref
 from phalanx.api.storage import (
     BIND_COMPLETED,
-    SELECTED_NODE,
     PersistentVolume,
     PersistentVolumeClaim,
     StorageClass,
@@ -60,11 +59,9 @@ class VolumeBinder:
             informers.of(PersistentVolume),
             informers.of(StorageClass),
             informers.of(Pod),
-            informers.of(Node),
         )
         self._claims, self._volumes = self._informers[0].cache, self._informers[1].cache
         self._classes, self._pods = self._informers[2].cache, self._informers[3].cache
-        self._nodes = self._informers[4].cache
         #: Volumes without a claim and claims that are not bound yet, by their class.
         self._free_volumes = self._volumes.index(
             lambda volume: [] if volume.spec.claim_ref else [volume.storage_class]
@@ -134,7 +131,6 @@ class VolumeBinder:
                 candidates,
                 storage_class=self._classes.get(Key("", name)),
                 default_class=self._default_class(),
-                node=self._nodes.get(Key("", meta.annotations.get(SELECTED_NODE, ""))),
                 has_unscheduled_pod=any(not pod.spec.node_name for pod in pods),
             )
         )

@@ -9,7 +9,7 @@ A claim and a volume are bound in four writes. Each is conditional and is repeat
 
     claim                                       plan
     names no volume, Immediate                  bind the best volume, else provision
-    names no volume, WaitForFirstConsumer       as above once it has a selected node; else wait
+    names no volume, WaitForFirstConsumer       provision once it has a selected node; else wait
     names a volume                              bind it, if it is free and fits
     bound, its volume is gone or not its own    phase Lost
 
@@ -77,7 +77,6 @@ class ClaimState:
     candidates: Sequence[PersistentVolume]
     storage_class: StorageClass | None
     default_class: str = ""
-    node: Node | None = None
     has_unscheduled_pod: bool = False
 
 
@@ -96,22 +95,17 @@ def plan_claim(state: ClaimState) -> BindingPlan:
     if claim.spec.storage_class_name is None and not claim.storage_class and state.default_class:
         change = {"spec": {"storageClassName": state.default_class}}
         return BindingPlan([_claim_patch(claim, change)])
-    volume = find_volume(claim, _bindable_volumes(state))
+    candidates = state.candidates
+    if _waits_for_consumer(state):
+        # The scheduler chooses the others. Even with a selected node the binder must not take one
+        # of them: the scheduler may have counted on it for another claim.
+        candidates = [one for one in candidates if one.is_reserved_for(claim)]
+    volume = find_volume(claim, candidates)
     if volume is None:
         return _plan_provisioning(state)
     # Without a class object claims bind at once, so its absence must be certain.
     is_class_missing = bool(claim.storage_class) and state.storage_class is None
     return BindingPlan(_bind(claim, volume), needs_confirmation=is_class_missing)
-
-
-def _bindable_volumes(state: ClaimState) -> Sequence[PersistentVolume]:
-    """The volumes that the claim may bind now: until a node is selected, those that name it."""
-    reserved = [one for one in state.candidates if one.is_reserved_for(state.claim)]
-    if not _waits_for_consumer(state):
-        return state.candidates
-    if SELECTED_NODE not in state.claim.metadata.annotations or state.node is None:
-        return reserved
-    return [*reserved, *(one for one in state.candidates if is_usable_from(one, state.node))]
 
 
 def _waits_for_consumer(state: ClaimState) -> bool:

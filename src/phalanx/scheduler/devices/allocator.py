@@ -214,8 +214,23 @@ class _AllocationSearch:
     def _choose_all(
         self, number: int, alternative: RequestAlternative, devices: Sequence[PublishedDevice]
     ) -> bool:
-        """Choose every device, if there is one and all can be had, then those of the next."""
-        if not devices or self._devices.lacks_pools():
+        """Choose every device, if there is one and all can be had, then those of the next.
+
+        Devices without the capacity that the request names are none of them.
+        """
+        if self._devices.lacks_pools():
+            return False
+        if alternative.capacity:
+            devices = [
+                device
+                for device in devices
+                if (
+                    self._share(alternative, device) is not None
+                    if device.is_shareable
+                    else _has_capacity(alternative, device)
+                )
+            ]
+        if not devices:
             return False
         taken: list[DeviceChoice] = []
         for device in devices:
@@ -377,7 +392,6 @@ def format_quantity(amount: Fraction) -> str:
 def build_allocation(claim: ClaimRequests, choices: ClaimChoices, node: str) -> Object:
     """Build the allocation of a claim, for a pod on a node, as the API has it."""
     results: list[Object] = []
-    config: dict[str, tuple[Object, ...]] = {}
     for alternative, device, share in choices:
         driver, pool, name = device.id
         result: Object = {"request": alternative.name, "driver": driver, "pool": pool}
@@ -395,17 +409,35 @@ def build_allocation(claim: ClaimRequests, choices: ClaimChoices, node: str) -> 
         ):
             if conditions:
                 result[field] = list(conditions)
-        if alternative.config:
-            config[alternative.name] = alternative.config
         results.append(result)
     devices: Object = {"results": results}
-    if config or claim.config:
-        of_classes = [
-            {"source": "FromClass", "opaque": opaque} for one in config.values() for opaque in one
-        ]
-        devices["config"] = [*of_classes, *claim.config]
+    if config := _build_config(claim, choices):
+        devices["config"] = config
     selector = _node_selector(choices, node)
     return {"devices": devices, "nodeSelector": selector} if selector else {"devices": devices}
+
+
+def _build_config(claim: ClaimRequests, choices: ClaimChoices) -> list[Object]:
+    """Return the configuration of classes, each once, and of the claim.
+
+    An entry names the requests that it concerns; one that concerns all of them names none. What a
+    claim says about alternatives that were not taken is left out.
+    """
+    taken = {choice.alternative.parent: choice.alternative for choice in choices}
+    found: list[Object] = []
+    classes = dict.fromkeys(one.device_class for one in taken.values())
+    for name in classes:
+        named = [one for one in taken.values() if one.device_class == name]
+        requests = {"requests": [one.name for one in named]} if len(named) < len(taken) else {}
+        found += ({"source": "FromClass", "opaque": one, **requests} for one in named[0].config)
+    for config in claim.config:
+        entry: Object = {"source": "FromClaim", "opaque": config.opaque}
+        concerned = [one for one in taken.values() if {one.name, one.parent} & set(config.requests)]
+        if config.requests and len(concerned) < len(taken):
+            entry["requests"] = list(config.requests)
+        if concerned or not config.requests:
+            found.append(entry)
+    return found
 
 
 def _to_json(value: object) -> Any:

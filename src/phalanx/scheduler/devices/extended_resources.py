@@ -5,11 +5,17 @@ pod is bound. On a node that lists it, the pod uses that. The claim has one requ
 container and resource:
 
     containers[0]: cpu 1, example.com/gpu 2     request container-0-request-1, two devices
+
+An init container that ends before the others start uses their devices. Only what it needs beyond
+them is requested, and init containers of that kind share it:
+
+    initContainers[0]: example.com/gpu 3        the two of container-1-request-0, and
+    containers[0]:     example.com/gpu 2        container-0-request-0, one device
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from phalanx.api.core import Container, Pod
@@ -25,39 +31,97 @@ from phalanx.scheduler.devices.inventory import DeviceInventory
 
 
 class ExtendedRequest(NamedTuple):
-    """One resource of one container that a class serves."""
+    """A request of the claim: devices of a class that serve a resource."""
 
     name: str
-    container: str
     resource: str
     device_class: str
     number: int
 
 
+class ExtendedMapping(NamedTuple):
+    """A container, a resource of it, and a request whose devices serve it."""
+
+    container: str
+    resource: str
+    request: str
+
+
+class ExtendedRequests(NamedTuple):
+    """The requests of the claim, sorted by name, and which containers use them."""
+
+    requests: tuple[ExtendedRequest, ...]
+    mappings: tuple[ExtendedMapping, ...]
+
+
 def extended_requests(
     pod: Pod, resources: Collection[str], inventory: DeviceInventory
-) -> list[ExtendedRequest]:
-    """Return the requests for these resources of a pod, in the order of its containers."""
-    found = []
-    for number, container in enumerate((*pod.spec.init_containers, *pod.spec.containers)):
-        for position, (resource, amount) in enumerate(_amounts(container)):
-            if resource in resources and amount > 0:
-                found.append(
-                    ExtendedRequest(
-                        f"container-{number}-request-{position}",
-                        container.name,
-                        resource,
-                        inventory.class_of_resource(resource),
-                        amount,
-                    )
-                )
-    return found
+) -> ExtendedRequests:
+    """Return the requests for these resources of a pod."""
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    amounts = [_amounts(container) for container in containers]
+    requests, mappings = list[ExtendedRequest](), list[ExtendedMapping]()
+    for resource in sorted({name for one in amounts for name in one if name in resources}):
+        found = _requests_for(
+            resource,
+            inventory.class_of_resource(resource),
+            containers,
+            amounts=amounts,
+            inits=len(pod.spec.init_containers),
+        )
+        requests += found.requests
+        mappings += found.mappings
+    return ExtendedRequests(tuple(sorted(requests)), tuple(mappings))
 
 
-def _amounts(container: Container) -> Iterator[tuple[str, int]]:
+def _requests_for(
+    resource: str,
+    device_class: str,
+    containers: Sequence[Container],
+    *,
+    amounts: Sequence[dict[str, int]],
+    inits: int,
+) -> ExtendedRequests:
+    """Return the requests for one resource; the first `inits` containers are init containers."""
+    lasting: dict[int, ExtendedRequest] = {}
+    mappings: list[ExtendedMapping] = []
+    ending: list[int] = []
+    for number, (container, amount) in enumerate(zip(containers, amounts, strict=True)):
+        if not amount.get(resource):
+            continue
+        if number < inits and container.restart_policy != "Always":
+            ending.append(number)
+            continue
+        name = f"container-{number}-request-{list(amount).index(resource)}"
+        lasting[number] = ExtendedRequest(name, resource, device_class, amount[resource])
+        mappings.append(ExtendedMapping(container.name, resource, name))
+    largest: ExtendedRequest | None = None
+    used: list[tuple[int, list[str]]] = []
+    for number in ending:
+        left, names = amounts[number][resource], list[str]()
+        for later, request in lasting.items():
+            if left > 0 and later > number:
+                left -= request.number
+                names.append(request.name)
+        if left > 0:
+            name = f"container-{number}-request-{list(amounts[number]).index(resource)}"
+            names.append("")
+            if largest is None or largest.number < left:
+                largest = ExtendedRequest(name, resource, device_class, left)
+        used.append((number, names))
+    own = largest.name if largest else ""
+    mappings += (
+        ExtendedMapping(containers[number].name, resource, name or own)
+        for number, names in used
+        for name in names
+    )
+    return ExtendedRequests((*lasting.values(), *([largest] if largest else ())), tuple(mappings))
+
+
+def _amounts(container: Container) -> dict[str, int]:
+    """Return what a container requests, sorted by resource."""
     requests = {**container.resources.limits, **container.resources.requests}
-    for resource, amount in sorted(requests.items()):
-        yield resource, int(exact_value(amount))
+    return {resource: int(exact_value(amount)) for resource, amount in sorted(requests.items())}
 
 
 def extended_claim_spec(requests: Collection[ExtendedRequest]) -> ResourceClaimSpec:
@@ -94,9 +158,9 @@ def spec_object(requests: Collection[ExtendedRequest]) -> Object:
     }
 
 
-def request_mappings(requests: Collection[ExtendedRequest]) -> tuple[Object, ...]:
+def mapping_objects(mappings: Collection[ExtendedMapping]) -> tuple[Object, ...]:
     """Return which request serves which resource of which container, as a pod's status has it."""
     return tuple(
-        {"containerName": one.container, "resourceName": one.resource, "requestName": one.name}
-        for one in requests
+        {"containerName": one.container, "resourceName": one.resource, "requestName": one.request}
+        for one in mappings
     )

@@ -17,6 +17,7 @@ import msgspec
 
 from phalanx.api.dynamic_resources import (
     ALL_DEVICES,
+    DeviceConfiguration,
     DeviceConstraint,
     DeviceSelector,
     DeviceSubRequest,
@@ -81,7 +82,7 @@ class ClaimRequests(NamedTuple):
 
     requests: tuple[tuple[RequestAlternative, ...], ...]
     constraints: tuple[DeviceConstraint, ...] = ()
-    config: tuple[Object, ...] = ()
+    config: tuple[DeviceConfiguration, ...] = ()
     problem: str = ""
 
     @property
@@ -145,9 +146,7 @@ def build_requests(spec: ResourceClaimSpec, inventory: DeviceInventory) -> Claim
     if least > MAX_DEVICES_PER_CLAIM:
         problem = f"{least} devices exceed the limit of {MAX_DEVICES_PER_CLAIM} for a claim"
         return ClaimRequests((), problem=problem)
-    return ClaimRequests(
-        tuple(found), spec.devices.constraints, tuple(_claim_config(spec, len(found)))
-    )
+    return ClaimRequests(tuple(found), spec.devices.constraints, spec.devices.config)
 
 
 def describe_claim(claim: ClaimRequests, inventory: DeviceInventory) -> str:
@@ -179,14 +178,3 @@ def _describe_expression(expression: str) -> str:
 
 def _expressions(selectors: tuple[DeviceSelector, ...]) -> tuple[str, ...]:
     return tuple(one.cel.expression for one in selectors if one.cel)
-
-
-def _claim_config(spec: ResourceClaimSpec, requests: int) -> list[Object]:
-    """The configuration of a claim; entries for all of its requests name none of them."""
-    found: list[Object] = []
-    for config in spec.devices.config:
-        entry: Object = {"source": "FromClaim", "opaque": config.opaque}
-        if config.requests and len({one.partition("/")[0] for one in config.requests}) < requests:
-            entry["requests"] = list(config.requests)
-        found.append(entry)
-    return found

@@ -29,7 +29,7 @@ from phalanx.scheduler.decision import ClaimReservation, VolumeAssignment, Waiti
 from phalanx.scheduler.devices.extended_resources import (
     extended_claim_spec,
     extended_requests,
-    request_mappings,
+    mapping_objects,
     spec_object,
 )
 from phalanx.scheduler.devices.requests import encode_spec
@@ -148,7 +148,7 @@ class _ClaimResolver:
         return Member(member.pod, found, member.attempts, member.timestamp)
 
     def _with_extended(self, pod: Pod, demand: ClaimDemand) -> ClaimDemand:
-        requests = extended_requests(pod, self._served, self._devices.inventory)
+        requests = extended_requests(pod, self._served, self._devices.inventory).requests
         if not requests:
             return demand
         spec = encode_spec(extended_claim_spec(requests))
@@ -234,7 +234,8 @@ def reserve_claims(
         for claim, allocation in allocations.items():
             names = {result["request"] for result in allocation["devices"]["results"]}
             every = extended_requests(pod, _resources_of(pod), devices.inventory)
-            requests = [one for one in every if one.name in names]
+            requests = [one for one in every.requests if one.name in names]
+            mappings = [one for one in every.mappings if one.request in names]
             found[claim, pod.metadata.uid] = ClaimReservation(
                 claim,
                 "",
@@ -242,7 +243,7 @@ def reserve_claims(
                 pod.metadata.uid,
                 allocation,
                 spec=spec_object(requests),
-                request_mappings=request_mappings(requests),
+                request_mappings=mapping_objects(mappings),
             )
     return tuple(found.values())
 
