@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
+from phalanx.api.batch import Job
 from phalanx.api.core import Pod
-from phalanx.api.meta import parse_timestamp
-from phalanx.api.scheduling import CompositePodGroup, PodGroup
+from phalanx.api.meta import ObjectMeta, parse_timestamp
+from phalanx.api.scheduling import USER_LABEL, CompositePodGroup, PodGroup
 from phalanx.api.wire import Object
 from phalanx.scheduler.diagnosis.queue_order import (
     WorkloadRow,
@@ -134,6 +136,18 @@ def test_group_is_named_by_its_owner() -> None:
     [line] = list_workloads(cluster(*objects))
     assert (line.owner, line.title) == ("Job/train", "Job/train")
     assert line.argument == "job/train"
+
+
+def test_user_of_a_gang_is_named_by_the_label_of_its_job_or_of_its_group() -> None:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "1"}
+    objects = with_creation_time(gang("train-x", 1))
+    objects[0]["metadata"]["ownerReferences"] = [owner | {"controller": True}]
+    job = Job(ObjectMeta(name="train", namespace="default", labels={USER_LABEL: "anna"}))
+    [row] = list_workloads(replace(cluster(*objects), jobs=[job]))
+    assert row.user == "anna"
+    objects[0]["metadata"]["labels"] = {USER_LABEL: "bob"}
+    [row] = list_workloads(replace(cluster(*objects), jobs=[job]))
+    assert row.user == "bob"
 
 
 def test_entity_without_an_owner_is_named_by_itself() -> None:

@@ -15,8 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from phalanx.api.batch import Job
 from phalanx.api.core import Pod
 from phalanx.api.job_sets import JOB_INDEX, REPLICATED_JOB_NAME
+from phalanx.api.kinds import JOB
 from phalanx.api.leader_worker_sets import GROUP_INDEX_LABEL, SUBGROUP_INDEX_LABEL
 from phalanx.api.meta import (
     POD_KIND,
@@ -174,7 +176,22 @@ def list_workloads(cluster: ClusterObjects, *, include_all: bool = False) -> lis
     running = [row for row in settled if row.state is WorkloadState.RUNNING]
     rows = [*sorted(ended, key=_age_key), *sorted(running, key=_age_key)]
     rows += _waiting_rows(queued, pods_by_entity, group_trees)
-    return _with_parts(rows, pods_by_entity)
+    return _with_users(_with_parts(rows, pods_by_entity), cluster.jobs)
+
+
+def _with_users(rows: Iterable[WorkloadRow], jobs: Iterable[Job]) -> list[WorkloadRow]:
+    """Return the rows; those without a user have the one that the label of their Job names."""
+    users = {
+        (job.metadata.namespace, f"{JOB.name}/{job.metadata.name}"): user
+        for job in jobs
+        if (user := job.metadata.labels.get(USER_LABEL))
+    }
+    return [
+        replace(row, user=row.user or users.get((row.ref.namespace, row.owner), ""))
+        if users
+        else row
+        for row in rows
+    ]
 
 
 def _with_parts(
