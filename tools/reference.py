@@ -3,10 +3,13 @@
     python -m tools.reference                      everything, one line per file
     python -m tools.reference api/ scenarios/gang- files with one of these in their name, in detail
     python -m tools.reference --update             store what passes now
+    python -m tools.reference --foreign volcano    scenarios on a foreign server of this form
 
 Starts control planes, runs `replay.py` of the recordings against them, and compares the result with
 `tests/reference_passing.txt`: if a case of this list fails, the exit code is 1. Cases that
-`docs/deviations.md` quotes differ on purpose and count as neither.
+`docs/deviations.md` quotes differ on purpose and count as neither. With `--foreign` scheduler and
+controllers are processes beside a server of another form (`tools/foreign_forms.py`), and the
+scenarios that can be said there are replayed.
 """
 
 from __future__ import annotations
@@ -18,12 +21,16 @@ import queue
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from tools.control_plane import ControlPlane, NotReady, SplitControlPlane
+from tools.foreign_forms import FORMS, THEMES, ForeignForm
+from tools.foreign_plane import ForeignControlPlane, load_definitions
 
 ROOT = Path(__file__).resolve().parent.parent
 PASSING = ROOT / "tests" / "reference_passing.txt"
@@ -80,10 +87,16 @@ class Replayer:
     """Runs `replay.py` on one recording after another, each against a running control plane."""
 
     def __init__(
-        self, tool: Path, limit: float, *, messages: bool, details: bool, beside: Sequence[str]
+        self,
+        tool: Path,
+        limit: float,
+        *,
+        messages: bool,
+        details: bool,
+        start_plane: Callable[[Recording], ControlPlane],
     ) -> None:
         self._tool, self._limit, self._messages, self._details = tool, limit, messages, details
-        self._beside = beside
+        self._start_plane = start_plane
 
     def drain(self, recordings: Queue) -> list[Replayed]:
         """Replay what is left in the queue; replace a control plane that fails or hangs."""
@@ -96,10 +109,7 @@ class Replayer:
                     plane.stop()
                     plane = None
                 if plane is None:
-                    # Some components are processes of their own.
-                    without = WITHOUT[recording.plane_type]
-                    beside = [part for part in self._beside if part not in without]
-                    plane = SplitControlPlane(beside, *BARE, ",".join((*without, *beside)))
+                    plane = self._start_plane(recording)
                     plane.start()
                 done.append(self.replay(recording, plane))
         finally:
@@ -127,6 +137,28 @@ class Replayer:
             text = output.decode(errors="replace") if isinstance(output, bytes) else output
             return f"{text}     no end after {self._limit:.0f} s\n", True
         return done.stdout + done.stderr, False
+
+
+def build_plane(recording: Recording, parts: Sequence[str]) -> ControlPlane:
+    """Return the control plane of a recording, with these parts as processes of their own."""
+    without = WITHOUT[recording.plane_type]
+    beside = [part for part in parts if part not in without]
+    return SplitControlPlane(beside, *BARE, ",".join((*without, *beside)))
+
+
+def translate_recordings(
+    recordings: Iterable[Recording], form: ForeignForm, folder: Path
+) -> list[Recording]:
+    """Write the scenarios that can be said in a form to a folder; return them."""
+    found: list[Recording] = []
+    for recording in recordings:
+        if not recording.path.name.startswith(THEMES) or recording.plane_type != "scenarios":
+            continue
+        if case := form.translate(json.loads(recording.path.read_text())):
+            path = folder / recording.path.name
+            path.write_text(json.dumps(case))
+            found.append(replace(recording, path=path))
+    return found
 
 
 def _drain_queue(recordings: Queue) -> Iterator[Recording]:
@@ -223,6 +255,10 @@ def _options() -> argparse.Namespace:
                         help="with the scheduler in a process of its own")  # fmt: skip
     parser.add_argument("--controllers-process", action="store_true",
                         help="with the controllers in a process of their own")  # fmt: skip
+    parser.add_argument("--foreign", choices=sorted(FORMS),
+                        help="scenarios on a foreign server of this form")  # fmt: skip
+    parser.add_argument("--manifests", type=Path, default=beside.parent / "manifests",
+                        help="with --foreign: definitions of other projects")  # fmt: skip
     parser.add_argument("--update", action="store_true", help="add what passes now to the list")
     parser.add_argument("--force", action="store_true", help="with --update: drop what fails now")
     return parser.parse_args()
@@ -237,16 +273,24 @@ def main() -> int:
             f"no recordings in {options.reference}: name their folder with REFERENCE or --reference"
         )
         return 2
-    replayer = Replayer(
-        tool, options.limit, messages=options.messages, details=bool(options.names),
-        beside=[part for part in PARTS if getattr(options, f"{part}_process")],
-    )  # fmt: skip
     recordings = find_recordings(options.reference, options.names)
-    try:
-        ratchet = _ratchet(replay_all(recordings, replayer, options.servers))
-    except NotReady as error:
-        print(error)
-        return 2
+    parts = [part for part in PARTS if getattr(options, f"{part}_process")]
+    with tempfile.TemporaryDirectory(prefix="phalanx-") as folder:
+        try:
+            start_plane: Callable[[Recording], ControlPlane] = partial(build_plane, parts=parts)
+            if options.foreign:
+                form = FORMS[options.foreign]
+                definitions = load_definitions(form, options.manifests)
+                recordings = translate_recordings(recordings, form, Path(folder))
+                start_plane = lambda recording: ForeignControlPlane(form, definitions, *BARE)  # noqa: E731
+            replayer = Replayer(
+                tool, options.limit, messages=options.messages, details=bool(options.names),
+                start_plane=start_plane,
+            )  # fmt: skip
+            ratchet = _ratchet(replay_all(recordings, replayer, options.servers))
+        except (FileNotFoundError, NotReady) as error:
+            print(error)
+            return 2
     print(f"{len(ratchet.passing)} of {len(ratchet.replayed)} passed, ", end="")
     print(
         f"{len(ratchet.meant)} differ on purpose, {len(ratchet.passing - ratchet.before)} are new"

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from copy import deepcopy
 
 import pytest
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from phalanx.api.core import Pod
 from phalanx.api.custom_resources.workload_definitions import workload_definitions
 from phalanx.api.errors import NotFound
 from phalanx.api.feature_gates import resolve_gates
-from phalanx.api.kinds import JOB, POD, POD_GROUP, PRIORITY_CLASS
+from phalanx.api.kinds import JOB, POD, POD_GROUP, PRIORITY_CLASS, Kind
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import PodGroup
 from phalanx.api.wire import Object, Reply, Request, StreamReply
@@ -207,6 +208,39 @@ async def test_gang_of_volcano_is_bound_and_its_phase_and_condition_are_written(
 
 
 @in_virtual_time
+async def test_status_of_volcano_is_written_where_its_definition_has_a_subresource() -> None:
+    definition = deepcopy(VOLCANO_DEFINITION)
+    definition["spec"]["versions"][0]["subresources"] = {"status": {}}
+    async with custom_cluster(definition) as c, running_scheduler(c, compat=["volcano"]):
+        await c.client.create(VOLCANO_POD_GROUP, compat_group(VOLCANO_POD_GROUP, "a", minMember=2))
+        await asyncio.sleep(3)
+        assert (await get_group(c, "a", VOLCANO_POD_GROUP))["status"]["phase"] == "Inqueue"
+
+
+@in_virtual_time
+async def test_last_member_of_a_volcano_gang_runs_again_after_the_others_have_succeeded() -> None:
+    async with (
+        custom_cluster(VOLCANO_DEFINITION) as c,
+        running_scheduler(c, compat=["volcano"]),
+    ):
+        await c.client.create(VOLCANO_POD_GROUP, compat_group(VOLCANO_POD_GROUP, "a", minMember=2))
+        link = {"annotations": {"scheduling.k8s.io/group-name": "a"}}
+        names = {"schedulerName": FOREIGN_SCHEDULER}
+        short = {"annotations": {**link["annotations"], "phalanx.dev/run-seconds": "1"}}
+        for name, meta in (("a-0", short), ("a-1", link)):
+            await c.create(pod(name, meta=meta, spec=names, cpu="1"))
+        await c.until_placed("a-0", "a-1")
+        await asyncio.sleep(10)
+        await c.delete(POD, "a-1")
+        await c.create(pod("again", meta=link, spec=names, cpu="1"))
+        await c.until_placed("again")
+        await asyncio.sleep(5)
+        found = await get_group(c, "a", VOLCANO_POD_GROUP)
+        assert found["status"]["succeeded"] == 1
+        assert "annotations" not in found["metadata"]
+
+
+@in_virtual_time
 async def test_groups_of_other_projects_are_left_alone_unless_they_are_asked_for() -> None:
     async with custom_cluster(VOLCANO_DEFINITION) as c, running_scheduler(c):
         await c.client.create(VOLCANO_POD_GROUP, compat_group(VOLCANO_POD_GROUP, "a", minMember=2))
@@ -252,6 +286,20 @@ async def test_gang_has_the_priority_of_its_members_and_spares_pods_of_other_sch
         await asyncio.sleep(60)
         # The gang of two would have to evict a pod of another scheduler.
         assert sorted(await c.node_by_pod()) == ["one-0", "other"]
+
+
+@in_virtual_time
+async def test_members_need_the_priority_of_the_class_that_their_custom_group_names() -> None:
+    async with custom_cluster() as c, running_scheduler(c):
+        await c.client.create(PRIORITY_CLASS, {"metadata": {"name": "high"}, "value": 1000})
+        group = custom_group("a", 2, priorityClassName="high")
+        await c.client.create(CUSTOM_POD_GROUP, group)
+        await c.create(*labelled_pods("a", 2, cpu="1"))
+        await asyncio.sleep(20)
+        assert await c.node_by_pod() == {}
+        conditions = (await get_group(c, "a"))["status"]["conditions"]
+        reasons = {one["type"]: one["reason"] for one in conditions}
+        assert reasons["PodGroupScheduled"] == "SchedulerError"
 
 
 @in_virtual_time
@@ -404,6 +452,39 @@ async def test_annotated_job_of_another_controller_gets_its_group() -> None:
             group = await get_group(c, "train")
             assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
             assert [one["kind"] for one in group["metadata"]["ownerReferences"]] == ["Job"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "label"),
+    [
+        (CUSTOM_POD_GROUP, POD_GROUP_LABEL),
+        (COSCHEDULING_POD_GROUP, "scheduling.x-k8s.io/pod-group"),
+    ],
+)
+@in_virtual_time
+async def test_job_whose_template_names_a_group_gets_no_group_of_its_own(
+    kind: Kind, label: str
+) -> None:
+    definitions = (*workload_definitions(), COSCHEDULING_DEFINITION)
+    job = annotated_job("train", on_template=True, managedBy="phalanx.dev/job-controller")
+    job["spec"]["template"]["metadata"] = {"labels": {label: "mine"}}
+    async with (
+        custom_cluster(*definitions) as c,
+        running_scheduler(c, compat=["scheduler-plugins"]),
+        running_controllers(c),
+    ):
+        await c.create(job)
+        await asyncio.sleep(10)
+        assert await c.node_by_pod() == {}
+        assert (await c.client.list(CUSTOM_POD_GROUP)).items == []
+        assert (await c.client.list(CUSTOM_WORKLOAD)).items == []
+        is_ours = kind is CUSTOM_POD_GROUP
+        group = custom_group("mine", 3) if is_ours else compat_group(kind, "mine", minMember=3)
+        await c.client.create(kind, group)
+        await c.until_placed(*await c.pods())
+        named = [one.metadata.labels for one in (await c.pods()).values()]
+        assert all(labels[label] == "mine" for labels in named)
+        assert is_ours or all(POD_GROUP_LABEL not in labels for labels in named)
 
 
 @in_virtual_time

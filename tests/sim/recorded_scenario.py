@@ -16,8 +16,17 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
+from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -30,6 +39,7 @@ from phalanx.api.kinds import (
     CSI_DRIVER,
     CSI_NODE,
     CSI_STORAGE_CAPACITY,
+    CUSTOM_RESOURCE_DEFINITION,
     DEVICE_CLASS,
     DEVICE_TAINT_RULE,
     EVENT,
@@ -51,9 +61,11 @@ from phalanx.api.kinds import (
 from phalanx.api.meta import Key, find_condition, timestamp
 from phalanx.api.storage import PROVISIONED_BY, SELECTED_NODE
 from phalanx.api.wire import JSON, MERGE_PATCH, STRATEGIC_PATCH, Object, Reply, Request
+from phalanx.cli import options
 from phalanx.clock import LoopClock
 from phalanx.components import ComponentConfig
 from phalanx.control_plane import ControlPlane
+from phalanx.controllers.controller_manager import ControllerManager, ControllerManagerConfig
 from phalanx.controllers.reconcile_loop import (
     Delete,
     Informers,
@@ -61,7 +73,10 @@ from phalanx.controllers.reconcile_loop import (
     ReconcileLoop,
     ReconcilePlan,
 )
+from phalanx.controllers.registry import ControllerSelection
+from phalanx.controllers.scheduler_runner import SchedulerRunner, SchedulerRunnerConfig
 from phalanx.randomness import SeededRandom
+from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
 from phalanx.server.security.authorization import ADMIN
 from phalanx.sim.simulation import EPOCH, LATENCY
 from phalanx.store.memory import MemoryStore
@@ -76,6 +91,13 @@ from tests.sim.recorded_outcome import (
     unplaced_reason,
 )
 from tests.sim.recorded_parts import PARTS, field_at, is_pod_ready
+from tools.foreign_forms import (
+    CONTROLLERS,
+    SCHEDULER_NAME,
+    ForeignForm,
+    ScenarioRequest,
+    ScenarioTranslator,
+)
 
 KINDS = {
     kind.name: kind
@@ -95,9 +117,12 @@ QUIET_KINDS = ("Pod", "PodGroup", "Job", "Workload")
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
-async def run_recorded_scenario(case: Object) -> list[str]:
-    """Run the steps of a recorded scenario; return the differences to its recorded outcome."""
-    async with _running_scenario(case.get("look", ())) as scenario:
+async def run_recorded_scenario(case: Object, beside: ComponentsBeside | None = None) -> list[str]:
+    """Run the steps of a recorded scenario; return the differences to its recorded outcome.
+
+    With `beside` scheduler and controllers run beside a foreign server.
+    """
+    async with _running_scenario(case.get("look", ()), beside) as scenario:
         then = []
         recorded = (*INTERMEDIATE_PARTS, *look_parts(case))
         for number, step in enumerate(case["steps"], 1):
@@ -118,17 +143,63 @@ def _rejection_differences(case: Object, rejected: list[str]) -> list[str]:
 
 
 @asynccontextmanager
-async def _running_scenario(look: Sequence[str | Object]) -> AsyncIterator[RecordedScenario]:
+async def _running_scenario(
+    look: Sequence[str | Object], beside: ComponentsBeside | None
+) -> AsyncIterator[RecordedScenario]:
     clock, random = LoopClock(asyncio.get_running_loop(), EPOCH), SeededRandom(1)
     store = MemoryStore(lambda: random.between(*LATENCY))
-    plane = ControlPlane(store, clock, random, ComponentConfig(without=("nodes",)))
+    config = ComponentConfig(without=("nodes",))
+    if beside is not None:
+        config = ComponentConfig(
+            without=("nodes", "scheduler", "controllers"),
+            gates=options.parse_feature_gates(beside.form.gates),
+        )
+    plane = ControlPlane(store, clock, random, config)
     informers = Informers(plane.client("kubelets"), random)
     kubelets = Kubelets(plane, informers, clock)
     async with plane.running(), asyncio.TaskGroup() as group:
-        tasks = [group.create_task(informers.run()), group.create_task(kubelets.run())]
-        yield RecordedScenario(plane, clock, look)
+        runnables = [informers.run, kubelets.run]
+        if beside is not None:
+            runnables += await beside.build(plane, clock)
+        tasks = [group.create_task(run()) for run in runnables]
+        yield RecordedScenario(
+            plane, clock, look, ScenarioTranslator(beside.form) if beside else None
+        )
         for task in tasks:
             task.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentsBeside:
+    """Scheduler and controllers of ours beside a foreign server with these definitions."""
+
+    form: ForeignForm
+    definitions: Sequence[Object]
+
+    async def build(
+        self, plane: ControlPlane, clock: LoopClock
+    ) -> list[Callable[[], Coroutine[None, None, None]]]:
+        """Create the definitions; return what runs."""
+        for definition in self.definitions:
+            await plane.client("admin").create(CUSTOM_RESOURCE_DEFINITION, deepcopy(definition))
+        scheduler = SchedulerRunner(
+            plane.client("scheduler"),
+            clock,
+            SeededRandom(2),
+            on_ready=lambda names: None,
+            config=SchedulerRunnerConfig(
+                profiles=Profiles({SCHEDULER_NAME: DEFAULT_POLICY}),
+                compat=(self.form.compat,) if self.form.compat else (),
+            ),
+        )
+        controllers = ControllerManager(
+            plane.client("controllers"),
+            clock,
+            SeededRandom(3),
+            on_ready=lambda names: None,
+            config=ControllerManagerConfig(ControllerSelection(CONTROLLERS.split(","))),
+        )
+        return [scheduler.run, controllers.run]
 
 
 class Kubelets:
@@ -178,8 +249,15 @@ class Kubelets:
 class RecordedScenario:
     """A control plane, and the steps that were applied to it."""
 
-    def __init__(self, plane: ControlPlane, clock: LoopClock, look: Sequence[str | Object]) -> None:
+    def __init__(
+        self,
+        plane: ControlPlane,
+        clock: LoopClock,
+        look: Sequence[str | Object],
+        translator: ScenarioTranslator | None = None,
+    ) -> None:
         self._plane, self._clock, self._look = plane, clock, look
+        self._translator = translator
         self._created: set[str] = set()
         self.rejected: list[str] = []
 
@@ -206,6 +284,15 @@ class RecordedScenario:
         self, method: str, path: str, body: object = None, content: str = JSON
     ) -> tuple[int, Any]:
         """Send a request; return the status code and the body."""
+        if self._translator is None:
+            return await self._send(method, path, body, content)
+        code: int = 200
+        reply: Any = {"items": []}
+        for sent in self._translator.requests(ScenarioRequest(method, path, body)):
+            code, reply = await self._send(sent.method, sent.path, sent.body, content)
+        return code, self._translator.reply(path, reply)
+
+    async def _send(self, method: str, path: str, body: object, content: str) -> tuple[int, Any]:
         path, _, query = path.partition("?")
         data = b"" if body is None else orjson.dumps(body)
         request = Request(method, path, query, {"content-type": content}, data, ADMIN)

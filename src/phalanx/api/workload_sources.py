@@ -40,6 +40,7 @@ from phalanx.api.kinds import (
 from phalanx.api.meta import ObjectMeta, find_condition
 from phalanx.api.other_kinds import PriorityClass
 from phalanx.api.scheduling import (
+    MEMBERS_TO_RUN_ANNOTATION,
     POD_GROUP_SCHEDULED,
     PRIORITY_FROM_MEMBERS_ANNOTATION,
     SYSTEM_PRIORITY_CLASSES,
@@ -84,8 +85,14 @@ CUSTOM_WORKLOAD = Kind(
 COSCHEDULING_POD_GROUP = Kind(
     "scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups", "", subresources=("status",)
 )  # fmt: skip
-#: Its definition has no status subresource.
 VOLCANO_POD_GROUP = Kind("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups", "")
+#: Kinds whose definition has a status subresource in some versions only: as what discovery lists
+#: it. Without it the status is written with the rest of the object; with it, it would be dropped.
+STATUS_SUBRESOURCES: Mapping[Kind, Kind] = {
+    VOLCANO_POD_GROUP: Kind(
+        VOLCANO_POD_GROUP.group, VOLCANO_POD_GROUP.version, "PodGroup", "podgroups/status", ""
+    )
+}
 
 
 class CustomGroup(Struct, frozen=True):
@@ -127,6 +134,7 @@ class VolcanoSpec(Struct, frozen=True, rename="camel"):
     queue: str = ""
     network_topology: dict[str, Any] = {}
     sub_group_policy: tuple[Any, ...] = ()
+    topology_affinity: dict[str, Any] = {}
 
 
 class VolcanoStatus(CoschedulingStatus, frozen=True):
@@ -173,13 +181,20 @@ class WorkloadSource:
         return self.kind is self.target
 
 
-def _with_member_priority(meta: ObjectMeta) -> ObjectMeta:
+#: The mark of a group whose members must have the priority of its class, as in `scheduling.k8s.io`.
+_CLASS_COUNTS = "class"
+
+
+def _with_member_priority(meta: ObjectMeta, mark: str = "") -> ObjectMeta:
     """Mark that no admission resolved the priority of a group: see `resolve_priority`."""
-    return replace(meta, annotations={**meta.annotations, PRIORITY_FROM_MEMBERS_ANNOTATION: ""})
+    return replace(meta, annotations={**meta.annotations, PRIORITY_FROM_MEMBERS_ANNOTATION: mark})
 
 
 def _read_custom_pod_group(obj: CustomGroup) -> PodGroup:
-    meta = obj.metadata if "priority" in obj.spec else _with_member_priority(obj.metadata)
+    meta = obj.metadata
+    if "priority" not in obj.spec:
+        mark = _CLASS_COUNTS if obj.spec.get("priorityClassName") else ""
+        meta = _with_member_priority(meta, mark)
     return PodGroup(
         meta, msgspec.convert(obj.spec, PodGroupSpec), msgspec.convert(obj.status, PodGroupStatus)
     )
@@ -204,15 +219,25 @@ def resolve_priority(
 
     Without a class that groups may have, it has the lowest priority of its members.
     """
-    if PRIORITY_FROM_MEMBERS_ANNOTATION not in group.metadata.annotations:
+    meta = group.metadata
+    mark = meta.annotations.get(PRIORITY_FROM_MEMBERS_ANNOTATION)
+    if mark is None:
         return group
     spec, found = group.spec, classes.get(group.spec.priority_class_name)
     if found is not None and found.metadata.name not in SYSTEM_PRIORITY_CLASSES:
         priority, policy = found.value, found.preemption_policy
+        if mark == _CLASS_COUNTS:
+            kept = {
+                name: value
+                for name, value in meta.annotations.items()
+                if name != PRIORITY_FROM_MEMBERS_ANNOTATION
+            }
+            meta = replace(meta, annotations=kept)
     else:
         priority = min((pod.spec.priority for pod in members if not pod.is_terminal), default=0)
         policy = spec.preemption_policy
-    return replace(group, spec=replace(spec, priority=priority, preemption_policy=policy))
+    spec = replace(spec, priority=priority, preemption_policy=policy)
+    return replace(group, metadata=meta, spec=spec)
 
 
 def _gang(
@@ -246,6 +271,12 @@ def _read_volcano(obj: VolcanoPodGroup) -> PodGroup:
         obj.status,
         priority_class_name=obj.spec.priority_class_name,
     )
+    if succeeded := obj.status.succeeded:
+        # Volcano counts members that have succeeded, so that the last ones of a gang can be run
+        # again; we count those that are left.
+        left = str(max(group.min_count - succeeded, 1))
+        annotations = {**group.metadata.annotations, MEMBERS_TO_RUN_ANNOTATION: left}
+        group = replace(group, metadata=replace(group.metadata, annotations=annotations))
     if obj.status.phase not in _WAITING_VOLCANO_PHASES:
         return group
     # Volcano's controllers create pods only after a scheduler has changed this phase. The unknown
@@ -269,6 +300,7 @@ def _warn_about_volcano(obj: VolcanoPodGroup) -> str:
             "networkTopology is ignored: HyperNodes are not read",
         ),
         (bool(spec.sub_group_policy), "subGroupPolicy is ignored: the group is one gang"),
+        (bool(spec.topology_affinity), "topologyAffinity is ignored: HyperNodes are not read"),
     )
     return "; ".join(text for applies, text in rows if applies)
 
@@ -392,11 +424,32 @@ def job_annotations(job: Job) -> Mapping[str, str]:
 
 
 def read_job(job: Job) -> Job:
-    """Return a Job with the scheduling that its annotations ask for, if it has none of its own."""
+    """Return a Job with the scheduling that its annotations ask for, if it has none of its own.
+
+    A template that names a group by a label or an annotation has it in `schedulingGroup`: such a
+    Job gets no group.
+    """
+    template = job.spec.template
+    pod_spec = template.get("spec") or {}
+    if "schedulingGroup" not in pod_spec and (name := named_group(template.get("metadata") or {})):
+        group = {"podGroupName": name}
+        template = {**template, "spec": {**pod_spec, "schedulingGroup": group}}
+        job = replace(job, spec=replace(job.spec, template=template))
     if job.spec.scheduling is not None:
         return job
     scheduling = read_scheduling_annotations(job_annotations(job))
     return replace(job, spec=replace(job.spec, scheduling=scheduling)) if scheduling else job
+
+
+def named_group(meta: Mapping[str, Any]) -> str:
+    """Return the group that the metadata of a pod names in the way of any project; "" if none."""
+    labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
+    for row in WORKLOAD_SOURCES:
+        names = [labels.get(key) for key in row.pod_labels]
+        names += [annotations.get(key) for key in row.pod_annotations]
+        if found := next(filter(None, names), ""):
+            return str(found)
+    return ""
 
 
 def convert_to_native(kind: Kind, obj: Object) -> tuple[Kind, Object]:
@@ -454,6 +507,12 @@ class ServedSources:
 
     rows: tuple[WorkloadSource, ...]
     is_foreign: bool = False
+    #: Kinds of `STATUS_SUBRESOURCES` that have the subresource on this server.
+    kinds_with_status: frozenset[Kind] = frozenset()
+
+    def has_status(self, kind: Kind) -> bool:
+        """Whether the status of a kind is a subresource."""
+        return "status" in kind.subresources or kind in self.kinds_with_status
 
     def of(self, target: Kind) -> tuple[WorkloadSource, ...]:
         """Return the rows that are read as a kind of `scheduling.k8s.io`."""
@@ -518,4 +577,5 @@ def select_sources(served: Collection[Kind], compat: Collection[str] = ()) -> Se
         for row in WORKLOAD_SOURCES
         if row.kind in served and (not row.compat or row.compat in compat)
     )
-    return ServedSources(rows, is_foreign=GROUP_BINDING not in served)
+    with_status = (kind for kind, status in STATUS_SUBRESOURCES.items() if status in served)
+    return ServedSources(rows, GROUP_BINDING not in served, frozenset(with_status))

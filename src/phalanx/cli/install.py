@@ -28,6 +28,7 @@ from phalanx.api.workload_sources import (
     COMPAT_NAMES,
     CUSTOM_GROUP,
     CUSTOM_POD_GROUP,
+    STATUS_SUBRESOURCES,
     WORKLOAD_SOURCES,
 )
 from phalanx.cli.connection import query_cluster, server_options
@@ -116,7 +117,7 @@ def scheduler_rights(options: InstallOptions) -> list[Object]:
         (row.kind.group, f"{row.kind.plural}/status", ("patch",))
         for row in WORKLOAD_SOURCES
         if row.target in (POD_GROUP, COMPOSITE_POD_GROUP)
-        and "status" in row.kind.subresources
+        and ("status" in row.kind.subresources or row.kind in STATUS_SUBRESOURCES)
         and (not row.compat or row.compat in options.compat)
     ]
     rules = [

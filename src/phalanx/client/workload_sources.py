@@ -33,9 +33,11 @@ from phalanx.api.schema import schema
 from phalanx.api.wire import MERGE_PATCH, STRATEGIC_PATCH, Object, Reply, Request, StreamReply
 from phalanx.api.workload_sources import (
     POD_GROUP_LABEL,
+    STATUS_SUBRESOURCES,
     WORKLOAD_SOURCES,
     ServedSources,
     WorkloadSource,
+    named_group,
     read_job,
     resolve_priority,
     select_sources,
@@ -62,7 +64,7 @@ _REFERENCE_FIELDS = ("involvedObject", "regarding")
 async def discover_sources(client: Client, compat: Collection[str] = ()) -> ServedSources:
     """Return which of the kinds a server serves, with those of the named projects."""
     kinds = [row.kind for row in WORKLOAD_SOURCES]
-    served = await served_kinds(client, [GROUP_BINDING, *kinds])
+    served = await served_kinds(client, [GROUP_BINDING, *kinds, *STATUS_SUBRESOURCES.values()])
     return select_sources(served, compat)
 
 
@@ -357,7 +359,7 @@ class WorkloadSourceTransport:
             "metadata": {"uid": group.metadata.uid},
             "status": row.encode_status(replace(group, status=status)),
         }
-        subresource = "status" if "status" in row.kind.subresources else ""
+        subresource = "status" if self._objects.sources.has_status(row.kind) else ""
         path = row.kind.url_path(key.namespace, key.name, subresource)
         reply = await self._inner.send(_with_merge_patch(replace(request, path=path), body))
         if isinstance(reply, Reply) and reply.code < 300:
@@ -371,7 +373,7 @@ class WorkloadSourceTransport:
             changed["apiVersion"] = api_version
         meta = body.get("metadata") or {}
         group = (body.get("spec") or {}).get("schedulingGroup")
-        if group and self._objects.sources.drops_scheduling_group:
+        if group and self._objects.sources.drops_scheduling_group and not named_group(meta):
             name = group.get("podGroupName", "")
             field = "labels" if len(name) <= _MAX_LABEL_LENGTH else "annotations"
             named = {**(meta.get(field) or {}), POD_GROUP_LABEL: name}

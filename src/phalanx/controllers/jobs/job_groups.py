@@ -82,9 +82,12 @@ class JobGroups:
 
 def _needs_group(job: Job) -> bool:
     """Whether the pods of a Job name a group that no other controller creates."""
-    template = (job.spec.template.get("metadata") or {}).get("annotations") or {}
-    is_ours = job.spec.managed_by == OWN_JOB_CONTROLLER
-    return template.get(POLICY_ANNOTATION) == GANG and not is_ours and not job.is_finished
+    template = job.spec.template
+    annotations = (template.get("metadata") or {}).get("annotations") or {}
+    if job.spec.managed_by == OWN_JOB_CONTROLLER or job.is_finished:
+        return False
+    names_another = "schedulingGroup" in (template.get("spec") or {})
+    return annotations.get(POLICY_ANNOTATION) == GANG and not names_another
 
 
 def _build_group(job: Job) -> Object:
