@@ -120,7 +120,12 @@ def send(access: Access, request: ScenarioRequest, content: str) -> tuple[int, A
         data = None if request.body is None else json.dumps(request.body).encode()
         connection.request(request.method, request.path, data, headers)
         reply = connection.getresponse()
-        return reply.status, json.loads(reply.read() or b"{}")
+        text = reply.read()
+        try:
+            return reply.status, json.loads(text or b"{}")
+        except json.JSONDecodeError:
+            # "404 page not found": the server has no such kind.
+            return reply.status, {}
     finally:
         connection.close()
 
