@@ -20,7 +20,7 @@ import orjson
 from phalanx.api.conversion.alias_resolution import ResolvedRequest, resolve_aliases
 from phalanx.api.conversion.hub import to_hub, validate_in_version
 from phalanx.api.errors import BadRequest, TooLarge, invalid
-from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, NAMESPACE, Kind
+from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, NAMESPACE, POD, Kind
 from phalanx.api.normalization import Malformed
 from phalanx.api.protobuf import message_name
 from phalanx.api.wire import JSON, Object
@@ -290,6 +290,9 @@ def restore_immutable_fields(kind: Kind, subresource: str, *, old: Object, new: 
     for key in _KEPT_METADATA:
         if key in before:
             meta.setdefault(key, before[key])
+    if kind is POD and subresource == "status":
+        # As in Kubernetes, where old kubelets sent broken owner references.
+        _copy_field("ownerReferences", before, meta)
     if "deletionTimestamp" in before:
         meta["deletionTimestamp"] = before["deletionTimestamp"]
     if "status" in kind.subresources and not subresource:

@@ -34,6 +34,7 @@ from phalanx.api.selectors import (
 )
 from phalanx.api.wire import Object, Request
 
+_NAME = "metadata.name"
 #: The index field of selections that do not require one value of any field.
 UNINDEXED = ""
 
@@ -148,11 +149,20 @@ class RequestInfo(msgspec.Struct, frozen=True):
         return self.query.get("watch", "0").lower() not in ("0", "false", "f")
 
     def selection_predicate(self) -> SelectionPredicate:
-        """The objects that a list or a watch is about."""
+        """The objects that a list or a watch is about.
+
+        The field selector of a watch has been authorized, so a name in the path may not replace it.
+        """
         labels, fields = self.query.get("labelSelector", ""), self.query.get("fieldSelector", "")
-        if self.name:
+        if self.name and not (self.is_watch and fields):
             fields = f"metadata.name={self.name}"
-        return parse_selection(self.kind, self.namespace, labels=labels, fields=fields)
+        selection = parse_selection(self.kind, self.namespace, labels=labels, fields=fields)
+        names = {one.value for one in selection.fields if one.field == _NAME and one.is_equal}
+        if self.name and names != {self.name}:
+            raise BadRequest(
+                "both a name and a field selector provided; please provide one or the other"
+            )
+        return selection
 
     def int_option(self, name: str) -> int | None:
         """An integer option, or None if it is missing."""

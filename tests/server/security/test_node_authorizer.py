@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlencode
+
 import pytest
 
 from phalanx.api.kinds import (
@@ -13,7 +15,7 @@ from phalanx.api.kinds import (
     SECRET,
     SERVICE_ACCOUNT,
 )
-from phalanx.api.wire import Object, UserInfo
+from phalanx.api.wire import Object, Request, StreamReply, UserInfo
 from phalanx.server.security.users import authenticated_user, node_user
 from tests.builders import in_virtual_time, pod
 from tests.builders import node as machine
@@ -145,6 +147,54 @@ async def test_node_reads_only_itself_and_its_pods() -> None:
         403,
         403,
     ]
+
+
+@pytest.mark.parametrize(
+    ("path", "selector"),
+    [
+        ("/api/v1/watch/namespaces/default/pods/other", "spec.nodeName=n1"),
+        ("/api/v1/watch/nodes/n2", "metadata.name=n1"),
+    ],
+)
+@in_virtual_time
+async def test_node_cannot_watch_a_name_instead_of_its_selector(path: str, selector: str) -> None:
+    api = await start_with_two_nodes()
+    reply = await api.ask("GET", path, user=N1, query={"fieldSelector": selector})
+    assert (reply.code, reply.body["message"]) == (
+        400,
+        "both a name and a field selector provided; please provide one or the other",
+    )
+    assert (await api.ask("GET", path, user=N1)).code == 403
+
+
+@in_virtual_time
+async def test_watch_of_a_name_keeps_the_other_terms_of_its_selector() -> None:
+    api = await start_with_two_nodes()
+    for name, types in {"mine": [b"ADDED"], "other": []}.items():
+        selector = f"metadata.name={name},spec.nodeName=n1"
+        query = urlencode({"fieldSelector": selector, "timeoutSeconds": 1})
+        path = f"/api/v1/watch/namespaces/default/pods/{name}"
+        reply = await api.server.handle(Request("GET", path, query, user=N1))
+        assert isinstance(reply, StreamReply)
+        assert [chunk[9:14] async for chunk in reply.chunks] == types
+
+
+@in_virtual_time
+async def test_node_cannot_change_the_labels_and_owners_of_its_pods() -> None:
+    api = await start_with_two_nodes()
+    path = POD.url_path("default", "mine", "status")
+    labels = {"metadata": {"labels": {"app": "database"}}, **STATUS}
+    reply = await api.ask("PATCH", path, labels, user=N1, headers=MERGE)
+    assert (reply.code, reply.body["message"]) == (
+        403,
+        'pods "mine" is forbidden: node "n1" cannot update labels through pod status',
+    )
+    owners = {"metadata": {"ownerReferences": [OWNER]}, **STATUS}
+    assert (await api.ask("PATCH", path, owners, user=N1, headers=MERGE)).code == 200
+    shown = await api.get(POD, "mine")
+    assert shown["status"]["phase"] == "Running"
+    assert "labels" not in shown["metadata"]
+    assert "ownerReferences" not in shown["metadata"]
 
 
 @in_virtual_time

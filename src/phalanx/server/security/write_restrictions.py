@@ -220,15 +220,25 @@ def _check_node_restriction(request: AdmissionRequest) -> None:
 
 
 def _check_pod_restriction(request: AdmissionRequest) -> None:
-    """Require that a node does not change which ResourceClaims its pods use: it may read these."""
-    request_info, new = request.request_info, request.object
+    """Require that a node changes neither the ResourceClaims nor the labels of its pods.
+
+    It may read the claims. By labels it could let a Service send it requests of another workload.
+    """
+    request_info, new, old = request.request_info, request.object, request.old or {"metadata": {}}
     if not (node := node_name(request_info.request.user)):
         return
-    status, before = (obj.get("status") or {} for obj in (new, request.old or {}))
-    for field, title in _CLAIM_STATUSES.items():
-        if (status.get(field) or None) != (before.get(field) or None):
-            reason = f'node "{node}" cannot update {title}'
-            raise forbidden_error(request_info.kind, new["metadata"]["name"], reason)
+    status, before = (obj.get("status") or {} for obj in (new, old))
+    changed = [
+        title
+        for field, title in _CLAIM_STATUSES.items()
+        if (status.get(field) or None) != (before.get(field) or None)
+    ]
+    labels, old_labels = (one["metadata"].get("labels") or {} for one in (new, old))
+    if labels != old_labels:
+        changed.append("labels through pod status")
+    if changed:
+        reason = f'node "{node}" cannot update {changed[0]}'
+        raise forbidden_error(request_info.kind, new["metadata"]["name"], reason)
 
 
 def _taints(node: Object) -> Sequence[Object]:
