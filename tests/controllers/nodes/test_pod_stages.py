@@ -125,6 +125,15 @@ def test_run_seconds_is_the_short_form_of_a_constant_run() -> None:
     )
 
 
+#: Lists and maps of aliases that would be 5**13 numbers or fields long.
+ALIASES = "start: [&a0 [1]" + "".join(
+    f", &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 14)
+) + "]"  # fmt: skip
+MERGED_ALIASES = "start: [&a0 {x: 1}" + "".join(
+    f", &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 5)}]}}" for n in range(1, 14)
+) + "]"  # fmt: skip
+
+
 # ---- invalid stages ------------------------------------------------------------------------------
 
 
@@ -144,6 +153,13 @@ def test_run_seconds_is_the_short_form_of_a_constant_run() -> None:
         ("{failure: 2}", "failure: 2 is not a number from 0 to 1"),
         ("{exitCode: 0}", "exitCode: 0 is not an integer from 1 to 255"),
         ("{seed: 1.5}", "seed: 1.5 is not an integer"),
+        ("{start: 2001-13-45}", "invalid YAML"),
+        (f"{{start: {'[' * 40}{']' * 40}}}", "start: [[[[[[[...]]]]]]] is not a number"),
+        (f"{{start: {'[' * 480}{']' * 480}}}", "invalid YAML"),
+        ("{run: 1, stop: [" + "9" * 200 + "]}", "stop: [99"),
+        (" " * 1025, "longer than 1024 characters"),
+        (ALIASES, "invalid YAML: aliases are not supported"),
+        (MERGED_ALIASES, "invalid YAML: aliases are not supported"),
     ],
 )
 def test_invalid_stages_are_reported_with_their_field(text: str, message: str) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from hashlib import blake2b
+from reprlib import repr as shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
@@ -61,6 +62,8 @@ LOG = logs.component("simulated-kubelet")
 RUN_SECONDS = "phalanx.dev/run-seconds"
 #: Annotation: the stages of the pod.
 STAGES = "phalanx.dev/stages"
+#: The longest text of this annotation.
+_MAX_ANNOTATION = 1024
 
 #: Returns a number from 0 up to 1 for each label.
 RandomFraction = Callable[[str], float]
@@ -183,6 +186,8 @@ def stages_of(meta: ObjectMeta, rules: Sequence[StageRule] = ()) -> Stages:
     """
     annotation = meta.annotations.get(STAGES)
     if annotation is not None:
+        if len(annotation) > _MAX_ANNOTATION:
+            raise BadStages(f"longer than {_MAX_ANNOTATION} characters")
         stages = _parse_annotation(annotation)
     else:
         stages = next((rule.stages for rule in rules if rule.matches(meta)), Stages())
@@ -194,10 +199,21 @@ def stages_of(meta: ObjectMeta, rules: Sequence[StageRule] = ()) -> Stages:
 
 @lru_cache(maxsize=1024)
 def _parse_annotation(text: str) -> Stages:
+    """Parse the annotation of a pod; any tenant may have written it."""
     try:
-        return parse_stages(yaml.safe_load(text))
-    except yaml.YAMLError as error:
+        value = yaml.load(text, _StagesLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise BadStages(f"invalid YAML: {str(error).partition(chr(10))[0]}") from None
+    return parse_stages(value)
+
+
+class _StagesLoader(yaml.SafeLoader):
+    """Reads YAML without aliases: few of them can stand for more than fits in memory."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not supported")
+        return super().compose_node(parent, index)
 
 
 def parse_stage_rules(rows: Any) -> list[StageRule]:
@@ -259,20 +275,20 @@ def _parse_duration(value: Any) -> StageDuration:
 
 def _parse_seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
-        raise BadStages(f"{value!r} is not a number of seconds")
+        raise BadStages(f"{shorten(value)} is not a number of seconds")
     return float(value)
 
 
 def _parse_rate(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise BadStages(f"{value!r} is not a number from 0 to 1")
+        raise BadStages(f"{shorten(value)} is not a number from 0 to 1")
     return float(value)
 
 
 def _integer_parser(low: int, high: int) -> Callable[[Any], int]:
     def parse(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise BadStages(f"{value!r} is not an integer from {low} to {high}")
+            raise BadStages(f"{shorten(value)} is not an integer from {low} to {high}")
         return value
 
     return parse
