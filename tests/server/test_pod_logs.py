@@ -10,8 +10,11 @@ import pytest
 from phalanx.api.core import NODE_TYPE_ANNOTATION, PROCESS_NODE_TYPE, SIMULATED_NODE_TYPE
 from phalanx.api.kinds import NODE, POD
 from phalanx.api.wire import Object, Request, StreamReply
+from phalanx.server import pod_logs
 from phalanx.server.kubelet_reports import MAX_RUN_LOG_BYTES, ContainerLogs, ContainerRun
+from phalanx.server.objects import decode_record
 from phalanx.server.security.authorization import ADMIN
+from phalanx.store.kv import KeyValue
 from tests.builders import in_virtual_time, node, pod
 from tests.server.api import EPOCH, Api, ApiResponse
 
@@ -142,6 +145,36 @@ async def test_a_log_is_followed_to_its_end(tail: int, first: bytes) -> None:
     async with aclosing(answer.chunks) as chunks:
         assert b"".join([chunk async for chunk in chunks]) == first + b"three\nfour\n"
     await going
+
+
+@pytest.mark.parametrize("node_type", [SIMULATED_NODE_TYPE, PROCESS_NODE_TYPE])
+@in_virtual_time
+async def test_a_followed_pod_is_decoded_only_when_it_has_changed(
+    node_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, _ = await start_api_with_pod(node_type)
+    decoded: list[str] = []
+
+    def decode(record: KeyValue) -> Object:
+        decoded.append(record.key)
+        return decode_record(record)
+
+    request = Request("GET", LOG, "follow=true", user=ADMIN)
+    answer = await api.server.handle(request)
+    assert isinstance(answer, StreamReply)
+    monkeypatch.setattr(pod_logs, "decode_record", decode)
+
+    async def end() -> None:
+        await asyncio.sleep(60)
+        times = {"startedAt": "2027-01-15T08:00:00Z", "finishedAt": "2027-01-15T08:01:00Z"}
+        await set_status(api, {"terminated": {"exitCode": 0, **times}})
+
+    ending = asyncio.create_task(end())
+    async with aclosing(answer.chunks) as chunks:
+        assert len([chunk async for chunk in chunks]) == (node_type == SIMULATED_NODE_TYPE) * 2
+    await ending
+    # The pod and its node, at the beginning and at the end.
+    assert len(decoded) == 4
 
 
 @in_virtual_time

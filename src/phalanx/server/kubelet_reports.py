@@ -9,8 +9,9 @@ is written to disk or to the store.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from phalanx.api.resources import Amounts
@@ -76,10 +77,12 @@ class ContainerLogs:
         while self._size > self._max_bytes and len(self._logs) > 1:
             self._drop(next(iter(self._logs)))
 
-    def lines(self, run: ContainerRun) -> Iterator[LogLine]:
-        """The kept lines of a run."""
+    def lines(self, run: ContainerRun, since: int = 0) -> list[LogLine]:
+        """The kept lines of a run from a number on."""
         log = self._logs.get(run)
-        return iter(list(log.lines) if log else ())
+        if log is None or not log.lines or since > log.lines[-1].number:
+            return []
+        return list(islice(log.lines, max(since - log.lines[0].number, 0), None))
 
     def _drop(self, run: ContainerRun) -> None:
         log = self._logs.pop(run, None)

@@ -130,8 +130,10 @@ async def read_log(context: ServerContext, request_info: RequestInfo) -> Reply |
     name, options = _read_request(context, request_info, pod)
     if options.follow and not options.previous:
         return StreamReply(200, _follow_log(context, request_info, name, options=options), _TEXT)
-    lines = options.select_lines(_container_lines(context, pod, name, previous=options.previous))
-    return Reply(200, options.format_lines(lines)[: options.limit], _TEXT)
+    node_type = _pod_node_type(context, pod)
+    lines = _container_lines(context, pod, name, node_type=node_type, previous=options.previous)
+    text = options.format_lines(options.select_lines(lines))
+    return Reply(200, text[: options.limit], _TEXT)
 
 
 async def append_log(context: ServerContext, request_info: RequestInfo) -> Reply:
@@ -154,18 +156,23 @@ async def append_log(context: ServerContext, request_info: RequestInfo) -> Reply
 async def _follow_log(
     context: ServerContext, request_info: RequestInfo, name: str, *, options: PodLogOptions
 ) -> AsyncGenerator[bytes, None]:
-    """The lines so far, then new ones, until the container has terminated or access ends."""
-    seen, left = -1, options.limit
+    """The lines so far, then new ones, until the container has terminated or access ends.
+
+    Hundreds of clients may follow a large pod: it is decoded only when it has changed.
+    """
+    revision, seen, left = 0, 0, options.limit
     refusals: list[ApiError] = []
     with context.access.streams.track(request_info, "get", refusals.append):
         while not refusals and (record := context.store.get(request_info.key)) is not None:
-            pod = decode_record(record)
-            lines = list(_container_lines(context, pod, name))
-            if seen < 0:
-                new = options.select_lines(lines)
-            else:
-                new = [line for line in lines if line.number >= seen]
-            seen = lines[-1].number + 1 if lines else 0
+            if record.revision != revision:
+                pod, is_first = decode_record(record), not revision
+                node_type, revision = _pod_node_type(context, pod), record.revision
+            elif node_type != PROCESS_NODE_TYPE:
+                await asyncio.sleep(_FOLLOW_INTERVAL)
+                continue
+            lines = list(_container_lines(context, pod, name, since=seen, node_type=node_type))
+            new, is_first = options.select_lines(lines) if is_first else lines, False
+            seen = lines[-1].number + 1 if lines else seen
             if text := options.format_lines(new)[:left]:
                 left = None if left is None else left - len(text)
                 yield text
@@ -176,15 +183,22 @@ async def _follow_log(
 
 
 def _container_lines(
-    context: ServerContext, pod: Object, name: str, *, previous: bool = False
+    context: ServerContext,
+    pod: Object,
+    name: str,
+    *,
+    node_type: str,
+    previous: bool = False,
+    since: int = 0,
 ) -> Iterator[LogLine]:
-    """All kept lines of a container."""
+    """The kept lines of a container from a number on."""
     status = _container_status(pod, name)
-    node_type = _pod_node_type(context, pod)
     if node_type == PROCESS_NODE_TYPE:
         restart = status.get("restartCount", 0) - previous
-        return context.container_logs.lines(ContainerRun(pod["metadata"]["uid"], name, restart))
-    return _simulate_lines(pod, name, status) if node_type == SIMULATED_NODE_TYPE else iter(())
+        run = ContainerRun(pod["metadata"]["uid"], name, restart)
+        return iter(context.container_logs.lines(run, since))
+    simulated = _simulate_lines(pod, name, status) if node_type == SIMULATED_NODE_TYPE else ()
+    return (line for line in simulated if line.number >= since)
 
 
 def _simulate_lines(pod: Object, name: str, status: Object) -> Iterator[LogLine]:

@@ -63,6 +63,21 @@ async def test_leases_and_binds_are_served_while_creates_get_429() -> None:
 
 
 @in_virtual_time
+async def test_leases_of_tenants_do_not_hold_up_those_of_nodes() -> None:
+    api = await start_slow_server(urgent=2)
+    lease = {"metadata": {"generateName": "l-"}, "spec": {}}
+    tenants = [
+        asyncio.create_task(api.ask("POST", LEASE.url_path("default"), lease, user=JOE))
+        for _ in range(20)
+    ]
+    await asyncio.sleep(0.5)
+    own = {"metadata": {"name": "n1"}, "spec": {}}
+    path, n1 = LEASE.url_path("kube-node-lease"), node_user("n1")
+    assert (await api.ask("POST", path, own, user=n1)).code == 201
+    assert {(await one).code for one in tenants} == {201}
+
+
+@in_virtual_time
 async def test_node_status_is_served_under_load_but_node_watches_are_limited() -> None:
     api = await start_slow_server(writes=0, watches_per_user=0)
     await api.bind("waits", "n1")
@@ -98,6 +113,19 @@ async def test_watches_per_user_and_in_total_are_limited() -> None:
     last = watches_of_ann[-1]
     assert isinstance(last, Reply)
     assert "5 watches" in read(last).body["message"]
+
+
+@in_virtual_time
+async def test_followed_logs_count_as_watches() -> None:
+    api = await start_slow_server(watches_per_user=2)
+    await api.bind("waits", "n1")
+    status = {"status": {"containerStatuses": [{"name": "main", "state": {"running": {}}}]}}
+    assert (await api.patch(POD, "waits", status, part="status")).code == 200
+    path = POD.url_path("default", "waits", "log")
+    requests = [Request("GET", path, "follow=true", user=JOE) for _ in range(3)]
+    replies = [await api.server.handle(request) for request in requests]
+    assert [reply.code for reply in replies] == [200, 200, 429]
+    assert (await watch(api, JOE)).code == 429
 
 
 @in_virtual_time

@@ -9,10 +9,10 @@ the headers, before it reads the body. `BodyMemory` limits the memory of all bod
 
     level     requests                                                  limit
     exempt    of masters and of the cluster's own components            none
-    urgent    leases, bindings, requests of nodes except watches        200
+    urgent    system leases, bindings, requests of nodes, not watches   200
     reads     all other reads                                           200
     writes    all other writes                                          100
-    watches   open watches of users that are not exempt                 1000, 100 per user
+    watches   open watches and followed logs of users not exempt        1000, 100 per user
 
 A tenant that floods the server with pods does not block lease renewals and bindings. A request
 whose level is full gets 429 with Retry-After at once; nothing is queued.
@@ -214,6 +214,8 @@ def _check_origin(headers: Mapping[str, str], host: str) -> None:
 
 _COMPONENT_PREFIXES = ("system:kube-", "system:phalanx:", "system:serviceaccount:kube-system:")
 _URGENT_KINDS = frozenset({BINDING, GROUP_BINDING, LEASE, LEASE_RENEWAL})
+#: The namespaces of the Leases of nodes and components.
+_LEASE_NAMESPACES = frozenset({"kube-node-lease", "kube-system"})
 _READ_VERBS = frozenset({"get", "list"})
 #: Seconds in the Retry-After header.
 _RETRY_AFTER_SECONDS = 1
@@ -258,9 +260,14 @@ class PriorityLevels:
         if is_exempt(user):
             return self._exempt
         is_node = NODES in user.groups and verb != "watch"
-        if request_info.kind in _URGENT_KINDS or request_info.subresource == "binding" or is_node:
+        # Tenants have Leases of their own: these must not hold up those of nodes and components.
+        is_urgent = request_info.kind in _URGENT_KINDS and (
+            request_info.kind is not LEASE or request_info.namespace in _LEASE_NAMESPACES
+        )
+        if is_urgent or request_info.subresource == "binding" or is_node:
             return self._urgent
-        if verb == "watch":
+        is_followed_log = request_info.subresource == "log" and request_info.bool_option("follow")
+        if verb == "watch" or is_followed_log:
             self._check_watch_limits(user)
             return self._exempt
         return self._reads if verb in _READ_VERBS else self._writes
