@@ -19,11 +19,16 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
+import orjson
 import pytest
 
+from phalanx.api import batch, normalization, protobuf, protobuf_encoder
 from phalanx.api import kinds as k
+from phalanx.api.batch import EXPECTED_RUN_TIME_ANNOTATION, parse_run_time
 from phalanx.api.kinds import Kind
 from phalanx.api.meta import Key
+from phalanx.api.resources import USAGE_ANNOTATION, BadUsage, parse_usage_annotation
+from phalanx.api.schema import schema
 from phalanx.api.wire import Object
 from phalanx.client.client import Client
 from phalanx.clock import LoopClock
@@ -257,6 +262,30 @@ def test_cached_functions_of_objects_have_a_maximum_size() -> None:
     }
     assert len(functions) > 20
     assert unbounded <= CACHED_TABLES
+
+
+def test_caches_keep_no_long_texts_that_clients_choose() -> None:
+    time = f"2027-01-15T08:00:00.{'0' * 10_000}Z"
+    event = {"type": "ADDED", "object": {"kind": "Pod", "apiVersion": "v1", "x": "y" * 20_000}}
+    texts: dict[Callable[[], object], Callable[..., object]] = {
+        lambda: protobuf.message_name("v1", "P" * 10_000): protobuf._find_message,
+        lambda: parse_run_time({EXPECTED_RUN_TIME_ANNOTATION: "1s" * 10_000}): (
+            batch._parse_positive_duration
+        ),
+        lambda: schema("core.v1.Pod").normalize(
+            {"metadata": {"name": "a", "creationTimestamp": time}}
+        ): normalization._canonical_second,
+        lambda: protobuf_encoder.encode_event(orjson.dumps(event)): (
+            protobuf_encoder._encode_cached_event
+        ),
+    }
+    for call, cached in texts.items():
+        assert isinstance(cached, CachedFunction)
+        before = cached.cache_info()
+        call()
+        assert cached.cache_info() == before, cached
+    with pytest.raises(BadUsage):
+        parse_usage_annotation({USAGE_ANNOTATION: "cpu=1," * 100 + "cpu=1"})
 
 
 # ---- the database file ---------------------------------------------------------------------------

@@ -122,7 +122,8 @@ class Secrets:
 
     def annotations(self) -> Object:
         last = "kubectl.kubernetes.io/last-applied-configuration"
-        return {last: json.dumps({"value": self()}), "example.com/applied": self()}
+        texts = {name: self() for name in ("example.com/applied", "my-k8s.io/applied")}
+        return {last: json.dumps({"value": self()}), **texts}
 
 
 def test_no_planted_secret_is_in_a_bundle(plane: ControlPlane, tmp_path: Path) -> None:

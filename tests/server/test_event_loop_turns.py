@@ -9,9 +9,23 @@ from contextlib import aclosing
 import pytest
 
 from phalanx.api.core import NODE_TYPE_ANNOTATION, SIMULATED_NODE_TYPE
-from phalanx.api.kinds import NODE, NODE_METRICS, POD, POD_METRICS
-from phalanx.server import read_handlers, resource_metrics, watches
+from phalanx.api.kinds import (
+    CONFIG_MAP,
+    NODE,
+    NODE_METRICS,
+    POD,
+    POD_METRICS,
+    RESOURCE_CLAIM,
+    RESOURCE_CLAIM_V1BETA1,
+)
+from phalanx.api.wire import Request
+from phalanx.server import serialization
+from phalanx.server.objects import encoder
+from phalanx.server.security.authorization import ADMIN
+from phalanx.server.serialization import PROTOBUF, YAML
+from phalanx.store.kv import StoreWrite
 from tests.builders import in_virtual_time, node, pod
+from tests.loop_stalls import measure_stall
 from tests.server.api import Api
 
 PODS, BATCH = 12, 3
@@ -38,33 +52,54 @@ async def read_first_chunk(api: Api, query: dict[str, str]) -> bytes:
         return await anext(chunks)
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        (read_handlers, "_DECODE_BATCH"),
-        (watches, "INITIAL_BATCH"),
-        (resource_metrics, "_DECODE_BATCH"),
-    ],
-    ids=["list", "watch", "metrics"],
-)
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+METADATA = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+NONE = {"labelSelector": "absent"}
+REQUESTS: dict[str, Callable[[Api], Awaitable[object]]] = {
+    "selector": lambda api: api.ask("GET", POD.url_path(), query=NONE),
+    "table": lambda api: api.ask("GET", POD.url_path(), headers={"accept": TABLE}),
+    "metadata": lambda api: api.ask("GET", POD.url_path(), headers={"accept": METADATA}),
+    "protobuf": lambda api: api.ask("GET", POD.url_path(), headers={"accept": PROTOBUF}),
+    "yaml": lambda api: api.ask("GET", POD.url_path(), headers={"accept": YAML}),
+    "version": lambda api: api.ask("GET", RESOURCE_CLAIM_V1BETA1.url_path()),
+    "deletion": lambda api: api.ask("DELETE", POD.url_path("default"), query=NONE),
+    "watch": lambda api: read_first_chunk(api, {"fieldSelector": "status.phase=Pending"}),
+    "metrics of pods": lambda api: api.ask("GET", POD_METRICS.url_path()),
+    "metrics of nodes": lambda api: api.ask("GET", NODE_METRICS.url_path()),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
 @in_virtual_time
 async def test_a_request_that_decodes_many_objects_lets_others_run(
-    module: object, name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, name, BATCH)
+    monkeypatch.setattr(serialization, "_TURN_VALUES", BATCH)
+    monkeypatch.setattr(serialization, "_MAX_BLOCK_STYLE_BYTES", 0)
     api = await Api.start()
     host = node("n")
     host["metadata"]["annotations"] = {NODE_TYPE_ANNOTATION: SIMULATED_NODE_TYPE}
     await api.create(NODE, host)
     await api.create(POD, *(pod(f"p{at}", on="n") for at in range(PODS)))
-    pods, running = POD.url_path(), {"fieldSelector": "status.phase=Pending"}
-    requests: dict[object, list[Callable[[], Awaitable[object]]]] = {
-        read_handlers: [lambda: api.ask("GET", pods, query=running)],
-        watches: [lambda: read_first_chunk(api, running)],
-        resource_metrics: [
-            lambda: api.ask("GET", POD_METRICS.url_path()),
-            lambda: api.ask("GET", NODE_METRICS.url_path()),
-        ],
-    }
-    for request in requests[module]:
-        assert await count_turns(request) >= PODS // BATCH
+    names = [{"name": f"c{at}", "namespace": "default"} for at in range(PODS)]
+    await api.create(RESOURCE_CLAIM, *({"metadata": meta, "spec": {}} for meta in names))
+    assert await count_turns(lambda: REQUESTS[name](api)) >= PODS // BATCH - 1
+
+
+@pytest.mark.parametrize("accept", [None, TABLE, METADATA, PROTOBUF, YAML])
+@in_virtual_time
+async def test_a_list_of_large_objects_does_not_stall_the_event_loop(accept: str | None) -> None:
+    api = await Api.start()
+    data, store = {f"k{at}": "é" * 20 for at in range(20_000)}, api.server.context.store
+    for name in (f"c{at}" for at in range(16)):
+        obj = {"metadata": {"name": name, "namespace": "default"}, "data": data}
+        await store.commit([StoreWrite(CONFIG_MAP.store_key("default", name), encoder(obj), 0)])
+    headers = {"accept": accept} if accept else {}
+    request = Request("GET", CONFIG_MAP.url_path("default"), "", headers, user=ADMIN)
+
+    async def prepare() -> Api:
+        return api
+
+    reply, stall = await measure_stall(lambda api: api.server.handle(request), prepare)
+    assert reply.code == 200
+    assert stall.is_accepted, stall

@@ -34,6 +34,7 @@ OWN_JOB_CONTROLLER = "phalanx.dev/job-controller"
 
 #: On a Job, a PodGroup or a pod: how long the pods run, as a Go duration.
 EXPECTED_RUN_TIME_ANNOTATION = "phalanx.dev/expected-run-time"
+_MAX_DURATION_TEXT = 64
 
 
 class JobRunTime(Struct, frozen=True):
@@ -184,8 +185,8 @@ def job_run_time(job: Job) -> JobRunTime:
 
 def parse_run_time(annotations: Mapping[str, str]) -> float | None:
     """Return the expected run time in seconds; None without one, or if it is no duration."""
-    text = annotations.get(EXPECTED_RUN_TIME_ANNOTATION)
-    return None if text is None else _parse_positive_duration(text)
+    text = annotations.get(EXPECTED_RUN_TIME_ANNOTATION, "")
+    return _parse_positive_duration(text) if 0 < len(text) <= _MAX_DURATION_TEXT else None
 
 
 @lru_cache(maxsize=1024)

@@ -29,7 +29,7 @@ _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\
 #: The number of unknown fields that are reported, as in Kubernetes; all of them are pruned.
 MAX_UNKNOWN_FIELDS = 100
 #: The number of cached timestamps: many objects of one second have the same.
-_TIME_CACHE_SIZE = 256
+_TIME_CACHE_SIZE, _MAX_CACHED_TIME = 256, 40
 _JSON_NAMES = {str: "string", bool: "bool", int: "number", float: "number", list: "array"}
 
 #: What users call the Go types that are not structs, by their beginning up to a bracket.
@@ -216,7 +216,10 @@ def _parse_time(value: str, layout: str) -> datetime:
 
 
 def _check_time(value: Any, unknown_fields: _UnknownFields) -> Any:
-    return _canonical_second(_check_string(value, unknown_fields))
+    text = _check_string(value, unknown_fields)
+    # A fraction may have any number of digits: no long text is kept in the cache.
+    cached = _canonical_second if len(text) <= _MAX_CACHED_TIME else _canonical_second.__wrapped__
+    return cached(text)
 
 
 @lru_cache(maxsize=_TIME_CACHE_SIZE)

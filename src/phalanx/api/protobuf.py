@@ -68,11 +68,20 @@ MESSAGE_MODULES: Final = {
 }
 #: Every API version also has the kinds of this prefix, such as DeleteOptions.
 SHARED_MODULE: Final = "meta.v1"
+#: The length of the longest API version and kind together.
+_MAX_NAMES: Final = 512
+
+
+def message_name(api_version: str, kind: str) -> str | None:
+    """Return the short name of the message of a kind, if there is one.
+
+    Clients choose both: no long text is kept in the cache.
+    """
+    return _find_message(api_version, kind) if len(api_version) + len(kind) <= _MAX_NAMES else None
 
 
 @lru_cache(maxsize=1024)
-def message_name(api_version: str, kind: str) -> str | None:
-    """Return the short name of the message of a kind, if there is one."""
+def _find_message(api_version: str, kind: str) -> str | None:
     modules = (MESSAGE_MODULES.get(api_version, SHARED_MODULE), SHARED_MODULE)
     return next((name for m in modules if (name := f"{m}.{kind}") in _load_messages()), None)
 

@@ -10,7 +10,7 @@ meta.v1.WatchEvent whose object is encoded like a reply.
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from struct import pack
@@ -19,7 +19,7 @@ from typing import Any, Final
 import orjson
 
 from phalanx.api.protobuf import MAGIC, MessageNode, message_fields, message_name
-from phalanx.api.wire import Object
+from phalanx.api.wire import MAX_CACHED_BYTES, Object
 
 _NUMBER_TYPES: Final = ("bool", "int32", "int64")
 _LENGTH_BYTES: Final = 4
@@ -27,23 +27,43 @@ _LENGTH_BYTES: Final = 4
 _EVENT_CACHE_SIZE: Final = 256
 
 
-def encode(obj: Object) -> bytes | None:
-    """Encode an object with its kind and version; None if its kind has no message."""
+def encode(obj: Object, items: Iterable[bytes] = ()) -> bytes | None:
+    """Encode an object with its kind and version; None if its kind has no message.
+
+    A list may have its items from `encode_item`: they follow its other fields.
+    """
     version, kind = obj.get("apiVersion", ""), obj.get("kind", "")
     name = message_name(version, kind)
     if name is None:
         return None
     type_meta = _delimit(1, version.encode()) + _delimit(2, kind.encode())
-    return MAGIC + _delimit(1, type_meta) + _delimit(2, _encode_message(name, obj))
+    content = b"".join((_encode_message(name, obj), *items))
+    return MAGIC + _delimit(1, type_meta) + _delimit(2, content)
 
 
-@lru_cache(maxsize=_EVENT_CACHE_SIZE)
+def encode_item(head: Object, item: bytes) -> bytes:
+    """Encode one item in JSON of a list with this kind and version, which has a message."""
+    name = message_name(head["apiVersion"], head["kind"])
+    assert name is not None
+    number, node = next(
+        (number, node) for number, field, node in _ordered_fields(name) if field == "items"
+    )
+    return _encode_field(number, node, [orjson.loads(item)])
+
+
 def encode_event(line: bytes) -> bytes:
     """Encode a watch event in JSON as a frame."""
+    return (_encode_cached_event if len(line) <= MAX_CACHED_BYTES else _encode_event)(line)
+
+
+def _encode_event(line: bytes) -> bytes:
     event = orjson.loads(line)
     content = _delimit(1, event["type"].encode())
     content += _delimit(2, _delimit(1, encode(event["object"]) or b""))
     return len(content).to_bytes(_LENGTH_BYTES, "big") + content
+
+
+_encode_cached_event = lru_cache(maxsize=_EVENT_CACHE_SIZE)(_encode_event)
 
 
 # ------------------------------------------------------------------------------------- values

@@ -47,6 +47,7 @@ DEFAULT_NONZERO_REQUESTS: Mapping[str, int] = {"cpu": 100, "memory": 200 * 1024 
 
 #: The annotation of a pod with the usage of each of its containers on a simulated node.
 USAGE_ANNOTATION = "phalanx.dev/usage"
+_MAX_USAGE_TEXT = 256
 #: The resources that usage is stated for.
 MEASURED_RESOURCES = ("cpu", "memory")
 
@@ -254,6 +255,8 @@ class BadUsage(ValueError):
 def parse_usage_annotation(annotations: Mapping[str, str]) -> Mapping[str, str]:
     """Return the usage of each container by resource, as far as the annotation states it."""
     text = annotations.get(USAGE_ANNOTATION, "")
+    if len(text) > _MAX_USAGE_TEXT:
+        raise BadUsage(f"longer than {_MAX_USAGE_TEXT} characters")
     return _parse_usage(text) if text else {}
 
 

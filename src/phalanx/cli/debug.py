@@ -51,7 +51,7 @@ _LOG_FILES = ("up.log", "audit.log")
 _MAX_NAMES = 8
 _REDACTED = "(left out)"
 #: The domains of annotations whose meaning is known.
-_KNOWN_DOMAINS = ("phalanx.dev", "kubernetes.io", "k8s.io")
+_KNOWN_DOMAINS = (".phalanx.dev", ".kubernetes.io", ".k8s.io")
 _ENDPOINTS = {"version.json": "/version", "metrics.txt": "/metrics"}
 
 
@@ -256,7 +256,7 @@ def _redact_metadata(value: Any) -> Any:
 
 
 def _is_known_annotation(name: str) -> bool:
-    domain = name.partition("/")[0]
+    domain = f".{name.partition('/')[0]}"
     return name != LAST_APPLIED_ANNOTATION and domain.endswith(_KNOWN_DOMAINS)
 
 

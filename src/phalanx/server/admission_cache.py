@@ -45,6 +45,8 @@ from phalanx.store.kv import StoreChange, StoreReader
 CACHED_KINDS = (POD, RESOURCE_CLAIM)
 #: Few gangs are created at the same time, so few entries are enough.
 MAX_CACHED_OBJECTS = 64
+#: The size of the largest request that is cached: its body and its object stay in memory.
+MAX_CACHED_BODY = 64 * 1024
 #: A name that every validation rule allows. The name of the pod comes first in its metadata.
 _PLAIN_NAME = rb'"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)"'
 _POD_NAME = re.compile(rb'"metadata"\s*:\s*\{\s*"name"\s*:\s*' + _PLAIN_NAME)
@@ -147,7 +149,8 @@ class AdmissionCache:
 
     def remember(self, cacheable: CacheableRequest, request_info: RequestInfo, obj: Object) -> None:
         """Cache an admitted object, if the same request would give the same result again."""
-        if request_info.warnings:
+        is_large = sum(map(len, cacheable.key.body_parts)) > MAX_CACHED_BODY
+        if request_info.warnings or is_large:
             return
         if not isinstance(cacheable, CacheableClaim) and not _is_reproducible(cacheable, obj):
             return

@@ -29,7 +29,7 @@ async def component_statuses(context: ServerContext, request_info: RequestInfo) 
     ]
     if request_info.name:
         objects = [obj for obj in objects if obj["metadata"]["name"] == request_info.name]
-    return computed_reply(context, request_info, objects)
+    return await computed_reply(context, request_info, objects)
 
 
 def _lease_condition(context: ServerContext, lease: str) -> Object:

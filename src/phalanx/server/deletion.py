@@ -7,10 +7,12 @@ write that removes the last finalizer, or a deletion with grace period 0, remove
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from phalanx.api.defaults.custom_resource_definition import mark_terminating
 from phalanx.api.errors import BadRequest, Conflict, NotFound, invalid, unsupported
@@ -26,14 +28,14 @@ from phalanx.server.dynamic_admission.registry import AdmissionHooks
 from phalanx.server.objects import (
     conflict_error,
     decode_record,
+    list_opening,
     modified_error,
     not_found_error,
-    serialize_list,
     serialize_object,
     serialize_stored,
 )
 from phalanx.server.request_info import RequestInfo, invalid_options
-from phalanx.server.serialization import encode_reply, load_body, negotiate
+from phalanx.server.serialization import encode_list, encode_reply, load_body, negotiate, take_turns
 from phalanx.server.write_handlers import is_deletable, remove_object, store_object
 from phalanx.store.kv import StoreWrite
 
@@ -84,23 +86,27 @@ async def delete_collection(context: ServerContext, request_info: RequestInfo) -
     limit = max(request_info.int_option("limit") or 0, 0)
     options = read_delete_options(request_info)
     values: list[bytes] = []
-    for record in context.store.range(selection.prefix):
-        if limit and len(values) == limit:
-            break
-        obj = decode_record(record)
-        if selection.matches(obj):
-            meta = obj["metadata"]
-            one = RequestInfo(
-                request_info.request, request_info.kind, meta.get("namespace", ""), meta["name"]
-            )
-            try:
-                body, _ = await delete_one(context, one, options)
-            except NotFound:
-                continue
-            values.append(body)
-    meta = {"resourceVersion": str(context.store.revision)}
-    body = serialize_list(request_info.kind, meta, values)
-    return encode_reply(Reply(200, body, headers=request_info.warning_headers()), accepted)
+    records = context.store.range(selection.prefix)
+    async with aclosing(take_turns(record.value for record in records)) as turns:
+        for record in records:
+            if limit and len(values) == limit:
+                break
+            await anext(turns)
+            obj = decode_record(record)
+            if selection.matches(obj):
+                meta = obj["metadata"]
+                one = RequestInfo(
+                    request_info.request, request_info.kind, meta.get("namespace", ""), meta["name"]
+                )
+                try:
+                    body, _ = await delete_one(context, one, options)
+                except NotFound:
+                    continue
+                values.append(body)
+    kind, meta = request_info.kind, {"resourceVersion": str(context.store.revision)}
+    opening = list_opening(kind.list_name, kind.api_version, meta)
+    reply = await encode_list(opening, values, accepted)
+    return replace(reply, headers=request_info.warning_headers())
 
 
 async def delete_one(

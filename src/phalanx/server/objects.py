@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any
 
 import orjson
 
@@ -32,6 +31,7 @@ from phalanx.api.kinds import Kind
 from phalanx.api.printing.cells import Column
 from phalanx.api.printing.columns import CREATED_AT_COLUMN, DEFAULT_COLUMNS, PRINTER_COLUMNS
 from phalanx.api.wire import Object, Reply
+from phalanx.server.serialization import MediaTypeOptions, encode_list, encode_reply, take_turns
 from phalanx.store.kv import KeyValue, ValueEncoder
 
 
@@ -112,12 +112,12 @@ def convert_stored(kind: Kind, value: bytes) -> bytes:
     return orjson.dumps(conversion.from_hub(orjson.loads(value)))
 
 
-def convert_all_stored(kind: Kind, values: Sequence[bytes]) -> Iterable[bytes]:
+async def convert_all_stored(kind: Kind, values: list[bytes]) -> list[bytes]:
     """Stored values in the version of a kind; of most kinds all are stored in it."""
     conversion = CONVERSIONS.get(kind)
     if not kind.is_custom and (conversion is None or conversion.is_identity):
         return values
-    return (convert_stored(kind, value) for value in values)
+    return [convert_stored(kind, value) async for value in take_turns(values)]
 
 
 def _add_new_defaults(kind: CustomKind, value: bytes) -> bytes:
@@ -137,10 +137,9 @@ def serialize_object(kind: Kind, obj: Object) -> bytes:
     return serialize_stored(kind, orjson.dumps(content))
 
 
-def serialize_list(kind: Kind, meta: Object, values: Iterable[bytes]) -> bytes:
-    """A list of values that are in the version of the kind."""
-    opening = object_header(kind.list_name, kind.api_version) + b'"metadata":' + orjson.dumps(meta)
-    return opening + b',"items":[' + b",".join(values) + b"]}"
+def list_opening(kind: str, api_version: str, meta: Object) -> bytes:
+    """A list up to its first item, as `encode_list` needs it."""
+    return b'%s"metadata":%s,"items":[' % (object_header(kind, api_version), orjson.dumps(meta))
 
 
 def encode_deleted_state(record: KeyValue, revision: int) -> bytes:
@@ -179,38 +178,33 @@ def check_include_object(include: str) -> str:
     return include or "Metadata"
 
 
-def render_table(
+def table_opening(kind: Kind, meta: Object, version: str = META_VERSION) -> bytes:
+    """A Table up to its first row."""
+    columns = [_column_definition(kind, column) for column in _table_columns(kind)]
+    head = {"kind": "Table", "apiVersion": version, "metadata": meta, "columnDefinitions": columns}
+    return orjson.dumps(head)[:-1] + b',"rows":['
+
+
+async def render_table(
     kind: Kind,
     values: Iterable[bytes],
     meta: Object,
     *,
     include: str,
     now: float,
-    version: str = META_VERSION,
-) -> bytes:
+    accepted: MediaTypeOptions,
+) -> Reply:
     """Stored objects as a Table."""
-    columns = _table_columns(kind)
-    rows = [
-        _table_row(
-            kind,
-            columns,
-            orjson.loads(split_version(value)[1]),
-            include=include,
-            now=now,
-            version=version,
-        )
-        for value in values
-    ]
+    version = accepted.form_version
+    opening = table_opening(kind, meta, version)
     # Kubernetes has null where its generic table of names and times is empty.
-    is_generic = columns[1:] == (CREATED_AT_COLUMN,)
-    body: Object = {
-        "kind": "Table",
-        "apiVersion": version,
-        "metadata": meta,
-        "columnDefinitions": [_column_definition(kind, column) for column in columns],
-        "rows": rows if rows or not is_generic else None,
-    }
-    return orjson.dumps(body)
+    if not values and _table_columns(kind)[1:] == (CREATED_AT_COLUMN,):
+        return encode_reply(Reply(200, opening[:-1] + b"null}"), accepted)
+    rows = [
+        render_row(kind, value, include=include, now=now, version=version)
+        async for value in take_turns(values)
+    ]
+    return await encode_list(opening, rows, accepted)
 
 
 def table_renderer(
@@ -219,8 +213,9 @@ def table_renderer(
     """Renders watch events as Tables with one row."""
 
     def render(event: str, value: bytes) -> bytes:
-        rows = render_table(kind, [value], {}, include=include, now=now(), version=version)
-        return b'{"type":"%s","object":%s}\n' % (event.encode(), rows)
+        row = render_row(kind, value, include=include, now=now(), version=version)
+        table = table_opening(kind, {}, version) + row + b"]}"
+        return b'{"type":"%s","object":%s}\n' % (event.encode(), table)
 
     return render
 
@@ -234,15 +229,14 @@ def metadata_only(value: bytes, version: str = META_VERSION) -> Object:
     }
 
 
-def metadata_list(values: Iterable[bytes], meta: Object, version: str = META_VERSION) -> bytes:
+async def render_metadata_list(
+    values: Iterable[bytes], meta: Object, accepted: MediaTypeOptions
+) -> Reply:
     """Stored objects as a PartialObjectMetadataList."""
-    body = {
-        "kind": "PartialObjectMetadataList",
-        "apiVersion": version,
-        "metadata": meta,
-        "items": [metadata_only(value, version) for value in values],
-    }
-    return orjson.dumps(body)
+    version = accepted.form_version
+    items = [orjson.dumps(metadata_only(value, version)) async for value in take_turns(values)]
+    opening = list_opening("PartialObjectMetadataList", version, meta)
+    return await encode_list(opening, items, accepted)
 
 
 @lru_cache(maxsize=2)
@@ -273,16 +267,10 @@ def _column_definition(kind: Kind, column: Column) -> Object:
     }
 
 
-def _table_row(
-    kind: Kind,
-    columns: tuple[Column, ...],
-    obj: Object,
-    *,
-    include: str,
-    now: float,
-    version: str,
-) -> dict[str, Any]:
-    row: dict[str, Any] = {"cells": [column.cell(obj, now) for column in columns]}
+def render_row(kind: Kind, value: bytes, *, include: str, now: float, version: str) -> bytes:
+    """A stored object as a row of a Table."""
+    obj = orjson.loads(split_version(value)[1])
+    row: Object = {"cells": [column.cell(obj, now) for column in _table_columns(kind)]}
     if include == "Object":
         served = from_hub(kind, obj)
         row["object"] = {"kind": kind.name, "apiVersion": kind.api_version, **served}
@@ -292,7 +280,7 @@ def _table_row(
             "apiVersion": version,
             "metadata": obj["metadata"],
         }
-    return row
+    return orjson.dumps(row)
 
 
 # ---- status and errors ---------------------------------------------------------------------------

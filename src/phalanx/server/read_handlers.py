@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -38,28 +39,29 @@ from phalanx.server.objects import (
     check_include_object,
     convert_all_stored,
     decode_record,
-    metadata_list,
+    list_opening,
     metadata_only,
     metadata_renderer,
     not_found_error,
     plain_renderer,
+    render_metadata_list,
     render_table,
-    serialize_list,
     serialize_stored,
     table_renderer,
 )
 from phalanx.server.request_info import RequestInfo, SelectionPredicate, invalid_options
 from phalanx.server.serialization import (
     MediaTypeOptions,
+    encode_list,
     encode_reply,
     encode_stream,
     negotiate,
+    take_turns,
 )
 from phalanx.store.kv import KeyValue, RevisionCompacted
 
-#: Records per read where the rest may not be needed, and records that are decoded before other
-#: requests have their turn.
-_READ_BATCH, _DECODE_BATCH = 500, 100
+#: Records per read where the rest may not be needed.
+_READ_BATCH = 500
 #: Instead of a revision: the newest one at the time of the request.
 _LATEST_REVISION = -1
 _TOO_OLD = "The provided continue parameter is too old to display a consistent list result. "
@@ -153,13 +155,13 @@ class ListPager:
     async def _select(self, records: Sequence[KeyValue]) -> list[KeyValue]:
         """Return the records that match, of a page only what it needs; lets other requests run."""
         found: list[KeyValue] = []
-        for start in range(0, len(records), _DECODE_BATCH):
-            batch = records[start : start + _DECODE_BATCH]
-            found += [one for one in batch if self._selection.matches(decode_record(one))]
-            if self._limit and len(found) > self._limit:
-                break
-            if len(batch) == _DECODE_BATCH:
-                await asyncio.sleep(0)
+        async with aclosing(take_turns(record.value for record in records)) as turns:
+            for record in records:
+                await anext(turns)
+                if self._selection.matches(decode_record(record)):
+                    found.append(record)
+                    if self._limit and len(found) > self._limit:
+                        break
         return found
 
     def _encode_token(self, position: ContinuePosition) -> str:
@@ -190,35 +192,25 @@ async def get_object(context: ServerContext, request_info: RequestInfo) -> Reply
     record = context.store.get(request_info.key)
     if record is None:
         raise not_found_error(request_info.kind, request_info.name)
-    return encode_reply(
-        Reply(200, _serialize_object(context, request_info, accepted, record=record)), accepted
-    )
-
-
-def _serialize_object(
-    context: ServerContext,
-    request_info: RequestInfo,
-    accepted: MediaTypeOptions,
-    *,
-    record: KeyValue,
-) -> bytes:
     if accepted.form == "Table":
         include = check_include_object(request_info.query.get("includeObject", ""))
         meta = {"resourceVersion": str(record.revision)}
-        return render_table(
+        return await render_table(
             request_info.kind,
             [record.value],
             meta,
             include=include,
             now=context.clock.now(),
-            version=accepted.form_version,
+            accepted=accepted,
         )
     if accepted.form == "PartialObjectMetadata":
-        return orjson.dumps(metadata_only(record.value, accepted.form_version))
-    if accepted.form:
+        body = orjson.dumps(metadata_only(record.value, accepted.form_version))
+    elif accepted.form:
         detail = f"the requested object is not a list ({request_info.kind.name})"
         raise NotAcceptable(f"you requested {accepted.form}, but {detail}")
-    return serialize_stored(request_info.kind, record.value)
+    else:
+        body = serialize_stored(request_info.kind, record.value)
+    return encode_reply(Reply(200, body), accepted)
 
 
 async def list_or_watch(context: ServerContext, request_info: RequestInfo) -> Reply | StreamReply:
@@ -236,26 +228,18 @@ async def list_objects(context: ServerContext, request_info: RequestInfo) -> Rep
     _check_list_options(request_info)
     request_info.int_option("timeoutSeconds")
     page = await _list_page(context, request_info, selection)
-    values = [record.value for record in page.records]
+    kind, values = request_info.kind, [record.value for record in page.records]
     _check_size(values)
     if accepted.form == "Table":
         include = check_include_object(request_info.query.get("includeObject", ""))
         now = context.clock.now()
-        body = render_table(
-            request_info.kind,
-            values,
-            page.meta(),
-            include=include,
-            now=now,
-            version=accepted.form_version,
+        return await render_table(
+            kind, values, page.meta(), include=include, now=now, accepted=accepted
         )
-    elif accepted.form == "PartialObjectMetadataList":
-        body = metadata_list(values, page.meta(), accepted.form_version)
-    else:
-        body = serialize_list(
-            request_info.kind, page.meta(), convert_all_stored(request_info.kind, values)
-        )
-    return encode_reply(Reply(200, body), accepted)
+    if accepted.form == "PartialObjectMetadataList":
+        return await render_metadata_list(values, page.meta(), accepted)
+    opening = list_opening(kind.list_name, kind.api_version, page.meta())
+    return await encode_list(opening, await convert_all_stored(kind, values), accepted)
 
 
 def _check_size(values: Sequence[bytes]) -> None:
@@ -327,16 +311,16 @@ async def watch_objects(context: ServerContext, request_info: RequestInfo) -> St
     ):
         return StreamReply(200, _stream_expired(requested, request_info.kind.created_revision))
     render = _event_renderer(context, request_info, accepted)
-    initial = b""
+    records: Sequence[KeyValue] = ()
+    end = b""
     since = requested or context.store.revision
     # By request, or by default if the watch has no revision to start at.
     send_initial = request_info.query.get("sendInitialEvents")
     if send_initial == "true" or (not requested and send_initial != "false"):
         since = context.store.revision
         records = context.store.range(selection.prefix)
-        initial = await watches.initial_events(selection, records, render)
         if send_initial == "true":
-            initial += watches.bookmark_event(request_info.kind, since, ends_initial=True)
+            end = watches.bookmark_event(request_info.kind, since, ends_initial=True)
     seconds = float(timeout) if timeout else context.random.between(*WATCH_TIMEOUT_RANGE)
     bookmarks = request_info.query.get("allowWatchBookmarks") in ("true", "1")
     options = watches.WatchOptions(
@@ -348,6 +332,7 @@ async def watch_objects(context: ServerContext, request_info: RequestInfo) -> St
         track=partial(context.access.streams.track, request_info, "watch"),
         bookmarks=bookmarks,
     )
+    initial = watches.initial_events(selection, records, render, end=end)
     chunks = _open_watch(context, options, initial)
     stream = StreamReply(200, chunks)
     shown = (accepted.form_version, "PartialObjectMetadata") if accepted.form else ()
@@ -356,7 +341,7 @@ async def watch_objects(context: ServerContext, request_info: RequestInfo) -> St
 
 
 def _open_watch(
-    context: ServerContext, options: watches.WatchOptions, initial: bytes
+    context: ServerContext, options: watches.WatchOptions, initial: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[bytes, None]:
     """The stream of a watch; if a webhook converts the objects, changes are selected after that."""
     kind, store = options.kind, context.store

@@ -7,7 +7,6 @@ are no metrics for pods that do not run and for nodes that Phalanx does not run.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import cache, partial
 
@@ -32,21 +31,19 @@ from phalanx.server.context import ServerContext
 from phalanx.server.kubelet_reports import UsageSample
 from phalanx.server.objects import (
     check_include_object,
+    list_opening,
     not_found_error,
     render_table,
-    serialize_list,
     serialize_object,
     success_reply,
 )
 from phalanx.server.request_bodies import read_object
 from phalanx.server.request_info import RequestInfo
-from phalanx.server.serialization import encode_reply, negotiate
+from phalanx.server.serialization import encode_list, encode_reply, negotiate, take_turns
 from phalanx.store.kv import KeyValue
 
 #: Seconds for which the last sample is valid.
 _MAX_SAMPLE_AGE = 60.0
-#: Pods that are decoded before other requests have their turn.
-_DECODE_BATCH = 100
 #: The window that is shown for simulated pods.
 _SIMULATED_WINDOW = "15s"
 _ZERO_USAGE: Mapping[str, int] = dict.fromkeys(MEASURED_RESOURCES, 0)
@@ -76,7 +73,7 @@ async def pod_metrics(context: ServerContext, request_info: RequestInfo) -> Repl
         async for pod in _decode_pods(_find_records(context, request_info, POD))
         if (sample := _pod_usage(context, pod, node_type(pod.spec.node_name)))
     ]
-    return computed_reply(context, request_info, metrics)
+    return await computed_reply(context, request_info, metrics)
 
 
 async def node_metrics(context: ServerContext, request_info: RequestInfo) -> Reply:
@@ -93,15 +90,12 @@ async def node_metrics(context: ServerContext, request_info: RequestInfo) -> Rep
     metrics = [
         _node_metrics_object(meta, used[meta.name], now) for meta in nodes if meta.name in used
     ]
-    return computed_reply(context, request_info, metrics)
+    return await computed_reply(context, request_info, metrics)
 
 
 async def _decode_pods(records: Iterable[KeyValue]) -> AsyncIterator[Pod]:
-    """Yield the pods of records; lets other requests run after every batch."""
-    for at, record in enumerate(records, 1):
-        yield _decode_pod(record.value)
-        if at % _DECODE_BATCH == 0:
-            await asyncio.sleep(0)
+    async for value in take_turns(record.value for record in records):
+        yield _decode_pod(value)
 
 
 async def report_pod_metrics(context: ServerContext, request_info: RequestInfo) -> Reply:
@@ -211,7 +205,7 @@ def _format_usage(used: Mapping[str, int]) -> Object:
     }
 
 
-def computed_reply(
+async def computed_reply(
     context: ServerContext, request_info: RequestInfo, metrics: Iterable[Object]
 ) -> Reply:
     """One object or the selected list, in the requested representation."""
@@ -219,13 +213,13 @@ def computed_reply(
     selected = [obj for obj in metrics if selection.matches(obj)]
     if request_info.name and not selected:
         raise not_found_error(request_info.kind, request_info.name)
-    meta = {"resourceVersion": str(context.store.revision)}
+    kind, meta = request_info.kind, {"resourceVersion": str(context.store.revision)}
+    if request_info.name and accepted.form != "Table":
+        return encode_reply(Reply(200, serialize_object(kind, selected[0])), accepted)
+    values = [orjson.dumps(obj) for obj in selected]
     if accepted.form == "Table":
         include = check_include_object(request_info.query.get("includeObject", ""))
-        values, now = map(orjson.dumps, selected), context.clock.now()
-        body = render_table(request_info.kind, values, meta, include=include, now=now)
-    elif request_info.name:
-        body = serialize_object(request_info.kind, selected[0])
-    else:
-        body = serialize_list(request_info.kind, meta, map(orjson.dumps, selected))
-    return encode_reply(Reply(200, body), accepted)
+        now = context.clock.now()
+        return await render_table(kind, values, meta, include=include, now=now, accepted=accepted)
+    opening = list_opening(kind.list_name, kind.api_version, meta)
+    return await encode_list(opening, values, accepted)

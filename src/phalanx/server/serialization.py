@@ -8,8 +8,9 @@ checks the values.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import lru_cache
@@ -317,7 +318,14 @@ _YAML_ESCAPES = tuple(
     (chr(code).encode(), b"\\u%04x" % code)
     for code in (*range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF, 0xFFFE, 0xFFFF)
 )
+#: One search for all of them: most replies have none.
+_YAML_ESCAPED = re.compile(
+    rb"\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]|\xef(?:\xbb\xbf|\xbf[\xbe\xbf])"
+)
 _JSON_MEDIA_TYPES = ("*/*", JSON)
+_LIST_END = b"]}"
+#: Values and bytes that are decoded or encoded before other requests have their turn.
+_TURN_VALUES, _TURN_BYTES = 100, 256 * 1024
 _REPLY_MEDIA_TYPES = {JSON: JSON, "*/*": JSON, _YAML_REPLY: _YAML_REPLY, PROTOBUF: PROTOBUF}
 _TRANSFORMS = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
 _TRANSFORM_GROUP, _TRANSFORM_VERSIONS = "meta.k8s.io", ("v1", "v1beta1")
@@ -427,10 +435,52 @@ def encode_reply(reply: Reply, accepted: MediaTypeOptions) -> Reply:
     if len(reply.body) <= _MAX_BLOCK_STYLE_BYTES:
         text = yaml.dump(orjson.loads(reply.body), Dumper=_YamlDumper).encode()
     else:
-        text = reply.body + b"\n"
+        text = _to_flow_style(reply.body) + b"\n"
+    return Reply(reply.code, text, _YAML_REPLY, reply.headers)
+
+
+def _to_flow_style(text: bytes) -> bytes:
+    """JSON as YAML."""
+    if _YAML_ESCAPED.search(text):
         for character, escaped in _YAML_ESCAPES[: 1 if text.isascii() else None]:
             text = text.replace(character, escaped)
-    return Reply(reply.code, text, _YAML_REPLY, reply.headers)
+    return text
+
+
+async def take_turns(values: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
+    """Yield stored values; other requests have their turn after some values or bytes."""
+    count = size = 0
+    for value in values:
+        yield value
+        count, size = count + 1, size + len(value)
+        if count >= _TURN_VALUES or size >= _TURN_BYTES:
+            count = size = 0
+            await asyncio.sleep(0)
+
+
+async def encode_list(opening: bytes, items: list[bytes], accepted: MediaTypeOptions) -> Reply:
+    """Encode a list in the negotiated media type; other requests run meanwhile.
+
+    The opening is the list in JSON up to its first item; each item is JSON too.
+    """
+    is_block_style = len(opening) + sum(map(len, items)) <= _MAX_BLOCK_STYLE_BYTES
+    if accepted.media == JSON or (accepted.media == YAML and is_block_style):
+        return encode_reply(Reply(200, _join_list(opening, items)), accepted)
+    if accepted.media == YAML:
+        parts = [_to_flow_style(item) async for item in take_turns(items)]
+        return Reply(200, _join_list(_to_flow_style(opening), parts) + b"\n", _YAML_REPLY)
+    head = orjson.loads(opening + _LIST_END)
+    if protobuf.message_name(head["apiVersion"], head["kind"]) is None:
+        return _encode_protobuf(Reply(200, _join_list(opening, items)), accepted)
+    encoded = [protobuf_encoder.encode_item(head, item) async for item in take_turns(items)]
+    return Reply(200, protobuf_encoder.encode(head, encoded) or b"", PROTOBUF)
+
+
+def _join_list(opening: bytes, items: list[bytes]) -> bytes:
+    """Join a list with one copy of its items."""
+    parts = [opening + items[0], *items[1:]] if items else [opening]
+    parts[-1] += _LIST_END
+    return b",".join(parts)
 
 
 def encode_if_accepted(request: Request, reply: Reply | StreamReply) -> Reply | StreamReply:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from phalanx.api.selectors import field_value
 from phalanx.api.wire import Object
 from phalanx.server.objects import EventRenderer, decode_record, encode_deleted_state
 from phalanx.server.request_info import UNINDEXED, SelectionPredicate
+from phalanx.server.serialization import take_turns
 from phalanx.store.kv import KeyValue, RevisionCompacted, StoreChange, StoreReader
 from phalanx.telemetry import StageMeter
 
@@ -35,10 +36,11 @@ LOG = logs.component("server")
 
 #: Bytes that a watcher may buffer before it falls behind.
 BUFFER_BYTES = 1024 * 1024
+_NO_RECORD = KeyValue("", b"", 0, 0)
 #: Changes that a watcher that is behind reads from the history at a time.
 PAGE_SIZE = 500
-#: Objects that are sent as initial events before other requests have their turn.
-INITIAL_BATCH = 100
+#: Bytes of initial events that are sent at a time.
+INITIAL_BYTES = 256 * 1024
 #: Seconds between bookmarks.
 BOOKMARK_INTERVAL = 60.0
 #: Seconds between two dispatches: the longest delay of an event under load.
@@ -233,6 +235,11 @@ class Watcher:
         if self._timer:
             self._timer.cancel()
 
+    def check_access(self) -> None:
+        """Raise the error with which the watch was refused."""
+        if self._refusal is not None:
+            raise self._refusal
+
     @property
     def is_finished(self) -> bool:
         """Whether the watcher has ended and all its events were taken."""
@@ -245,8 +252,7 @@ class Watcher:
         """
         if not self._has_data:
             await self._wait_for_data(seconds)
-        if self._refusal is not None:
-            raise self._refusal
+        self.check_access()
         if self._is_behind:
             return self._catch_up()
         if self._has_data:
@@ -305,9 +311,9 @@ class Watcher:
         events: list[bytes] = []
         size = 0
         for change in changes:
-            event = self._render_change(change, rendered)
-            events.append(event)
-            size += len(event)
+            events.append(self._render_change(change, rendered))
+            # An object that is decoded and not selected takes its time, too.
+            size += len((change.after or change.before or _NO_RECORD).value)
             self.cursor = change.revision
             if size > BUFFER_BYTES or len(events) >= PAGE_SIZE:
                 return b"".join(events)
@@ -348,16 +354,30 @@ def error_event(error: ApiError) -> bytes:
 
 
 async def initial_events(
-    selection: SelectionPredicate, records: Sequence[KeyValue], render: EventRenderer
-) -> bytes:
-    """The current objects of a selection as ADDED events; lets other requests run meanwhile."""
+    selection: SelectionPredicate,
+    records: Sequence[KeyValue],
+    render: EventRenderer,
+    *,
+    end: bytes = b"",
+) -> AsyncGenerator[bytes, None]:
+    """The current objects of a selection as ADDED events, and a last event, in chunks.
+
+    A chunk is rendered when the client has read the one before, so that clients that do not read
+    occupy little memory.
+    """
     events: list[bytes] = []
-    for at, record in enumerate(records, 1):
-        if selection.matches_all or selection.matches(decode_record(record)):
-            events.append(render("ADDED", record.value))
-        if at % INITIAL_BATCH == 0:
-            await asyncio.sleep(0)
-    return b"".join(events)
+    size = 0
+    async with aclosing(take_turns(record.value for record in records)) as turns:
+        for record in records:
+            await anext(turns)
+            if selection.matches_all or selection.matches(decode_record(record)):
+                events.append(render("ADDED", record.value))
+                size += len(events[-1])
+            if size >= INITIAL_BYTES:
+                yield b"".join(events)
+                events, size = [], 0
+    if last := b"".join((*events, end)):
+        yield last
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +400,7 @@ class WatchOptions:
 
 
 async def watch_stream(
-    broadcaster: WatchBroadcaster, options: WatchOptions, first: bytes
+    broadcaster: WatchBroadcaster, options: WatchOptions, initial: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[bytes, None]:
     """A watch as chunks: the initial events, then changes, until time or access ends.
 
@@ -392,8 +412,10 @@ async def watch_stream(
     watcher = broadcaster.open(options)
     try:
         with options.track(watcher.refuse):
-            if first:
-                yield first
+            async with aclosing(initial):
+                async for chunk in initial:
+                    yield chunk
+                    watcher.check_access()
             while not watcher.is_finished and (left := end - loop.time()) > 0:
                 data = await watcher.next_chunk(min(left, broadcaster.bookmark_interval))
                 if data is None and options.bookmarks:
