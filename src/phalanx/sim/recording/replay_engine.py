@@ -144,6 +144,7 @@ class ReplayEngine:
         while not self._is_stopped:
             now = self._next_time()
             if now is None:
+                self._now = self._last_event
                 break
             if now > horizon:
                 self._now = horizon
@@ -225,7 +226,7 @@ class ReplayEngine:
             times += [max(time, self._now + _MIN_STEP) for time in due if time is not None]
         soonest = min(times, default=None)
         if soonest is not None and not self._events:
-            # Only the scheduler has something to do: what waits now waits forever.
+            # Attempts alone change nothing: what waits now waits forever, since the last event.
             is_idle = soonest > self._last_event + _IDLE_SECONDS
             return None if is_idle else soonest
         return soonest
@@ -395,7 +396,7 @@ class ReplayEngine:
     ) -> None:
         """A pod is on its node from now on, and ends when its run time is over."""
         assert live.pod is not None
-        live.node, live.bound_at = node, now
+        live.node, live.bound_at, self._last_event = node, now, max(self._last_event, now)
         live.job.bound += 1
         self._usage.add(self._usage.allocated, live.amounts, 1)
         live.pod = put_on_node(live.pod, node, started_at)
