@@ -65,6 +65,18 @@ async def test_replicas_out_of_bounds_are_set_to_the_nearest_bound(
             ("AbleToScale", "True", "SucceededGetScale"),
             ("ScalingActive", "False", "FailedGetResourceMetric"),
         ]
+        await asyncio.sleep(3)
+        for reason in ("FailedGetResourceMetric", "FailedComputeMetricsReplicas"):
+            assert [name for name, _ in await c.events(reason)] == ["web"]
+
+
+@in_virtual_time
+async def test_a_disabled_target_is_no_failure() -> None:
+    async with cluster() as c:
+        await c.create(deployment(0), autoscaler())
+        await asyncio.sleep(4)
+        assert summaries(await status(c))[1] == ("ScalingActive", "False", "ScalingDisabled")
+        assert await c.events("ScalingDisabled") == []
 
 
 @in_virtual_time

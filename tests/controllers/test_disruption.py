@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -12,12 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.api.errors import TooManyRequests
-from phalanx.api.kinds import CONFIG_MAP, POD, POD_DISRUPTION_BUDGET
+from phalanx.api.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    POD,
+    POD_DISRUPTION_BUDGET,
+    REPLICA_SET,
+    STATEFUL_SET,
+)
 from phalanx.api.meta import Key, parse_timestamp, timestamp
 from phalanx.api.wire import Object
 from phalanx.client.client import Client
 from phalanx.client.transports import Transport
 from phalanx.controllers.disruption import DisruptionController
+from phalanx.controllers.event_recorder import ObjectEvent
 from phalanx.controllers.reconcile_loop import Informers
 from phalanx.randomness import SeededRandom
 from phalanx.sim.virtual_time import run_virtual
@@ -33,11 +41,16 @@ Counts = tuple[int, int, int, int]
 
 
 @asynccontextmanager
-async def running_controller(c: Cluster, transport: Transport | None = None) -> AsyncIterator[None]:
+async def running_controller(
+    c: Cluster,
+    transport: Transport | None = None,
+    *,
+    record: Callable[[ObjectEvent], None] = lambda event: None,
+) -> AsyncIterator[None]:
     """Run the controller with its own caches, and with its own transport if given."""
     client = Client(transport) if transport else c.plane.client("counter")
     informers = Informers(client, SeededRandom(2))
-    disruption = DisruptionController(client, informers, c.clock)
+    disruption = DisruptionController(client, informers, c.clock, record=record)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(informers.run()), group.create_task(disruption.run())]
         try:
@@ -205,11 +218,49 @@ async def test_all_pods_of_a_controller_that_have_not_terminated_are_expected() 
         assert await counts(c) == (2, 1, 2, 1)
 
 
+def workload(name: str, replicas: int, owner: Object | None = None) -> Object:
+    """Build a Deployment, a ReplicaSet or a StatefulSet of the pods `app: x`."""
+    meta: Object = {"name": name, "namespace": "default"}
+    if owner:
+        meta["ownerReferences"] = [{**owner_reference(owner), "controller": True}]
+    container = {"name": "main", "image": "registry.example/main:1"}
+    template = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [container]}}
+    return {
+        "metadata": meta,
+        "spec": {"replicas": replicas, "selector": APP, "template": template},
+    }
+
+
+@in_virtual_time
+async def test_replicas_of_the_workloads_are_expected_whatever_pods_exist() -> None:
+    async with cluster_with_controller() as c:
+        stateful = await c.client.create(STATEFUL_SET, workload("set", 4))
+        await create_pods(c, "set-0", "set-1", by=stateful)
+        await create_budget(c, maxUnavailable="25%")
+        assert await counts(c) == (4, 3, 2, 0)
+
+
+@in_virtual_time
+async def test_a_deployment_stands_for_its_replica_sets() -> None:
+    async with cluster_with_controller() as c:
+        owner = await c.client.create(DEPLOYMENT, workload("web", 3))
+        for name, pods in (("old", ("a", "b")), ("new", ("c", "d"))):
+            replica_set = await c.client.create(REPLICA_SET, workload(name, 2, owner))
+            await create_pods(c, *pods, by=replica_set)
+        await create_budget(c, minAvailable="50%")
+        assert await counts(c) == (3, 2, 4, 2)
+
+
 @in_virtual_time
 async def test_no_disruption_is_allowed_without_pods() -> None:
-    async with cluster_with_controller() as c:
+    events: list[ObjectEvent] = []
+    async with (
+        cluster(without=SERVER_ONLY) as c,
+        running_controller(c, record=events.append),
+    ):
         await create_budget(c, minAvailable=0)
         assert await counts(c) == (0, 0, 0, 0)
+        assert {(event.reason, event.type) for event in events} == {("NoPods", "Normal")}
 
 
 # ---- selectors -----------------------------------------------------------------------------------

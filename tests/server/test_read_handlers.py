@@ -83,6 +83,8 @@ async def test_a_list_has_the_selected_objects_ordered_by_name() -> None:
     assert await found(fieldSelector="spec.nodeName=") == ["b", "c"]
     assert await found(fieldSelector="spec.nodeName=n1,metadata.name!=b") == ["a"]
     assert await found(fieldSelector="status.phase=Running") == []
+    assert await found(fieldSelector="spec.host=n1") == ["a"]
+    assert await found(fieldSelector="status.podIPs=") == ["a", "b", "c"]
     assert await found(labelSelector="color in (red, blue)", fieldSelector="metadata.name=c") == [
         "c"
     ]

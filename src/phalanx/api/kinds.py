@@ -87,8 +87,12 @@ POD = Kind(
         "spec.hostNetwork": "false",
         "status.phase": "",
         "status.podIP": "",
+        "status.podIPs": "",
         "status.nominatedNodeName": "",
+        "spec.host": "",
     },
+    # Old clients name the node `spec.host`; podIPs can be named, and is always empty.
+    selectable_field_paths={"spec.host": "spec.nodeName", "status.podIPs": "status.noPodIPs"},
     generation=True,
     deletion_returns_object=True,
 )

@@ -33,6 +33,8 @@ LOG = logs.component("horizontal-pod-autoscaler")
 #: Seconds between two looks at a target.
 SYNC_INTERVAL = 15.0
 _ABLE, _ACTIVE = "AbleToScale", "ScalingActive"
+#: The reason why a target with zero replicas is left alone.
+_DISABLED = "ScalingDisabled"
 #: Type of a metric -> the reason that it is unknown, and the field of its source.
 _METRIC_REASONS: Mapping[str, tuple[str, str]] = {
     "Resource": ("FailedGetResourceMetric", "resource"),
@@ -126,9 +128,9 @@ class HorizontalController:
         if seen == (decision.current, desired, known) and decision.desired is None:
             return
         for condition in conditions:
-            old = find_condition(status.conditions, condition["type"])
-            if condition["status"] == "False" and (old is None or old.status != "False"):
-                reason, text = condition["reason"], condition["message"]
+            old, text = find_condition(status.conditions, condition["type"]), condition["message"]
+            is_new = old is None or old.reason != condition["reason"]
+            for reason in _failure_reasons(condition) if is_new else ():
                 self._record(
                     ObjectEvent(HORIZONTAL_POD_AUTOSCALER, meta, reason, text, type="Warning")
                 )
@@ -148,6 +150,14 @@ class HorizontalController:
             self._queue.add(new.metadata.key)
 
 
+def _failure_reasons(condition: Object) -> tuple[str, ...]:
+    """Return the reasons of the events about a condition; a disabled target is no failure."""
+    if condition["status"] != "False" or condition["reason"] == _DISABLED:
+        return ()
+    computed = ("FailedComputeMetricsReplicas",) if condition["type"] == _ACTIVE else ()
+    return (condition["reason"], *computed)
+
+
 def decide(autoscaler: HorizontalPodAutoscaler, scale: Object) -> ScalingDecision:
     """Return what to do with a target that has this scale."""
     spec = autoscaler.spec
@@ -157,7 +167,7 @@ def decide(autoscaler: HorizontalPodAutoscaler, scale: Object) -> ScalingDecisio
     able = {_ABLE: ("True", "SucceededGetScale", found)}
     if current == 0 and low != 0:
         why = "scaling is disabled since the replica count of the target is zero"
-        return ScalingDecision({**able, _ACTIVE: ("False", "ScalingDisabled", why)})
+        return ScalingDecision({**able, _ACTIVE: ("False", _DISABLED, why)})
     bounds = (
         (current > spec.max_replicas, spec.max_replicas, "above Spec.MaxReplicas"),
         (current < low, low, "below Spec.MinReplicas"),

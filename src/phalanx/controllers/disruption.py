@@ -4,23 +4,24 @@
 
     spec                   expectedPods                     desiredHealthy
     minAvailable: 3        the selected pods                3
-    minAvailable: 30%      the pods of their controllers    30 % of these, rounded up
-    maxUnavailable: 1      the pods of their controllers    all of these but 1
-    maxUnavailable: 30%    the pods of their controllers    all of these but 30 %, rounded up
+    minAvailable: 30%      the replicas of their workloads  30 % of these, rounded up
+    maxUnavailable: 1      the replicas of their workloads  all of these but 1
+    maxUnavailable: 30%    the replicas of their workloads  all of these but 30 %, rounded up
     neither                0                                0
 
-Kubernetes reads the scale of a controller. Phalanx counts the pods that the controller owns and
-that have not terminated: not every controller has a scale (a Job has none), and a pod that is being
-replaced counts while it exists. As in Kubernetes, pods without a controller are not counted there:
-a budget for such pods needs an integer `minAvailable`. The controller never evicts a pod. It is
-disabled on a foreign API server, which has its own.
+The replicas of a workload are those of its spec; a Deployment stands for its ReplicaSets.
+Kubernetes refuses to count the pods of a controller without replicas, such as a Job. Phalanx counts
+the pods that it owns and that have not terminated. As in Kubernetes, pods without a controller are
+not counted there: a budget for such pods needs an integer `minAvailable`. The controller never
+evicts a pod. It is disabled on a foreign API server, which has its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from phalanx.api.apps import Deployment, ReplicaSet, ReplicationController, StatefulSet
 from phalanx.api.core import Pod
 from phalanx.api.formats import resolve_int_or_percent
 from phalanx.api.kinds import POD_DISRUPTION_BUDGET
@@ -30,6 +31,7 @@ from phalanx.api.selectors import selector_requirements
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.client import Client
 from phalanx.clock import Clock
+from phalanx.controllers.event_recorder import ObjectEvent
 from phalanx.controllers.pod_ownership import controlling_uids
 from phalanx.controllers.reconcile_loop import Informers, Patch, ReconcileLoop, ReconcilePlan
 
@@ -87,12 +89,25 @@ class BudgetSelection:
 class DisruptionController:
     """Updates the status of every budget until cancelled."""
 
-    def __init__(self, client: Client, informers: Informers, clock: Clock) -> None:
-        self._clock = clock
-        self._informers = (
-            informers.of(Pod),
-            informers.of(PodDisruptionBudget),
+    def __init__(
+        self,
+        client: Client,
+        informers: Informers,
+        clock: Clock,
+        *,
+        record: Callable[[ObjectEvent], None],
+    ) -> None:
+        self._clock, self._record = clock, record
+        workloads = (
+            informers.of(Deployment),
+            informers.of(ReplicaSet),
+            informers.of(StatefulSet),
+            informers.of(ReplicationController),
         )
+        self._informers = (informers.of(Pod), informers.of(PodDisruptionBudget), *workloads)
+        self._workloads_by_uid = [
+            one.cache.index(lambda workload: [workload.metadata.uid]) for one in workloads
+        ]
         self._pods, self._budgets = self._informers[0].cache, self._informers[1].cache
         self._budgets_by_namespace = self._budgets.index(lambda budget: [budget.metadata.namespace])
         self._pods_by_namespace = self._pods.index(lambda pod: [pod.metadata.namespace])
@@ -117,16 +132,34 @@ class DisruptionController:
         now, selection = self._clock.now(), self._selections[key]
         selected = [self._pods[pod] for pod in selection.pods]
         selection.controllers = {uid for pod in selected for uid in controlling_uids(pod)}
-        owned = sum(
-            not pod.is_terminal
-            for uid in selection.controllers
-            for pod in self._pods_by_controller[uid]
-        )
+        owned = self._count_replicas(selection.controllers)
         pending = _pending_disruptions(budget, selected, now)
         healthy = sum(_is_healthy(pod) and pod.metadata.name not in pending for pod in selected)
         counts = BudgetCounts(*_expected_and_desired(budget.spec, len(selected), owned), healthy)
         patches = _status_patches(budget, counts, pending, now=now)
+        if patches and not selected:
+            text = "No matching pods found"
+            self._record(ObjectEvent(POD_DISRUPTION_BUDGET, budget.metadata, "NoPods", text))
         return ReconcilePlan(patches, min(pending.values(), default=None))
+
+    def _count_replicas(self, controllers: Iterable[str]) -> int:
+        """Sum the replicas of the workloads that control pods, each workload once."""
+        replicas: dict[str, int] = {}
+        for uid in controllers:
+            workload = self._find_workload(uid)
+            if isinstance(workload, ReplicaSet) and workload.metadata.controller:
+                workload = self._find_workload(workload.metadata.controller.uid) or workload
+            if workload is not None:
+                replicas[workload.metadata.uid] = workload.spec.replicas
+            else:
+                replicas[uid] = sum(not pod.is_terminal for pod in self._pods_by_controller[uid])
+        return sum(replicas.values())
+
+    def _find_workload(
+        self, uid: str
+    ) -> Deployment | ReplicaSet | StatefulSet | ReplicationController | None:
+        found = (one for index in self._workloads_by_uid for one in index[uid])
+        return next(found, None)
 
     def _on_budget_change(
         self, old: PodDisruptionBudget | None, new: PodDisruptionBudget | None

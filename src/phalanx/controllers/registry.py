@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from phalanx.api.apps import ReplicaSet, ReplicationController
 from phalanx.api.batch import OWN_JOB_CONTROLLER
@@ -62,7 +62,7 @@ from phalanx.controllers.daemon_sets.controller import DaemonSetController
 from phalanx.controllers.deployments.controller import DeploymentController
 from phalanx.controllers.disruption import DisruptionController
 from phalanx.controllers.endpoints.controller import EndpointSliceController
-from phalanx.controllers.event_recorder import EventRecorder
+from phalanx.controllers.event_recorder import EventRecorder, ObjectEvent
 from phalanx.controllers.garbage_collector import GarbageCollector
 from phalanx.controllers.job_sets.controller import JobSetController
 from phalanx.controllers.jobs.controller import MANAGED_BY_NAMES, JobController
@@ -187,32 +187,6 @@ def _build_job_set(context: ControllerContext) -> list[Runnable]:
     return [recorder.run, job_sets.run]
 
 
-def _build_cron_job(context: ControllerContext) -> list[Runnable]:
-    recorder = context.new_recorder("cronjob-controller")
-    return [
-        recorder.run,
-        CronJobController(
-            context.client, context.informers, context.clock, record=recorder.record
-        ).run,
-    ]
-
-
-def _build_node_lifecycle(context: ControllerContext) -> list[Runnable]:
-    recorder = context.new_recorder("node-controller")
-    lifecycle = NodeLifecycle(
-        context.client, context.informers, context.clock, record=recorder.record
-    )
-    return [recorder.run, lifecycle.run]
-
-
-def _build_taint_eviction(context: ControllerContext) -> list[Runnable]:
-    recorder = context.new_recorder("taint-eviction-controller")
-    eviction = TaintEviction(
-        context.client, context.informers, context.clock, record=recorder.record
-    )
-    return [recorder.run, eviction.run]
-
-
 def _build_resource_claims(context: ControllerContext) -> list[Runnable]:
     recorder = context.new_recorder("resource_claim")
     groups, shares = context.has_pod_groups, context.gates.is_enabled(WORKLOAD_RESOURCE_CLAIMS)
@@ -225,12 +199,34 @@ def _build_resource_claims(context: ControllerContext) -> list[Runnable]:
     return [recorder.run, claims.run, reservations.run]
 
 
-def _build_deployment(context: ControllerContext) -> list[Runnable]:
-    recorder = context.new_recorder("deployment-controller")
-    deployments = DeploymentController(
-        context.client, context.informers, context.clock, record=recorder.record
-    )
-    return [recorder.run, deployments.run]
+class _RecordingController(Protocol):
+    """A controller that records events."""
+
+    def __init__(
+        self,
+        client: Client,
+        informers: Informers,
+        clock: Clock,
+        *,
+        record: Callable[[ObjectEvent], None],
+    ) -> None: ...
+
+    async def run(self) -> None: ...
+
+
+def _with_recorder(
+    controller: type[_RecordingController], component: str
+) -> Callable[[ControllerContext], list[Runnable]]:
+    """Return a builder of a controller whose events name the component."""
+
+    def build(context: ControllerContext) -> list[Runnable]:
+        recorder = context.new_recorder(component)
+        subject = controller(
+            context.client, context.informers, context.clock, record=recorder.record
+        )
+        return [recorder.run, subject.run]
+
+    return build
 
 
 def _build_replica_sets(
@@ -254,33 +250,9 @@ def _build_device_taint_eviction(context: ControllerContext) -> list[Runnable]:
     return [recorder.run, eviction.run, eviction.run_rules]
 
 
-def _build_daemon_set(context: ControllerContext) -> list[Runnable]:
-    recorder = context.new_recorder("daemonset-controller")
-    daemon_sets = DaemonSetController(
-        context.client, context.informers, context.clock, record=recorder.record
-    )
-    return [recorder.run, daemon_sets.run]
-
-
 def _build_endpoint_slices(context: ControllerContext) -> list[Runnable]:
     endpoints = EndpointSliceController(context.client, context.informers)
     return [endpoints.run, endpoints.run_mirrors]
-
-
-def _build_stateful_set(context: ControllerContext) -> list[Runnable]:
-    recorder = context.new_recorder("statefulset-controller")
-    stateful_sets = StatefulSetController(
-        context.client, context.informers, context.clock, record=recorder.record
-    )
-    return [recorder.run, stateful_sets.run]
-
-
-def _build_autoscaler(context: ControllerContext) -> list[Runnable]:
-    recorder = context.new_recorder("horizontal-pod-autoscaler")
-    autoscaler = HorizontalController(
-        context.client, context.informers, context.clock, record=recorder.record
-    )
-    return [recorder.run, autoscaler.run]
 
 
 def _build_leader_worker_set(context: ControllerContext) -> list[Runnable]:
@@ -364,7 +336,7 @@ CONTROLLERS = (
     ),
     ControllerDescriptor(
         "disruption",
-        lambda c: [DisruptionController(c.client, c.informers, c.clock).run],
+        _with_recorder(DisruptionController, "controllermanager"),
         (POD_DISRUPTION_BUDGET, POD),
         aliases=("disruption-controller",),
     ),
@@ -385,7 +357,10 @@ CONTROLLERS = (
         aliases=("jobset-controller",),
     ),
     ControllerDescriptor(
-        "cronjob", _build_cron_job, (CRON_JOB, JOB), aliases=("cronjob-controller",)
+        "cronjob",
+        _with_recorder(CronJobController, "cronjob-controller"),
+        (CRON_JOB, JOB),
+        aliases=("cronjob-controller",),
     ),
     ControllerDescriptor(
         "ttl",
@@ -419,10 +394,16 @@ CONTROLLERS = (
         aliases=("validatingadmissionpolicy-status-controller",),
     ),
     ControllerDescriptor(
-        "node", _build_node_lifecycle, (NODE, LEASE, POD), aliases=("node-lifecycle-controller",)
+        "node",
+        _with_recorder(NodeLifecycle, "node-controller"),
+        (NODE, LEASE, POD),
+        aliases=("node-lifecycle-controller",),
     ),
     ControllerDescriptor(
-        "taint-eviction", _build_taint_eviction, (NODE, POD), aliases=("taint-eviction-controller",)
+        "taint-eviction",
+        _with_recorder(TaintEviction, "taint-eviction-controller"),
+        (NODE, POD),
+        aliases=("taint-eviction-controller",),
     ),
     ControllerDescriptor(
         "podgc",
@@ -438,7 +419,7 @@ CONTROLLERS = (
     ),
     ControllerDescriptor(
         "deployment",
-        _build_deployment,
+        _with_recorder(DeploymentController, "deployment-controller"),
         (DEPLOYMENT, REPLICA_SET, POD),
         aliases=("deployment-controller",),
     ),
@@ -462,7 +443,7 @@ CONTROLLERS = (
     ),
     ControllerDescriptor(
         "daemonset",
-        _build_daemon_set,
+        _with_recorder(DaemonSetController, "daemonset-controller"),
         (DAEMON_SET, CONTROLLER_REVISION, NODE, POD),
         aliases=("daemonset-controller",),
     ),
@@ -478,7 +459,7 @@ CONTROLLERS = (
     ),
     ControllerDescriptor(
         "statefulset",
-        _build_stateful_set,
+        _with_recorder(StatefulSetController, "statefulset-controller"),
         (STATEFUL_SET, CONTROLLER_REVISION, PERSISTENT_VOLUME_CLAIM, POD),
         aliases=("statefulset-controller",),
     ),
@@ -490,7 +471,7 @@ CONTROLLERS = (
     ),
     ControllerDescriptor(
         "horizontal-pod-autoscaler",
-        _build_autoscaler,
+        _with_recorder(HorizontalController, "horizontal-pod-autoscaler"),
         (HORIZONTAL_POD_AUTOSCALER,),
         aliases=("horizontal-pod-autoscaler-controller", "horizontalpodautoscaling"),
     ),

@@ -79,7 +79,45 @@ def test_minimal_object_has_all_cells(kind: str) -> None:
                 {"state": {"waiting": {"reason": "ImagePullBackOff"}}}]}},
             "ImagePullBackOff",
         ),
-        ({}, "Unknown"),
+        (
+            {"metadata": {"deletionTimestamp": MADE}, "status": {"phase": "Failed"}},
+            "Failed",
+        ),
+        (
+            {"metadata": {"deletionTimestamp": MADE},
+             "status": {"phase": "Running", "reason": "NodeLost"}},
+            "Unknown",
+        ),
+        (
+            {"status": {"phase": "Failed", "containerStatuses": [
+                {"state": {"terminated": {"exitCode": 3}}}]}},
+            "ExitCode:3",
+        ),
+        (
+            {"status": {"phase": "Failed", "containerStatuses": [
+                {"state": {"terminated": {"exitCode": 137, "signal": 9}}}]}},
+            "Signal:9",
+        ),
+        (
+            {"status": {"phase": "Running", "containerStatuses": [
+                {"state": {"terminated": {"reason": "Completed"}}},
+                {"ready": True, "state": {"running": {}}}]}},
+            "NotReady",
+        ),
+        (
+            {"spec": {"initContainers": [{"name": "a"}, {"name": "b"}]},
+             "status": {"phase": "Pending", "initContainerStatuses": [
+                {"name": "a", "state": {"terminated": {"exitCode": 0}}},
+                {"name": "b", "state": {"running": {}}}]}},
+            "Init:1/2",
+        ),
+        (
+            {"spec": {"initContainers": [{"name": "a"}]},
+             "status": {"phase": "Pending", "initContainerStatuses": [
+                {"name": "a", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}},
+            "Init:CrashLoopBackOff",
+        ),
+        ({}, ""),
     ],
 )  # fmt: skip
 def test_pod_shows_its_status(pod: Object, status: str) -> None:
@@ -87,7 +125,11 @@ def test_pod_shows_its_status(pod: Object, status: str) -> None:
 
 
 def test_pod_shows_its_node_and_ready_containers() -> None:
-    ready = [{"ready": True, "restartCount": 2}, {"ready": False, "restartCount": 1}]
+    running: Object = {"running": {}}
+    ready = [
+        {"ready": True, "restartCount": 2, "state": running},
+        {"ready": False, "restartCount": 1, "state": running},
+    ]
     shown = cells("Pod", {
         "spec": {"nodeName": "n1", "containers": [{}, {}],
                  "readinessGates": [{"conditionType": "x"}, {"conditionType": "y"}]},
@@ -97,6 +139,28 @@ def test_pod_shows_its_node_and_ready_containers() -> None:
     assert (shown["Ready"], shown["Restarts"], shown["Node"]) == ("1/2", "3", "n1")
     assert (shown["IP"], shown["Readiness Gates"]) == ("10.0.0.1", "1/2")
     assert shown["Nominated Node"] == "<none>"
+
+
+def test_sidecars_of_a_pod_count_as_containers() -> None:
+    lasting = {"name": "proxy", "restartPolicy": "Always"}
+    spec = {"initContainers": [{"name": "setup"}, lasting], "containers": [{"name": "main"}]}
+    assert cells("Pod", {"spec": spec})["Ready"] == "0/2"
+    statuses = [
+        {"name": "setup", "restartCount": 4, "state": {"terminated": {"exitCode": 0}}},
+        {"name": "proxy", "restartCount": 1, "started": True, "ready": True,
+         "state": {"running": {}},
+         "lastState": {"terminated": {"exitCode": 1, "finishedAt": MADE}}},
+    ]  # fmt: skip
+    main = {"name": "main", "ready": True, "state": {"running": {}}}
+    status = {
+        "phase": "Running",
+        "initContainerStatuses": statuses,
+        "containerStatuses": [main],
+    }
+    shown = cells("Pod", {"spec": spec, "status": status})
+    # The restarts of containers that have finished their work are not counted.
+    assert (shown["Ready"], shown["Status"]) == ("2/2", "Running")
+    assert shown["Restarts"] == "1 (30s ago)"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +194,7 @@ def test_a_composite_pod_group_shows_its_policy_and_its_workload() -> None:
     [
         ({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, "Ready"),
         ({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, "NotReady"),
-        ({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, "Unknown"),
+        ({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, "NotReady"),
         ({"spec": {"unschedulable": True}}, "Unknown,SchedulingDisabled"),
     ],
 )
@@ -241,11 +305,39 @@ def test_service_shows_addresses_and_ports(service: Object, outside: str, ports:
 
 
 def test_persistent_volume_shows_its_claim() -> None:
-    spec = {"accessModes": ["ReadWriteOnce", "Other"], "claimRef": {"namespace": "n", "name": "c"}}
+    modes = ["ReadWriteMany", "ReadWriteOnce", "ReadWriteOnce"]
+    spec = {"accessModes": modes, "claimRef": {"namespace": "n", "name": "c"}}
     shown = cells("PersistentVolume", {"spec": spec, "status": {"phase": "Bound"}})
-    assert (shown["Access Modes"], shown["Claim"], shown["Status"]) == ("RWO,Other", "n/c", "Bound")
+    assert (shown["Access Modes"], shown["Claim"], shown["Status"]) == ("RWO,RWX", "n/c", "Bound")
     gone = cells("PersistentVolumeClaim", {"metadata": {"deletionTimestamp": MADE}})
     assert (gone["Status"], gone["VolumeMode"]) == ("Terminating", "<unset>")
+
+
+def test_a_claim_shows_its_capacity_once_it_names_a_volume() -> None:
+    status = {"phase": "Pending", "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
+    unbound = cells("PersistentVolumeClaim", {"status": status})
+    assert (unbound["Capacity"], unbound["Access Modes"]) == ("", "")
+    bound = cells("PersistentVolumeClaim", {"spec": {"volumeName": "v"}, "status": status})
+    assert (bound["Capacity"], bound["Access Modes"]) == ("1Gi", "RWO")
+    old = {"annotations": {"volume.beta.kubernetes.io/storage-class": "fast"}}
+    assert cells("PersistentVolumeClaim", {"metadata": old})["StorageClass"] == "fast"
+
+
+def test_an_event_shows_its_object_source_and_count() -> None:
+    event: Object = {
+        "involvedObject": {"kind": "Pod"}, "source": {"component": "kubelet"},
+        "reportingInstance": "n1", "message": " started\n", "series": {"count": 4}, "count": 9,
+    }  # fmt: skip
+    shown = cells("Event", event)
+    assert (shown["Object"], shown["Source"]) == ("pod", "kubelet, n1")
+    assert (shown["Message"], shown["Count"]) == ("started", 4)
+
+
+def test_an_ingress_and_a_certificate_request_show_their_state() -> None:
+    rules = [{"host": name} for name in "abcd"]
+    assert cells("Ingress", {"spec": {"rules": rules}})["Hosts"] == "a,b,c + 1 more..."
+    failed = {"status": {"conditions": [{"type": "Failed"}]}}
+    assert cells("CertificateSigningRequest", failed)["Condition"] == "Pending,Failed"
 
 
 def test_resource_quota_shows_usage() -> None:

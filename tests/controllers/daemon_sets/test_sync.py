@@ -127,17 +127,21 @@ def test_pod_is_bound_to_its_node_by_affinity() -> None:
 
 def test_pods_leave_nodes_that_stop_matching() -> None:
     subject = daemon_set({"nodeSelector": {"disk": "ssd"}})
-    pods = [pod("p", "a"), pod("q", "gone"), pod("r", "b", deletionTimestamp=timestamp(NOW))]
-    assert names(plan_daemon_pods(state(subject, [node("a"), node("b")], *pods)).deletions) == [
-        "p",
-        "q",
-    ]
+    pods = [pod("p", "a"), pod("q", "b", deletionTimestamp=timestamp(NOW))]
+    assert names(plan_daemon_pods(state(subject, [node("a"), node("b")], *pods)).deletions) == ["p"]
     kept = plan_daemon_pods(
         state(daemon_set(), [node("a", taint("x", "NoSchedule"))], pod("p", "a"))
     )
     assert (kept.nodes, kept.deletions) == ([], [])
     evicted = state(daemon_set(), [node("a", taint("x", "NoExecute"))], pod("p", "a"))
     assert names(plan_daemon_pods(evicted).deletions) == ["p"]
+
+
+def test_only_unbound_pods_of_a_deleted_node_are_deleted() -> None:
+    built = build_daemon_pod(daemon_set(), "gone", revision_hash="h")
+    unbound = msgspec.convert({"metadata": {"name": "q"}, "spec": built["spec"]}, Pod)
+    found = plan_daemon_pods(state(daemon_set(), [node("a")], pod("p", "gone"), unbound))
+    assert names(found.deletions) == ["q"]
 
 
 def test_ended_and_surplus_pods_are_deleted() -> None:

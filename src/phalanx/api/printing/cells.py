@@ -122,7 +122,7 @@ def labels(path: str) -> Cell:
     read = field_at(path, {})
 
     def cell(obj: Object, now: float) -> str:
-        return ",".join(f"{key}={value}" for key, value in read(obj, now).items()) or NONE
+        return ",".join(f"{key}={value}" for key, value in sorted(read(obj, now).items())) or NONE
 
     return cell
 
@@ -131,6 +131,18 @@ def label_selector(path: str) -> Cell:
     """Return a cell with a label selector."""
     read = field_at(path, {})
     return lambda obj, now: format_selector(read(obj, now)) or NONE
+
+
+def find_condition(obj: Object, kind: str) -> Object | None:
+    """Return a condition of the status of an object."""
+    conditions = obj.get("status", {}).get("conditions") or []
+    return next((c for c in conditions if c.get("type") == kind), None)
+
+
+def is_true(obj: Object, kind: str) -> bool:
+    """Whether a condition of the status of an object is true."""
+    found = find_condition(obj, kind)
+    return found is not None and found.get("status") == "True"
 
 
 NAME_COLUMN = Column("Name", field_at("metadata.name"))

@@ -17,52 +17,28 @@ from phalanx.api.printing.cells import (
     Cell,
     Column,
     field_at,
+    find_condition,
     format_duration,
+    is_true,
     item_count,
     item_list,
     label_selector,
     labels,
 )
 from phalanx.api.printing.platform_columns import PLATFORM_COLUMNS
+from phalanx.api.printing.pod_columns import POD_COLUMNS
 from phalanx.api.printing.storage_columns import STORAGE_COLUMNS
 from phalanx.api.printing.workload_columns import WORKLOAD_COLUMNS, container_columns
 from phalanx.api.scheduling import POD_GROUP_INITIALLY_SCHEDULED
 from phalanx.api.wire import Object
 
 
-def _ready_containers(pod: Object, now: float) -> str:
-    statuses = pod.get("status", {}).get("containerStatuses") or []
-    ready = sum(1 for status in statuses if status.get("ready"))
-    return f"{ready}/{len(pod.get('spec', {}).get('containers') or [])}"
-
-
-def _pod_status(pod: Object, now: float) -> str:
-    status = pod.get("status", {})
-    reason: str = status.get("reason") or status.get("phase") or "Unknown"
-    scheduled = _condition(pod, "PodScheduled")
-    if scheduled and scheduled.get("reason") == "SchedulingGated":
-        reason = "SchedulingGated"
-    for container in status.get("containerStatuses") or []:
-        state = container.get("state") or {}
-        reason = (state.get("waiting") or state.get("terminated") or {}).get("reason") or reason
-    return "Terminating" if pod["metadata"].get("deletionTimestamp") else reason
-
-
-def _restarts(pod: Object, now: float) -> str:
-    statuses = pod.get("status", {}).get("containerStatuses") or []
-    return str(sum(status.get("restartCount", 0) for status in statuses))
-
-
-def _readiness_gates(pod: Object, now: float) -> str:
-    gates = pod.get("spec", {}).get("readinessGates") or []
-    met = sum(1 for gate in gates if _is_true(pod, gate.get("conditionType", "")))
-    return f"{met}/{len(gates)}" if gates else NONE
-
-
 def _node_status(node: Object, now: float) -> str:
-    ready = _condition(node, "Ready")
-    statuses = {"True": "Ready", "False": "NotReady"}
-    status = statuses.get(ready.get("status", ""), "Unknown") if ready else "Unknown"
+    ready = find_condition(node, "Ready")
+    if ready is None:
+        status = "Unknown"
+    else:
+        status = "Ready" if ready.get("status") == "True" else "NotReady"
     cordoned = node.get("spec", {}).get("unschedulable")
     return f"{status},SchedulingDisabled" if cordoned else status
 
@@ -70,8 +46,9 @@ def _node_status(node: Object, now: float) -> str:
 def _roles(node: Object, now: float) -> str:
     prefix = "node-role.kubernetes.io/"
     labels = node["metadata"].get("labels") or {}
-    roles = sorted(key.removeprefix(prefix) for key in labels if key.startswith(prefix))
-    return ",".join(role for role in roles if role) or NONE
+    roles = {key.removeprefix(prefix) for key in labels if key.startswith(prefix)}
+    roles.add(labels.get("kubernetes.io/role", ""))
+    return ",".join(sorted(role for role in roles if role)) or NONE
 
 
 def _address(kind: str) -> Cell:
@@ -88,9 +65,9 @@ def _policy_type(group: Object, now: float) -> str:
 
 
 def _group_status(group: Object, now: float) -> str:
-    if disrupted := _condition(group, "DisruptionTarget"):
+    if disrupted := find_condition(group, "DisruptionTarget"):
         return str(disrupted.get("reason"))
-    scheduled = _condition(group, POD_GROUP_INITIALLY_SCHEDULED)
+    scheduled = find_condition(group, POD_GROUP_INITIALLY_SCHEDULED)
     if scheduled is None:
         return "Pending"
     return "Scheduled" if scheduled.get("status") == "True" else "Unschedulable"
@@ -98,15 +75,19 @@ def _group_status(group: Object, now: float) -> str:
 
 def _event_object(event: Object, now: float) -> str:
     about = event.get("involvedObject") or {}
-    return f"{about.get('kind', '').lower()}/{about.get('name', '')}"
+    kind, name = about.get("kind", "").lower(), about.get("name")
+    return f"{kind}/{name}" if name else kind
 
 
 def _event_source(event: Object, now: float) -> str:
     source = event.get("source") or {}
-    name, host = source.get("component"), source.get("host")
-    if not name:
-        name, host = event.get("reportingComponent", ""), event.get("reportingInstance")
+    name = source.get("component") or event.get("reportingComponent", "")
+    host = source.get("host") or event.get("reportingInstance")
     return f"{name}, {host}" if host else str(name)
+
+
+def _event_message(event: Object, now: float) -> str:
+    return str(event.get("message", "")).strip()
 
 
 def _as_text(path: str, default: str) -> Cell:
@@ -115,7 +96,8 @@ def _as_text(path: str, default: str) -> Cell:
 
 
 def _event_count(event: Object, now: float) -> int:
-    return int((event.get("series") or {}).get("count") or event.get("count") or 1)
+    series = event.get("series")
+    return int(series.get("count", 0) if series else event.get("count") or 1)
 
 
 def _definition_versions(definition: Object, now: float) -> str:
@@ -150,16 +132,6 @@ def _data_count(obj: Object, now: float) -> int:
     return len(obj.get("data") or {}) + len(obj.get("binaryData") or {})
 
 
-def _condition(obj: Object, kind: str) -> Object | None:
-    conditions = obj.get("status", {}).get("conditions") or []
-    return next((c for c in conditions if c.get("type") == kind), None)
-
-
-def _is_true(obj: Object, kind: str) -> bool:
-    found = _condition(obj, kind)
-    return found is not None and found.get("status") == "True"
-
-
 # ----------------------------------------------------------------------------------------- Jobs
 
 #: The conditions that are the status of a Job; while it is deleted, only the final ones.
@@ -173,7 +145,7 @@ def _job_status(job: Object, now: float) -> str:
     known = [
         kind
         for kind in (*_TERMINAL_CONDITIONS, *stages)
-        if kind == "Terminating" or _is_true(job, kind)
+        if kind == "Terminating" or is_true(job, kind)
     ]
     return known[0] if known else "Running"
 
@@ -211,7 +183,7 @@ def _external_ip(service: Object, now: float) -> str:
     if spec.get("type") == "ExternalName":
         return str(spec.get("externalName", NONE))
     ingress = service.get("status", {}).get("loadBalancer", {}).get("ingress", ())
-    found = [one.get("ip") or one.get("hostname", "") for one in ingress]
+    found = sorted({one.get("ip") or one.get("hostname", "") for one in ingress})
     nothing = "<pending>" if spec.get("type") == "LoadBalancer" else NONE
     return ",".join([*found, *spec.get("externalIPs", ())]) or nothing
 
@@ -270,15 +242,14 @@ def _role_reference(binding: Object, now: float) -> str:
 
 def _subjects(kind: str) -> Cell:
     def cell(binding: Object, now: float) -> str:
-        subjects = [one for one in binding.get("subjects", ()) if one.get("kind") == kind]
-        return ", ".join(_subject(one) for one in subjects)
+        names = [
+            f"{one.get('namespace', '')}/{one['name']}" if kind == "ServiceAccount" else one["name"]
+            for one in binding.get("subjects", ())
+            if one.get("kind") == kind
+        ]
+        return ", ".join(names)
 
     return cell
-
-
-def _subject(subject: Object) -> str:
-    name = subject.get("name", "")
-    return f"{subject['namespace']}/{name}" if subject.get("namespace") else str(name)
 
 
 def _claim_state(claim: Object, now: float) -> str:
@@ -305,7 +276,7 @@ def _optional_text(path: str) -> Cell:
 
 
 def _completed_status(job_set: Object, now: float) -> str | None:
-    found = _condition(job_set, "Completed")
+    found = find_condition(job_set, "Completed")
     return None if found is None else found.get("status")
 
 
@@ -375,7 +346,7 @@ PRINTER_COLUMNS: Mapping[str, tuple[Column, ...]] = {
         Column("Object", _event_object),
         Column("Subobject", field_at("involvedObject.fieldPath"), priority=1),
         Column("Source", _event_source, priority=1),
-        Column("Message", field_at("message")),
+        Column("Message", _event_message),
         Column("First Seen", _time_since_first("firstTimestamp", "eventTime"), priority=1),
         Column("Count", _event_count, "integer", priority=1),
         Column("Name", field_at("metadata.name"), priority=1),
@@ -453,17 +424,7 @@ PRINTER_COLUMNS: Mapping[str, tuple[Column, ...]] = {
         Column("Containers", item_list("containers", "name")),
         Column("Window", field_at("window")),
     ),
-    "Pod": (
-        NAME_COLUMN,
-        Column("Ready", _ready_containers),
-        Column("Status", _pod_status),
-        Column("Restarts", _restarts),
-        AGE_COLUMN,
-        Column("IP", field_at("status.podIP", NONE), priority=1),
-        Column("Node", field_at("spec.nodeName", NONE), priority=1),
-        Column("Nominated Node", field_at("status.nominatedNodeName", NONE), priority=1),
-        Column("Readiness Gates", _readiness_gates, priority=1),
-    ),
+    "Pod": POD_COLUMNS,
     "PodDisruptionBudget": (
         NAME_COLUMN,
         Column("Min Available", _as_text("spec.minAvailable", "N/A")),

@@ -82,13 +82,15 @@ def _min_pods(autoscaler: Object, now: float) -> str:
 
 
 def _ingress_hosts(ingress: Object, now: float) -> str:
-    hosts = [rule.get("host", "") for rule in ingress.get("spec", {}).get("rules", ())][:3]
-    return ",".join(host for host in hosts if host) or "*"
+    rules = ingress.get("spec", {}).get("rules", ())
+    hosts = [rule["host"] for rule in rules if rule.get("host")]
+    more = f" + {len(rules) - 3} more..." if len(hosts) > 3 else ""
+    return f"{','.join(hosts[:3])}{more}" or "*"
 
 
 def _ingress_addresses(ingress: Object, now: float) -> str:
     points = ingress.get("status", {}).get("loadBalancer", {}).get("ingress", ())
-    return ",".join(one.get("ip") or one.get("hostname", "") for one in points)
+    return ",".join(sorted({one.get("ip") or one.get("hostname", "") for one in points}))
 
 
 def _ingress_ports(ingress: Object, now: float) -> str:
@@ -114,10 +116,10 @@ def _address_parent(address: Object, now: float) -> str:
 
 def _request_status(request: Object, now: float) -> str:
     kinds = [one.get("type", "") for one in request.get("status", {}).get("conditions", ())]
-    decided = [kind for kind in ("Approved", "Denied", "Failed") if kind in kinds]
-    text = ",".join(decided) or "Pending"
-    issued = request.get("status", {}).get("certificate")
-    return f"{text},Issued" if issued and decided else text
+    decision = next((kind for kind in ("Denied", "Approved") if kind in kinds), "Pending")
+    failed = ",Failed" if "Failed" in kinds else ""
+    issued = ",Issued" if request.get("status", {}).get("certificate") else ""
+    return f"{decision}{failed}{issued}"
 
 
 def _requested_duration(request: Object, now: float) -> str:

@@ -23,8 +23,11 @@ _ACCESS_MODE_NAMES = {
 
 
 def _access_modes(path: str) -> Cell:
+    """Return a cell with the access modes, each once and in Kubernetes' order."""
     read = field_at(path, ())
-    return lambda obj, now: ",".join(_ACCESS_MODE_NAMES.get(mode, mode) for mode in read(obj, now))
+    return lambda obj, now: ",".join(
+        short for mode, short in _ACCESS_MODE_NAMES.items() if mode in read(obj, now)
+    )
 
 
 def _phase(obj: Object, now: float) -> str:
@@ -35,6 +38,18 @@ def _phase(obj: Object, now: float) -> str:
 def _claim_reference(volume: Object, now: float) -> str:
     claim = volume.get("spec", {}).get("claimRef")
     return f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else ""
+
+
+def _bound_claim(cell: Cell) -> Cell:
+    """Return a cell that is empty until the claim names a volume."""
+    return lambda claim, now: cell(claim, now) if claim.get("spec", {}).get("volumeName") else ""
+
+
+def _class_of(obj: Object, now: float) -> str:
+    """Return the class of a volume or claim; the annotation of old objects comes first."""
+    annotations = obj["metadata"].get("annotations") or {}
+    named = annotations.get("volume.beta.kubernetes.io/storage-class")
+    return str(named if named is not None else obj.get("spec", {}).get("storageClassName", ""))
 
 
 def _class_name(storage_class: Object, now: float) -> str:
@@ -81,7 +96,7 @@ STORAGE_COLUMNS: Mapping[str, tuple[Column, ...]] = {
         Column("Reclaim Policy", field_at("spec.persistentVolumeReclaimPolicy")),
         Column("Status", _phase),
         Column("Claim", _claim_reference),
-        Column("StorageClass", field_at("spec.storageClassName")),
+        Column("StorageClass", _class_of),
         Column("VolumeAttributesClass", field_at("spec.volumeAttributesClassName", UNSET)),
         Column("Reason", field_at("status.reason")),
         AGE_COLUMN,
@@ -91,9 +106,9 @@ STORAGE_COLUMNS: Mapping[str, tuple[Column, ...]] = {
         NAME_COLUMN,
         Column("Status", _phase),
         Column("Volume", field_at("spec.volumeName")),
-        Column("Capacity", field_at("status.capacity.storage")),
-        Column("Access Modes", _access_modes("status.accessModes")),
-        Column("StorageClass", field_at("spec.storageClassName")),
+        Column("Capacity", _bound_claim(field_at("status.capacity.storage", "0"))),
+        Column("Access Modes", _bound_claim(_access_modes("status.accessModes"))),
+        Column("StorageClass", _class_of),
         Column("VolumeAttributesClass", field_at("spec.volumeAttributesClassName", UNSET)),
         AGE_COLUMN,
         Column("VolumeMode", field_at("spec.volumeMode", UNSET), priority=1),

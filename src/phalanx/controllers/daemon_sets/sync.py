@@ -8,7 +8,8 @@ to, or that its node affinity names.
     eligible, or tainted NoSchedule     failed or succeeded         delete; a new one follows
                                         several                     delete all but the oldest
     not matching, or tainted NoExecute  any                         delete
-    gone                                any                         delete
+    gone                                not bound                   delete
+    gone                                bound                       the pod garbage collector's
 
 A rolling update deletes old pods while at most maxUnavailable nodes lack an available pod; pods
 that are not available go first. With maxSurge it creates the new pod beside the old one, and
@@ -171,7 +172,8 @@ def plan_daemon_pods(state: DaemonSetState) -> DaemonPlan:
             plan.deletions += [pod for pod in pods if not pod.metadata.deletion_timestamp]
     for name, pods in by_node.items():
         if name not in state.nodes:
-            plan.deletions += [pod for pod in pods if not pod.metadata.deletion_timestamp]
+            unbound = [pod for pod in pods if not pod.spec.node_name]
+            plan.deletions += [pod for pod in unbound if not pod.metadata.deletion_timestamp]
     if daemon_set.spec.update_strategy.type == "RollingUpdate":
         desired = {name for name, node in state.nodes.items() if eligibility.should_run(node)}
         _plan_update(state, by_node, desired, plan=plan)
