@@ -7,16 +7,24 @@ import gc
 import tracemalloc
 import weakref
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
 from phalanx.api.errors import ApiError, TooManyRequests
 from phalanx.api.kinds import CONFIG_MAP
-from phalanx.api.wire import ANONYMOUS, Request
+from phalanx.api.wire import ANONYMOUS, Reply, Request, UserInfo
 from phalanx.server.http_connection import HttpConnection
 from phalanx.server.http_parser import HttpLimits, HttpParser, ParsedRequest
+from phalanx.server.security import request_guard
 from phalanx.server.security.authorization import ADMIN, Tokens
-from phalanx.server.security.request_guard import BodyMemory, PriorityLevels, RequestGuard
+from phalanx.server.security.request_guard import (
+    BodyMemory,
+    PriorityLevels,
+    ReplyMemory,
+    RequestGuard,
+)
 from phalanx.server.security.users import NODES, authenticated_user
 from phalanx.server.serialization import MAX_BODY_BYTES
 from tests.builders import in_virtual_time
@@ -321,3 +329,55 @@ async def test_connection_that_ends_is_freed_at_once(net: ServerNetwork, ending:
                 break
             await asyncio.sleep(0.01)
         assert [one for one in connections() if one not in others] == []
+
+
+# ---- replies that clients do not read ------------------------------------------------------------
+
+
+def test_large_replies_of_one_tenant_and_of_all_are_limited() -> None:
+    replies = ReplyMemory(total=12, per_user=5)
+    with ExitStack() as held:
+
+        def hold(user: UserInfo, size: int, method: str = "GET") -> None:
+            held.enter_context(replies.hold(Request(method, "/", user=user), size))
+
+        hold(ANN, 7)  # One reply may be larger.
+        hold(BOB, 3)
+        for user, size in ((ANN, 1), (BOB, 3)):
+            with pytest.raises(TooManyRequests):
+                hold(user, size)
+        hold(BOB, 2)
+        for user in (NODE, ADMIN, SCHEDULER):
+            hold(user, 100)
+        # A write has happened, whatever becomes of its reply.
+        hold(ANN, 100, "DELETE")
+        assert replies.used == 112
+    assert replies.used == 0
+    assert not replies._used_by
+
+
+@on_network
+async def test_lists_that_a_client_does_not_read_are_limited(
+    net: ServerNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = partial(ReplyMemory, total=40 * MIB, per_user=30 * MIB)
+    monkeypatch.setattr(request_guard, "ReplyMemory", limited)
+    body = bytes(20 * MIB)
+
+    async def handle(asked: Request) -> Reply:
+        return Reply(200, body if asked.path == "/list" else b"{}")
+
+    get = request("GET", "/list", "Authorization: Bearer ann")
+    async with net.serving(handle, tokens=Tokens({"ann": ANN})):
+        idle = await net.connect()
+        idle.send(get)
+        assert (await idle.read_head()).code == 200
+        refused = await net.ask(get)
+        assert (refused.code, refused.all("retry-after")) == (429, ["1"])
+        assert (await net.ask(GET)).code == 200
+        idle.disconnect()
+        for _ in range(1000):
+            if (code := (await net.ask(get)).code) == 200:
+                break
+            await asyncio.sleep(0.01)
+        assert code == 200

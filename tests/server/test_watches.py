@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from phalanx.api.kinds import CONFIG_MAP, NODE, POD
 from phalanx.api.wire import Object
+from phalanx.server import watches
 from phalanx.server.watches import BOOKMARK_INTERVAL, BUFFER_BYTES, DISPATCH_INTERVAL
+from phalanx.store.kv import KeyValue
 from tests.builders import in_virtual_time, node, pod, share_of_examples
 from tests.server.api import Api, WatchEvent, events, names, revision
 
@@ -150,6 +152,52 @@ async def test_the_end_of_the_initial_events_is_marked_on_request() -> None:
     assert summaries(found)[:4] == ["ADDED a", "ADDED b", "BOOKMARK ", "ADDED c"]
     mark = found[2].object["metadata"]
     assert (found[2].revision, mark["annotations"]) == (at, {"k8s.io/initial-events-end": "true"})
+
+
+@in_virtual_time
+async def test_initial_events_are_rendered_as_fast_as_they_are_read() -> None:
+    api = await Api.start()
+    text = {"a": "x" * 200_000}
+    await api.create(CONFIG_MAP, *({**config(f"c{n}"), "data": text} for n in range(6)))
+    async with aclosing(api.chunks(CONFIG_MAP, INITIAL)) as chunks:
+        first = await anext(chunks)
+        assert first.count(b"ADDED") == 2
+        # What changes before the client reads on is read from the history.
+        await api.ask("DELETE", CONFIG_MAP.url_path("default", "c5"))
+        rest = [chunk async for chunk in chunks]
+    counts = [(chunk.count(b"ADDED"), chunk.count(b"BOOKMARK")) for chunk in rest[:3]]
+    assert counts == [(2, 0), (2, 0), (0, 1)]
+    assert b"".join(rest[3:]).count(b"DELETED") == 1
+
+
+@pytest.mark.parametrize("selector", [{}, {"labelSelector": "absent"}])
+@in_virtual_time
+async def test_a_watch_of_the_past_reads_few_large_objects_at_a_time(
+    selector: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = await Api.start()
+    await api.create(CONFIG_MAP, *(config(f"c{n}") for n in range(3)))
+    since = api.store.revision
+    for n in range(8):
+        data = {"data": {"a": f"{n}" * 500_000}}
+        assert (await api.patch(CONFIG_MAP, "c0", data)).code == 200
+    pages: list[int] = []
+
+    class CountingCache(watches.RenderCache):
+        def __init__(self) -> None:
+            super().__init__()
+            pages.append(0)
+
+        def object(self, record: KeyValue) -> Object:
+            pages[-1] += 1
+            return super().object(record)
+
+    monkeypatch.setattr(watches, "RenderCache", CountingCache)
+    found = await api.watch(CONFIG_MAP, selector, since=since)
+    assert len(found) == (0 if selector else 8)
+    assert len(pages) >= 3
+    # Three objects per page, before and after their change.
+    assert max(pages) <= 6
 
 
 @in_virtual_time

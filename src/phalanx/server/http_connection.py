@@ -20,7 +20,7 @@ from http import HTTPStatus
 from typing import Protocol, cast
 
 from phalanx import logs
-from phalanx.api.errors import ApiError, RequestTimeout, ServerError, Timeout
+from phalanx.api.errors import ApiError, RequestTimeout, ServerError, Timeout, TooManyRequests
 from phalanx.api.wire import Handler, Reply, Request, StreamReply
 from phalanx.server.app import INTERNAL_ERROR, error_reply
 from phalanx.server.http_parser import HttpLimits, HttpParser, ParsedRequest, new_truncated_request
@@ -30,6 +30,8 @@ LOG = logs.component("server")
 
 #: Bytes that may be buffered before the writer waits, and the size of one write.
 _HIGH_WATER, _MAX_WRITE = 256 * 1024, 128 * 1024
+#: Replies up to this size are not counted: the transport may buffer as much.
+_UNCOUNTED_BYTES = _HIGH_WATER
 #: Bytes that are parsed at once: they may contain hundreds of requests.
 _MAX_PARSED = 16 * 1024
 #: Headers of every reply that does not set them itself.
@@ -219,7 +221,7 @@ class HttpConnection(asyncio.Protocol):
     async def _respond(self, parsed: ParsedRequest) -> None:
         reply = await self._handle_request(parsed.request)
         if isinstance(reply, Reply):
-            await self._write_reply(reply, parsed)
+            await self._write_counted(reply, parsed)
             return
         async with contextlib.aclosing(reply.chunks):
             self._is_streaming = True
@@ -244,6 +246,17 @@ class HttpConnection(asyncio.Protocol):
             return error_reply(ServerError(INTERNAL_ERROR))
         finally:
             self._request_started = None
+
+    async def _write_counted(self, reply: Reply, parsed: ParsedRequest) -> None:
+        """Write a reply; a large one only if its user may hold so much memory."""
+        if len(reply.body) <= _UNCOUNTED_BYTES or not isinstance(parsed.request, Request):
+            await self._write_reply(reply, parsed)
+            return
+        try:
+            with self._guard.replies.hold(parsed.request, len(reply.body)):
+                await self._write_reply(reply, parsed)
+        except TooManyRequests as error:
+            await self._write_reply(error_reply(error), parsed)
 
     async def _write_reply(self, reply: Reply, parsed: ParsedRequest) -> None:
         body, is_last = reply.body, self._ignores_input and not self._pending

@@ -3,7 +3,8 @@
 `RequestGuard` checks Host, Origin and credential of every request, and limits connections. A web
 page in a local browser can send requests to this machine. It cannot choose the Host header, so DNS
 rebinding is detected, nor suppress the Origin header. `http_parser` calls the guard at the end of
-the headers, before it reads the body. `BodyMemory` limits the memory of all bodies.
+the headers, before it reads the body. `BodyMemory` limits the memory of all bodies, `ReplyMemory`
+that of large replies which clients do not read.
 
 `PriorityLevels` limits concurrent requests, so that one tenant cannot block the others:
 
@@ -20,10 +21,11 @@ whose level is full gets 429 with Retry-After at once; nothing is queued.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -64,7 +66,7 @@ class RequestGuard:
     ) -> None:
         self._authenticator, self._on_refused = authenticator, on_refused
         self._clock = clock or WallClock()
-        self.check_level, self.bodies = check_level, BodyMemory()
+        self.check_level, self.bodies, self.replies = check_level, BodyMemory(), ReplyMemory()
         self._allowed_hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
         self._accepted_hosts: set[str] = set()
         self._connections: Counter[str] = Counter()
@@ -182,6 +184,46 @@ class BodyMemory:
             del self._used_by[user.name]
 
 
+class ReplyMemory:
+    """The memory of large replies, until clients have read them.
+
+    A tenant may always have one reply, of any size, unless those of all tenants are too large.
+    Masters, components and nodes have no limit.
+    """
+
+    def __init__(self, total: int = 1024 * _MIB, per_user: int = 256 * _MIB) -> None:
+        self._total, self._per_user = total, per_user
+        #: Bytes in use, in total and by the name of the user.
+        self.used = 0
+        self._used_by: dict[str, int] = {}
+
+    @contextlib.contextmanager
+    def hold(self, request: Request, size: int) -> Iterator[None]:
+        """Count a reply while it is written. Raises TooManyRequests for a read.
+
+        A write has happened: its reply counts, but is never refused.
+        """
+        user = request.user
+        if is_exempt(user) or NODES in user.groups:
+            yield
+            return
+        used = self._used_by.get(user.name, 0)
+        is_full = (used and used + size > self._per_user) or (
+            self.used and self.used + size > self._total
+        )
+        if is_full and request.method in _READ_METHODS:
+            raise _too_many("clients have not read earlier replies; read pages, with limit=500")
+        self.used += size
+        self._used_by[user.name] = used + size
+        try:
+            yield
+        finally:
+            self.used -= size
+            self._used_by[user.name] -= size
+            if not self._used_by[user.name]:
+                del self._used_by[user.name]
+
+
 def _is_allowed_host(name: str, names: frozenset[str]) -> bool:
     """Whether a host is one of ours; an IP address cannot be rebound by DNS."""
     if name in names:
@@ -216,7 +258,7 @@ _COMPONENT_PREFIXES = ("system:kube-", "system:phalanx:", "system:serviceaccount
 _URGENT_KINDS = frozenset({BINDING, GROUP_BINDING, LEASE, LEASE_RENEWAL})
 #: The namespaces of the Leases of nodes and components.
 _LEASE_NAMESPACES = frozenset({"kube-node-lease", "kube-system"})
-_READ_VERBS = frozenset({"get", "list"})
+_READ_VERBS, _READ_METHODS = frozenset({"get", "list"}), frozenset({"GET", "HEAD"})
 #: Seconds in the Retry-After header.
 _RETRY_AFTER_SECONDS = 1
 
