@@ -230,15 +230,24 @@ def test_changes_reach_the_snapshot_only_when_the_next_one_is_requested() -> Non
     assert not snapshot.cordoned[0]
 
 
-def test_many_changes_of_pods_reach_the_snapshot_between_cycles() -> None:
-    pods = [pod(name, cpu="1") for name in "pq"]
+def test_many_changes_of_pods_reach_the_snapshot_in_steps_between_cycles() -> None:
+    pods = [pod(name, cpu="1") for name in "pqr"]
     cache = cluster([node("a")], pods)
     snapshot = cache.snapshot()
     cache.assume([binding(one, "a") for one in pods])
-    cache.limit_changes(max_pods=2)
+    assert list(cache.catch_up(max_pods=3)) == []
     assert snapshot.pod_index.node_of(key("p")) == ""
-    cache.limit_changes(max_pods=1)
-    assert snapshot.pod_index.node_of(key("p")) == "a"
+    steps = cache.catch_up(max_pods=1)
+    next(steps)
+    assert [snapshot.pod_index.node_of(key(name)) for name in "pqr"] == ["a", "", ""]
+    # What is observed between two steps counts.
+    cache.update_pod(key("p"), None)
+    cache.update_node("b", node("b"))
+    for _ in steps:
+        pass
+    found = cache.snapshot()
+    assert [found.pod_index.node_of(key(name)) for name in "pqr"] == ["", "a", "a"]
+    assert found.names == ["a", "b"]
     assert not cache.check()
 
 

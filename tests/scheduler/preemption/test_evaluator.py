@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import subprocess
+import sys
+from collections.abc import Generator, Iterable
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace as altered
@@ -51,6 +54,8 @@ from tests.scheduler.builders import (
     pod,
     tree,
 )
+
+ROOT = Path(__file__).parents[3]
 
 
 def build_cache(
@@ -498,9 +503,9 @@ def test_pods_that_a_pod_must_be_near_to_stay(
 ) -> None:
     asked: list[int] = []
 
-    def counting(*arguments: object) -> bool:
+    def counting(*arguments: object) -> Generator[int, None, bool]:
         asked.append(1)
-        return assignments_hold(*arguments)  # type: ignore[arg-type]
+        return (yield from assignments_hold(*arguments))  # type: ignore[arg-type]
 
     monkeypatch.setattr(victim_search, "assignments_hold", counting)
     decision = decide_for(cluster_with_databases(200), near_database("vip", **labels))
@@ -529,3 +534,37 @@ def test_search_for_victims_lets_other_tasks_run_in_between(
 
     # Candidates are found, and at least the victims proposed, reprieved, added to the program.
     assert count_steps(4) >= count_steps(1000) + 48 // 4 + 3 * 30 // 4
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [
+        ("phalanx.scheduler.preemption.node_relaxation.CELLS_PER_STEP", 30),
+        ("phalanx.scheduler.preemption.victim_search.MEMBERS_PER_STEP", 1),
+        ("phalanx.scheduler.preemption.plan_search.UNITS_PER_STEP", 4),
+        ("phalanx.scheduler.preemption.evaluator.PODS_PER_STEP", 4),
+    ],
+)
+def test_prices_and_verification_of_victims_let_other_tasks_run_in_between(
+    limit: str, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pods = [low_priority_pod(f"low-{i}", f"n{i % 12}") for i in range(48)]
+    nodes = [node(f"n{i}", cpu="4") for i in range(12)]
+    cache = build_cache(nodes, pods, budgets=[budget(40, app="other")])
+
+    def count_steps() -> int:
+        return sum(1 for _ in run_cycle(high_priority_gang(30), cache.snapshot(), DEFAULT_POLICY))
+
+    usual = count_steps()
+    monkeypatch.setattr(limit, value)
+    assert count_steps() >= usual + 30 // 4
+
+
+def test_first_preemption_imports_no_module() -> None:
+    """NumPy loads `numpy.ma` with the first plain `np.unique`, which takes many milliseconds."""
+    test = "test_gang_evicts_no_more_than_it_needs_and_nominates_their_nodes"
+    code = f"import sys; from {__name__} import {test} as run; run(); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert "numpy.ma" not in done.stdout.split()

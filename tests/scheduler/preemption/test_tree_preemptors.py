@@ -14,7 +14,7 @@ from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.policy import DEFAULT_POLICY
 from phalanx.scheduler.preemption.plan_search import PlanSearch, PreemptionPlan
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects, load_state
-from phalanx.scheduler.search.solver import SolverGaveUp
+from phalanx.scheduler.search.solver import SolverGaveUp, Steps
 from tests.scheduler.builders import composite, entity, gang, node, pod, tree
 from tests.scheduler.verifier import Verifier
 
@@ -74,8 +74,8 @@ def test_plan_of_the_solver_is_verified(monkeypatch: pytest.MonkeyPatch) -> None
     verified: list[PreemptionPlan | None] = []
     original = PlanSearch.verify_solution
 
-    def recorded(self: PlanSearch, *arguments: object) -> PreemptionPlan | None:
-        verified.append(original(self, *arguments))  # type: ignore[arg-type]
+    def recorded(self: PlanSearch, *arguments: object) -> Steps[PreemptionPlan | None]:
+        verified.append((yield from original(self, *arguments)))  # type: ignore[arg-type]
         return None
 
     monkeypatch.setattr(PlanSearch, "verify_solution", recorded)

@@ -296,7 +296,6 @@ class Scheduler:
 
     async def _wait_for_work(self) -> None:
         """Wait for an event, or for the end of the next back-off."""
-        self.cache.limit_changes()
         times = (self.queue.next_backoff_end(), self._state.reservations.next_time())
         until = min((time for time in times if time is not None), default=None)
         seconds = None if until is None else max(until - self._clock.now(), 0)

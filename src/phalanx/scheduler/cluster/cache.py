@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 import numpy as np
@@ -299,10 +300,19 @@ class SchedulerCache:
             self.volumes.apply_changes()
         return self._snapshot
 
-    def limit_changes(self, max_pods: int = 1000) -> None:
-        """Bring the snapshot up to date between cycles if it lacks many changes of pods."""
-        if len(self._changed_pods) > max_pods:
-            self.snapshot()
+    def catch_up(self, max_pods: int = 1000) -> Iterator[int]:
+        """Bring changes of pods into the snapshot in steps, between cycles, if there are many.
+
+        Observations may arrive between two steps. `snapshot` applies what is left.
+        """
+        while len(self._changed_pods) > max_pods:
+            self.version += 1
+            if self._needs_rebuild or self._moved_nodes:
+                self._move_nodes()
+                yield 1
+            for key in list(islice(self._changed_pods, max_pods)):
+                self._pod_index.update(key, self._changed_pods.pop(key))
+            yield 1
 
     def check(self) -> list[str]:
         """Return a message for every invariant that does not hold.

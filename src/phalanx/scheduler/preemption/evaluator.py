@@ -24,7 +24,14 @@ from msgspec.structs import replace as but
 from phalanx.scheduler.cluster.hypothetical import with_changes
 from phalanx.scheduler.cluster.pod_index import AssignedPod
 from phalanx.scheduler.cluster.pod_shape import PodShape
-from phalanx.scheduler.decision import Binding, ClusterEvent, Placed, Preempting, Waiting
+from phalanx.scheduler.decision import (
+    Binding,
+    ClusterEvent,
+    Placed,
+    Preempting,
+    Victim,
+    Waiting,
+)
 from phalanx.scheduler.entity import Entity, EntityRejection
 from phalanx.scheduler.group_tree_placement import GroupTreePlacement, place_entity
 from phalanx.scheduler.placement.capacity_estimate import CapacityEstimate
@@ -38,7 +45,7 @@ from phalanx.scheduler.placement.group_placement import (
 from phalanx.scheduler.placement.topology_domains import at_widest_level, find_placements
 from phalanx.scheduler.plugins.filtering import run_static_filter
 from phalanx.scheduler.plugins.plugin_context import initial_context
-from phalanx.scheduler.preemption.eviction_units import find_eviction_units
+from phalanx.scheduler.preemption.eviction_units import PODS_PER_STEP, find_eviction_units
 from phalanx.scheduler.preemption.plan_search import PlanSearch, PreemptionPlan
 from phalanx.scheduler.preemption.victim_search import assignments_hold
 from phalanx.scheduler.search.solver import Steps
@@ -85,7 +92,7 @@ def preempt(
         waiting = replace(waiting, leaving_delay=delay)
         result = yield from _place_if_fits(entity, free)
         if result is not None:
-            return _wait_for_victims(entity, free, waiting, result=result)
+            return (yield from _wait_for_victims(entity, free, waiting, result=result))
         if own := _nominations_with_victims(entity, free, leaving):
             return replace(waiting, preemption=OWN_VICTIMS_TERMINATING, nominated=own)
     if ClusterEvent.SEARCH_ENDED in waiting.wakes_on:
@@ -106,13 +113,17 @@ def preempt(
         return replace(waiting, preemption=NOT_HELPFUL)
     if not plan.units and not leaving and plan.result is not None:
         return plan.result.build_placed()
-    return _build_decision(entity, context, waiting, plan=plan)
+    return (yield from _build_decision(entity, context, waiting, plan=plan))
 
 
 def _build_decision(
     entity: Entity, context: PlacementContext, waiting: Waiting, *, plan: PreemptionPlan
-) -> Waiting | Preempting:
-    victims = tuple(victim for unit in plan.units for victim in unit.victims)
+) -> Steps[Waiting | Preempting]:
+    victims: tuple[Victim, ...] = ()
+    for begin in range(0, len(plan.units), PODS_PER_STEP):
+        units = plan.units[begin : begin + PODS_PER_STEP]
+        victims += tuple(victim for unit in units for victim in unit.victims)
+        yield len(victims)
     text = f"found a placement for {entity.kind}, preempting {len(victims)} victims"
     text += "" if plan.is_optimal else NOT_PROVEN
     nominated = to_bindings(plan.assignments, context.snapshot.names)
@@ -185,7 +196,7 @@ def _wait_for_victims(
     waiting: Waiting,
     *,
     result: GroupPlacement | GroupTreePlacement,
-) -> Waiting:
+) -> Steps[Waiting]:
     """Evict no further pod; nominated members keep their node or get another one."""
     snapshot, new_waiting = context.snapshot, replace(waiting, preemption=VICTIMS_TERMINATING)
     nominations = {key: pod.node for key, pod in snapshot.nominations.items()}
@@ -202,7 +213,7 @@ def _wait_for_victims(
     keeps_nominations = (
         len(kept) == len(result.assignments)
         and _keep_topology(entity, context, kept)
-        and assignments_hold(context, (), kept)
+        and (yield from assignments_hold(context, (), kept))
     )
     return replace(
         new_waiting,

@@ -31,7 +31,7 @@ _NOT_STARTED = "~"
 #: How many units a loop over all of them handles between two yields.
 UNITS_PER_STEP = 500
 #: After how many pods the search for units yields.
-PODS_PER_STEP = 5_000
+PODS_PER_STEP = 2_000
 #: The number of units of one pod that are kept.
 _MAX_SINGLE_UNITS = 200_000
 

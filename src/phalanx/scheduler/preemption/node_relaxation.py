@@ -30,9 +30,12 @@ from phalanx.scheduler.placement.node_scores import node_scores_of
 from phalanx.scheduler.placement.placement_simulation import PlacementSimulation
 from phalanx.scheduler.placement.topology_domains import find_placements, topology_levels
 from phalanx.scheduler.preemption.eviction_units import EvictionScope, EvictionUnit
+from phalanx.scheduler.search.solver import Steps
 
 #: Classes of pods, combinations of pods per node, and cells of the table over nodes and members.
 MAX_CLASSES, MAX_COMBINATIONS, MAX_CELLS = 256, 4_000, 200_000
+#: How many cells are computed between two yields.
+CELLS_PER_STEP = 5_000
 #: Trees, groups and pods are one number: each counts more than all of the next.
 _SCALE = 1 << 20
 #: The price of a unit of one pod; units of several pods cost nothing here.
@@ -94,7 +97,7 @@ class NodeRelaxation:
         starts = sorted({unit.start_time for unit in units}, reverse=True)
         ranks = {start: rank for rank, start in enumerate(starts)}
         self._start_ranks = np.array([ranks[unit.start_time] for unit in units], np.int64)
-        self._read_pods(context)
+        self._snapshot = snapshot
 
     @staticmethod
     def is_applicable(entity: Entity, context: PlacementContext) -> bool:
@@ -112,27 +115,33 @@ class NodeRelaxation:
             simulation.depends_on_load_only(member) for member in entity.members
         )
 
-    def _read_pods(self, context: PlacementContext) -> None:
-        """Read the node, the unit and the class of each pod that may be evicted.
+    def read_pods(self) -> Steps[None]:
+        """Read the node, the unit and the class of each pod that may be evicted; comes first.
 
-        Pods of one class free the same amounts at the same price.
+        Pods of one class free the same amounts at the same price. Each pass over tens of thousands
+        of pods is a step.
         """
-        units, index = self._units, context.snapshot.index
+        units, snapshot = self._units, self._snapshot
+        yield len(units)
         pods = [pod for unit in units for pod in unit.pods]
         sizes = [unit.size for unit in units]
+        yield len(pods)
         prices = [_SINGLE_UNIT_PRICES[unit.scope] if unit.size == 1 else 0 for unit in units]
         self._pod_units: IntArray = np.repeat(np.arange(len(units)), sizes)
-        nodes = map(index.get, [pod.node for pod in pods], repeat(-1))
+        yield len(pods)
+        nodes = map(snapshot.index.get, [pod.node for pod in pods], repeat(-1))
         self._pod_nodes: IntArray = np.fromiter(nodes, np.int64, len(pods))
+        yield len(pods)
         shapes = {id(pod.shape): pod.shape for pod in pods}
         numbers = {shape_id: number for number, shape_id in enumerate(shapes)}
         vectors = [
-            dict(shape.request_vector(context.snapshot.columns).amounts)
-            for shape in shapes.values()
+            dict(shape.request_vector(snapshot.columns).amounts) for shape in shapes.values()
         ]
         freed = [tuple(vector.get(column, 0) for column in self._columns) for vector in vectors]
+        yield len(pods)
         pod_shapes = np.array([numbers[id(pod.shape)] for pod in pods], np.int64)
         pod_prices = np.repeat(np.array(prices, np.int64), sizes)
+        yield len(pods)
         pairs, classes = np.unique(pod_prices * (len(shapes) + 1) + pod_shapes, return_inverse=True)
         #: The class of each pod, and the price and the freed amounts of each class.
         self._pod_classes: IntArray = classes.reshape(-1)
@@ -154,7 +163,7 @@ class NodeRelaxation:
 
     def lowest_priority(self, usable: BoolArray, members: int) -> int | None:
         """Return the lowest priority so that usable units up to it make enough room."""
-        levels: list[int] = np.unique(self._priorities).tolist()
+        levels = sorted(set(self._priorities.tolist()))
         low, high = 0, len(levels)
         while low < high:
             middle = (low + high) // 2
@@ -169,7 +178,7 @@ class NodeRelaxation:
         found: BoolArray = self._priorities <= priority
         return found
 
-    def find_plan(self, usable: BoolArray, members: int) -> RelaxedPlan | None:
+    def find_plan(self, usable: BoolArray, members: int) -> Steps[RelaxedPlan | None]:
         """Return the cheapest plan with usable units; None if there are too many combinations."""
         if len(self._class_prices) > MAX_CLASSES:
             return None
@@ -177,7 +186,7 @@ class NodeRelaxation:
         prices = _NodePrices(self, pods, members)
         best: tuple[_Price, _Selection] | None = None
         for nodes in self._domains:
-            found = prices.select_nodes(nodes)
+            found = yield from prices.select_nodes(nodes)
             if found is None:
                 return None
             price, selection = found
@@ -267,15 +276,17 @@ class _NodePrices:
         self._options: dict[bytes, list[_Option] | None] = {}
         self._options_by_node: dict[int, list[_Option]] = {}
 
-    def select_nodes(self, nodes: IntArray) -> tuple[_Price, _Selection | None] | None:
+    def select_nodes(self, nodes: IntArray) -> Steps[tuple[_Price, _Selection | None] | None]:
         """Return the cheapest selection of nodes; None if there are too many combinations."""
         rows = np.hstack((self._relaxation.free_amounts(nodes), self._class_counts[nodes]))
         sorts, numbers = np.unique(rows, axis=0, return_inverse=True)
         numbers = numbers.reshape(-1)
         priced: list[tuple[int, list[_Price]]] = []
+        yield len(nodes)
         for number, row in enumerate(sorts):
             key = row.tobytes()
             if key not in self._options:
+                yield number
                 width = rows.shape[1] - self._class_counts.shape[1]
                 self._options[key] = self._relaxation.compute_options(
                     row[:width].tolist(), row[width:].tolist(), self._members
@@ -287,7 +298,7 @@ class _NodePrices:
                 priced += self._price_nodes(nodes[numbers == number], options)
         priced.sort(key=lambda pair: pair[0])
         cells = self._members * sum(len(prices) for _, prices in priced)
-        return self._select_by_table(priced) if cells <= MAX_CELLS else None
+        return (yield from self._select_by_table(priced)) if cells <= MAX_CELLS else None
 
     def _price_nodes(
         self, nodes: IntArray, options: list[_Option]
@@ -320,10 +331,15 @@ class _NodePrices:
 
     def _select_by_table(
         self, priced: Sequence[tuple[int, list[_Price]]]
-    ) -> tuple[_Price, _Selection | None]:
+    ) -> Steps[tuple[_Price, _Selection | None]]:
+        cells = 0
         table: list[tuple[_Price, _Selection | None] | None] = [None] * (self._members + 1)
         table[0] = _Price(0), None
         for node, prices in priced:
+            cells += self._members * len(prices)
+            if cells >= CELLS_PER_STEP:
+                yield cells
+                cells = 0
             for total in range(self._members, 0, -1):
                 best = table[total]
                 for count, (amount, rank) in enumerate(prices[:total], 1):

@@ -16,7 +16,7 @@ Every step is bounded by counts. At a limit the best plan so far is taken, and i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from msgspec.structs import replace as but
 from phalanx.api.meta import Key
 from phalanx.scheduler.cluster.hypothetical import with_changes
 from phalanx.scheduler.cluster.pod_index import PodSelection
+from phalanx.scheduler.cluster.snapshot import BoolArray
 from phalanx.scheduler.entity import Entity, EntityRejection
 from phalanx.scheduler.group_tree_placement import GroupTreePlacement, place_entity
 from phalanx.scheduler.placement.capacity_estimate import (
@@ -39,6 +40,7 @@ from phalanx.scheduler.placement.group_placement import (
     PlacementContext,
 )
 from phalanx.scheduler.preemption.eviction_units import (
+    UNITS_PER_STEP,
     EvictionCost,
     EvictionCostModel,
     EvictionUnit,
@@ -111,19 +113,20 @@ class PlanSearch:
         plan: PreemptionPlan | None = None
         if NodeRelaxation.is_applicable(self._entity, self._context):
             relaxation = NodeRelaxation(self._entity, self._context, self._candidates)
-            yield len(self._candidates)
+            yield from relaxation.read_pods()
             everything = np.ones(len(self._candidates), bool)
             self._required_members = relaxation.count_placeable(everything)
             if self._required_members < count_needed(self._entity, self._context.snapshot):
                 return None
             plan = yield from self._relax(relaxation)
         else:
-            estimate = CapacityEstimate(
-                self._entity, self._context_without(self._candidates).snapshot, self._context.policy
-            )
+            context = self._context_without(self._candidates)
+            yield len(self._candidates)
+            estimate = CapacityEstimate(self._entity, context.snapshot, context.policy)
             result = None
             if estimate.is_sufficient():
-                result = yield from self._place_without(self._candidates)
+                yield len(self._candidates)
+                result = yield from self._place(context)
                 if result is None and self._has_affinity:
                     self._candidates = self._without_affinity_targets(self._candidates)
                     result = yield from self._place_without(self._candidates)
@@ -153,9 +156,9 @@ class PlanSearch:
         units, members = self._candidates, self._required_members
         within_budgets = breaks_no_gang = np.ones(len(units), bool)
         if self._costs.budgets:
-            within_budgets = np.array([not self._costs.violations([unit]) for unit in units])
+            within_budgets = yield from self._mask_units(self._costs.violations)
         if self._costs.spare_members:
-            breaks_no_gang = np.array([not self._costs.broken_groups([unit]) for unit in units])
+            breaks_no_gang = yield from self._mask_units(self._costs.broken_groups)
         priority = relaxation.lowest_priority(within_budgets, members)
         if priority is None:
             return None
@@ -165,8 +168,10 @@ class PlanSearch:
             allowed = usable & relaxation.up_to_priority(priority)
             found = None
             if relaxation.count_placeable(allowed) >= members:
-                found = relaxation.find_plan(allowed, members)
-            plan = self._verify(found.units, found.assignments) if found else None
+                found = yield from relaxation.find_plan(allowed, members)
+            plan = None
+            if found is not None:
+                plan = yield from self._verify(found.units, found.assignments)
             if plan is not None:
                 # Then the cost is the price, which is a lower bound.
                 is_optimal = (
@@ -178,11 +183,20 @@ class PlanSearch:
                 return plan._replace(is_optimal=is_optimal)
         return None
 
+    def _mask_units(self, count: Callable[[Sequence[EvictionUnit]], object]) -> Steps[BoolArray]:
+        """Return which candidates cost nothing of one kind if they are evicted alone."""
+        found: list[bool] = []
+        for number, unit in enumerate(self._candidates):
+            if number % UNITS_PER_STEP == 0:
+                yield number
+            found.append(not count([unit]))
+        return np.array(found)
+
     def _verify(
         self, units: Sequence[EvictionUnit], assignments: Sequence[Assignment]
-    ) -> PreemptionPlan | None:
+    ) -> PlanSteps:
         """Return a plan if the filters accept its assignments without its units."""
-        if not units or not assignments_hold(self._context, units, assignments):
+        if not units or not (yield from assignments_hold(self._context, units, assignments)):
             return None
         return self._build_plan(units, assignments)
 
@@ -244,7 +258,14 @@ class PlanSearch:
         self, evicted: Sequence[EvictionUnit]
     ) -> Steps[GroupPlacement | GroupTreePlacement | None]:
         """Place the entity without these units; None if too few members get a node."""
-        result = yield from place_entity(self._entity, self._context_without(evicted))
+        context = self._context_without(evicted)
+        yield len(evicted)
+        return (yield from self._place(context))
+
+    def _place(
+        self, context: PlacementContext
+    ) -> Steps[GroupPlacement | GroupTreePlacement | None]:
+        result = yield from place_entity(self._entity, context)
         if isinstance(result, EntityRejection) or not result.is_feasible:
             return None
         return result if len(result.assignments) >= self._required_members else None
@@ -342,11 +363,10 @@ class PlanSearch:
                 return plan
         return None
 
-    def verify_solution(
-        self, program: VictimProgram, values: Sequence[int]
-    ) -> PreemptionPlan | None:
+    def verify_solution(self, program: VictimProgram, values: Sequence[int]) -> PlanSteps:
         """Return the plan of a solution; None if the filters do not accept it."""
-        return self._verify(program.read_units(values), program.read_assignments(values))
+        units, assignments = program.read_units(values), program.read_assignments(values)
+        return (yield from self._verify(units, assignments))
 
 
 class _ExactSearch:
@@ -383,7 +403,7 @@ class _ExactSearch:
         if isinstance(answer, Unsolvable):
             return False
         if isinstance(answer, Solved):
-            found = self._search.verify_solution(self._program, answer.values)
+            found = yield from self._search.verify_solution(self._program, answer.values)
             if found is not None:
                 self.plan = _cheaper_plan(self.plan, found)
                 return True

@@ -36,6 +36,8 @@ MAX_PLACEMENTS = 3
 
 #: How often the filters are asked which units of a plan can stay.
 MAX_FILTER_QUESTIONS = 64
+#: How many members are verified between two yields.
+MEMBERS_PER_STEP = 64
 
 #: The budgets exceeded, the gangs broken, and the number of trees, groups and pods evicted.
 VictimPrice = tuple[int, int, int, int, int]
@@ -278,7 +280,7 @@ def _necessary_by_resources(
     snapshot: Snapshot, units: Sequence[EvictionUnit], assignments: Sequence[Assignment]
 ) -> Generator[int, None, list[EvictionUnit]]:
     """Add up resources: sufficient if the filters of all members depend on the load only."""
-    nodes = _nodes_with_members(snapshot, units, assignments)
+    nodes = yield from _nodes_with_members(snapshot, units, assignments)
     necessary: list[EvictionUnit] = []
     for step, unit in enumerate(reversed(units)):
         if step % UNITS_PER_STEP == 0:
@@ -330,7 +332,7 @@ class _NodeReprieve:
 
 def _nodes_with_members(
     snapshot: Snapshot, units: Sequence[EvictionUnit], assignments: Sequence[Assignment]
-) -> dict[str, _NodeReprieve]:
+) -> Generator[int, None, dict[str, _NodeReprieve]]:
     """The nodes of the assignments with their members, after the eviction of all units."""
     nodes: dict[str, _NodeReprieve] = {}
     for assignment in assignments:
@@ -338,7 +340,9 @@ def _nodes_with_members(
         if name not in nodes:
             nodes[name] = _NodeReprieve(snapshot, assignment.node)
         nodes[name].add_member(assignment.member.shape)
-    for unit in units:
+    for number, unit in enumerate(units):
+        if number % UNITS_PER_STEP == 0:
+            yield number
         for pod in unit.pods:
             if pod.node in nodes:
                 nodes[pod.node].release_pod(pod.shape)
@@ -368,7 +372,7 @@ def _necessary_by_filters(
         reprieved = {id(unit) for unit in batch}
         remaining = [unit for unit in necessary if id(unit) not in reprieved]
         yield len(remaining)
-        if assignments_hold(context, remaining, assignments):
+        if (yield from assignments_hold(context, remaining, assignments)):
             necessary = remaining
         elif len(batch) > 1:
             half = len(batch) // 2
@@ -378,7 +382,7 @@ def _necessary_by_filters(
 
 def assignments_hold(
     context: PlacementContext, evicted: Sequence[EvictionUnit], assignments: Sequence[Assignment]
-) -> bool:
+) -> Generator[int, None, bool]:
     """Whether the filters accept the assignments, in order, if only these units are evicted."""
     snapshot = with_changes(
         context.snapshot, removed=[pod for unit in evicted for pod in unit.pods]
@@ -386,7 +390,9 @@ def assignments_hold(
     simulation = PlacementSimulation(
         snapshot, context.policy, [assignment.member for assignment in assignments]
     )
-    return (
-        all(simulation.place_on(assignment.member, assignment.node) for assignment in assignments)
-        and simulation.meets_mutual_affinity()
-    )
+    for number, assignment in enumerate(assignments):
+        if number % MEMBERS_PER_STEP == 0:
+            yield number
+        if not simulation.place_on(assignment.member, assignment.node):
+            return False
+    return simulation.meets_mutual_affinity()

@@ -169,8 +169,10 @@ class SchedulerState:
     def plan_reservations(self, now: float) -> Steps[None]:
         """Plan the reservations again if that is due; no entity may be in flight.
 
-        The snapshot must not change between two steps, as in a cycle.
+        The snapshot must not change between two steps, as in a cycle. Before that, a snapshot that
+        lacks thousands of changes is brought up to date in steps.
         """
+        yield from self.cache.catch_up()
         if not self.reservations.is_due(now):
             return
         tracker, snapshot = self.reservations, self.cache.snapshot()

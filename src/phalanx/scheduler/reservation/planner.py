@@ -276,10 +276,11 @@ class ReservationPlanner:
 
         Probes in doubling steps, then the last end, then between the last two probes.
         """
-        times = np.unique(np.concatenate([one.times for one in self._timelines]))
-        times = times[(times > time) & (times < np.inf)]
+        times = np.concatenate([one.times for one in self._timelines])
+        times = np.sort(times[(times > time) & (times < np.inf)])
         if not len(times):
             return None
+        times = times[np.append(True, times[1:] > times[:-1])]
         # The entity does not fit at `failed`; it fits with `plan`, at `fits`.
         failed, fits, trials, plan = -1, -1, 1, None
         while plan is None:

@@ -345,5 +345,5 @@ def _conflict_limits(problem: PlacementProblem, kind: int, places: IntArray) -> 
     for row in problem.conflicts:
         if (kind, kind) in row.pairs:
             ids = row.domains.ids[problem.allowed[kind]]
-            domains = np.unique(ids[(ids >= 0) & (places > 0)])
-            yield len(domains) + int(places[ids < 0].sum())
+            domains = np.bincount(ids[(ids >= 0) & (places > 0)])
+            yield int(np.count_nonzero(domains)) + int(places[ids < 0].sum())
