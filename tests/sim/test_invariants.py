@@ -4,6 +4,8 @@ from msgspec.structs import replace
 
 from phalanx.api.core import (
     Container,
+    ExtendedResourceClaimStatus,
+    ExtendedResourceRequest,
     Node,
     NodeStatus,
     Pod,
@@ -188,6 +190,24 @@ def test_shrunken_node_is_a_violation_only_after_the_next_bind() -> None:
 def test_manually_bound_pod_may_exceed_the_capacity() -> None:
     cluster = Cluster()
     assert cluster.put(node(), pod("stranger", "n", cpu="9")) == []
+
+
+def test_resource_that_devices_serve_is_not_taken_from_the_node() -> None:
+    def asking(name: str) -> Pod:
+        found = pod(name, "n", cpu="")
+        container = replace(
+            found.spec.containers[0],
+            resources=ResourceRequirements(requests={"example.com/gpu": "1"}),
+        )
+        return replace(found, spec=replace(found.spec, containers=(container,)))
+
+    mapping = ExtendedResourceRequest("main", "example.com/gpu", "container-0-request-0")
+    served = asking("served")
+    status = ExtendedResourceClaimStatus("served-extended-resources-x", (mapping,))
+    served = replace(served, status=replace(served.status, extended_resource_claim_status=status))
+    cluster = Cluster()
+    # The stranger was bound by hand, without a claim.
+    assert cluster.put(node(), asking("stranger"), served) == []
 
 
 def test_ledger_must_equal_the_requests_of_bound_pods() -> None:

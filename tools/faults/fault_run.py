@@ -79,11 +79,13 @@ def check_whole_gangs(pods: Sequence[Pod], groups: Iterable[PodGroup]) -> list[s
 
     Trees are left out: the gangs of a tree have no bind intents. A gang that lost members while it
     was being bound cannot be completed, and its bound members cannot be undone, because nothing
-    creates the pods of a plan again: such a gang must have the reason BindingIncomplete.
+    creates the pods of a plan again: such a gang must have the reason BindingIncomplete. Members
+    that are being deleted do not count: one that was evicted meanwhile leaves no part of a gang.
     """
-    present = Counter(pod.group for pod in pods if not pod.metadata.deletion_timestamp)
+    staying = [pod for pod in pods if not pod.metadata.deletion_timestamp]
+    present = Counter(pod.group for pod in staying)
     return check_cluster(
-        pods,
+        staying,
         (),
         [
             group

@@ -460,7 +460,7 @@ class InvariantAuditor:
         node = self._nodes.get(Key("", pod.spec.node_name))
         if node is not None:
             yield from _check_capacity(
-                self._pods_by_node[pod.spec.node_name], node, pod_requests(pod)
+                self._pods_by_node[pod.spec.node_name], node, requests_of_node(pod)
             )
 
     def _check_gang_minimum(self) -> Iterator[str]:

@@ -138,3 +138,5 @@ def test_partly_bound_gang_is_accepted_only_if_it_lost_members_and_says_so() -> 
     assert check_whole_gangs([bound, leaving], [says_so]) == []
     assert check_whole_gangs([bound], [silent]) == [HALF_BOUND]
     assert check_whole_gangs([bound, waiting], [says_so]) == [HALF_BOUND]
+    evicted = group_pod("a", "g", on="n", deleting=True)
+    assert check_whole_gangs([evicted, waiting], [silent]) == []
