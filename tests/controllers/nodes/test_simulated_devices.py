@@ -31,6 +31,9 @@ def test_quantities_with_a_unit_are_capacities_and_other_values_attributes() -> 
         ("gpu.example.com=129", "a number from 1 to 128"),
         ("gpu.example.com=8:model=", "has no value"),
         ("gpu.example.com=8:9a=b", "invalid attribute"),
+        ("gpu.example.com=8:memory=1Gi,memory=2Gi", 'attribute "memory" is given twice'),
+        (f"gpu.example.com=8:model={'x' * 70}", 'the value of "model" must have at most'),
+        (f"{'gpu.' * 20}example.com=8", "must have at most 63 characters"),
     ],
 )
 def test_bad_text_is_explained(text: str, message: str) -> None:

@@ -15,7 +15,7 @@ from phalanx.api.wire import Reply, Request, StreamReply
 from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
 from phalanx.controllers.scheduling import binder as module
-from phalanx.controllers.scheduling.binder import BindAttempt, BindResult, GroupBinder
+from phalanx.controllers.scheduling.binder import BindAttempt, BindResult, GroupBinder, PreBindQueue
 from phalanx.scheduler.decision import Binding, Placed
 from phalanx.scheduler.entity import Entity
 from tests.builders import in_virtual_time, node, pod, pod_group
@@ -182,6 +182,35 @@ async def test_a_lost_answer_is_a_failure_and_binds_nothing_twice() -> None:
         assert len(await c.node_by_pod()) == 4
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+@in_virtual_time
+async def test_attempt_may_fail_with_the_claims_of_its_gang_as_soon_as_it_is_queued() -> None:
+    class FailingClaims(PreBindQueue):
+        """Lets the claims of the first attempt fail, just after another one was queued."""
+
+        def is_needed(self, attempt: BindAttempt) -> bool:
+            return attempt is first
+
+        async def bind_claims(self, attempt: BindAttempt) -> BindAttempt:
+            binder.submit(late)
+            raise Conflict("provisioning failed")
+
+    async with running_binder() as b:
+        made = await b.c.client.create(POD_GROUP, pod_group("g", 3))
+        gang = convert(made, PodGroup)
+        entity = Entity(pod_group_ref(gang.metadata.key), gang, ())
+        first, late = [BindAttempt(entity, (await b.attempt(name, 2)).placed) for name in "ab"]
+        finished: list[BindResult] = []
+        binder = GroupBinder(Client(b.transport), finished.append, pre_binds=FailingClaims())
+        running = asyncio.create_task(binder.run())
+        binder.submit(first)
+        await asyncio.sleep(5)
+        assert [outcome.has_quorum for outcome in finished] == [False, False]
+        binder.submit(await b.attempt("c", 1))
+        await asyncio.sleep(5)
+        running.cancel()
+        assert sorted(await b.c.node_by_pod()) == ["c-0"]
 
 
 @in_virtual_time

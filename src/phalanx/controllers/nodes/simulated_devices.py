@@ -18,6 +18,8 @@ from phalanx.api.wire import Object
 
 #: The most devices that one ResourceSlice may have, as in Kubernetes.
 MAX_DEVICES = 128
+#: The most characters of a driver, and of the value of an attribute, as in Kubernetes.
+MAX_DRIVER_LENGTH, MAX_VALUE_LENGTH = 63, 64
 EXAMPLE = "gpu.example.com=8:memory=80Gi,model=h100"
 _QUANTITY_WITH_UNIT = re.compile(r"\d+(\.\d+)?(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE])")
 
@@ -64,10 +66,18 @@ def parse_devices(text: str) -> SimulatedDevices:
     driver, _, count = head.partition("=")
     if faults := list(validate_dns_subdomain(driver)):
         raise BadDevices(f'invalid driver "{driver}": {faults[0]}')
+    if len(driver) > MAX_DRIVER_LENGTH:
+        limit = f"must have at most {MAX_DRIVER_LENGTH} characters"
+        raise BadDevices(f'invalid driver "{driver}": {limit}')
     if not count.isdecimal() or not 1 <= int(count) <= MAX_DEVICES:
         raise BadDevices(f'"{text}": a number from 1 to {MAX_DEVICES} follows {driver}=')
     pairs = [pair.partition("=") for pair in described.split(",") if pair]
-    return build_devices(driver, int(count), {name.strip(): value for name, _, value in pairs})
+    values = {name.strip(): value for name, _, value in pairs}
+    if len(values) < len(pairs):
+        names = [name.strip() for name, _, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadDevices(f'"{text}": attribute "{twice}" is given twice')
+    return build_devices(driver, int(count), values)
 
 
 def build_devices(driver: str, count: int, values: Mapping[str, str]) -> SimulatedDevices:
@@ -77,6 +87,9 @@ def build_devices(driver: str, count: int, values: Mapping[str, str]) -> Simulat
     for name, value in values.items():
         if causes := check_identifier(name.rpartition("/")[2]):
             raise BadDevices(f'invalid attribute "{name}": {causes[0].message}')
+        if len(value) > MAX_VALUE_LENGTH:
+            limit = f"must have at most {MAX_VALUE_LENGTH} characters"
+            raise BadDevices(f'the value of "{name}" {limit}')
         if not value:
             raise BadDevices(f'attribute "{name}" has no value; an example is {EXAMPLE}')
         if _QUANTITY_WITH_UNIT.fullmatch(value):

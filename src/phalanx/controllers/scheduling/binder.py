@@ -287,9 +287,11 @@ class GroupBinder:
         while True:
             await self._wakeup.wait()
             batch = [self._retry_alone.pop(0)] if self._retry_alone else self._next_batch()
-            self._is_binding = True
-            await self._bind(batch)
-            self._is_binding = False
+            # Empty if what was queued failed with the claims of its gang.
+            if batch:
+                self._is_binding = True
+                await self._bind(batch)
+                self._is_binding = False
             if not self._queue and not self._retry_alone:
                 self._wakeup.clear()
 
