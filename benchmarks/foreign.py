@@ -38,7 +38,9 @@ from tools.control_plane import Command, ControlPlane
 
 WORKLOAD = Workload(5000, 1000, 3)
 #: Nodes and running pods of other schedulers, for the memory of our components.
-CLUSTERS = ((1_000, 20_000), (5_000, 100_000))
+CLUSTERS = ((100, 1_000), (1_000, 20_000), (5_000, 100_000))
+#: Megabytes that a component may have in the largest of these.
+MEMORY_LIMITS = {"scheduler": 600.0, "controllers": 450.0}
 #: Components and the least options with which they run there.
 COMPONENTS = (("scheduler",), ("controllers", "--controllers", "job,job-groups"))
 #: Requests of the scheduler per pod: the bind, its event, and a third of those about its group.
@@ -97,7 +99,8 @@ def _measure_decoding() -> Result:
 def _measure_memory(setting: BenchmarkEnvironment, nodes: int, pods: int) -> Iterator[Result]:
     """Measure the memory of each component once its caches are filled, and CPU time until then."""
     made = [calls.node(f"node-{n}") for n in range(nodes)]
-    made += [calls.pod(f"pod-{n}", on=f"node-{n % nodes}") for n in range(pods)]
+    made += [_running_pod(f"pod-{n}", f"node-{n % nodes}") for n in range(pods)]
+    is_largest = (nodes, pods) == CLUSTERS[-1]
     with setting.folder() as folder:
         uvloop.run(fill_store(folder, made))
         data = ("--data", str(folder))
@@ -113,7 +116,42 @@ def _measure_memory(setting: BenchmarkEnvironment, nodes: int, pods: int) -> Ite
                     }
                     size = resident_megabytes(component.pid)
                 title = f"{name}, {nodes:,} nodes and {pods:,} pods"
-                yield Result(title, size, "MB", beside=beside)
+                limit = MEMORY_LIMITS[name] if is_largest else None
+                yield Result(title, size, "MB", limit, beside=beside)
+
+
+def _running_pod(name: str, node: str) -> Call:
+    """Return the request for a pod as large as those of a Deployment on a Kubernetes cluster.
+
+    Its fields that we do not read are as many as there: variables, volumes, owners, who wrote what.
+    """
+    method, path, text, content = calls.pod(name, on=node)
+    body: dict[str, Any] = json.loads(text)
+    body["metadata"] |= {
+        "labels": {"app": "web", "pod-template-hash": "5d8f7c6b9", "team": "research"},
+        "annotations": {f"example.com/note-{n}": "x" * 80 for n in range(4)},
+        "ownerReferences": [
+            {
+                "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5d8f7c6b9",
+                "uid": "6a1f3a52-91a5-4c3e-9d57-0c2a6c9b8e11", "controller": True,
+            }
+        ],
+    }  # fmt: skip
+    (container,) = body["spec"]["containers"]
+    container |= {
+        "env": [{"name": f"VARIABLE_{n}", "value": "x" * 30} for n in range(20)],
+        "args": ["--option=" + "y" * 20] * 6,
+        "volumeMounts": [{"name": f"v{n}", "mountPath": f"/mnt/{n}"} for n in range(4)],
+        "ports": [{"name": "http", "containerPort": 8080, "protocol": "TCP"}],
+    }
+    body["spec"]["volumes"] = [
+        {"name": f"v{n}", "configMap": {"name": f"settings-{n}"}} for n in range(4)
+    ]
+    body["spec"]["tolerations"] = [
+        {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute"}
+        for key in ("not-ready", "unreachable")
+    ]
+    return method, path, json.dumps(body).encode(), content
 
 
 def _measure_gangs(setting: BenchmarkEnvironment) -> Iterator[Result]:

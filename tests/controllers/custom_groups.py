@@ -16,10 +16,14 @@ from phalanx.api.workload_sources import (
     COSCHEDULING_POD_GROUP,
     CUSTOM_POD_GROUP,
     POD_GROUP_LABEL,
+    POLICY_ANNOTATION,
+    TOPOLOGY_KEY_ANNOTATION,
     VOLCANO_POD_GROUP,
 )
 from phalanx.client.client import Client
 from phalanx.client.transports import InProcessTransport, Transport
+from phalanx.controllers.controller_manager import ControllerManager, ControllerManagerConfig
+from phalanx.controllers.registry import ControllerSelection
 from phalanx.controllers.scheduler_runner import (
     FOREIGN_SCHEDULER,
     SchedulerRunner,
@@ -203,3 +207,48 @@ def labelled_pods(
 
 async def get_group(c: Cluster, name: str, kind: Kind = CUSTOM_POD_GROUP) -> Object:
     return await c.client.get(kind, Key("default", name))
+
+
+def annotated_job(name: str, *, on_template: bool, **spec: object) -> Object:
+    """A Job of three pods whose annotations ask for a gang."""
+    annotations = {POLICY_ANNOTATION: "gang", TOPOLOGY_KEY_ANNOTATION: "kubernetes.io/os"}
+    template = pod(
+        "x", spec={"schedulerName": FOREIGN_SCHEDULER, "restartPolicy": "Never"}, cpu="3"
+    )
+    job: Object = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": "default", "annotations": annotations},
+        "spec": {
+            "parallelism": 3,
+            "completions": 3,
+            "completionMode": "Indexed",
+            "template": {"metadata": {}, "spec": template["spec"]},
+            **spec,
+        },
+    }
+    if on_template:
+        del job["metadata"]["annotations"]
+        job["spec"]["template"]["metadata"]["annotations"] = annotations
+    return job
+
+
+@asynccontextmanager
+async def running_controllers(
+    c: Cluster, transport: Transport | None = None
+) -> AsyncIterator[None]:
+    """Run the default controllers beside the server."""
+    manager = ControllerManager(
+        Client(transport or InProcessTransport(c.plane.server.handle, ADMIN)),
+        c.clock,
+        SeededRandom(2),
+        on_ready=lambda names: None,
+        config=ControllerManagerConfig(ControllerSelection()),
+    )
+    task = asyncio.create_task(manager.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled() or task.exception() is None

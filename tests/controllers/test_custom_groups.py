@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from copy import deepcopy
 
 import pytest
@@ -16,42 +14,38 @@ from phalanx.api.core import Pod
 from phalanx.api.custom_resources.workload_definitions import workload_definitions
 from phalanx.api.errors import NotFound
 from phalanx.api.feature_gates import resolve_gates
-from phalanx.api.kinds import JOB, POD, POD_GROUP, PRIORITY_CLASS, Kind
+from phalanx.api.kinds import JOB, POD, POD_GROUP, PRIORITY_CLASS
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import PodGroup
-from phalanx.api.wire import Object, Reply, Request, StreamReply
+from phalanx.api.wire import Reply, Request, StreamReply
 from phalanx.api.workload_sources import (
     COSCHEDULING_POD_GROUP,
     CUSTOM_COMPOSITE_POD_GROUP,
     CUSTOM_POD_GROUP,
     CUSTOM_WORKLOAD,
-    POD_GROUP_LABEL,
-    POLICY_ANNOTATION,
-    TOPOLOGY_KEY_ANNOTATION,
     VOLCANO_POD_GROUP,
 )
-from phalanx.cli.cluster_queries import find_dropped_fields, read_cluster
-from phalanx.cli.manifests import Manifest
+from phalanx.cli.cluster_queries import read_cluster
 from phalanx.client.client import Client
-from phalanx.client.transports import InProcessTransport, Transport
+from phalanx.client.transports import InProcessTransport
 from phalanx.client.workload_sources import discover_sources
-from phalanx.controllers.controller_manager import ControllerManager, ControllerManagerConfig
 from phalanx.controllers.reconcile_loop import Informers
-from phalanx.controllers.registry import ControllerSelection
 from phalanx.controllers.scheduler_runner import FOREIGN_SCHEDULER
 from phalanx.randomness import SeededRandom
 from phalanx.server.app import error_reply
 from phalanx.server.security.authorization import ADMIN
 from tests.builders import in_virtual_time, pod, pod_group
-from tests.controllers.cluster import Cluster, LaggingTransport, cluster
+from tests.controllers.cluster import Cluster, LaggingTransport
 from tests.controllers.custom_groups import (
     COSCHEDULING_DEFINITION,
     VOLCANO_DEFINITION,
+    annotated_job,
     compat_group,
     custom_cluster,
     custom_group,
     get_group,
     labelled_pods,
+    running_controllers,
     running_scheduler,
 )
 from tests.controllers.foreign_cluster import ScriptedTransport
@@ -360,170 +354,7 @@ async def test_tree_of_custom_resources_has_the_priority_of_its_class() -> None:
         await c.until_placed("tree-a-0", "tree-b-0")
 
 
-# ---- Jobs ----------------------------------------------------------------------------------------
-
-
-def annotated_job(name: str, *, on_template: bool, **spec: object) -> Object:
-    """A Job of three pods whose annotations ask for a gang."""
-    annotations = {POLICY_ANNOTATION: "gang", TOPOLOGY_KEY_ANNOTATION: "kubernetes.io/os"}
-    template = pod(
-        "x", spec={"schedulerName": FOREIGN_SCHEDULER, "restartPolicy": "Never"}, cpu="3"
-    )
-    job: Object = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "namespace": "default", "annotations": annotations},
-        "spec": {
-            "parallelism": 3,
-            "completions": 3,
-            "completionMode": "Indexed",
-            "template": {"metadata": {}, "spec": template["spec"]},
-            **spec,
-        },
-    }
-    if on_template:
-        del job["metadata"]["annotations"]
-        job["spec"]["template"]["metadata"]["annotations"] = annotations
-    return job
-
-
-@asynccontextmanager
-async def running_controllers(
-    c: Cluster, transport: Transport | None = None
-) -> AsyncIterator[None]:
-    """Run the default controllers beside the server."""
-    manager = ControllerManager(
-        Client(transport or InProcessTransport(c.plane.server.handle, ADMIN)),
-        c.clock,
-        SeededRandom(2),
-        on_ready=lambda names: None,
-        config=ControllerManagerConfig(ControllerSelection()),
-    )
-    task = asyncio.create_task(manager.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert task.cancelled() or task.exception() is None
-
-
-@in_virtual_time
-async def test_annotated_job_of_our_controller_is_a_gang() -> None:
-    async with (
-        custom_cluster(*workload_definitions()) as c,
-        running_scheduler(c),
-        running_controllers(c),
-    ):
-        await c.create(pod("blocker", on="n0", cpu="3"))
-        job = annotated_job("train", on_template=False, managedBy="phalanx.dev/job-controller")
-        await c.create(job)
-        await asyncio.sleep(20)
-        pods = await c.pods()
-        members = [one for name, one in pods.items() if name != "blocker"]
-        assert [one.spec.node_name for one in members] == [""] * 3
-        groups = (await c.client.list(CUSTOM_POD_GROUP)).items
-        (group,) = groups
-        assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
-        assert group["spec"]["schedulingConstraints"] == {"topology": [{"key": "kubernetes.io/os"}]}
-        assert {one.metadata.labels[POD_GROUP_LABEL] for one in members} == {
-            group["metadata"]["name"]
-        }
-        assert len((await c.client.list(CUSTOM_WORKLOAD)).items) == 1
-        owners = {one["kind"]: one["apiVersion"] for one in group["metadata"]["ownerReferences"]}
-        assert owners["Workload"] == CUSTOM_WORKLOAD.api_version
-        await c.delete(POD, "blocker")
-        await c.until_placed(*(one.metadata.name for one in members))
-
-
-@in_virtual_time
-async def test_annotated_job_of_another_controller_gets_its_group() -> None:
-    async with (
-        custom_cluster(without=("scheduler",)) as c,
-        running_scheduler(c),
-    ):
-        await c.create(annotated_job("train", on_template=True))
-        await asyncio.sleep(20)
-        # The pods wait for their group.
-        assert len(await c.pods()) == 3
-        assert await c.node_by_pod() == {}
-        async with running_controllers(c):
-            await c.until_placed(*await c.pods())
-            group = await get_group(c, "train")
-            assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
-            assert [one["kind"] for one in group["metadata"]["ownerReferences"]] == ["Job"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "label"),
-    [
-        (CUSTOM_POD_GROUP, POD_GROUP_LABEL),
-        (COSCHEDULING_POD_GROUP, "scheduling.x-k8s.io/pod-group"),
-    ],
-)
-@in_virtual_time
-async def test_job_whose_template_names_a_group_gets_no_group_of_its_own(
-    kind: Kind, label: str
-) -> None:
-    definitions = (*workload_definitions(), COSCHEDULING_DEFINITION)
-    job = annotated_job("train", on_template=True, managedBy="phalanx.dev/job-controller")
-    job["spec"]["template"]["metadata"] = {"labels": {label: "mine"}}
-    async with (
-        custom_cluster(*definitions) as c,
-        running_scheduler(c, compat=["scheduler-plugins"]),
-        running_controllers(c),
-    ):
-        await c.create(job)
-        await asyncio.sleep(10)
-        assert await c.node_by_pod() == {}
-        assert (await c.client.list(CUSTOM_POD_GROUP)).items == []
-        assert (await c.client.list(CUSTOM_WORKLOAD)).items == []
-        is_ours = kind is CUSTOM_POD_GROUP
-        group = custom_group("mine", 3) if is_ours else compat_group(kind, "mine", minMember=3)
-        await c.client.create(kind, group)
-        await c.until_placed(*await c.pods())
-        named = [one.metadata.labels for one in (await c.pods()).values()]
-        assert all(labels[label] == "mine" for labels in named)
-        assert is_ours or all(POD_GROUP_LABEL not in labels for labels in named)
-
-
-@in_virtual_time
-async def test_group_of_a_job_follows_it_and_a_group_of_another_owner_is_left_alone() -> None:
-    async with custom_cluster() as c, running_controllers(c):
-        await c.client.create(CUSTOM_POD_GROUP, custom_group("taken", 1))
-        for name in ("train", "taken"):
-            await c.create(annotated_job(name, on_template=True))
-        await asyncio.sleep(5)
-        assert (await get_group(c, "train"))["spec"]["schedulingPolicy"]["gang"]["minCount"] == 3
-        await c.client.patch(JOB, Key("default", "train"), {"spec": {"parallelism": 2}})
-        await c.client.patch(
-            JOB, Key("default", "train"), {"status": {"succeeded": 2}}, subresource="status"
-        )
-        await asyncio.sleep(5)
-        group = await get_group(c, "train")
-        assert group["spec"]["schedulingPolicy"]["gang"]["minCount"] == 2
-        assert group["metadata"]["annotations"]["phalanx.dev/members-to-run"] == "1"
-        taken = await get_group(c, "taken")
-        assert taken["spec"]["schedulingPolicy"]["gang"]["minCount"] == 1
-        ((_, message), *_) = await c.events("FailedPodGroupCreate")
-        assert message == "PodGroup taken belongs to something else; rename the Job"
-
-
-@in_virtual_time
-async def test_group_name_that_is_longer_than_a_label_is_an_annotation_of_the_pods() -> None:
-    async with (
-        custom_cluster(*workload_definitions()) as c,
-        running_scheduler(c),
-        running_controllers(c),
-    ):
-        name = "train-" + "x" * 50
-        await c.create(
-            annotated_job(name, on_template=False, managedBy="phalanx.dev/job-controller")
-        )
-        await asyncio.sleep(20)
-        assert len(await c.node_by_pod()) == 3
-        for one in (await c.pods()).values():
-            assert len(one.metadata.annotations[POD_GROUP_LABEL]) > 63
+# ---- reading ------------------------------------------------------------------------------------
 
 
 @in_virtual_time
@@ -542,18 +373,6 @@ async def test_commands_read_groups_of_every_kind() -> None:
         assert sizes == {"a": (2, 1000), "b": (3, 0)}
         names = {one.metadata.name: one.group and one.group.name for one in found.pods}
         assert names == {"a-0": "a", "a-1": "a", "b-0": "b"}
-
-
-@in_virtual_time
-async def test_what_if_warns_about_job_fields_that_the_server_drops() -> None:
-    job = annotated_job("train", on_template=False)
-    job["spec"]["gangPolicy"] = {"policy": "JobAsGang"}
-    async with custom_cluster() as c:
-        (warning,) = await find_dropped_fields(c.client, [Manifest(JOB, job)])
-        assert warning.startswith("Job train: the API server drops spec.gangPolicy")
-        assert await find_dropped_fields(c.client, [Manifest(POD, pod("a"))]) == []
-    async with cluster(without=("scheduler", "controllers")) as c:
-        assert await find_dropped_fields(c.client, [Manifest(JOB, job)]) == []
 
 
 @in_virtual_time

@@ -1,7 +1,8 @@
 """Gangs in the form in which operators of other projects create them.
 
-Each row is a PodGroup and its pods as Kubeflow Trainer, the MPI Operator, KubeRay, Spark or Volcano
-itself writes them: the fields of the group, the way in which pods name it, and their schedulerName.
+Each row is a PodGroup and its pods as Kubeflow Trainer, the MPI Operator, KubeRay, LeaderWorkerSet,
+Spark or Volcano itself writes them: the fields of the group, the way in which pods name it, and
+their schedulerName.
 """
 
 from __future__ import annotations
@@ -107,6 +108,13 @@ GANGS = {
         ["raycluster-head-a", "raycluster-small-worker-b", "raycluster-small-worker-c"],
         annotations=by_annotation("ray-raycluster-pg", **{"volcano.sh/task-spec": "headgroup"}),
         status={"phase": "Pending"},
+    ),
+    "LeaderWorkerSet with Volcano": OperatorGang(
+        VOLCANO,
+        "lws-0-5d8f7c6b9",
+        {"minMember": 3, "minResources": RESOURCES, "queue": "lws-queue"},
+        ["lws-0", "lws-0-1", "lws-0-2"],
+        annotations=by_annotation("lws-0-5d8f7c6b9"),
     ),
     "Spark with Volcano": OperatorGang(
         VOLCANO,

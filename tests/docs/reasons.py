@@ -45,7 +45,7 @@ CONSTANTS = {
     "controllers/scheduling/pending_status.py": ("NOT_READY", "INVALID"),
     "controllers/scheduling/status_writer.py": ("SCHEDULING_GATED",),
     "controllers/scheduling/evictor.py": ("PREEMPTION_REASON",),
-    "controllers/scheduling/bind_intents.py": ("BINDING_UNDONE", "BINDING_INCOMPLETE"),
+    "controllers/scheduling/group_reports.py": ("BINDING_UNDONE", "BINDING_INCOMPLETE"),
     "controllers/nodes/pod_status.py": ("CONTAINERS_NOT_READY",),
     "controllers/nodes/taint_eviction.py": ("_REASON",),
     "controllers/resource_claims/device_taint_eviction.py": ("_REASON",),

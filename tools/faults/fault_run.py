@@ -19,7 +19,7 @@ from phalanx.api.meta import find_condition
 from phalanx.api.scheduling import POD_GROUP_INITIALLY_SCHEDULED, PodGroup
 from phalanx.client.cache import ObjectCache
 from phalanx.clock import LoopClock
-from phalanx.controllers.scheduling.bind_intents import BINDING_INCOMPLETE
+from phalanx.controllers.scheduling.group_reports import BINDING_INCOMPLETE
 from phalanx.randomness import SeededRandom
 from phalanx.scheduler.placement import group_placement as attempt
 from phalanx.sim import virtual_time as loop

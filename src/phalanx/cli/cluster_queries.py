@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import click
+import msgspec
 
 from phalanx.api.batch import Job
 from phalanx.api.core import Node, Pod, Service
@@ -249,13 +250,44 @@ async def find_dropped_fields(client: Client, manifests: Sequence[Manifest]) -> 
         for field in ("scheduling", "gangPolicy")
         if (one.content.get("spec") or {}).get(field)
     ]
-    if not fields or not (await discover_sources(client)).drops_scheduling_group:
+    sources = await discover_sources(client) if fields else None
+    if sources is None or not sources.is_foreign:
         return []
+    # A server with the workload APIs knows `scheduling`, but `gangPolicy` is ours.
+    known = set() if sources.drops_scheduling_group else await _job_fields(client)
     return [
         f"Job {name}: the API server drops spec.{field}, so that its pods are no gang there; "
         f"add the annotation {POLICY_ANNOTATION}: {GANG}"
         for name, field in fields
+        if field not in known
     ]
+
+
+class _FieldsSchema(msgspec.Struct):
+    properties: dict[str, msgspec.Raw] = {}
+
+
+class _SchemaComponents(msgspec.Struct):
+    schemas: dict[str, _FieldsSchema] = {}
+
+
+class _OpenApiDocument(msgspec.Struct):
+    components: _SchemaComponents
+
+
+async def _job_fields(client: Client) -> set[str]:
+    """Return the fields of a Job's spec that the server knows, by its OpenAPI document."""
+    try:
+        text = await client.get_raw(f"/openapi/v3/apis/{JOB.api_version}")
+        schemas = msgspec.json.decode(text, type=_OpenApiDocument).components.schemas
+    except (Forbidden, NotFound, msgspec.DecodeError):
+        return {"scheduling"}
+    return {
+        field
+        for name, schema in schemas.items()
+        if name.endswith(".batch.v1.JobSpec")
+        for field in schema.properties
+    }
 
 
 async def _list_if_served(

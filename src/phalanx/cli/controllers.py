@@ -48,7 +48,7 @@ _CONTROLLER_NAMES = ", ".join(row.name for row in CONTROLLERS)
     metavar="LIST",
     help=f"Comma-separated controllers to run: {ALL_DEFAULT} enables those that are on by default, "
     f"x enables x, -x disables x. Available: {_CONTROLLER_NAMES}. Where the API server is not "
-    "Phalanx, only job is on by default.",
+    "Phalanx, only job is on by default, and those of PodGroups if these are custom resources.",
 )
 @click.option(
     "--basic-workloads",
@@ -75,7 +75,8 @@ def controllers_command(
     """Run the controllers alone, against any API server.
 
     Where the API server is not Phalanx, the Job controller manages only Jobs with managedBy
-    phalanx.dev/job-controller, and all other controllers run only if they are named.
+    phalanx.dev/job-controller, and all other controllers run only if they are named. Those
+    of PodGroups also run where these are custom resources.
 
     \b
     Example:

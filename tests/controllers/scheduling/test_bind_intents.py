@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 from phalanx.api.errors import ApiError, Forbidden
 from phalanx.api.kinds import POD, PRIORITY_CLASS
-from phalanx.api.scheduling import BINDING_INTENT_ANNOTATION, POD_GROUP_INITIALLY_SCHEDULED
+from phalanx.api.scheduling import (
+    BINDING_INTENT_ANNOTATION,
+    DEGRADED,
+    POD_GROUP_INITIALLY_SCHEDULED,
+)
 from phalanx.api.wire import Object, Request
 from phalanx.controllers.scheduling.bind_intents import COMPLETION_TIMEOUT
 from tests.builders import gang, in_virtual_time, pod, share_of_examples
@@ -245,8 +249,16 @@ async def test_a_gang_that_cannot_be_undone_has_an_event_and_is_completed_later(
                 f"no controller would create {', '.join(placed)} again"
             )
             assert await c.events("BindingUndone") == []
+            degraded = await c.group_condition("a", DEGRADED)
+            assert degraded is not None
+            assert (degraded.status, degraded.reason) == ("True", "BindingIncomplete")
+            assert degraded.message == text
             await c.delete(POD, "rival")
             assert await c.until_placed(*members("a")) < COMPLETION_TIMEOUT
+            await asyncio.sleep(5)
+            degraded = await c.group_condition("a", DEGRADED)
+            assert degraded is not None
+            assert (degraded.status, degraded.reason) == ("False", "MembersBack")
         assert not (await group_of(c, "a")).binding_intent
 
 

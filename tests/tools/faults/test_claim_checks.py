@@ -23,7 +23,7 @@ from phalanx.api.wire import Object, Request, UserInfo
 from phalanx.client.client import Client
 from phalanx.client.transports import InProcessTransport
 from phalanx.clock import LoopClock
-from phalanx.controllers.scheduling.bind_intents import BINDING_INCOMPLETE
+from phalanx.controllers.scheduling.group_reports import BINDING_INCOMPLETE
 from phalanx.randomness import SeededRandom
 from phalanx.server.app import Server
 from phalanx.server.security.authorization import MASTERS

@@ -10,7 +10,7 @@ crash therefore knows which gangs were bound in part:
     too few                  the next cycles place the rest, before any other gang
     too few for too long     delete the members that the intent bound, so that their controller
                              creates them again; close the intent
-    … without a controller   nothing can be undone: the rest keeps waiting, a condition says so
+    … without a controller   nothing can be undone: the rest keeps waiting, the gang is Degraded
 
 Deletes only pods that this intent bound, and only pods that a controller creates again.
 """
@@ -44,6 +44,7 @@ from phalanx.controllers.reconcile_loop import (
     ReconcilePlan,
     StaleCacheError,
 )
+from phalanx.controllers.scheduling.group_reports import BINDING_INCOMPLETE, BINDING_UNDONE
 from phalanx.controllers.scheduling.status_writer import ConditionUpdate, SchedulingStatusWriter
 from phalanx.randomness import Random
 from phalanx.scheduler.entity import Entity
@@ -56,7 +57,6 @@ COMPLETION_TIMEOUT = 15.0
 _MAX_WRITE_ATTEMPTS = 5
 #: Seconds before the second of these attempts; doubled for each further one.
 _CONFLICT_PAUSE = 0.01
-BINDING_UNDONE, BINDING_INCOMPLETE = "BindingUndone", "BindingIncomplete"
 
 
 class _OpenIntent(NamedTuple):

@@ -5,7 +5,8 @@ here. A report concerns one of:
 
     Degraded    members of a scheduled gang were lost: fewer are placed than the status shows. A
                 grown `minCount` is no loss. The reason changes once the scheduler could not
-                replace them; the message then says what would help.
+                replace them; the message then says what would help. A gang that a failed scheduler
+                bound in part, of pods that no controller would create again, is degraded too.
     Preempted   by which entity; the condition goes when the gang has its quorum again.
     shortfall   the room that a refused gang lacks (`scheduler/shortfall`). Numbers alone are
                 written at most once in `SHORTFALL_INTERVAL` seconds.
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 import orjson
 
-from phalanx.api.meta import Condition, Key, find_condition
+from phalanx.api.meta import Condition, Key, ObjectMeta, find_condition
 from phalanx.api.scheduling import (
     DEGRADED,
     POD_GROUP_INITIALLY_SCHEDULED,
@@ -30,6 +31,8 @@ from phalanx.api.scheduling import (
 from phalanx.api.wire import Object
 from phalanx.scheduler.shortfall import GroupShortfall
 
+#: Reasons of a gang whose bind was begun by a scheduler that failed (`bind_intents`).
+BINDING_UNDONE, BINDING_INCOMPLETE = "BindingUndone", "BindingIncomplete"
 #: Seconds between two writes of a shortfall of which only the numbers change.
 SHORTFALL_INTERVAL = 10.0
 
@@ -62,6 +65,11 @@ class GroupReports:
         self._shortfall_times: dict[Key, float] = {}
         self._preemptors: dict[Key, tuple[str, str]] = {}
         self._last_seen: dict[Key, PresentMembers] = {}
+        self._incomplete: dict[Key, tuple[str, str]] = {}
+
+    def set_incomplete(self, meta: ObjectMeta, message: str) -> None:
+        """Set why a gang is bound in part and cannot be undone."""
+        self._incomplete[meta.key] = meta.uid, message
 
     def set_shortfall(self, group: PodGroup, shortfall: GroupShortfall) -> bool:
         """Set what a group lacks after an attempt; return whether that has changed."""
@@ -87,14 +95,17 @@ class GroupReports:
         self._shortfall_times.pop(group, None)
         self._preemptors.pop(group, None)
         self._last_seen.pop(group, None)
+        self._incomplete.pop(group, None)
 
     def change_degraded(self, group: PodGroup, members: PresentMembers) -> GroupCondition | None:
-        """Return the condition Degraded of a gang that was scheduled before, if it changes."""
+        """Return the condition Degraded of a gang that was bound before, if it changes."""
         conditions = group.status.conditions
         scheduled = find_condition(conditions, POD_GROUP_INITIALLY_SCHEDULED)
-        if not group.is_gang or scheduled is None or scheduled.status != "True":
-            return None
         old = find_condition(conditions, DEGRADED)
+        if not group.is_gang:
+            return None
+        if scheduled is None or scheduled.status != "True":
+            return self._change_incomplete(group, members, old)
         is_degraded = old is not None and old.status == "True"
         if group.is_finished:
             ended = GroupCondition("False", "Finished", "the Job of the group has ended")
@@ -112,6 +123,21 @@ class GroupReports:
             text = f"{message}; {shortfall.message}"
             degraded = GroupCondition("True", REPLACEMENT_UNSCHEDULABLE, text)
         return None if _is_equal(old, degraded) else degraded
+
+    def _change_incomplete(
+        self, group: PodGroup, members: PresentMembers, old: Condition | None
+    ) -> GroupCondition | None:
+        """Return the condition Degraded of a gang that was never whole, if it changes."""
+        is_partial = 0 < members.placed < group.quorum
+        uid, message = self._incomplete.get(group.metadata.key, ("", ""))
+        if is_partial and uid == group.metadata.uid:
+            update = GroupCondition("True", BINDING_INCOMPLETE, message)
+            return None if _is_equal(old, update) else update
+        if is_partial or old is None or old.status != "True":
+            return None
+        reason = "MembersBack" if members.placed else BINDING_UNDONE
+        text = f"{members.placed} of {group.quorum} required members have a node"
+        return GroupCondition("False", reason, text)
 
     def _has_lost_members(self, group: PodGroup, members: PresentMembers) -> bool:
         """Whether members lost their node and have not succeeded.

@@ -42,6 +42,7 @@ from phalanx.clock import Clock
 from phalanx.controllers.pod_groups import ChildGroup, groups_of, parents_of
 from phalanx.controllers.reconcile_loop import Patch, ReconcilePlan, StatusPatchLoop
 from phalanx.controllers.scheduling.group_reports import (
+    BINDING_INCOMPLETE,
     GroupReports,
     PresentMembers,
     build_shortfall_patch,
@@ -134,6 +135,8 @@ class SchedulingStatusWriter:
         known, last = self._group_updates.get(meta.key, (None, None))
         if known is None or known.uid != meta.uid or last is None or last.status != "True":
             self._group_updates[meta.key] = meta, update
+            if update.reason == BINDING_INCOMPLETE:
+                self._reports.set_incomplete(meta, update.message)
         self._group_loop.queue.add(meta.key)
 
     def report_shortfall(self, shortfall: GroupShortfall) -> None:
