@@ -60,6 +60,17 @@ def test_files_are_relative_to_the_simulation_file(tmp_path: Path) -> None:
     assert not loaded.setup.profiles.keeps_arrival_order
 
 
+def test_inputs_of_one_name_in_two_folders_are_both_named(tmp_path: Path) -> None:
+    log = "; MaxProcs: 2\n1 0 -1 9 1" + " -1" * 13
+    (tmp_path / "jobs").mkdir()
+    write(tmp_path / "jobs", log, "a.csv")
+    write(tmp_path, "sn,cpu_milli,memory_mib,gpu,model\na,8000,1,0,\n", "a.csv")
+    path = write(tmp_path, "workload: jobs/a.csv\ncluster: a.csv\n")
+    inputs = load_simulation(path, SimulationOptions()).inputs
+    assert list(inputs) == ["simulation.yaml", "a.csv", f"{tmp_path.name}/a.csv"]
+    assert len(set(inputs.values())) == 3
+
+
 def test_faults_come_from_a_script_and_from_a_rate(tmp_path: Path) -> None:
     script = "faults: {script: [{at: 1h, node: node-1, repair: 5m}]}\n"
     assert load(tmp_path, JOBS + "cluster: 4\n" + script).faults == (

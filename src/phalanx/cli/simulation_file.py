@@ -370,7 +370,10 @@ class _Loader:
             content = path.read_bytes()
         except OSError as error:
             raise _InvalidField(f"cannot read {path}: {error.strerror}") from None
-        self.inputs[path.name] = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        # Files of several folders may have one name.
+        is_taken = self.inputs.get(path.name, digest) != digest
+        self.inputs[f"{path.parent.name}/{path.name}" if is_taken else path.name] = digest
         return content
 
     def _load_yaml(self, path: Path) -> Any:

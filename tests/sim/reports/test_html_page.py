@@ -45,7 +45,8 @@ def test_page_is_self_contained_and_escapes_names() -> None:
     structure = Structure()
     structure.feed(page)
     assert structure.open == []
-    assert structure.tags.count("svg") == 3
+    # Three plots, and a key for each of their lines.
+    assert structure.tags.count("svg") == 3 + page.count('svg class="key"')
     assert not {"script", "link", "img"} & set(structure.tags)
     assert not {"src", "href"} & {name for name, _ in structure.attributes}
     assert "A &amp; B" in page
@@ -61,6 +62,13 @@ def test_page_of_an_empty_result_is_complete() -> None:
     structure = Structure()
     structure.feed(build_page(report, "nothing"))
     assert structure.open == []
+
+
+def test_lines_of_a_plot_differ_without_colours() -> None:
+    page = "".join(draw_lines([(name, [0.0, 1.0]) for name in "abcd"], 60.0))
+    dashes = re.findall(r'<polyline [^>]*stroke-dasharray: ([^"]*)"', page)
+    assert len(set(dashes)) == 4
+    assert re.findall(r'class="key".*?stroke-dasharray: ([^"]*)"', page) == dashes
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from phalanx.sim.reports.html_page import build_table, draw_lines, wrap_page
 from phalanx.sim.reports.text import format_seconds
 
 #: The size of the plot of intervals: width, left margin for the names, height of a row.
-_WIDTH, _LEFT, _ROW = 720, 180, 28
+_WIDTH, _LEFT, _ROW = 720, 190, 28
+_NAME_LENGTH = 28
 
 
 def build_comparison_page(
@@ -42,8 +43,9 @@ def build_comparison_page(
             for name, report in zip(names, reports, strict=True)
         ]
         body += draw_lines(lines, step, is_share=True)
-    inputs = {name: digest for report in reports for name, digest in report["inputs"].items()}
-    hashes = "".join(f"<br>{escape(name)} {escape(digest)}" for name, digest in inputs.items())
+    # Files of several folders may have one name.
+    inputs = dict.fromkeys(one for report in reports for one in report["inputs"].items())
+    hashes = "".join(f"<br>{escape(name)} {escape(digest)}" for name, digest in inputs)
     seeds = ", ".join(dict.fromkeys(str(report["seed"]) for report in reports))
     version = escape(reports[0]["version"])
     body.append(f"<footer><p>phalanx {version}, seed {seeds}{hashes}</p></footer>")
@@ -76,7 +78,8 @@ def _draw_intervals(
     yield f'<line class="axis" x1="{middle:.1f}" x2="{middle:.1f}" y1="0" y2="{height - 22}"/>'
     for row, (name, one) in enumerate(zip(names, differences, strict=True)):
         y = row * _ROW + _ROW / 2
-        yield f'<text x="0" y="{y + 4:.1f}">{escape(name[-28:])}</text>'
+        shown = name if len(name) <= _NAME_LENGTH else f"…{name[1 - _NAME_LENGTH :]}"
+        yield f'<text x="0" y="{y + 4:.1f}">{escape(shown)}</text>'
         mean, low, high = one["mean"], one["low"], one["high"]
         if low is not None and high is not None:
             yield (
@@ -91,5 +94,8 @@ def _draw_intervals(
     for share in (-1.0, -0.5, 0.0, 0.5, 1.0):
         x = middle + share * largest * scale
         text = format_seconds(share * largest) if share else "0"
-        yield f'<text x="{x:.0f}" y="{height - 6}" text-anchor="middle">{text}</text>'
+        # The text of the last tick would be cut off in the middle of it.
+        anchor = "end" if share == 1 else "middle"
+        x = _WIDTH if share == 1 else x
+        yield f'<text x="{x:.0f}" y="{height - 6}" text-anchor="{anchor}">{text}</text>'
     yield "</svg><figcaption>less is shorter than the first</figcaption></figure>"

@@ -30,11 +30,14 @@ tr + tr td { border-top: 1px solid var(--line); } figure { margin: 1rem 0; }
 figcaption, footer { color: var(--faint); font-size: .85rem; } svg { width: 100%; height: auto; }
 svg text { fill: var(--faint); font: 11px system-ui, sans-serif; }
 .axis { stroke: var(--line); } .plot { fill: none; stroke-width: 1.5; }
-.bar { fill: var(--a); } .interval { stroke: var(--ink); stroke-width: 1.5; }
+svg.key { width: 1.6rem; vertical-align: middle; margin-right: .3rem; }
+.key + span { margin-right: 1rem; } .bar { fill: var(--a); }
+.interval { stroke: var(--ink); stroke-width: 1.5; }
 """.strip()
 #: The size of a plot, and the room for its axes.
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 720, 200, 56, 24, 8
-PLOT_COLOURS = ("--a", "--b", "--c", "--d")
+#: The lines of a plot: colours, and dashes that tell them apart in a print without colours.
+PLOT_LINES = (("--a", "none"), ("--b", "6 3"), ("--c", "2 3"), ("--d", "9 3 2 3"))
 
 
 def build_page(report: Report, title: str) -> str:
@@ -93,8 +96,7 @@ def draw_lines(
             f"{_LEFT + j * width:.1f},{_to_y((value or 0.0) / top):.1f}"
             for j, value in enumerate(values)
         )
-        colour = PLOT_COLOURS[i % len(PLOT_COLOURS)]
-        yield f'<polyline class="plot" style="stroke: var({colour})" points="{points}"/>'
+        yield f'<polyline class="plot" style="{_line_style(i)}" points="{points}"/>'
     count = max((len(values) for _, values in lines), default=0)
     for seconds, text in _time_ticks(step * count):
         x = _LEFT + seconds / (step * count) * (_WIDTH - _LEFT)
@@ -102,10 +104,16 @@ def draw_lines(
         if x <= _WIDTH - _LEFT / 2:
             yield f'<text x="{x:.0f}" y="{_HEIGHT - 6}">{text}</text>'
     names = (
-        f'<span style="color: var({PLOT_COLOURS[i % len(PLOT_COLOURS)]})">{escape(name)}</span>'
+        f'<svg class="key" viewBox="0 0 24 4"><line class="plot" style="{_line_style(i)}" x1="0" '
+        f'x2="24" y1="2" y2="2"/></svg><span>{escape(name)}</span>'
         for i, (name, _) in enumerate(lines)
     )
-    yield f"</svg><figcaption>{', '.join(names)}</figcaption></figure>"
+    yield f"</svg><figcaption>{' '.join(names)}</figcaption></figure>"
+
+
+def _line_style(number: int) -> str:
+    colour, dashes = PLOT_LINES[number % len(PLOT_LINES)]
+    return f"stroke: var({colour}); stroke-dasharray: {dashes}"
 
 
 def _draw_bars(bars: Sequence[tuple[str, float]]) -> Iterator[str]:
