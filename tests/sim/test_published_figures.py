@@ -24,7 +24,7 @@ from phalanx.sim.simulation_setup import SimulationSetup
 
 DATA = Path(__file__).parent / "data"
 KTH, HPC2N = DATA / "KTH-SP2-1996-2.1-cln.swf.gz", DATA / "hpc2n-sample.swf.gz"
-KUEUE = DATA / "kueue-baseline.yaml"
+KUEUE, PHILLY = DATA / "kueue-baseline.yaml", DATA / "philly-2017-10.csv.gz"
 
 
 def simulate(*args: object) -> dict[str, Any]:
@@ -97,3 +97,15 @@ def test_generator_of_kueue_runs_to_its_end_and_keeps_the_invariants() -> None:
     report = audit.run()
     assert (report["jobs"], report["unfinished"]) == (15_000, 0)
     assert audit.instants > 500
+
+
+@pytest.mark.slow
+def test_month_of_philly_runs_to_its_end_and_keeps_the_invariants() -> None:
+    nodes = SimulationOptions(nodes="96", shape="cpu=64,nvidia.com/gpu=8")
+    setup = load_simulation(PHILLY, nodes).setup
+    audit = CoreAudit(setup, every=1000)
+    report = audit.run()
+    assert (report["jobs"], report["unfinished"]) == (47_192, 0)
+    assert audit.instants > 50_000
+    # Some wait: the invariants are checked while jobs are backfilled.
+    assert report["queue"]["maxJobs"] > 100
