@@ -162,3 +162,9 @@ def test_field_selectors_match_or_not(text: str, holds: bool) -> None:
 def test_malformed_field_selector_is_refused(text: str) -> None:
     with pytest.raises(BadSelector, match="can't understand"):
         parse_field_selector(text)
+
+
+def test_equals_signs_in_the_value_of_a_field_are_escaped() -> None:
+    assert parse_field_selector(r"metadata.name=a\=b")[0].value == "a=b"
+    with pytest.raises(BadSelector, match="unescaped character"):
+        parse_field_selector("metadata.name=a=b")

@@ -219,6 +219,17 @@ async def test_objects_are_deleted_before_their_definition() -> None:
 
 
 @in_virtual_time
+async def test_the_deletion_of_a_definition_has_neither_policy_nor_grace_period() -> None:
+    api = await api_with_widgets()
+    path = CUSTOM_RESOURCE_DEFINITION.url_path("", "widgets.example.com")
+    answer = await api.ask("DELETE", path, query={"propagationPolicy": "Foreground"})
+    meta = answer.body["metadata"]
+    assert meta["finalizers"] == [CLEANUP_FINALIZER]
+    assert (meta["generation"], "deletionGracePeriodSeconds" in meta) == (1, False)
+    assert codes(await api.ask("GET", path)) == [404]
+
+
+@in_virtual_time
 async def test_a_definition_waits_for_the_finalizers_of_its_objects() -> None:
     api = await api_with_widgets()
     held = widget("held")

@@ -88,7 +88,7 @@ async def test_the_log_of_a_simulated_container_ends_with_its_exit_code() -> Non
 async def test_the_log_on_a_foreign_node_is_empty() -> None:
     api, uid = await start_api_with_pod("")
     assert await log(api) == ""
-    assert (await write(api, uid, "x\n")).code == 400
+    assert (await write(api, uid, "x\n")).code == 405
 
 
 @in_virtual_time

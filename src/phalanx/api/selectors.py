@@ -111,8 +111,8 @@ def _parse_field_requirement(text: str, term: str) -> FieldRequirement:
 
 def _unescape_value(value: str) -> str:
     """Return a value without the backslashes before commas, equals signs and backslashes."""
-    if "\\" not in value:
-        return value
+    if "=" in _ESCAPE.sub("", value):
+        raise BadSelector("invalid field selector: unescaped character in value: =")
     for escaped in _ESCAPE.findall(value):
         if escaped not in (",", "=", "\\") or not escaped:
             raise BadSelector(f"invalid field selector: invalid escape sequence: \\{escaped}")

@@ -14,12 +14,12 @@ from __future__ import annotations
 import orjson
 from msgspec.structs import replace
 
-from phalanx.api.errors import BadRequest, Cause, Invalid, invalid, join_causes
+from phalanx.api.errors import BadRequest, Cause, Conflict, Invalid, invalid, join_causes
 from phalanx.api.kinds import LOCAL_SUBJECT_ACCESS_REVIEW, POD, SERVICE_ACCOUNT, TOKEN_REQUEST
 from phalanx.api.meta import timestamp
 from phalanx.api.wire import Object, Reply, UserInfo
 from phalanx.server.context import ServerContext
-from phalanx.server.objects import conflict_error, decode_record, forbidden_error, not_found_error
+from phalanx.server.objects import decode_record, forbidden_error, not_found_error
 from phalanx.server.request_bodies import read_object
 from phalanx.server.request_info import RequestInfo
 from phalanx.server.security.authorization import runs_on
@@ -44,6 +44,8 @@ async def token_review(context: ServerContext, request_info: RequestInfo) -> Rep
     body = read_object(context, request_info)
     spec = body.get("spec") or {}
     token, requested = spec.get("token", ""), spec.get("audiences") or [ISSUER]
+    if not token:
+        raise BadRequest("token is required for TokenReview in authentication")
     authenticator = context.access.authenticator
     user = authenticator.user(token, requested)
     if user is None:
@@ -272,18 +274,23 @@ def _bound_object(
     kind, name = BINDABLE.get(reference.get("kind", "")), reference.get("name", "")
     if kind is None:
         raise BadRequest(f"cannot bind token to object of type {reference.get('kind', '')}")
+    if not name:
+        raise BadRequest("Name parameter required.")
     record = context.store.get(kind.store_key(request_info.namespace, name))
     if record is None:
         raise not_found_error(kind, name)
     obj = decode_record(record)
     uid = obj["metadata"]["uid"]
-    if (reference.get("uid") or uid) != uid:
-        raise conflict_error(kind, name, _UID_MISMATCH.format(reference["uid"]))
     if kind is POD and (obj["spec"].get("serviceAccountName") or "default") != request_info.name:
         raise BadRequest(
             f'cannot bind token for serviceaccount "{request_info.name}" to pod running with '
             "different serviceaccount name."
         )
+    if (reference.get("uid") or uid) != uid:
+        # As in Kubernetes, the details have the kind where other conflicts have the resource.
+        reason = _UID_MISMATCH.format(reference["uid"])
+        message = f'Operation cannot be fulfilled on {kind.name} "{name}": {reason}'
+        raise Conflict(message, name=name, kind=kind.name)
     return kind.name, name, uid
 
 

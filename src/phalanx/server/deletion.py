@@ -202,6 +202,11 @@ def mark_deleted(
 ) -> None:
     """Set `deletionTimestamp` in an object; a second deletion can only shorten the grace period."""
     meta = obj["metadata"]
+    if request_info.kind is CUSTOM_RESOURCE_DEFINITION and "deletionTimestamp" not in meta:
+        # As in Kubernetes, the first deletion only begins to delete the custom objects.
+        meta["deletionTimestamp"] = context.now_timestamp()
+        mark_terminating(obj, context.now_timestamp())
+        return
     if not request_info.kind.ignores_propagation:
         _set_propagation_finalizer(meta, options.policy)
     if request_info.kind is NAMESPACE:
@@ -215,8 +220,6 @@ def mark_deleted(
         meta["generation"] += 1
     meta["deletionTimestamp"] = timestamp(context.clock.now() + grace)
     meta["deletionGracePeriodSeconds"] = grace
-    if request_info.kind is CUSTOM_RESOURCE_DEFINITION:
-        mark_terminating(obj, context.now_timestamp())
 
 
 def _set_propagation_finalizer(meta: Object, policy: str) -> None:

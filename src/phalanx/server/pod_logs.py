@@ -20,6 +20,7 @@ from phalanx.api.errors import (
     BadRequest,
     Conflict,
     Invalid,
+    MethodNotAllowed,
     forbidden,
     invalid,
     join_causes,
@@ -139,6 +140,8 @@ async def read_log(context: ServerContext, request_info: RequestInfo) -> Reply |
 async def append_log(context: ServerContext, request_info: RequestInfo) -> Reply:
     """Handle POST of `pods/log`: append output of a container on a process node."""
     pod = _get_pod(context, request_info)
+    if _pod_node_type(context, pod) != PROCESS_NODE_TYPE:
+        raise MethodNotAllowed()  # Kubernetes has no such request.
     try:
         upload = msgspec.convert(load_body(request_info.request, (JSON,)), _LogUpload)
     except msgspec.ValidationError as error:
@@ -146,8 +149,6 @@ async def append_log(context: ServerContext, request_info: RequestInfo) -> Reply
     if upload.uid != pod["metadata"]["uid"]:
         raise Conflict(f'pod "{request_info.name}" does not have uid {upload.uid}')
     _check_container(request_info, pod, upload.container)
-    if _pod_node_type(context, pod) != PROCESS_NODE_TYPE:
-        raise BadRequest(f'pod "{request_info.name}" is not on a process node')
     run = ContainerRun(upload.uid, upload.container, upload.restart)
     context.container_logs.append(run, context.clock.now(), upload.text.encode(errors="replace"))
     return Reply(201, orjson.dumps({"kind": "Status", "apiVersion": "v1", "status": "Success"}))

@@ -329,12 +329,10 @@ def _update_resources(old: Object, new: Object) -> None:
 
 
 def _update_ephemeral_containers(old: Object, new: Object) -> None:
-    """Add ephemeral containers; existing ones cannot change."""
-    existing = {c.get("name"): c for c in old["spec"].get("ephemeralContainers") or []}
-    requested = new.get("spec", {}).get("ephemeralContainers") or []
-    containers = [*existing.values(), *(c for c in requested if c.get("name") not in existing)]
-    added = {"ephemeralContainers": containers} if containers else {}
-    _replace_spec(old, new, {**old["spec"], **added})
+    """Take the ephemeral containers of a request; validation keeps the existing ones."""
+    spec = {key: value for key, value in old["spec"].items() if key != "ephemeralContainers"}
+    requested = new.get("spec", {}).get("ephemeralContainers")
+    _replace_spec(old, new, {**spec, **({"ephemeralContainers": requested} if requested else {})})
 
 
 def _replace_spec(old: Object, new: Object, spec: Object) -> None:

@@ -6,6 +6,7 @@ from phalanx.api.kinds import POD
 from phalanx.api.validation.registry import validate
 from phalanx.api.wire import Object
 
+DEFAULTS: Object = {"terminationMessagePolicy": "File", "imagePullPolicy": "IfNotPresent"}
 META: Object = {"name": "a", "namespace": "default", "uid": "u", "resourceVersion": "1"}
 
 
@@ -13,7 +14,7 @@ def pod(*ephemeral: Object, **resources: Object) -> Object:
     main = {"name": "main", "image": "x:1", "resources": resources}
     spec: Object = {"containers": [main]}
     if ephemeral:
-        spec["ephemeralContainers"] = list(ephemeral)
+        spec["ephemeralContainers"] = [{**DEFAULTS, **one} for one in ephemeral]
     return {"metadata": dict(META), "spec": spec, "status": {}}
 
 
@@ -52,7 +53,14 @@ def test_ephemeral_container_may_be_added() -> None:
         ({"image": "x"}, "name", "FieldValueRequired"),
         ({"name": "A", "image": "x"}, "name", "FieldValueInvalid"),
         ({"name": "b"}, "image", "FieldValueRequired"),
-        ({"name": "b", "image": "x", "ports": [{}]}, "ports", "FieldValueForbidden"),
+        ({"name": "b", "image": "x", "ports": [{"containerPort": 80, "protocol": "TCP"}]}, "ports",
+         "FieldValueForbidden"),
+        ({"name": "b", "image": "x", "restartPolicy": "Always"}, "restartPolicy",
+         "FieldValueForbidden"),
+        ({"name": "b", "image": "x", "imagePullPolicy": "Odd"}, "imagePullPolicy",
+         "FieldValueNotSupported"),
+        ({"name": "b", "image": "x", "env": [{"value": "v"}]}, "env[0].name",
+         "FieldValueRequired"),
         ({"name": "b", "image": "x", "targetContainerName": "c"}, "targetContainerName",
          "FieldValueNotFound"),
     ],
@@ -60,3 +68,19 @@ def test_ephemeral_container_may_be_added() -> None:
 def test_what_joins_must_be_sound(container: Object, field: str, reason: str) -> None:
     found = update_causes(pod(container), pod(), "ephemeralcontainers")
     assert found == [(f"spec.ephemeralContainers[0].{field}", reason)]
+
+
+def test_an_existing_ephemeral_container_is_neither_removed_nor_changed() -> None:
+    look, other = {"name": "look", "image": "x:1"}, {"name": "other", "image": "x:1"}
+    old, cause = pod(look), ("spec.ephemeralContainers", "FieldValueForbidden")
+    assert update_causes(pod(look, other), old, "ephemeralcontainers") == []
+    assert update_causes(pod(other), old, "ephemeralcontainers") == [cause]
+    changed = {**look, "image": "x:2"}
+    assert update_causes(pod(changed), old, "ephemeralcontainers") == [cause]
+
+
+def test_a_resize_keeps_every_request_and_limit() -> None:
+    old = pod(requests={"cpu": "1"}, limits={"cpu": "2"})
+    assert update_causes(pod(requests={"cpu": "1"}), old, "resize") == [
+        ("spec.containers[0].resources.limits", "FieldValueForbidden")
+    ]

@@ -253,14 +253,20 @@ async def test_bound_token_is_invalid_after_its_object_is_deleted() -> None:
 async def test_token_is_bound_only_to_an_existing_object_of_its_account() -> None:
     api = await start_with_account()
     await api.create(POD, pod("other"))
+    await api.create(SECRET, {"metadata": {"name": "s", "namespace": "default"}})
     for reference, code in (
         ({"kind": "Pod", "name": "none"}, 404),
         ({"kind": "Pod", "name": "other"}, 400),
-        ({"kind": "Pod", "name": "other", "uid": "x"}, 409),
+        ({"kind": "Pod", "name": "other", "uid": "x"}, 400),
+        ({"kind": "Pod"}, 400),
+        ({"kind": "Secret", "name": "s", "uid": "x"}, 409),
         ({"kind": "ConfigMap", "name": "c"}, 400),
         ({"kind": ""}, 400),
     ):
         assert (await request_token(api, boundObjectRef=reference)).code == code, reference
+    wrong = {"kind": "Secret", "name": "s", "uid": "x"}
+    found = await request_token(api, boundObjectRef=wrong)
+    assert found.body["details"] == {"name": "s", "kind": "Secret"}
     missing = SERVICE_ACCOUNT.url_path("default", "missing")
     assert (await request_token(api, missing)).code == 404
 
@@ -293,7 +299,8 @@ async def test_token_review_returns_user_and_audiences() -> None:
     assert "authenticated" not in await review_token(api, token)
     assert (await review_token(api, "secret"))["user"]["username"] == "ann"
     assert "authenticated" not in await review_token(api, "secret", "vault")
-    assert "authenticated" not in await review_token(api, "")
+    without = await api.ask("POST", TOKEN_REVIEW.url_path(), {"spec": {}})
+    assert (without.code, without.body["reason"]) == (400, "BadRequest")
 
 
 def change_part(token: str, number: int, change: Callable[[Object], object]) -> str:

@@ -496,10 +496,11 @@ _CONTAINER_FIELDS = struct(
     ("restartPolicy", if_present(one_of(*RESTART_POLICIES))),
     ("restartPolicyRules", optional(max_items(_MAX_RESTART_RULES, each(_RESTART_RULE)))),
 )
-_COMMON_CONTAINER_FIELDS = all_of(_CONTAINER_FIELDS, _check_policy_of_rules)
+#: What every type of container has; probes and hooks are not for all.
+COMMON_CONTAINER_FIELDS: Check = all_of(_CONTAINER_FIELDS, _check_policy_of_rules)
 
 CONTAINER: Check = all_of(
-    _COMMON_CONTAINER_FIELDS, PROBES, struct(("lifecycle", if_present(LIFECYCLE)))
+    COMMON_CONTAINER_FIELDS, PROBES, struct(("lifecycle", if_present(LIFECYCLE)))
 )
 
 _SIDECAR_ONLY = ("lifecycle", "livenessProbe", "readinessProbe", "startupProbe")
@@ -511,4 +512,4 @@ def check_init_container(new: Any, old: Any) -> Causes:
         return CONTAINER(new, old)
     detail = "may not be set for init containers without restartPolicy=Always"
     extra = [forbidden(name, detail) for name in _SIDECAR_ONLY if name in new]
-    return [*_COMMON_CONTAINER_FIELDS(new, old), *extra]
+    return [*COMMON_CONTAINER_FIELDS(new, old), *extra]

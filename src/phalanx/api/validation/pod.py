@@ -30,7 +30,6 @@ from phalanx.api.errors import (
     prefix_causes,
 )
 from phalanx.api.formats import (
-    validate_dns_label,
     validate_dns_subdomain,
     validate_ip,
     validate_label_key,
@@ -45,13 +44,12 @@ from phalanx.api.validation.checks import (
     find_duplicate_items,
     if_changed,
     if_present,
-    mandatory,
-    non_empty,
     on_create,
     optional,
     string_format,
     struct,
 )
+from phalanx.api.validation.containers import COMMON_CONTAINER_FIELDS
 from phalanx.api.validation.pod_spec import CONTAINER_FIELDS, POD_SPEC
 from phalanx.api.validation.resources import check_resources
 from phalanx.api.validation.volumes import check_mounts, valid_volume_names
@@ -211,7 +209,7 @@ check_pod: Check = struct(
 #: Fields that an ephemeral container does not support.
 _UNSUPPORTED_EPHEMERAL_FIELDS = (
     "ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "resources",
-    "resizePolicy",
+    "resizePolicy", "restartPolicy", "restartPolicyRules",
 )  # fmt: skip
 
 
@@ -235,6 +233,7 @@ def check_resize(new: Any, old: Any) -> Causes:
         *_RESIZED_SPEC(new, old),
         *_check_qos_class_unchanged(new, old),
         *_check_resized_resources(new, old),
+        *_check_kept_resources(new, old),
     ]
 
 
@@ -262,20 +261,49 @@ def _other_resources(pod: Object) -> list[Object]:
 _RESIZABLE = ("cpu", "memory")
 
 
-_EPHEMERAL_CONTAINER: Check = struct(
-    ("name", mandatory(string_format(validate_dns_label))), ("image", non_empty)
-)
+def _check_kept_resources(new: Any, old: Any) -> Causes:
+    """Refuse a resize without a resource that a container requests or limits."""
+    if old is CREATED:
+        return ()
+    return [
+        forbidden(f"spec.{field}[{at}].resources.{part}", f"resource {part} cannot be removed")
+        for field in CONTAINER_FIELDS
+        for at, pair in enumerate(
+            zip(old["spec"].get(field, ()), new.get("spec", {}).get(field, ()), strict=False)
+        )
+        for part in ("requests", "limits")
+        if _resource_names(pair[0], part) - _resource_names(pair[1], part)
+    ]
+
+
+def _resource_names(container: Object, part: str) -> set[str]:
+    return set((container.get("resources") or {}).get(part) or ())
+
+
+def _check_existing_ephemeral(new: Any, old: Any) -> Causes:
+    """Refuse to remove or change an ephemeral container."""
+    if old is CREATED:
+        return ()
+    wanted = {one.get("name"): one for one in new.get("spec", {}).get("ephemeralContainers", ())}
+    found: list[Cause] = []
+    for one in old.get("spec", {}).get("ephemeralContainers") or ():
+        name = one.get("name")
+        if wanted.get(name) != one:
+            verb = "changed" if name in wanted else "removed"
+            detail = f'existing ephemeral containers "{name}" may not be {verb}'
+            found.append(forbidden("spec.ephemeralContainers", detail))
+    return found
 
 
 def check_ephemeral_containers(new: Any, old: Any) -> Causes:
-    """Check ephemeral containers; the server keeps the existing ones and only adds new ones."""
+    """Check ephemeral containers: new ones may be added, existing ones stay as they are."""
     spec = new.get("spec", {})
     names = [c.get("name") for part in ("containers", "initContainers") for c in spec.get(part, ())]
     volumes = valid_volume_names(spec.get("volumes", ()))
     found: list[Any] = []
     for at, container in enumerate(spec.get("ephemeralContainers", ())):
         causes = [
-            *_EPHEMERAL_CONTAINER(container, {}),
+            *COMMON_CONTAINER_FIELDS(container, CREATED),
             *(
                 forbidden(field, "cannot be set for an Ephemeral Container")
                 for field in _UNSUPPORTED_EPHEMERAL_FIELDS
@@ -284,6 +312,12 @@ def check_ephemeral_containers(new: Any, old: Any) -> Causes:
         ]
         if container.get("name") in names:
             causes.append(duplicate("name", container["name"]))
+        causes += [
+            forbidden(f"volumeMounts[{place}].{field}", "cannot be set for an Ephemeral Container")
+            for place, mount in enumerate(container.get("volumeMounts") or ())
+            for field in ("subPath", "subPathExpr")
+            if mount.get(field)
+        ]
         mounts = check_mounts([container], volumes)
         causes += [Cause(c.field.removeprefix("[0]."), c.reason, c.message) for c in mounts]
         target = container.get("targetContainerName")
@@ -291,7 +325,7 @@ def check_ephemeral_containers(new: Any, old: Any) -> Causes:
             causes.append(not_found("targetContainerName", target))
         names.append(container.get("name"))
         found += prefix_causes(f"spec.ephemeralContainers[{at}]", causes)
-    return found
+    return [*found, *_check_existing_ephemeral(new, old)]
 
 
 _NODE_NAME = string_format(validate_dns_subdomain)
