@@ -61,11 +61,37 @@ READ_AT_START = {
     "resource.k8s.io/v1beta2": "deviceclasses devicetaintrules resourceclaims "
     "resourceclaimtemplates resourceslices",
     "scheduling.k8s.io/v1": "priorityclasses",
+    "scheduling.k8s.io/v1alpha3": "compositepodgroups podgroups workloads",
+    "scheduling.k8s.io/v1beta1": "podgroups workloads",
     "storage.k8s.io/v1": "csidrivers csinodes csistoragecapacities storageclasses "
     "volumeattachments volumeattributesclasses",
     "storagemigration.k8s.io/v1": "storageversionmigrations",
     "storagemigration.k8s.io/v1beta1": "storageversionmigrations",
 }
+#: Reads of a part: pods that have not ended, credentials by their type, single objects.
+READ_BY_SELECTOR = (
+    ("/api/v1/pods", "fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"),
+    ("/api/v1/nodes", "fieldSelector=spec.unschedulable%3Dfalse"),
+    ("/api/v1/secrets", "fieldSelector=type%3Dkubernetes.io%2Fservice-account-token"),
+    (
+        "/api/v1/namespaces/kube-system/secrets",
+        "fieldSelector=type%3Dbootstrap.kubernetes.io%2Ftoken",
+    ),
+    (
+        "/api/v1/namespaces/kube-system/configmaps",
+        "fieldSelector=metadata.name%3Dextension-apiserver-authentication",
+    ),
+    ("/api/v1/namespaces/kube-public/configmaps", "fieldSelector=metadata.name%3Dcluster-info"),
+    (
+        "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases",
+        "labelSelector=apiserver.kubernetes.io%2Fidentity%3Dkube-apiserver",
+    ),
+    (
+        "/apis/discovery.k8s.io/v1/endpointslices",
+        "labelSelector=endpointslice.kubernetes.io%2Fmanaged-by",
+    ),
+    ("/apis/resource.k8s.io/v1/resourceslices", "fieldSelector=spec.nodeName%3Dn"),
+)
 
 
 def run(scenario: Callable[[TrialCluster], Awaitable[None]]) -> None:
@@ -97,15 +123,15 @@ def test_components_can_list_and_watch_what_they_read_at_start(
 ) -> None:
     is_protobuf = _PROTOBUF in list_accept
 
-    async def read(cluster: TrialCluster, path: str) -> None:
+    async def read(cluster: TrialCluster, path: str, selector: str = "") -> None:
         """List and watch as informers do, both ways: a list first, or a watch that begins so."""
-        accept = {"accept": list_accept}
-        listed = await cluster.server.handle(Request("GET", path, "limit=500", accept, user=ADMIN))
+        accept, part = {"accept": list_accept}, f"limit=500&{selector}"
+        listed = await cluster.server.handle(Request("GET", path, part, accept, user=ADMIN))
         assert isinstance(listed, Reply), path
         assert (listed.code, listed.body.startswith(_MAGIC)) == (200, is_protobuf), path
         query = (
             "watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersion=0"
-            "&resourceVersionMatch=NotOlderThan"
+            f"&resourceVersionMatch=NotOlderThan&{selector}"
         )
         accept = {"accept": watch_accept}
         watch = await cluster.server.handle(Request("GET", path, query, accept, user=ADMIN))
@@ -120,6 +146,8 @@ def test_components_can_list_and_watch_what_they_read_at_start(
             root = f"/api/{version}" if version == "v1" else f"/apis/{version}"
             for plural in plurals.split():
                 await read(cluster, f"{root}/{plural}")
+        for path, selector in READ_BY_SELECTOR:
+            await read(cluster, path, selector)
 
     run(scenario)
 
