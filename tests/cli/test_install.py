@@ -75,6 +75,16 @@ def test_rights_for_kinds_of_other_projects_are_granted_only_if_they_are_read() 
     volcano = "scheduling.volcano.sh"
     assert volcano not in groups()
     assert groups("--compat", "volcano") - groups() == {volcano}
+    # The status of its PodGroups is a subresource in some versions of the definition only.
+    rules = find(install("--compat", "volcano"), "ClusterRole", "phalanx-scheduler")["rules"]
+    granted = {
+        (resource, verb)
+        for rule in rules
+        if rule["apiGroups"] == [volcano]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert {("podgroups", "patch"), ("podgroups/status", "patch")} <= granted
 
 
 def test_uninstall_keeps_the_definitions_unless_they_are_asked_for() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from phalanx.api.wire import Object
+from tools.foreign_forms import FORMS
 from tools.reference import (
     DEVIATES,
     FAILED,
@@ -14,6 +16,7 @@ from tools.reference import (
     Replayed,
     find_recordings,
     parse_verdicts,
+    translate_recordings,
 )
 
 RECORDING = Recording("api/nodes.json", Path("api/nodes.json"), ("a", "b: with a colon", "c"))
@@ -64,3 +67,35 @@ def test_recordings_are_selected_by_parts_of_their_names(tmp_path: Path) -> None
     assert [r.name for r in find_recordings(tmp_path, [])] == ["api/nodes.json", "wanted/gang.json"]
     (gang,) = find_recordings(tmp_path, ["gang"])
     assert (gang.cases, gang.plane_type) == (("b",), "scenarios")
+
+
+def test_only_scenarios_that_a_form_can_express_are_replayed_on_a_foreign_server(
+    tmp_path: Path,
+) -> None:
+    source = tmp_path / "reference" / "scenarios"
+    source.mkdir(parents=True)
+    policies: dict[str, Object] = {"gang-a": {"gang": {"minCount": 2}}, "basic-b": {"basic": {}}}
+    for name, policy in policies.items():
+        group = {
+            "kind": "PodGroup",
+            "metadata": {"name": "g"},
+            "spec": {"schedulingPolicy": policy},
+        }
+        case = {
+            "name": name,
+            "steps": [{"create": [group]}],
+            "outcome": {"groups": {}, "facts": {}},
+        }
+        (source / f"{name}.json").write_text(json.dumps(case))
+    found = find_recordings(tmp_path / "reference", [])
+    names = {
+        form: [one.path.name for one in translate_recordings(found, FORMS[form], tmp_path)]
+        for form in ("custom-resources", "volcano")
+    }
+    assert names == {
+        "custom-resources": ["basic-b.json", "gang-a.json"],
+        "volcano": ["gang-a.json"],
+    }
+    # Groups of other projects have no conditions and owners as recorded.
+    compared = json.loads((tmp_path / "gang-a.json").read_text())["better"]
+    assert compared == {"groups": {}, "then": []}
