@@ -18,6 +18,8 @@ from phalanx.api.kinds import CONFIG_MAP
 from phalanx.api.wire import Reply, Request, StreamReply
 from phalanx.server.http_parser import HttpLimits
 from phalanx.server.security import request_guard
+from phalanx.server.security.authorization import Tokens
+from phalanx.server.security.users import authenticated_user
 from tests.server.http_peers import (
     GET,
     WATCH,
@@ -34,15 +36,16 @@ from tools.control_plane import ControlPlane
 
 #: A few connections, which can be displaced almost at once.
 FEW = HttpLimits(connections=4, displacement_grace=0.02)
+SIGNED_GET = request("GET", "/version", "Authorization: Bearer secret")
 FEW_NEW = HttpLimits(new_connections=3, displacement_grace=0.02)
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
-async def serve_one(net: ServerNetwork) -> Peer:
+async def serve_one(net: ServerNetwork, data: bytes = SIGNED_GET) -> Peer:
     """A client that has been served and stays connected."""
     peer = await net.connect()
-    peer.send(GET)
+    peer.send(data)
     assert (await peer.read_response()).code == 200
     return peer
 
@@ -135,6 +138,16 @@ async def test_clients_that_are_never_authenticated_do_not_shut_out_others(
 
 
 @on_network
+async def test_anonymous_clients_do_not_shut_out_each_other(
+    net: ServerNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_guard, "MAX_USER_CONNECTIONS", 2)
+    async with net.serving(echo, FEW_NEW):
+        for _ in range(10):
+            await serve_one(net, GET)
+
+
+@on_network
 async def test_prompt_clients_are_all_served_even_if_they_come_at_once(
     net: ServerNetwork,
 ) -> None:
@@ -147,11 +160,14 @@ async def test_connection_beyond_the_limit_of_its_user_is_closed(
     net: ServerNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_guard, "MAX_USER_CONNECTIONS", 5)
-    async with net.serving(echo):
-        for _ in range(5):
-            await serve_one(net)
+    get = request("GET", "/version", "Authorization: Bearer ann")
+    async with net.serving(echo, tokens=Tokens({"ann": authenticated_user("ann")})):
+        first, *_ = [await serve_one(net, get) for _ in range(5)]
+        # A request without a credential does not free the place of its connection.
+        first.send(GET)
+        assert (await first.read_response()).code == 200
         peer = await net.connect()
-        peer.send(GET, GET)
+        peer.send(get, get)
         refused = await peer.read_response()
         assert (refused.code, refused.all("retry-after")) == (429, ["1"])
         assert refused.all("connection") == ["close"]

@@ -24,7 +24,7 @@ from phalanx.api.errors import (
     TooManyRequests,
     UnsupportedMediaType,
 )
-from phalanx.api.wire import ANONYMOUS, Request
+from phalanx.api.wire import ANONYMOUS, Request, UserInfo
 from phalanx.server.security.authentication import ClientCertificate
 from phalanx.server.security.request_guard import RequestGuard
 from phalanx.server.serialization import MAX_BODY_BYTES
@@ -103,9 +103,9 @@ class HttpParser:
         self._guard, self._limits = guard, limits
         #: The client certificate of the connection, or the error in it.
         self.peer: ClientCertificate | ApiError | None = None
-        #: Whether a request was authenticated; then the connection counts for the user of the last.
-        self.is_authenticated = False
+        #: The user of the last request, and the user that the connection counts for.
         self._user = ANONYMOUS
+        self._counted_user: UserInfo | None = None
         self._refusal: ApiError | None = None
         self._grammar = httptools.HttpRequestParser(self)
         self._parsed: list[ParsedRequest] = []
@@ -116,6 +116,11 @@ class HttpParser:
         self.is_in_request = self.is_in_body = False
         #: Whether the client waits for "100 Continue" before it sends the body.
         self.expects_continue = False
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether a request of a known user was authenticated."""
+        return self._counted_user is not None
 
     def feed(self, data: bytes) -> list[ParsedRequest]:
         """The requests that these bytes complete. Must not be called after the last request."""
@@ -248,13 +253,17 @@ class HttpParser:
         return Request(self._method, path, query, self._headers, body, self._user, expires=expires)
 
     def _authenticate(self) -> None:
-        """Count the connection for the user of the request, and no longer for the previous one."""
+        """Count the connection for the user of the request, and no longer for the previous one.
+
+        Anonymous clients have no limit in common: one of them could shut out the others. Their
+        connections count as new ones.
+        """
         user = self._guard.authenticate(self._headers, self.peer)
-        if self.is_authenticated and user == self._user:
-            return
-        self._guard.add_connection(user)
-        self._release_user()
-        self._user, self.is_authenticated = user, True
+        if user not in (ANONYMOUS, self._counted_user):
+            self._guard.add_connection(user)
+            self._release_user()
+            self._counted_user = user
+        self._user = user
 
     def _reserve(self, size: int) -> None:
         self._guard.bodies.reserve(self._user, size)
@@ -271,9 +280,9 @@ class HttpParser:
         self._body, self._reserved_bytes = bytearray(), 0
 
     def _release_user(self) -> None:
-        if self.is_authenticated:
-            self._guard.remove_connection(self._user)
-        self.is_authenticated = False
+        if self._counted_user is not None:
+            self._guard.remove_connection(self._counted_user)
+        self._counted_user = None
 
     def close(self) -> None:
         """Release what a connection that has ended holds. No byte may follow.

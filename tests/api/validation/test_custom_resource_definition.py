@@ -36,6 +36,15 @@ def validation_causes(obj: Object, old: Object | None = None) -> list[tuple[str,
     return [(cause.field, cause.reason) for cause in check_definition(with_status(obj), before)]
 
 
+def test_versions_are_limited() -> None:
+    versions = [served_version(f"v{n}", storage=n == 1) for n in range(1, 102)]
+    assert validation_causes(custom_resource_definition(*versions[:100])) == []
+    many = custom_resource_definition(*versions)
+    assert validation_causes(many) == [("spec.versions", "FieldValueTooMany")]
+    # A definition that was stored before can still be changed.
+    assert validation_causes(many, custom_resource_definition(*versions)) == []
+
+
 def definition_with(path: str, value: Any) -> Object:
     """A good definition with one thing else."""
     obj = custom_resource_definition()

@@ -20,6 +20,7 @@ from phalanx.api.errors import (
     invalid,
     prefix_causes,
     required,
+    too_many,
     unsupported,
 )
 from phalanx.api.formats import validate_dns_subdomain, validate_service_name
@@ -47,6 +48,8 @@ MAX_SELECTABLE_FIELDS = 8
 #: The versions of ConversionReview that are sent, in the order of preference.
 CONVERSION_REVIEW_VERSIONS = ("v1", "v1beta1")
 _MAX_WARNING_LENGTH = 256
+#: Each version is a kind of its own, which discovery and OpenAPI describe.
+_MAX_VERSIONS = 100
 _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 _COLUMN_FORMATS = (
     "byte", "date", "date-time", "double", "float", "int32", "int64", "password",
@@ -272,6 +275,9 @@ _VERSION = all_of(
 
 def _check_versions(new: Any, old: Any) -> Causes:
     versions = new or []
+    known = () if old is CREATED or not old else old
+    if len(versions) > max(_MAX_VERSIONS, len(known)):
+        return [too_many("", len(versions), _MAX_VERSIONS)]
     shown = [{key: one.get(key) for key in ("name", "served", "storage")} for one in versions]
     found: list[Cause] = []
     if find_duplicate_values(one.get("name") for one in versions):

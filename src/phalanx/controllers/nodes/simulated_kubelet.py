@@ -192,9 +192,13 @@ def stages_of(meta: ObjectMeta, rules: Sequence[StageRule] = ()) -> Stages:
     else:
         stages = next((rule.stages for rule in rules if rule.matches(meta)), Stages())
     seconds = meta.annotations.get(RUN_SECONDS, "")
-    if seconds.isdecimal():
-        return replace(stages, run=StageDuration(parameters=(float(seconds),)))
-    return stages
+    return _with_run_seconds(stages, float(seconds)) if seconds.isdecimal() else stages
+
+
+@lru_cache(maxsize=1024)
+def _with_run_seconds(stages: Stages, seconds: float) -> Stages:
+    """The same value for many pods: `_sample_lifetime` keeps it for each of them."""
+    return replace(stages, run=StageDuration(parameters=(seconds,)))
 
 
 @lru_cache(maxsize=1024)

@@ -16,7 +16,6 @@ observed pod costs one dictionary entry, and none if its end cannot depend on a 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
 from math import inf, isfinite
 from statistics import median
@@ -75,7 +74,7 @@ class RunTimes:
         self._group_run_times: dict[Key, float] = {}
         #: The pods whose end depends on a Job (by uid) or a PodGroup (by key).
         self._dependents: dict[Hashable, dict[Key, None]] = {}
-        self._history: dict[Hashable, deque[float]] = {}
+        self._history: dict[Hashable, tuple[float, ...]] = {}
         #: Whether the pods on nodes, or their ends, have changed since the last plan.
         self.is_changed = False
 
@@ -280,9 +279,8 @@ class RunTimes:
         if seconds <= 0 or not isfinite(seconds):
             return
         for source in _history_keys(pod):
-            samples = self._history.pop(source, None) or deque(maxlen=_SAMPLES)
-            samples.append(seconds)
-            self._history[source] = samples
+            samples = (*self._history.pop(source, ()), seconds)
+            self._history[source] = samples[-_SAMPLES:]
             if len(self._history) > _HISTORY_LIMIT:
                 del self._history[next(iter(self._history))]
 
