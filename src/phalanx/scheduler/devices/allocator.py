@@ -423,6 +423,8 @@ def _build_config(claim: ClaimRequests, choices: ClaimChoices) -> list[Object]:
     An entry names the requests that it concerns; one that concerns all of them names none. What a
     claim says about alternatives that were not taken is left out.
     """
+    if not claim.config and not any(choice.alternative.config for choice in choices):
+        return []
     taken = {choice.alternative.parent: choice.alternative for choice in choices}
     found: list[Object] = []
     classes = dict.fromkeys(one.device_class for one in taken.values())
