@@ -362,6 +362,22 @@ async def test_pods_of_different_jobs_share_one_cache_entry() -> None:
 
 
 @in_virtual_time
+async def test_pods_that_are_created_at_the_same_time_have_their_own_values() -> None:
+    api = await Api.start()
+    await create_generated(api, job_pod("a", 0))
+    wanted = [job_pod(job, index) for job in ("a", "b") for index in range(8)]
+    pods = await asyncio.gather(*(create_generated(api, pod) for pod in wanted))
+    for pod, given in zip(pods, wanted, strict=True):
+        meta = pod["metadata"]
+        assert await api.get(POD, meta["name"]) == pod
+        assert meta["name"].startswith(given["metadata"]["generateName"])
+        assert meta["ownerReferences"] == given["metadata"]["ownerReferences"]
+        assert meta["labels"].items() >= given["metadata"]["labels"].items()
+    assert len({pod["metadata"]["uid"] for pod in pods}) == len(pods)
+    assert cached_pods(api) == 1
+
+
+@in_virtual_time
 async def test_pods_of_a_controller_in_the_process_of_the_server_are_cached() -> None:
     api = await Api.start()
     for index in range(3):

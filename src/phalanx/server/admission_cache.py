@@ -31,9 +31,9 @@ from phalanx.randomness import Random
 from phalanx.server.generated_requests import (
     GENERATED_NAME,
     ClaimNames,
+    SharedPod,
     has_values,
     rename_claim,
-    replace_values,
     split_claim_request,
     split_pod_request,
 )
@@ -101,7 +101,7 @@ class AdmissionCache:
     """Admitted pods and claims by the requests that created them."""
 
     def __init__(self, store: StoreReader, read_kinds: Iterable[Kind]) -> None:
-        self._admitted: dict[AdmissionCacheKey, bytes] = {}
+        self._admitted: dict[AdmissionCacheKey, bytes | SharedPod] = {}
         self._prefixes = tuple(kind.store_prefix() for kind in read_kinds)
         store.subscribe(self._invalidate)
 
@@ -124,11 +124,15 @@ class AdmissionCache:
     def instantiate(self, cacheable: CacheableRequest, random: Random, now: str) -> Object | None:
         """A new object for a request, made from a cached one; None if none is cached.
 
-        The name of a `GeneratedPod` is "" until the server generates it.
+        The name of a `GeneratedPod` is "" until the server generates it. Such an object must be
+        encoded before anything is awaited.
         """
         cached = self._admitted.get(cacheable.key)
         if cached is None:
             return None
+        if isinstance(cached, SharedPod):
+            assert isinstance(cacheable, GeneratedPod)
+            return cached.become(cacheable.values, random.uid(), now)
         obj: Object = orjson.loads(cached)
         meta = obj["metadata"]
         meta["uid"], meta["creationTimestamp"] = random.uid(), now
@@ -141,9 +145,7 @@ class AdmissionCache:
             if cacheable.claim:
                 source, field = _find_claim_name(obj)
                 source[field] = cacheable.claim
-        elif isinstance(cacheable, GeneratedPod):
-            replace_values(obj, cacheable.values)
-        else:
+        elif isinstance(cacheable, CacheableClaim):
             rename_claim(obj, cacheable.names)
         return obj
 
@@ -154,7 +156,8 @@ class AdmissionCache:
             return
         if not isinstance(cacheable, CacheableClaim) and not _is_reproducible(cacheable, obj):
             return
-        self._admitted[cacheable.key] = orjson.dumps(obj)
+        is_pod = isinstance(cacheable, GeneratedPod)
+        self._admitted[cacheable.key] = SharedPod(obj) if is_pod else orjson.dumps(obj)
         if len(self._admitted) > MAX_CACHED_OBJECTS:
             del self._admitted[next(iter(self._admitted))]
 

@@ -82,18 +82,39 @@ def has_values(pod: Object, values: list[str]) -> bool:
     return [holder[field] for holder, field in _varying_fields(pod)] == values
 
 
-def replace_values(pod: Object, values: list[str]) -> None:
-    """Give an admitted pod other values, also where managedFields names its owner; and no name."""
-    meta = pod["metadata"]
-    meta["name"] = ""
-    (owner,) = meta["ownerReferences"]
-    before = owner["uid"]
-    for (holder, field), value in zip(_varying_fields(pod), values, strict=True):
-        holder[field] = value
-    for entry in meta.get("managedFields", ()):
-        owners = entry["fieldsV1"].get("f:metadata", {}).get("f:ownerReferences", {})
-        if (fields := owners.pop(_owner_element(before), None)) is not None:
-            owners[_owner_element(owner["uid"])] = fields
+class SharedPod:
+    """An admitted pod that becomes one equal pod after the other: only what differs is replaced.
+
+    All of them are the same object. A caller must encode it before it awaits anything: the next
+    request changes it again.
+    """
+
+    def __init__(self, pod: Object) -> None:
+        copied: Object = orjson.loads(orjson.dumps(pod))
+        # The name comes first in the stored layout.
+        meta = copied["metadata"] = {"name": "", **copied["metadata"]}
+        self._pod, self._meta, self._fields = copied, meta, _varying_fields(copied)
+        (self._owner,) = meta["ownerReferences"]
+        #: Where managedFields names the owner.
+        self._owner_fields: list[Object] = [
+            owners
+            for entry in meta.get("managedFields", ())
+            if (owners := entry["fieldsV1"].get("f:metadata", {}).get("f:ownerReferences"))
+        ]
+
+    def become(self, values: list[str], uid: str, now: str) -> Object:
+        """Return the pod with other values, a uid and a time; it has no name yet."""
+        meta, before = self._meta, _owner_element(self._owner["uid"])
+        meta["name"], meta["uid"], meta["creationTimestamp"] = "", uid, now
+        meta.pop("resourceVersion", None)
+        for entry in meta.get("managedFields", ()):
+            entry["time"] = now
+        for (holder, field), value in zip(self._fields, values, strict=True):
+            holder[field] = value
+        for owners in self._owner_fields:
+            if (fields := owners.pop(before, None)) is not None:
+                owners[_owner_element(self._owner["uid"])] = fields
+        return self._pod
 
 
 def _varying_fields(pod: Object) -> list[tuple[Object, str]]:

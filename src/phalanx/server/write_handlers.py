@@ -211,18 +211,14 @@ async def _admit_with_hooks(
 
 async def _store_new(context: ServerContext, request_info: RequestInfo, obj: Object) -> Reply:
     """Store an admitted object, unless its name is taken or a quota refuses it."""
-    kind, meta = request_info.stored_kind, obj["metadata"]
-    key = kind.store_key(request_info.namespace, meta["name"])
+    kind, name = request_info.stored_kind, obj["metadata"]["name"]
+    key = kind.store_key(request_info.namespace, name)
     if taken := context.store.pending(key):
+        is_generated = bool(obj["metadata"].get("generateName"))
         # The client may read the object next: it must be committed by then.
         await context.store.commit(())
         deleting = bool(decode_record(taken)["metadata"].get("deletionTimestamp"))
-        raise already_exists_error(
-            kind,
-            meta["name"],
-            being_deleted=deleting,
-            is_generated=bool(meta.get("generateName")),
-        )
+        raise already_exists_error(kind, name, being_deleted=deleting, is_generated=is_generated)
     if request_info.dry_run:
         _accounting_writes(context, request_info, "CREATE", old=None, new=obj)
         return _reply(201, serialize_object(request_info.kind, obj), request_info)
