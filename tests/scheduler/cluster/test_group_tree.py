@@ -92,3 +92,17 @@ def test_a_removed_group_is_no_longer_a_child() -> None:
     one.update(LEAF, None)
     assert one.children(ROOT) == []
     assert one.get(LEAF) is None
+
+
+def test_fewest_members_follow_every_change_of_the_tree() -> None:
+    one = group_trees(composite("t", 2), *(gang(f"g{i}", i, parent="t") for i in (3, 1, 2)))
+    assert one.fewest_members(ROOT) == 1 + 2
+    assert [child.key.name for child in one.valid_children(ROOT)] == ["g1", "g2", "g3"]
+    one.update(pod_group_ref(key("g1")), gang("g1", 4, parent="t"))
+    assert one.fewest_members(ROOT) == 2 + 3
+    one.update(pod_group_ref(key("g2")), None)
+    assert one.fewest_members(ROOT) == 3 + 4
+    assert [child.key.name for child in one.valid_children(ROOT)] == ["g1", "g3"]
+    one.update(ROOT, None)
+    assert isinstance(one.root(pod_group_ref(key("g3"))), GroupTreeProblem)
+    assert one.fewest_members(ROOT) == 0

@@ -35,7 +35,7 @@ from phalanx.scheduler.cluster.cluster_delta import (
 )
 from phalanx.scheduler.cluster.device_cache import DeviceCache
 from phalanx.scheduler.cluster.group_tree import Group, eviction_fields, root_priority
-from phalanx.scheduler.cluster.peer_constraints import Labels
+from phalanx.scheduler.cluster.peer_constraints import Labels, ServiceSelectors
 from phalanx.scheduler.cluster.pod_index import AssignedPod, PodIndex
 from phalanx.scheduler.cluster.pod_shape import UNSATISFIABLE_AMOUNT, PodShape
 from phalanx.scheduler.cluster.snapshot import (
@@ -521,7 +521,7 @@ class SchedulerCache:
             selectors = [
                 selector for key, selector in self._services.items() if key.namespace == namespace
             ]
-            _set_or_remove(pod_index.services, namespace, tuple(selectors))
+            _set_or_remove(pod_index.services, namespace, ServiceSelectors(selectors))
         for changed in self._rare_changes:
             changed.clear()
 

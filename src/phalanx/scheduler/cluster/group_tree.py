@@ -43,16 +43,26 @@ class GroupTreeProblem(NamedTuple):
 
 
 class GroupTrees:
-    """All groups by reference and by parent."""
+    """All groups by reference and by parent.
+
+    What is computed about a tree is kept until a group changes in a way that matters to trees: a
+    pod asks for it whenever it changes.
+    """
 
     def __init__(self) -> None:
         self._groups: dict[Ref, Group] = {}
         self._children: dict[Ref, dict[Ref, None]] = {}
         self._priority_counts: dict[int, int] = {}
+        self._roots: dict[Ref, Ref | GroupTreeProblem] = {}
+        self._valid_children: dict[Ref, tuple[Ref, ...]] = {}
+        self._fewest_members: dict[Ref, int] = {}
 
     def update(self, ref: Ref, group: Group | None) -> None:
         """Add, replace or (None) remove a group."""
         old = self._groups.pop(ref, None)
+        if not _is_same_node(old, group):
+            for computed in (self._roots, self._valid_children, self._fewest_members):
+                computed.clear()
         for one, change in ((old, -1), (group, +1)):
             if one is not None:
                 priority, counts = one.spec.priority, self._priority_counts
@@ -106,6 +116,12 @@ class GroupTrees:
         if group is not None and not group.spec.parent_composite_pod_group_name:
             # Most groups have no parent.
             return ref
+        found = self._roots.get(ref)
+        if found is None:
+            found = self._roots[ref] = self._find_root(ref)
+        return found
+
+    def _find_root(self, ref: Ref) -> Ref | GroupTreeProblem:
         line = self.ancestry(ref)
         if not line:
             return GroupTreeProblem(ref, ref.name, f'waiting for PodGroup "{ref.name}" to appear')
@@ -132,12 +148,29 @@ class GroupTrees:
         """Iterate over a group and all groups below it, parents before children."""
         return self._subtree([ref], MAX_DEPTH) if ref in self._children else iter((ref,))
 
-    def valid_children(self, ref: Ref) -> list[Ref]:
+    def valid_children(self, ref: Ref) -> tuple[Ref, ...]:
         """Return the children that are placed with a group.
 
         A child whose path to the root is invalid, for instance of another Workload, waits alone.
         """
-        return [child for child in self.children(ref) if isinstance(self.root(child), Ref)]
+        found = self._valid_children.get(ref)
+        if found is None:
+            children = (one for one in self.children(ref) if isinstance(self.root(one), Ref))
+            found = self._valid_children[ref] = tuple(children)
+        return found
+
+    def fewest_members(self, ref: Ref, levels: int = MAX_DEPTH) -> int:
+        """Return the number of pods with which a group may be complete; fewer are never enough."""
+        found = self._fewest_members.get(ref)
+        if found is None:
+            group = self._groups.get(ref)
+            found = group.quorum if group is not None else 0
+            if isinstance(group, CompositePodGroup):
+                below = self.valid_children(ref) if levels else ()
+                sizes = sorted(self.fewest_members(child, levels - 1) for child in below)
+                found = sum(sizes[: group.quorum])
+            self._fewest_members[ref] = found
+        return found
 
     def valid_subtree(self, ref: Ref) -> Iterator[Ref]:
         """Iterate over a group and all groups that are placed with it, parents before children."""
@@ -180,6 +213,17 @@ def root_priority(groups: Mapping[Ref, Group], ref: Ref | None, default: int) ->
 def eviction_fields(group: Group | None) -> tuple[object, ...]:
     """The fields of a group that decide which of its pods are evicted, and for which entities."""
     return (group.spec.priority, group.spec.disruption_mode, parent_ref(group)) if group else ()
+
+
+def _is_same_node(group: Group | None, other: Group | None) -> bool:
+    """Whether two versions of a group have the same place in a tree, and the same quorum."""
+    if group is None or other is None:
+        return group is other
+    return (
+        group.quorum == other.quorum
+        and group.spec == other.spec
+        and group.metadata.creation_timestamp == other.metadata.creation_timestamp
+    )
 
 
 def is_same_group(group: Group | None, other: Group | None) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from phalanx.api.core import Pod, PodAffinity, PodAffinityTerm, TopologySpreadConstraint
@@ -200,15 +201,48 @@ def peer_constraints_of(pod: Pod) -> PeerConstraints:
     )
 
 
+class ServiceSelectors:
+    """The selectors of the Services of a namespace, by one of the labels that each requires.
+
+    A pod is then compared with the few Services that require one of its labels: each of a thousand
+    JobSets has a Service, which selects its own pods only.
+    """
+
+    def __init__(self, selectors: Iterable[Labels]) -> None:
+        self._by_label: dict[tuple[str, str], list[tuple[int, Labels]]] = {}
+        #: The label keys that the selectors read.
+        self.label_keys: set[str] = set()
+        for position, selector in enumerate(selectors):
+            if selector:
+                self._by_label.setdefault(min(selector.items()), []).append((position, selector))
+                self.label_keys.update(selector)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_label)
+
+    def find_selecting(self, labels: Labels) -> list[Labels]:
+        """Return the selectors that select a pod with these labels, in their order."""
+        found = [
+            entry
+            for label in labels.items()
+            for entry in self._by_label.get(label, ())
+            if entry[1].items() <= labels.items()
+        ]
+        return [selector for _, selector in sorted(found, key=itemgetter(0))]
+
+
+NO_SERVICES = ServiceSelectors(())
+
+
 def default_spreads(
     defaults: Iterable[TopologySpread],
     namespace: str,
     labels: Labels,
     *,
-    services: Iterable[Labels],
+    services: ServiceSelectors,
 ) -> tuple[TopologySpread, ...]:
     """Return the default spreads of a pod, over the pods of the Services that select it."""
-    selecting = [service for service in services if service and service.items() <= labels.items()]
+    selecting = services.find_selecting(labels)
     if not selecting:
         return ()
     merged = {key: value for service in selecting for key, value in sorted(service.items())}

@@ -26,6 +26,7 @@ from phalanx.scheduler.cluster.peer_constraints import (
     Labels,
     PeerConstraints,
     PodSelector,
+    ServiceSelectors,
 )
 from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.devices.state import AssignedClaim
@@ -258,7 +259,7 @@ class PodIndex:
     def __init__(self) -> None:
         self.namespaces: dict[str, Labels] = {}
         #: The selectors of the Services of each namespace.
-        self.services: dict[str, tuple[Labels, ...]] = {}
+        self.services: dict[str, ServiceSelectors] = {}
         self.existing_terms: dict[ExistingPodTerm, dict[str, int]] = {}
         self._assigned_pods: dict[Key, AssignedPod] = {}
         #: The terminating pods, and the number of other pods by priority and PodGroup.

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phalanx.scheduler.cluster.peer_constraints import (
+    NO_SERVICES,
     PeerConstraints,
     PodSelector,
     TopologySpread,
@@ -113,9 +114,11 @@ class PeerCounts:
             self._pod_index.existing_terms
         )
         self._profiles: dict[tuple[object, ...], PeerProfile] = {}
-        self._collect_selectors(members)
+        services = self._pod_index.services.values() if self._defaults else ()
+        service_keys = {key for one in services for key in one.label_keys}
+        self._collect_selectors(members, service_keys)
         keys = {key for selector in self._selectors for key in selector.label_keys}
-        self._label_keys = sorted(keys | self._service_label_keys())
+        self._label_keys = sorted(keys | service_keys)
 
     def __bool__(self) -> bool:
         return bool(self._selectors)
@@ -209,11 +212,15 @@ class PeerCounts:
         """Whether a term of another pod selects a pod of this profile."""
         return any(one.term.selector in profile.matched_selectors for one in self._existing_terms)
 
-    def _collect_selectors(self, members: Iterable[Member]) -> None:
-        seen: dict[PeerConstraints, None] = {}
+    def _collect_selectors(self, members: Iterable[Member], service_keys: set[str]) -> None:
+        # Members of one shape whose labels Services see as equal have the same constraints.
+        alike: dict[tuple[object, ...], Member] = {}
+        keys = sorted(service_keys)
         for member in members:
             if member.shape.peer_constraints or self._defaults:
-                seen[self._constraints_of(member)] = None
+                meta = member.pod.metadata
+                alike[member.shape, meta.namespace, *map(meta.labels.get, keys)] = member
+        seen = dict.fromkeys(map(self._constraints_of, alike.values()))
         for peers in seen:
             self._existing_terms.update(dict.fromkeys(existing_pod_terms(peers)))
         selectors = [selector for peers in seen for selector in peers.selectors]
@@ -225,19 +232,9 @@ class PeerCounts:
         if peers.spreads or not self._defaults:
             return peers
         meta = member.pod.metadata
-        services = self._pod_index.services.get(meta.namespace, ())
+        services = self._pod_index.services.get(meta.namespace, NO_SERVICES)
         spreads = default_spreads(self._defaults, meta.namespace, meta.labels, services=services)
         return peers._replace(spreads=spreads) if spreads else peers
-
-    def _service_label_keys(self) -> set[str]:
-        if not self._defaults:
-            return set()
-        return {
-            key
-            for services in self._pod_index.services.values()
-            for selector in services
-            for key in selector
-        }
 
     def _track(
         self,

@@ -245,6 +245,8 @@ class QueuedEntity:
         group = self.group
         if isinstance(group, PodGroup):
             return self.live_count >= group.quorum
+        if self.live_count < self.group_tree.fewest_members(self.ref):
+            return False
         counts = Counter(pod.group for pod in self.pods)
         return self._is_ready(self.ref, counts, MAX_DEPTH)
 
