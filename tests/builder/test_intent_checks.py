@@ -98,8 +98,9 @@ def test_owner_without_a_namespace_needs_the_namespace_of_its_pods() -> None:
     meta = {name: value for name, value in OWNER["metadata"].items() if name != "namespace"}
     owner = {**OWNER, "metadata": meta}
     builder = WorkloadBuilder(leaf(), EVERYTHING)
-    with pytest.raises(Invalid, match=r"metadata\.namespace: Required value"):
+    with pytest.raises(Invalid, match=r"metadata\.namespace: Required value") as refused:
         builder.build(owner)
+    assert len(refused.value.causes) == 1
     assert builder.build(owner, namespace="pods")["metadata"]["namespace"] == "pods"
     plan = builder.ensure(owner, ObservedObjects(), namespace="pods")
     (create,) = plan.operations

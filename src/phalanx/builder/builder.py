@@ -68,7 +68,8 @@ class WorkloadBuilder:
         causes = _to_causes(validate_tree(tree, workload, self.allow))
         if not workload["metadata"]["namespace"]:
             text = "the owner has none: name the namespace of its pods"
-            causes = [required("metadata.namespace", text), *causes]
+            others = [cause for cause in causes if cause.field != "metadata.namespace"]
+            causes = [required("metadata.namespace", text), *others]
         if causes:
             raise invalid_workload(workload["metadata"]["name"], causes)
         return workload

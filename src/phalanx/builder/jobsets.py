@@ -169,8 +169,9 @@ def validate(jobset: Object, old: Object | None = None) -> list[Cause]:
     causes = WorkloadBuilder(build_item(jobset), SUPPORTED).validate(
         build_item(old) if old else None
     )
-    before = _check_group_count(old) if old else []
-    return [*causes, *(cause for cause in _check_group_count(jobset) if cause not in before)]
+    before = _check_group_count(old, build_item(old)) if old else []
+    found = _check_group_count(jobset, build_item(jobset))
+    return [*causes, *(cause for cause in found if cause not in before)]
 
 
 def ensure(
@@ -180,19 +181,24 @@ def ensure(
     *,
     manager: str = "",
     is_started: bool = False,
+    root: WorkloadItem | None = None,
 ) -> EnsurePlan:
-    """Plan the Workload and the groups of a JobSet. Raises Invalid like `build_workload`."""
-    builder = WorkloadBuilder(build_item(jobset), SUPPORTED)
+    """Plan the Workload and the groups of a JobSet. Raises Invalid like `build_workload`.
+
+    `root` is its tree, if the caller has built it before.
+    """
+    root = root or build_item(jobset)
     if isinstance(find_own_workload(jobset, observed.workloads), ObjectMissing):
-        build_workload(jobset)
+        _require_group_count(jobset, root)
+    builder = WorkloadBuilder(root, SUPPORTED)
     return builder.ensure(jobset, observed, groups, manager=manager, is_started=is_started)
 
 
 def build_workload(jobset: Object) -> Object:
     """Build the Workload of a JobSet. Raises Invalid if the scheduling fields have errors."""
-    if causes := _check_group_count(jobset):
-        raise invalid_workload(jobset["metadata"]["name"], causes)
-    return WorkloadBuilder(build_item(jobset), SUPPORTED).build(jobset)
+    root = build_item(jobset)
+    _require_group_count(jobset, root)
+    return WorkloadBuilder(root, SUPPORTED).build(jobset)
 
 
 def build_groups(jobset: Object, workload: Object, link: Link | None = None) -> list[Object]:
@@ -211,9 +217,13 @@ def build_groups(jobset: Object, workload: Object, link: Link | None = None) -> 
     )
 
 
-def _check_group_count(jobset: Object) -> list[Cause]:
+def _require_group_count(jobset: Object, root: WorkloadItem) -> None:
+    if causes := _check_group_count(jobset, root):
+        raise invalid_workload(jobset["metadata"]["name"], causes)
+
+
+def _check_group_count(jobset: Object, root: WorkloadItem) -> list[Cause]:
     """Check that the tree has as many children as its gang needs, and at least one."""
-    root = build_item(jobset)
     if not root.children:
         return [required("spec.replicatedJobs", _NO_GROUPS)]
     groups = sum(max(one.group_count, 1) for one in grouped_replicated_jobs(jobset))

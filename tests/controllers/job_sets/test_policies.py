@@ -8,7 +8,12 @@ import msgspec
 import pytest
 
 from phalanx.api.batch import Job
-from phalanx.api.job_sets import JobSet, ReplicatedJobStatus
+from phalanx.api.job_sets import (
+    EXCLUSIVE_TOPOLOGY,
+    JobSet,
+    JobSetStatus,
+    ReplicatedJobStatus,
+)
 from phalanx.api.kinds import WORKLOAD
 from phalanx.builder import ObservedObjects
 from phalanx.controllers.job_sets.child_jobs import classify_jobs
@@ -18,6 +23,7 @@ from phalanx.controllers.job_sets.policies import (
     apply_failure_policy,
     startable_roles,
 )
+from phalanx.controllers.job_sets.scheduling import JobSetTrees
 from phalanx.controllers.job_sets.sync import JobSetState, plan_sync
 from tests.controllers.job_sets.job_set_harness import job_set, role
 
@@ -132,3 +138,15 @@ def test_status_has_no_counts_before_there_is_something_to_count() -> None:
     state = JobSetState(suspended, [], ObservedObjects(), 0.0, missing_kind=WORKLOAD)
     counts = plan_sync(state).status.replicated_jobs_status
     assert [one.name for one in counts] == ["a", "b"]
+
+
+def test_tree_is_built_again_when_a_field_that_it_depends_on_changes() -> None:
+    trees, first = JobSetTrees(), decode(role("a"), role("b"))
+    tree = trees.get(first)
+    assert trees.get(msgspec.structs.replace(first, status=JobSetStatus(restarts=1))) is tree
+    metadata = msgspec.structs.replace(first.metadata, annotations={EXCLUSIVE_TOPOLOGY: "rack"})
+    exclusive = trees.get(msgspec.structs.replace(first, metadata=metadata))
+    assert [one.default.topology for one in exclusive.root.children] == [("rack",), ("rack",)]
+    metadata = msgspec.structs.replace(first.metadata, generation=2)
+    smaller = msgspec.structs.replace(decode(role("a")), metadata=metadata)
+    assert [one.name for one in trees.get(smaller).grouped] == ["a"]

@@ -56,6 +56,7 @@ from phalanx.builder.ownership import (
     ManageGroups,
     ManageNothing,
 )
+from phalanx.builder.workload_item import WorkloadItem
 from phalanx.controllers.job_sets.child_jobs import ChildJobs, job_index, pod_count
 
 #: The value of the managed-by annotation on objects that this controller creates.
@@ -81,38 +82,78 @@ class JobSetGroups:
         return self.names.get((role, index)) or self.names.get((role, -1), "")
 
 
+@dataclass(frozen=True, slots=True)
+class JobSetTree:
+    """What the builder reads of a JobSet: its fields, its replicated Jobs in groups, its items."""
+
+    encoded: Object
+    grouped: list[ReplicatedJob]
+    root: WorkloadItem
+
+    @classmethod
+    def build(cls, job_set: JobSet) -> JobSetTree:
+        """Build the tree of a JobSet."""
+        encoded = job_set_object(job_set)
+        grouped = grouped_replicated_jobs(encoded)
+        return cls(encoded, grouped, job_set_builder.build_item(encoded))
+
+
+#: Trees that are kept; a JobSet is synced several times while its objects are created.
+MAX_KEPT_TREES = 256
+
+
+class JobSetTrees:
+    """The trees of JobSets, each built once until a field that it depends on changes."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[tuple[object, ...], JobSetTree]] = {}
+
+    def get(self, job_set: JobSet) -> JobSetTree:
+        """Return the tree of a JobSet."""
+        meta = job_set.metadata
+        version = meta.generation, meta.annotations, meta.owner_references
+        kept = self._kept.get(meta.uid)
+        if kept is not None and kept[0] == version:
+            return kept[1]
+        tree = JobSetTree.build(job_set)
+        self._kept[meta.uid] = version, tree
+        if len(self._kept) > MAX_KEPT_TREES:
+            del self._kept[next(iter(self._kept))]
+        return tree
+
+
 def plan_groups(
     job_set: JobSet,
     jobs: ChildJobs,
     observed: ObservedObjects,
     *,
+    tree: JobSetTree,
     ancestors: Sequence[OwnerReference] = (),
     parents: Collection[tuple[str, str]] = SCHEDULING_PARENTS,
 ) -> JobSetGroups:
-    """Plan the Workload and the groups of a JobSet that has not ended.
+    """Plan the Workload and the groups of a JobSet that has not ended, by its `tree`.
 
     `ancestors` are the controllers above its own, whose Workload a link may name. `parents` are the
     kinds whose controllers manage the scheduling of their children.
     """
-    encoded = job_set_object(job_set)
-    match job_set_builder.decide_job_set_management(encoded, parents):
+    match job_set_builder.decide_job_set_management(tree.encoded, parents):
         case ManageGroups(link):
             above = [msgspec.to_builtins(one) for one in ancestors]
             return _plan_linked_groups(job_set, jobs, observed, link=link, ancestors=above)
         case ManageNothing(reason):
-            is_opted_out = not grouped_replicated_jobs(encoded)
-            fallback = Fallback("NoGang", _sentence(reason)) if is_opted_out else None
+            fallback = None if tree.grouped else Fallback("NoGang", _sentence(reason))
             return JobSetGroups(fallback=fallback)
         case ManageBoth():
             pass
-    wanted = _wanted_groups(job_set, jobs, grouped_replicated_jobs(encoded))
+    wanted = _wanted_groups(job_set, jobs, tree.grouped)
     try:
         plan = job_set_builder.ensure(
-            encoded,
+            tree.encoded,
             observed,
             list(wanted.values()),
             manager=MANAGER_NAME,
             is_started=bool(jobs.current or jobs.previous),
+            root=tree.root,
         )
     except Invalid as error:
         text = f"Its replicated Jobs cannot share a Workload: {join_causes(error.causes)}"

@@ -63,7 +63,12 @@ from phalanx.controllers.job_sets.policies import (
     has_succeeded,
     startable_roles,
 )
-from phalanx.controllers.job_sets.scheduling import JobSetGroups, plan_ended_groups, plan_groups
+from phalanx.controllers.job_sets.scheduling import (
+    JobSetGroups,
+    JobSetTree,
+    plan_ended_groups,
+    plan_groups,
+)
 
 NORMAL, WARNING = "Normal", "Warning"
 
@@ -96,6 +101,8 @@ class JobSetState:
     ancestors: Sequence[OwnerReference] = ()
     #: The kinds whose controllers manage the scheduling of their children.
     parents: Collection[tuple[str, str]] = SCHEDULING_PARENTS
+    #: The tree of the JobSet, if it was built before.
+    tree: JobSetTree | None = None
 
 
 @dataclass(slots=True)
@@ -185,6 +192,7 @@ def _run(plan: JobSetPlan, state: JobSetState, jobs: ChildJobs) -> None:
             state.job_set,
             jobs,
             state.observed,
+            tree=state.tree or JobSetTree.build(state.job_set),
             ancestors=state.ancestors,
             parents=state.parents,
         )
