@@ -24,7 +24,7 @@ from phalanx.clock import Clock
 from phalanx.controllers.nodes.container_process import ProcessHost
 from phalanx.controllers.nodes.node_pool import HostedNodePool, SimulatedNode
 from phalanx.controllers.nodes.simulated_kubelet import StageRule
-from phalanx.controllers.reconcile_loop import Informers
+from phalanx.controllers.reconcile_loop import Informers, PodCreations
 from phalanx.controllers.registry import (
     ControllerContext,
     ControllerSelection,
@@ -112,7 +112,7 @@ class Components:
         config: ComponentConfig,
     ) -> None:
         self._client_for, self._clock = client_for, clock
-        self._random, self._config = random, config
+        self._random, self._config, self._creations = random, config, PodCreations()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -200,5 +200,6 @@ class Components:
             basic_workloads=config.basic_workloads,
             workload_parents=config.workload_parents,
             load_root_ca=config.load_root_ca,
-            is_busy=lambda: scheduler is not None and scheduler.is_busy,
+            is_busy=lambda: self._creations.active > 0 or bool(scheduler and scheduler.is_busy),
+            pod_creations=self._creations,
         )

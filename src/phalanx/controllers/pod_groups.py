@@ -27,7 +27,7 @@ with the same preemption policy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -59,6 +59,7 @@ from phalanx.client.protocol import HasMetadata
 from phalanx.client.work_queue import WorkQueue
 from phalanx.clock import Clock
 from phalanx.controllers.reconcile_loop import (
+    CountDelay,
     Create,
     Informers,
     Patch,
@@ -186,8 +187,16 @@ _TOTAL_FIELDS = (
 class CompositeGroups:
     """Writes counts and the Degraded condition, and removes the finalizer of deleted groups."""
 
-    def __init__(self, client: Client, informers: Informers, clock: Clock) -> None:
+    def __init__(
+        self,
+        client: Client,
+        informers: Informers,
+        clock: Clock,
+        *,
+        is_busy: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._informers, self._clock = informers, clock
+        self._count_delay = CountDelay(clock, is_busy)
         self._composites = informers.of(CompositePodGroup).cache
         groups = informers.of(PodGroup).cache
         self._child_indexes = self._composites.index(parents_of), groups.index(parents_of)
@@ -209,13 +218,21 @@ class CompositeGroups:
         """Patch the status of a composite group, or remove its finalizer."""
         composite = self._composites.get(key)
         if composite is None:
+            self._count_delay.forget(key)
             return ReconcilePlan()
         composites, groups = self._child_indexes
         children: list[ChildGroup] = [*composites[key], *groups[key]]
         if _is_terminating(composite):
             return ReconcilePlan() if children else ReconcilePlan([_remove_finalizer(composite)])
         totals = sum_children(children)
-        status = _changed_counts(composite, totals) | self._degraded_patch(composite, totals)
+        counts, degraded = (
+            _changed_counts(composite, totals),
+            self._degraded_patch(composite, totals),
+        )
+        if counts and not degraded and (wait := self._count_delay.seconds_to_wait(key)):
+            return ReconcilePlan(requeue_after=wait)
+        self._count_delay.forget(key)
+        status = counts | degraded
         return ReconcilePlan([_composite_status_patch(composite, status)] if status else ())
 
     async def _confirm_childless(self, key: Key) -> bool:

@@ -36,6 +36,7 @@ from phalanx.client.protocol import HasMetadata, ListScope
 from phalanx.client.transports import Unreachable
 from phalanx.client.work_queue import WorkQueue, observe_queue
 from phalanx.client.workload_sources import SourcedObjects, WorkloadSourceTransport
+from phalanx.clock import Clock
 from phalanx.controllers.event_recorder import ObjectEvent
 from phalanx.randomness import Random
 
@@ -474,3 +475,48 @@ class StatusPatchLoop(ReconcileLoop[Key]):
             if key in self._deferred:
                 self._deferred.discard(key)
                 self.queue.add(key)
+
+
+#: Seconds until a count that waits is computed again, and for which it waits at most.
+COUNT_RETRY_DELAY, MAX_COUNT_DELAY = 0.5, 2.0
+
+
+class PodCreations:
+    """The number of requests to create pods that controllers have under way."""
+
+    def __init__(self) -> None:
+        self.active = 0
+
+
+class CountDelay:
+    """Lets the counts in the status of an object wait while pods are created and bound.
+
+    Users read counts, and no controller acts on them. While the process is busy with pods, writes
+    of mere counts wait, for at most `MAX_COUNT_DELAY` seconds: pods come first, and several changes
+    of one status become one write.
+
+        pods are created or bound     seconds_to_wait     then
+        no                            0                   the count is written
+        yes, for less than 2 s        0.5                 it is computed and asked again
+        yes, for longer               0                   the count is written
+    """
+
+    def __init__(self, clock: Clock, is_busy: Callable[[], bool] = lambda: False) -> None:
+        self._clock, self._is_busy = clock, is_busy
+        #: Since when each count waits.
+        self._waiting_since: dict[Key, float] = {}
+
+    def seconds_to_wait(self, key: Key) -> float:
+        """Return after how many seconds to ask again; 0 if the count may be written now."""
+        if not self._is_busy():
+            self._waiting_since.pop(key, None)
+            return 0.0
+        now = self._clock.now()
+        if now - self._waiting_since.setdefault(key, now) < MAX_COUNT_DELAY:
+            return COUNT_RETRY_DELAY
+        del self._waiting_since[key]
+        return 0.0
+
+    def forget(self, key: Key) -> None:
+        """Drop the state of an object whose status is written, or that is gone."""
+        self._waiting_since.pop(key, None)

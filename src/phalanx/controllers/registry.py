@@ -10,7 +10,7 @@ a lease of its own (`scheduler_runner.py`).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from phalanx.api.apps import ReplicaSet, ReplicationController
@@ -75,7 +75,7 @@ from phalanx.controllers.nodes.node_lifecycle import NodeLifecycle
 from phalanx.controllers.nodes.taint_eviction import TaintEviction
 from phalanx.controllers.pod_garbage_collector import PodGarbageCollector
 from phalanx.controllers.pod_groups import CompositeGroups, PodGroupProtection, ReplicaGroups
-from phalanx.controllers.reconcile_loop import Informers
+from phalanx.controllers.reconcile_loop import Informers, PodCreations
 from phalanx.controllers.replica_sets.controller import ReplicaSetController
 from phalanx.controllers.resource_claims.controller import ResourceClaimController
 from phalanx.controllers.resource_claims.device_taint_eviction import DeviceTaintEviction
@@ -101,8 +101,8 @@ class ControllerContext:
 
     `kinds` are those that the server serves, in the order of discovery. A server that is not
     Phalanx `is_foreign`. `load_root_ca` returns the certificate authority of the server as PEM
-    text, if it is known. `is_busy` tells whether the scheduler of the same process is: until it has
-    finished, or for two seconds, events wait.
+    text, if it is known. While the process `is_busy` with pods, events and counts wait, for at most
+    two seconds.
     """
 
     client: Client
@@ -116,6 +116,7 @@ class ControllerContext:
     is_foreign: bool = False
     load_root_ca: Callable[[], Awaitable[str]] | None = None
     is_busy: Callable[[], bool] = lambda: False
+    pod_creations: PodCreations = field(default_factory=PodCreations)
 
     def new_recorder(self, name: str) -> EventRecorder:
         """Return an event recorder for a component of this name."""
@@ -150,7 +151,6 @@ class ControllerDescriptor(NamedTuple):
 def _build_job(context: ControllerContext) -> list[Runnable]:
     recorder = context.new_recorder("job-controller")
     missing = next((kind for kind in (WORKLOAD, POD_GROUP) if kind not in context.kinds), None)
-    managers = (OWN_JOB_CONTROLLER,) if context.is_foreign else MANAGED_BY_NAMES
     options = options_from_gates(
         context.gates,
         include_basic=context.basic_workloads,
@@ -162,8 +162,10 @@ def _build_job(context: ControllerContext) -> list[Runnable]:
         context.clock,
         recorder=recorder,
         options=options,
-        managers=managers,
+        managers=(OWN_JOB_CONTROLLER,) if context.is_foreign else MANAGED_BY_NAMES,
         missing_kind=missing,
+        is_busy=context.is_busy,
+        creations=context.pod_creations,
     )
     return [recorder.run, jobs.run]
 
@@ -183,6 +185,7 @@ def _build_job_set(context: ControllerContext) -> list[Runnable]:
         record=recorder.record,
         missing_kind=next((kind for kind in group_kinds if kind not in context.kinds), None),
         parents=context.workload_parents,
+        is_busy=context.is_busy,
     )
     return [recorder.run, job_sets.run]
 
@@ -324,7 +327,7 @@ CONTROLLERS = (
     ),
     ControllerDescriptor(
         "composite-groups",
-        lambda c: [CompositeGroups(c.client, c.informers, c.clock).run],
+        lambda c: [CompositeGroups(c.client, c.informers, c.clock, is_busy=c.is_busy).run],
         (COMPOSITE_POD_GROUP, POD_GROUP),
         runs_with_custom_groups=True,
     ),

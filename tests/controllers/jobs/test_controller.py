@@ -461,3 +461,27 @@ class _DelayingTransport(_ForwardingTransport):
                 yield chunk
 
         return StreamReply(answer.code, delay_chunks())
+
+
+@in_virtual_time
+async def test_first_count_of_pods_waits_while_pods_are_created_but_not_for_long() -> None:
+    is_busy, cluster = True, TrialCluster()
+    await cluster.server.start()
+
+    async def active_pods() -> dict[str, int | None]:
+        jobs = await cluster.list_objects(JOB)
+        return {one["metadata"]["name"]: one["status"].get("active") for one in jobs}
+
+    async with running_parts(cluster, job_controller(is_busy=lambda: is_busy)):
+        await cluster.create(indexed(3, name="a"), indexed(1, name="b", activeDeadlineSeconds=60))
+        await asyncio.sleep(1.5)
+        assert len(await cluster.list_objects(POD)) == 4
+        # The deadline of the second Job counts from its start time.
+        assert await active_pods() == {"a": None, "b": 1}
+        await asyncio.sleep(1.5)
+        assert await active_pods() == {"a": 3, "b": 1}
+        await cluster.create(indexed(2, name="c"))
+        await asyncio.sleep(0.2)
+        is_busy = False
+        await asyncio.sleep(0.6)
+        assert await active_pods() == {"a": 3, "b": 1, "c": 2}

@@ -41,6 +41,7 @@ from phalanx.client.work_queue import WorkQueue
 from phalanx.clock import Clock
 from phalanx.controllers.event_recorder import ObjectEvent
 from phalanx.controllers.job_sets.job_objects import claim_name, claim_templates
+from phalanx.controllers.job_sets.scheduling import JobSetTrees
 from phalanx.controllers.job_sets.sync import (
     WARNING,
     JobSetEvent,
@@ -50,6 +51,7 @@ from phalanx.controllers.job_sets.sync import (
     plan_sync,
 )
 from phalanx.controllers.reconcile_loop import (
+    CountDelay,
     Create,
     Delete,
     Informers,
@@ -95,7 +97,7 @@ class JobSetController:
 
     `missing_kind` is a kind of scheduling objects that the API server does not serve: then no
     JobSet gets groups, and a condition says so. `parents` are the kinds whose controllers manage
-    the scheduling of their children.
+    the scheduling of their children. Counts of Jobs wait while `is_busy`.
     """
 
     def __init__(
@@ -107,10 +109,12 @@ class JobSetController:
         record: Callable[[ObjectEvent], None] = lambda event: None,
         missing_kind: Kind | None = None,
         parents: Collection[tuple[str, str]] = SCHEDULING_PARENTS,
+        is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
         self._client, self._clock, self._record = client, clock, record
         self._missing_kind, self._parents = missing_kind, parents
-        self._ancestors = AncestorIndex()
+        self._count_delay = CountDelay(clock, is_busy)
+        self._ancestors, self._trees = AncestorIndex(), JobSetTrees()
         self._informers = informers
         self._queue: WorkQueue[Key] = new_work_queue(client, "job_set")
         self._job_sets = informers.of(JobSet).cache
@@ -164,6 +168,14 @@ class JobSetController:
             plan.events.clear()
             await self._write_status(job_set, plan)
             raise
+        has_counts_only = plan.status != job_set.status and not (
+            plan.events
+            or plan.deletes_job_set
+            or _without_counts(replace(job_set, status=plan.status)) != _without_counts(job_set)
+        )
+        if has_counts_only and (wait := self._count_delay.seconds_to_wait(key)):
+            return wait if plan.requeue_after is None else min(wait, plan.requeue_after)
+        self._count_delay.forget(key)
         await self._write_status(job_set, plan)
         return plan.requeue_after
 
@@ -202,6 +214,7 @@ class JobSetController:
             missing_kind=self._missing_kind,
             ancestors=ancestors,
             parents=self._parents,
+            tree=None if job_set.end_condition else self._trees.get(job_set),
         )
 
     def _observe(self, job_set: JobSet, ancestors: Sequence[OwnerReference]) -> ObservedObjects:
@@ -325,6 +338,7 @@ class JobSetController:
             self._queue.add(new.metadata.key)
         elif new is None and old is not None:
             self._ancestors.remember(old.metadata.key, ())
+            self._count_delay.forget(old.metadata.key)
 
     def _on_job_change(self, old: Job | None, new: Job | None) -> None:
         # A new Job only has to be counted, as changes of the numbers of its pods.

@@ -78,7 +78,9 @@ from phalanx.controllers.jobs.workload_manager import (
     MissingKindWorkloadManager,
 )
 from phalanx.controllers.reconcile_loop import (
+    CountDelay,
     Informers,
+    PodCreations,
     StaleCacheError,
     is_namespace_terminating,
     new_work_queue,
@@ -98,6 +100,10 @@ _TRANSITIONS = {
 }
 
 
+#: The fields of the status that follow from the creation of pods.
+_CREATION_FIELDS = {"startTime", "active"}
+
+
 @dataclass(frozen=True, slots=True)
 class JobControllerContext:
     """What every sync uses."""
@@ -109,6 +115,8 @@ class JobControllerContext:
     quotas: QuotaEstimator
     metrics: JobMetrics
     record_event: Callable[[Job, JobEvent], None]
+    count_delay: CountDelay
+    creations: PodCreations
 
 
 class JobReconciliation:
@@ -260,9 +268,14 @@ class JobReconciliation:
         if (self._job.spec.template.get("spec") or {}).get("schedulingGroup"):
             # The pods of a JobSet name their group themselves: a gang waits for the last of them.
             first_batch = GROUP_BATCH
-        created, failures = await self._pod_operations.create(
-            plan.pods_to_create, membership.group, first_batch=first_batch
-        )
+        creations, number = self._context.creations, len(plan.pods_to_create)
+        creations.active += number
+        try:
+            created, failures = await self._pod_operations.create(
+                plan.pods_to_create, membership.group, first_batch=first_batch
+            )
+        finally:
+            creations.active -= number
         self._context.metrics.record_pod_creations(plan, created, len(failures))
         refusals = [one for one in failures if membership.is_gang and is_quota_refusal(one)]
         if refusals:
@@ -274,6 +287,13 @@ class JobReconciliation:
     async def _write_status(self, plan: SyncPlan, result: SyncResult) -> None:
         """Write the status to the version of the Job that was synced, then record its events."""
         update = plan.build_status_update(result)
+        key = self._job.metadata.key
+        if self._may_wait(plan, update) and (
+            wait := self._context.count_delay.seconds_to_wait(key)
+        ):
+            self._requeue_after = min(wait, self._requeue_after or wait)
+            return
+        self._context.count_delay.forget(key)
         if not update.status:
             return
         meta, change = self._job.metadata, {"status": update.status}
@@ -286,6 +306,13 @@ class JobReconciliation:
         for event in update.events:
             self._record_event(event)
         self._log_transitions(update)
+
+    def _may_wait(self, plan: SyncPlan, update: JobStatusUpdate) -> bool:
+        """Whether the first status of a Job says no more than that pods were created."""
+        job, fields = self._job, {name for name, value in update.status.items() if value}
+        is_first = job.status.start_time is None and job.spec.active_deadline_seconds is None
+        is_simple = bool(fields) and fields <= _CREATION_FIELDS and not update.events
+        return is_first and is_simple and not plan.pods_to_untrack
 
     def _log_transitions(self, update: JobStatusUpdate) -> None:
         before = {
@@ -317,7 +344,8 @@ class JobController:
 
     Without `options` Jobs get neither Workloads nor PodGroups. `managers` are the values of
     `spec.managedBy` to manage; if "" is among them, orphan pods are untracked too. `missing_kind`
-    is the kind, Workload or PodGroup, that the API server does not serve.
+    is the kind, Workload or PodGroup, that the API server does not serve. Counts wait while
+    `is_busy`; `creations` counts the pods that are being created.
     """
 
     def __init__(
@@ -330,6 +358,8 @@ class JobController:
         options: JobSchedulingOptions | None,
         managers: Iterable[str] = MANAGED_BY_NAMES,
         missing_kind: Kind | None = None,
+        is_busy: Callable[[], bool] = lambda: False,
+        creations: PodCreations | None = None,
     ) -> None:
         self._recorder, self._informers = recorder, informers
         self._managed_by_names = frozenset(managers)
@@ -343,7 +373,14 @@ class JobController:
         self._orphan_pods = OrphanPodReconciler(
             client, self._pods, lambda pod: bool(self._adopting_jobs(pod))
         )
-        self._context = self._build_context(client, clock, options, missing_kind=missing_kind)
+        self._context = self._build_context(
+            client,
+            clock,
+            options,
+            missing_kind=missing_kind,
+            count_delay=CountDelay(clock, is_busy),
+            creations=creations or PodCreations(),
+        )
         self._jobs.subscribe(self._on_job_change)
         self._pods.subscribe(self._on_pod_change)
 
@@ -354,6 +391,8 @@ class JobController:
         options: JobSchedulingOptions | None,
         *,
         missing_kind: Kind | None,
+        count_delay: CountDelay,
+        creations: PodCreations,
     ) -> JobControllerContext:
         metrics = JobMetrics(client.metrics)
         caches: dict[Kind, ObjectCache[Any]] = {JOB: self._jobs, POD: self._pods}
@@ -380,6 +419,8 @@ class JobController:
             ),
             metrics=metrics,
             record_event=self._record_event,
+            count_delay=count_delay,
+            creations=creations,
         )
 
     async def run(self) -> None:
@@ -428,6 +469,7 @@ class JobController:
             self._enqueue_orphans(self._orphans_by_label[selector_index_key(old)])
         if new is None and old is not None:
             self._context.workloads.forget(old.metadata.key)
+            self._context.count_delay.forget(old.metadata.key)
 
     def _enqueue_orphans(self, pods: Iterable[Pod]) -> None:
         for pod in pods if "" in self._managed_by_names else ():
