@@ -149,7 +149,7 @@ VANISHING = {
     "admissionregistration.v1.ValidatingAdmissionPolicyStatus": ("observedGeneration",),
 }
 
-#: Optional strings for which empty differs from absent.
+#: Optional strings, and a map, for which empty differs from absent.
 MEANINGFUL_EMPTY = {
     "apiextensions.v1.CustomResourceDefinitionVersion": ("deprecationWarning",),
     "apiextensions.v1.JSONSchemaProps": ("x-kubernetes-list-type", "x-kubernetes-map-type"),
@@ -158,12 +158,14 @@ MEANINGFUL_EMPTY = {
     "batch.v1.PodFailurePolicyOnExitCodesRequirement": ("containerName",),
     "batch.v1.SuccessPolicyRule": ("succeededIndexes",),
     "coordination.v1.LeaseSpec": ("holderIdentity", "preferredHolder"),
+    "core.v1.AppArmorProfile": ("localhostProfile",),
     "core.v1.Container": ("restartPolicy",),
     "core.v1.EndpointAddress": ("nodeName",),
     "core.v1.EndpointPort": ("appProtocol",),
     "core.v1.GRPCAction": ("service",),
+    "core.v1.NodeStatus": ("allocatable",),
     "core.v1.PersistentVolumeClaimSpec": ("storageClassName", "volumeMode"),
-    "core.v1.PersistentVolumeSpec": ("volumeMode",),
+    "core.v1.PersistentVolumeSpec": ("volumeAttributesClassName", "volumeMode"),
     "core.v1.PodResourceClaim": ("resourceClaimName", "resourceClaimTemplateName"),
     "core.v1.PodSchedulingGroup": ("podGroupName",),
     "core.v1.PodSecurityContext": (
@@ -183,6 +185,11 @@ MEANINGFUL_EMPTY = {
     ),
     "core.v1.TopologySpreadConstraint": ("nodeAffinityPolicy", "nodeTaintsPolicy"),
     "core.v1.VolumeMount": ("mountPropagation", "recursiveReadOnly"),
+    "core.v1.WindowsSecurityContextOptions": (
+        "gmsaCredentialSpec",
+        "gmsaCredentialSpecName",
+        "runAsUserName",
+    ),
     "discovery.v1.Endpoint": ("hostname", "nodeName", "zone"),
     "discovery.v1.EndpointPort": ("appProtocol", "name"),
     "networking.v1.IngressClassParametersReference": ("apiGroup", "namespace", "scope"),
@@ -195,11 +202,22 @@ MEANINGFUL_EMPTY = {
     "resource.v1.DeviceConstraint": ("distinctAttribute", "matchAttribute"),
     "resource.v1.ResourceSliceSpec": ("nodeName",),
     "scheduling.v1.PriorityClass": ("preemptionPolicy",),
-    "scheduling.v1alpha3.CompositePodGroupSpec": ("parentCompositePodGroupName",),
+    "scheduling.v1alpha3.CompositePodGroupSpec": (
+        "parentCompositePodGroupName",
+        "preemptionPolicy",
+    ),
+    "scheduling.v1alpha3.CompositePodGroupTemplate": ("preemptionPolicy",),
     "scheduling.v1alpha3.PodGroupResourceClaim": ("resourceClaimName", "resourceClaimTemplateName"),
-    "scheduling.v1alpha3.PodGroupSpec": ("parentCompositePodGroupName",),
+    "scheduling.v1alpha3.PodGroupSpec": ("parentCompositePodGroupName", "preemptionPolicy"),
+    "scheduling.v1alpha3.PodGroupTemplate": ("preemptionPolicy",),
+    "scheduling.v1alpha3.WorkloadPodGroupResourceClaim": (
+        "resourceClaimName",
+        "resourceClaimTemplateName",
+    ),
+    "scheduling.v1beta1.CompositePodGroupTemplate": ("preemptionPolicy",),
     "scheduling.v1beta1.PodGroupResourceClaim": ("resourceClaimName", "resourceClaimTemplateName"),
-    "scheduling.v1beta1.PodGroupSpec": ("parentCompositePodGroupName",),
+    "scheduling.v1beta1.PodGroupSpec": ("parentCompositePodGroupName", "preemptionPolicy"),
+    "scheduling.v1beta1.PodGroupTemplate": ("preemptionPolicy",),
 }
 
 

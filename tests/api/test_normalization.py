@@ -222,12 +222,48 @@ def test_value_of_wrong_type_is_refused_with_its_path(obj: Object, path: str, te
     [
         ("core.v1.ConfigMap", {"binaryData": {"a": "no base64"}}),
         ("coordination.v1.Lease", {"spec": {"renewTime": "2026-01-01T00:00:00Z"}}),
+        ("core.v1.Event", {"lastTimestamp": "2026-01-01t00:00:00z"}),
         ("apiextensions.v1.JSONSchemaProps", {"maximum": "high"}),
     ],
 )
 def test_malformed_times_numbers_and_bytes_are_refused(name: str, obj: Object) -> None:
     with pytest.raises(Malformed):
         schema(name).normalize(obj)
+
+
+PROPERTIES = "apiextensions.v1.JSONSchemaProps"
+
+
+@pytest.mark.parametrize("key", ["items", "additionalProperties", "additionalItems"])
+def test_schemas_in_schemas_lose_empty_and_unknown_keywords(key: str) -> None:
+    inner = {"type": "object", "properties": None, "odd": 1, "items": {"enum": [], "type": "array"}}
+    obj: Object = {key: inner}
+    assert schema(PROPERTIES).normalize(obj).unknown_fields == ()
+    assert obj == {key: {"type": "object", "items": {"type": "array"}}}
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        {"items": {"properties": 5}},
+        {"items": [{"type": 7}]},
+        {"additionalProperties": {"items": {"type": 7}}},
+        {"additionalProperties": 5},
+        {"additionalItems": "x"},
+        {"additionalItems": [{}]},
+    ],
+)
+def test_a_schema_in_a_schema_is_decoded(obj: Object) -> None:
+    with pytest.raises(Malformed):
+        schema(PROPERTIES).normalize(obj)
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"), [("YQ==", "YQ=="), ("Y\nQ=\r\n=", "YQ=="), ("YR==", "YQ=="), ("", "")]
+)
+def test_bytes_are_encoded_again(given: str, stored: str) -> None:
+    obj = normalize_object("core.v1.Secret", {"data": {"a": given}})
+    assert obj == {"data": {"a": stored}}
 
 
 def test_definition_may_be_recursive() -> None:

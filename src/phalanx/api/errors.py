@@ -347,6 +347,11 @@ def too_many(field: str, count: int, limit: int) -> Cause:
     return Cause(field, "FieldValueTooMany", text)
 
 
+def internal(field: str, detail: str) -> Cause:
+    """Build the error of a check that could not be done."""
+    return Cause(field, "InternalError", f"Internal error: {detail}")
+
+
 def prefix_causes(parent: str, causes: Iterable[Cause]) -> list[Cause]:
     """Return the first causes with their fields below a parent's path."""
     first = islice(causes, MAX_CAUSES)

@@ -197,12 +197,19 @@ def validate_port_name(text: str) -> list[str]:
     return faults
 
 
+#: The fault of a finalizer without a domain.
+UNQUALIFIED_FINALIZER = "name is neither a standard finalizer name nor is it fully qualified"
+
+
 def validate_finalizer(text: str) -> Sequence[str]:
     """Validate a finalizer: qualified, unless it is one of the three standard ones."""
     faults = validate_label_key(text)
-    if faults or "/" in text or text in ("kubernetes", "orphan", "foregroundDeletion"):
-        return faults
-    return ["name is neither a standard finalizer name nor is it fully qualified"]
+    return faults if has_finalizer_domain(text) else [*faults, UNQUALIFIED_FINALIZER]
+
+
+def has_finalizer_domain(text: str) -> bool:
+    """Whether a finalizer has a domain, or is one of those that need none."""
+    return "/" in text or text in ("kubernetes", "orphan", "foregroundDeletion")
 
 
 def validate_condition_reason(text: str) -> list[str]:

@@ -25,7 +25,7 @@ from phalanx.api.definitions import SchemaNode, definition, is_reference
 from phalanx.api.resources import BadQuantity, canonical_quantity
 from phalanx.api.wire import Object
 
-_DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
+_DATE_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 #: The number of unknown fields that are reported, as in Kubernetes; all of them are pruned.
 MAX_UNKNOWN_FIELDS = 100
 #: The number of cached timestamps: many objects of one second have the same.
@@ -198,18 +198,19 @@ def _check_quantity(value: Any, unknown_fields: _UnknownFields) -> Any:
 
 
 def _check_bytes(value: Any, unknown_fields: _UnknownFields) -> Any:
+    """Check base64, and encode the bytes again: Go ignores line breaks and unused last bits."""
     _check_string(value, unknown_fields)
     try:
-        binascii.a2b_base64(value.translate({10: None, 13: None}), strict_mode=True)
+        decoded = binascii.a2b_base64(value.translate({10: None, 13: None}), strict_mode=True)
     except (binascii.Error, ValueError):
         raise Malformed("illegal base64 data") from None
-    return value
+    return binascii.b2a_base64(decoded, newline=False).decode()
 
 
 def _parse_time(value: str, layout: str) -> datetime:
     try:
         if _DATE_TIME.fullmatch(value):
-            return datetime.fromisoformat(value.upper()).astimezone(UTC)
+            return datetime.fromisoformat(value).astimezone(UTC)
     except (ValueError, OverflowError):
         pass
     raise Malformed(f'parsing time "{value}" as "{layout}": cannot parse "{value}"')
@@ -292,6 +293,31 @@ def _definition_check(name: str, keep_empty: bool) -> _Check:
     return _COMPILED[name, keep_empty]
 
 
+#: Schemas in schemas, each with the JSON types that Go refuses in its place; others are absent.
+_NESTED_SCHEMAS: dict[str, tuple[type, ...]] = {
+    "apiextensions.v1.JSONSchemaPropsOrArray": (),
+    "apiextensions.v1.JSONSchemaPropsOrBool": (int, float, str, list),
+}
+
+
+def _nested_schema_check(refused: tuple[type, ...], keep_empty: bool) -> _Check:
+    """Return the check of a schema in a schema; Go drops its unknown fields without a warning."""
+
+    def check(value: Any, unknown_fields: _UnknownFields) -> Any:
+        if value.__class__ in refused:
+            raise Malformed("boolean or JSON schema expected")
+        schemas = value if value.__class__ is list else [value] if value.__class__ is dict else []
+        unknown: _UnknownFields = []
+        for schema in schemas:
+            if schema is not None:
+                _definition_check("apiextensions.v1.JSONSchemaProps", keep_empty)(schema, unknown)
+        for holder, key in unknown:
+            del holder[key]
+        return value
+
+    return check
+
+
 def _type_name(node: SchemaNode) -> str:
     """Return the scalar or struct of a node, through references; "" for lists and maps."""
     kind: str = node if isinstance(node, str) else node.get("t", "")
@@ -301,6 +327,8 @@ def _type_name(node: SchemaNode) -> str:
 
 def _node_check(node: SchemaNode, keep_empty: bool, empty: _Dropped | None = None) -> _Check:
     """Return the check of a node; for an empty list or map the check returns `empty`, if given."""
+    if isinstance(node, str) and node in _NESTED_SCHEMAS:
+        return _nested_schema_check(_NESTED_SCHEMAS[node], keep_empty)
     if kind := _type_name(node):
         return _definition_check(kind, keep_empty) if is_reference(kind) else _SCALARS[kind].check
     assert isinstance(node, dict)
@@ -386,13 +414,11 @@ def _field_check(struct: dict[str, Any], key: str, keep_empty: bool) -> _Check:
 
 
 def _is_dropped_when_empty(struct: dict[str, Any], key: str) -> bool:
-    """Whether Go omits an empty value: lists and maps yes, strings unless in "n", others if in
-    "z".
-    """
+    """Whether Go omits an empty value: lists, maps and strings unless in "n", others if in "z"."""
     kind = _type_name(struct["p"][key])
-    if kind == "string":
+    if not kind or kind == "string":
         return key not in struct.get("n", ())
-    return not kind or key in struct.get("z", ())
+    return key in struct.get("z", ())
 
 
 def _list_check(node: SchemaNode, keep_empty: bool, empty: _Dropped | None) -> _Check:

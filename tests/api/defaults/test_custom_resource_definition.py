@@ -18,7 +18,6 @@ from phalanx.api.defaults.custom_resource_definition import (
 from phalanx.api.wire import Object
 from tests.api.custom_resource_definitions import (
     custom_resource_definition,
-    resource_schema,
     served_version,
 )
 
@@ -50,25 +49,6 @@ def test_explicit_values_are_kept() -> None:
     obj = custom_resource_definition(names={"singular": "w", "listKind": "Widgets"})
     default_definition(obj)
     assert (obj["spec"]["names"]["singular"], obj["spec"]["names"]["listKind"]) == ("w", "Widgets")
-
-
-def test_nested_schemas_lose_empty_keywords() -> None:
-    inner = {"type": "object", "properties": None, "odd": 1, "items": {"enum": [], "type": "array"}}
-    obj = custom_resource_definition(
-        served_version(schema=resource_schema(a={"type": "array", "items": inner}))
-    )
-    default_definition(obj)
-    schema = obj["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    items = schema["properties"]["spec"]["properties"]["a"]["items"]
-    assert items == {"type": "object", "items": {"type": "array"}}
-
-
-@pytest.mark.parametrize("items", [5, "x", [1], {"properties": 7}])
-def test_what_is_no_schema_is_left_to_the_rules(items: object) -> None:
-    obj = custom_resource_definition(
-        served_version(schema=resource_schema(a={"type": "array", "items": items}))
-    )
-    default_definition(obj)
 
 
 def test_free_names_are_accepted_and_the_definition_established() -> None:

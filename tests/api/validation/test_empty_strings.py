@@ -62,6 +62,8 @@ def with_container(**fields: Any) -> Object:
         (POD, {**POD_SPEC, "securityContext": {"fsGroupChangePolicy": ""}},
          ["spec.securityContext.fsGroupChangePolicy"]),
         (NODE, {"podCIDR": "x"}, ["spec.podCIDRs[0]"]),
+        (PERSISTENT_VOLUME, {**VOLUME, "volumeAttributesClassName": ""},
+         ["spec.csi", "spec.volumeAttributesClassName"]),
         (RESOURCE_SLICE, {**SLICE, "nodeName": ""}, ["spec", "spec.nodeName"]),
     ],
 )  # fmt: skip

@@ -69,6 +69,7 @@ def test_a_manager_has_a_name() -> None:
             ["backoffLimitPerIndex: Invalid", "maxFailedIndexes: Invalid"],
         ),
         ({**INDEXED, "maxFailedIndexes": 1}, ["backoffLimitPerIndex: Required"]),
+        ({**INDEXED, "completions": -1, "parallelism": 0}, ["completions: Invalid"]),
         ({**INDEXED, "parallelism": 100_001}, ["parallelism: Invalid"]),
         (
             {**INDEXED, "backoffLimitPerIndex": 1, "maxFailedIndexes": 4},

@@ -10,6 +10,7 @@ from phalanx.api.kinds import NODE
 from phalanx.api.validation.registry import validate
 from phalanx.api.wire import Object
 from tests.api.cause_summaries import CauseSummaries, prefix_summaries, summarize
+from tests.api.stored_objects import make_stored
 
 
 def node(spec: Object | None = None, **status: Any) -> Object:
@@ -31,6 +32,7 @@ def taint(**fields: str) -> Object:
         ([taint(effect="")], ["[0].effect: Required"]),
         ([taint(effect="Shoo")], ["[0].effect: NotSupported"]),
         ([taint(value="b c")], ["[0].value: Invalid"]),
+        ([taint(value="b " * 40)], ["[0].value: Invalid"]),
         ([taint(key="a b")], ["[0].key: Invalid"]),
         ([taint(), taint(value="other")], ["[1]: Duplicate"]),
     ],
@@ -56,9 +58,36 @@ def test_room_is_not_negative_and_devices_come_whole() -> None:
 
 def test_node_addresses_are_unique() -> None:
     address = {"type": "InternalIP", "address": "10.0.0.1"}
-    assert validation_causes(node(addresses=[address, address])) == [
-        "status.addresses[1]: Duplicate"
-    ]
+    twice = node(addresses=[address, address])
+    assert validation_causes(twice, node(), "status") == ["status.addresses[1]: Duplicate"]
+
+
+def test_addresses_of_a_new_node_may_repeat() -> None:
+    address = {"type": "InternalIP", "address": "10.0.0.1"}
+    assert validation_causes(node(addresses=[address, address])) == []
+
+
+@pytest.mark.parametrize(
+    ("ranges", "causes"),
+    [
+        (["10.0.0.0/24", "fd00::/64"], []),
+        (["x"], ["[0]: Invalid"]),
+        (["10.0.0.0/24", "10.1.0.0/24"], [": Invalid"]),
+        (["10.0.0.0/24", "x"], ["[1]: Invalid", ": InternalError", ": Invalid"]),
+    ],
+)
+def test_a_node_has_one_range_of_each_family(ranges: list[str], causes: CauseSummaries) -> None:
+    assert validation_causes(node({"podCIDRs": ranges})) == prefix_summaries(
+        "spec.podCIDRs", causes
+    )
+
+
+def test_an_empty_allocatable_is_not_replaced_by_the_capacity() -> None:
+    capacity = {"cpu": "1"}
+    said = make_stored(NODE, {"status": {"capacity": capacity, "allocatable": {}}})
+    silent = make_stored(NODE, {"status": {"capacity": capacity}})
+    assert "allocatable" not in said["status"]
+    assert silent["status"]["allocatable"] == capacity
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from phalanx.api.defaults.registry import prepare_for_update
 from phalanx.api.kinds import PERSISTENT_VOLUME as VOLUME
 from phalanx.api.kinds import PERSISTENT_VOLUME_CLAIM as CLAIM
 from phalanx.api.wire import Object
@@ -13,11 +14,16 @@ from tests.api.cause_summaries import CauseSummaries, prefix_summaries
 from tests.api.stored_objects import NOW, change_stored, creation_causes, find_causes, make_stored
 
 ONCE = ["ReadWriteOnce"]
+OTHER_CLAIM = {"kind": "PersistentVolumeClaim", "name": "x"}
 
 
 def volume(**fields: Any) -> Object:
     where = {"hostPath": {"path": "/data"}}
     return {"accessModes": ONCE, "capacity": {"storage": "1Gi"}, **where, **fields}
+
+
+def csi(**fields: Any) -> Object:
+    return volume(hostPath=None, csi={"driver": "d", "volumeHandle": "h", **fields})
 
 
 def claim(**fields: Any) -> Object:
@@ -54,6 +60,20 @@ def claim(**fields: Any) -> Object:
         (volume(hostPath=None, nfs={"server": "s", "path": "data"}), ["nfs.path: Invalid"]),
         (volume(hostPath=None, csi={"driver": "D?", "volumeHandle": "h"}), ["csi.driver: Invalid"]),
         (volume(hostPath=None, csi={"driver": "d"}), ["csi.volumeHandle: Required"]),
+        (csi(nodePublishSecretRef={"name": "s", "namespace": "n"}), []),
+        (csi(nodePublishSecretRef={}), [
+            "csi.nodePublishSecretRef.name: Required",
+            "csi.nodePublishSecretRef.namespace: Required",
+        ]),
+        (csi(controllerExpandSecretRef={"name": "A b", "namespace": "n"}), [
+            "csi.controllerExpandSecretRef.name: Invalid"
+        ]),
+        ({**csi(), "volumeAttributesClassName": "fast"}, []),
+        ({**csi(), "volumeAttributesClassName": ""}, ["volumeAttributesClassName: Required"]),
+        (volume(volumeAttributesClassName="fast"), ["csi: Required"]),
+        (volume(hostPath={"path": "/"}, persistentVolumeReclaimPolicy="Recycle"), [
+            "persistentVolumeReclaimPolicy: Forbidden"
+        ]),
     ],
 )  # fmt: skip
 def test_a_volume_is_somewhere_and_of_some_size(spec: Object, causes: CauseSummaries) -> None:
@@ -77,7 +97,7 @@ def test_a_new_volume_waits_for_a_claim() -> None:
             {"hostPath": None, "local": {"path": "/data"}},
             ["spec.persistentvolumesource: Forbidden"],
         ),
-        ({"volumeMode": "Block"}, ["spec.volumeMode: Invalid"]),
+        ({"volumeMode": "Block"}, ["volumeMode: Invalid"]),
         ({"nodeAffinity": None}, ["nodeAffinity: Invalid"]),
     ],
 )
@@ -106,6 +126,20 @@ def test_a_volume_stays_where_it_is(change: Object, causes: CauseSummaries) -> N
             claim(dataSource={"kind": "PersistentVolumeClaim", "name": ""}),
             ["dataSource.name: Required", "dataSourceRef.name: Required"],
         ),
+        (
+            claim(dataSourceRef={"kind": "Pod", "name": "x"}),
+            ["dataSource: Invalid", "dataSourceRef: Invalid"],
+        ),
+        (
+            claim(dataSourceRef={"apiGroup": "a b", "kind": "Pod", "name": "x", "namespace": "n"}),
+            ["dataSourceRef.apiGroup: Invalid"],
+        ),
+        (
+            claim(dataSource=OTHER_CLAIM, dataSourceRef={**OTHER_CLAIM, "namespace": "n"}),
+            [": Invalid"],
+        ),
+        (claim(dataSource=OTHER_CLAIM, dataSourceRef={**OTHER_CLAIM, "name": "y"}), [": Invalid"]),
+        (claim(volumeAttributesClassName="A b"), ["volumeAttributesClassName: Invalid"]),
     ],
 )
 def test_volume_claim_needs_a_storage_request(spec: Object, causes: CauseSummaries) -> None:
@@ -138,3 +172,19 @@ def test_a_claim_that_is_bound_may_grow(phase: str, change: Object, causes: Caus
     old = {**make_stored(CLAIM, {"spec": claim()}), "status": {"phase": phase}}
     new = change_stored(CLAIM, old, spec={**old["spec"], **change})
     assert find_causes(CLAIM, new, old) == causes
+
+
+@pytest.mark.parametrize("field", ["dataSource", "dataSourceRef"])
+def test_who_removes_one_source_of_a_claim_changes_nothing(field: str) -> None:
+    old = make_stored(CLAIM, {"spec": claim(dataSource=OTHER_CLAIM)})
+    assert old["spec"]["dataSource"] == old["spec"]["dataSourceRef"] == OTHER_CLAIM
+    left = {key: value for key, value in old["spec"].items() if key != field}
+    new = change_stored(CLAIM, old, spec=left)
+    prepare_for_update(CLAIM, new, old, now=NOW)
+    assert new["spec"] == old["spec"]
+
+
+def test_a_claim_keeps_its_volume_mode() -> None:
+    old = make_stored(CLAIM, {"spec": claim()})
+    new = change_stored(CLAIM, old, spec={**old["spec"], "volumeMode": "Block"})
+    assert find_causes(CLAIM, new, old) == ["spec: Forbidden", "volumeMode: Invalid"]

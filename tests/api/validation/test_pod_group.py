@@ -88,6 +88,7 @@ def claims(*names: str) -> list[Object]:
         ({"priorityClassName": "Not_A_Name"}, ["priorityClassName: Invalid"]),
         ({"priority": 2_000_000_000}, ["priority: Invalid"]),
         ({"preemptionPolicy": "Maybe"}, ["preemptionPolicy: NotSupported"]),
+        ({"preemptionPolicy": ""}, ["preemptionPolicy: NotSupported"]),
     ],
 )
 def test_pod_group_is_validated(spec: Object, causes: CauseSummaries) -> None:

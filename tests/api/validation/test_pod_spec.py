@@ -526,12 +526,13 @@ def test_on_the_network_of_the_node_ports_are_the_nodes() -> None:
                 "name": "v",
                 "projected": {"sources": [{"secret": {"name": "s"}, "configMap": {"name": "m"}}]},
             },
-            ["projected.sources[0].configMap: Forbidden"],
+            ["projected.sources[0]: Forbidden"],
         ),
     ],
 )
 def test_a_volume_has_one_source(volume: Object, causes: CauseSummaries) -> None:
-    assert create_causes(spec(volumes=[volume])) == prefix_summaries("volumes[0]", causes)
+    made = spec(volumes=[volume], serviceAccountName="default")
+    assert create_causes(made) == prefix_summaries("volumes[0]", causes)
 
 
 def test_volumes_have_different_names() -> None:

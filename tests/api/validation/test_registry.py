@@ -62,7 +62,11 @@ def config(meta: Object | None = None, **fields: Any) -> Object:
         ({"annotations": {"a": "x" * 262_144}}, ["metadata.annotations: TooLong"]),
         ({"finalizers": ["a.b/c", "foregroundDeletion"]}, []),
         ({"finalizers": ["bare"]}, ["metadata.finalizers[0]: Invalid"]),
-        ({"finalizers": ["a b"]}, ["metadata.finalizers: Invalid"]),
+        (
+            {"finalizers": ["a b"]},
+            ["metadata.finalizers: Invalid", "metadata.finalizers[0]: Invalid"],
+        ),
+        ({"finalizers": ["a.b/c d"]}, ["metadata.finalizers: Invalid"]),
         ({"finalizers": ["orphan", "foregroundDeletion"]}, ["metadata.finalizers: Invalid"]),
     ],
 )
@@ -237,9 +241,17 @@ def test_a_lease_counts_in_positive_numbers(spec: Object, causes: CauseSummaries
 
 def test_the_finalizers_of_a_namespace_are_qualified() -> None:
     made = {"metadata": {"name": "a"}, "spec": {"finalizers": ["kubernetes", "bare"]}}
+    assert validation_causes(NAMESPACE, made) == ["spec.finalizers: Invalid"]
+    assert validation_causes(NAMESPACE, made, made) == []
     causes = ["spec.finalizers[1]: Invalid"]
-    assert validation_causes(NAMESPACE, made) == causes
     assert validation_causes(NAMESPACE, made, made, "finalize") == causes
+
+
+def test_a_lease_has_finalizers_without_a_domain() -> None:
+    assert validation_causes(LEASE, config({"finalizers": ["bare"]})) == []
+    assert validation_causes(LEASE, config({"finalizers": ["a b"]})) == [
+        "metadata.finalizers: Invalid"
+    ]
 
 
 # ---- PriorityClass -------------------------------------------------------------------------------

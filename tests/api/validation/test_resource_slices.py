@@ -29,6 +29,8 @@ def device(name: str = "gpu-0", **fields: Any) -> Object:
         (slice_spec(device(), device("gpu-1")), []),
         (slice_spec(nodeName=None, allNodes=True), []),
         (slice_spec(driver=""), ["driver: Required"]),
+        (slice_spec(driver="GPU.Example.com"), []),
+        (slice_spec(driver="a_b"), ["driver: Invalid"]),
         (slice_spec(pool={**POOL, "name": ""}), ["pool.name: Required"]),
         (slice_spec(pool={**POOL, "name": "a//B"}), ["pool.name: Invalid", "pool.name: Invalid"]),
         (

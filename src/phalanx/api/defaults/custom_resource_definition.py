@@ -14,8 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.api.normalization import Malformed, normalize
-from phalanx.api.validation.structural_schema import JSON_SCHEMA_PROPS, NESTED_SCHEMA_KEYS
 from phalanx.api.wire import Object
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
@@ -41,31 +39,6 @@ def default_definition(obj: Object) -> None:
     webhook = conversion.get("webhook") or {}
     if service := (webhook.get("clientConfig") or {}).get("service"):
         service.setdefault("port", 443)
-    for version in spec.get("versions") or ():
-        schema = (version.get("schema") or {}).get("openAPIV3Schema")
-        if schema is not None:
-            _normalize_nested_schemas(schema)
-
-
-def _normalize_nested_schemas(schema: Object) -> None:
-    """Normalize schemas nested in untyped fields; validation reports malformed ones."""
-    for key in NESTED_SCHEMA_KEYS:
-        inner = schema.get(key)
-        if isinstance(inner, dict):
-            try:
-                normalize(JSON_SCHEMA_PROPS, inner)
-            except Malformed:
-                continue
-            _normalize_nested_schemas(inner)
-    for one in schema.get("properties", {}).values():
-        _normalize_nested_schemas(one)
-    for one in _combined_schemas(schema):
-        _normalize_nested_schemas(one)
-
-
-def _combined_schemas(schema: Object) -> list[Object]:
-    listed = [one for key in ("allOf", "anyOf", "oneOf") for one in schema.get(key, ())]
-    return [*listed, schema["not"]] if "not" in schema else listed
 
 
 # ------------------------------------------------------------------------------------------- status

@@ -130,9 +130,12 @@ def _mirror_pod_cidr(obj: Object) -> None:
 
 
 def _default_allocatable(obj: Object) -> None:
+    """Copy the capacity, unless `allocatable` is given; an empty one stays empty."""
     status = obj["status"]
     if "allocatable" not in status and "capacity" in status:
         status["allocatable"] = dict(status["capacity"])
+    elif not status.get("allocatable", True):
+        del status["allocatable"]
 
 
 def _default_class_preemption_policy(obj: Object) -> None:
@@ -353,6 +356,7 @@ _CREATE_FUNCTIONS: Mapping[str, tuple[CreateFunction, ...]] = {
 
 _UPDATE_FUNCTIONS: Mapping[str, UpdateFunction] = {
     kinds.PERSISTENT_VOLUME.qualified_name: storage.set_phase_transition_time,
+    kinds.PERSISTENT_VOLUME_CLAIM.qualified_name: storage.prepare_claim_for_update,
     kinds.SERVICE.qualified_name: prepare_service_for_update,
     kinds.DAEMON_SET.qualified_name: count_template_change,
     kinds.DEVICE_TAINT_RULE.qualified_name: _keep_taint_times,

@@ -60,19 +60,31 @@ def set_phase_transition_time(new: Object, old: Object, now: str) -> None:
 def prepare_claim_for_create(claim: Object, now: str) -> None:
     """Set the phase of a new claim; mirror `dataSource` and `dataSourceRef`."""
     claim["status"] = {"phase": "Pending"}
-    spec = claim["spec"]
-    if "dataSource" in spec and not _is_clone_source(spec["dataSource"]):
+    _drop_other_source(claim["spec"])
+    _mirror_sources(claim["spec"])
+
+
+def prepare_claim_for_update(new: Object, old: Object, now: str) -> None:
+    """Mirror `dataSource` and `dataSourceRef`: who removes one of them changes nothing."""
+    if not {"dataSource", "dataSourceRef"} & old.get("spec", {}).keys():
+        _drop_other_source(new["spec"])
+    _mirror_sources(new["spec"])
+
+
+def _drop_other_source(spec: Object) -> None:
+    """Drop a `dataSource` that is neither a claim nor a snapshot."""
+    source = spec.get("dataSource")
+    if source is None:
+        return
+    if (source.get("apiGroup") or "", source.get("kind")) not in _CLONE_SOURCES:
         del spec["dataSource"]
+
+
+def _mirror_sources(spec: Object) -> None:
     if "dataSource" in spec:
         spec.setdefault("dataSourceRef", dict(spec["dataSource"]))
-    elif "dataSourceRef" in spec:
-        reference = spec["dataSourceRef"]
-        if _is_clone_source(reference) and not reference.get("namespace"):
-            spec["dataSource"] = dict(reference)
-
-
-def _is_clone_source(source: Object) -> bool:
-    return (source.get("apiGroup") or "", source.get("kind")) in _CLONE_SOURCES
+    elif "dataSourceRef" in spec and not spec["dataSourceRef"].get("namespace"):
+        spec["dataSource"] = dict(spec["dataSourceRef"])
 
 
 def default_storage_class(storage_class: Object) -> None:

@@ -316,6 +316,14 @@ def check_relative_path(new: Any, old: Any) -> Causes:
     return found
 
 
+def check_unreserved_path(new: Any, old: Any) -> Causes:
+    """Require a path below its base directory that does not begin with two dots."""
+    found = check_relative_path(new, old)
+    if new.startswith("..") and not new.startswith("../"):
+        found = [*found, invalid("", new, "must not start with '..'")]
+    return found
+
+
 _MOUNT_ENUMS: Mapping[str, Check] = {
     "mountPropagation": one_of("Bidirectional", "HostToContainer", "None"),
     "recursiveReadOnly": one_of("Disabled", "Enabled", "IfPossible"),
@@ -337,9 +345,23 @@ def _check_mount_paths(new: Any, old: Any) -> Causes:
         for field, check in _MOUNT_ENUMS.items():
             if field in mount:
                 found += prefix_causes(field, check(mount[field], old))
+        if mount.get("recursiveReadOnly") in ("Enabled", "IfPossible"):
+            found += _check_recursive_read_only(mount)
     again = find_duplicate_items(new, "mountPath")
-    twice = [invalid(f"[{at}].mountPath", new[at]["mountPath"], "must be unique") for at in again]
+    twice = [
+        invalid(f"[{at}].mountPath", new[at].get("mountPath", ""), "must be unique") for at in again
+    ]
     return [*found, *twice]
+
+
+def _check_recursive_read_only(mount: Object) -> list[Cause]:
+    found: list[Cause] = []
+    if not mount.get("readOnly"):
+        found.append(forbidden("recursiveReadOnly", "may only be specified when readOnly is true"))
+    if mount.get("mountPropagation", "None") != "None":
+        detail = "may only be specified when mountPropagation is None or not specified"
+        found.append(forbidden("recursiveReadOnly", detail))
+    return found
 
 
 _VOLUME_MOUNTS = all_of(
@@ -358,6 +380,34 @@ def _check_unique_devices(new: Any, old: Any) -> Causes:
 _VOLUME_DEVICES = all_of(
     each(struct(("name", non_empty), ("devicePath", non_empty))), _check_unique_devices
 )
+
+
+def _check_mounts_of_container(new: Any, old: Any) -> Causes:
+    """Refuse bidirectional mounts without privileges, and volumes that are also block devices."""
+    mounts, devices = new.get("volumeMounts", ()), new.get("volumeDevices", ())
+    found: list[Cause] = []
+    if not (new.get("securityContext") or {}).get("privileged"):
+        detail = "Bidirectional mount propagation is available only to privileged containers"
+        found += [
+            forbidden("volumeMounts.mountPropagation", detail)
+            for mount in mounts
+            if mount.get("mountPropagation") == "Bidirectional"
+        ]
+    for field, path, listed, others in (
+        ("volumeMounts", "mountPath", mounts, devices),
+        ("volumeDevices", "devicePath", devices, mounts),
+    ):
+        other = "volumeDevices" if field == "volumeMounts" else "volumeMounts"
+        names = {one["name"] for one in others if one.get("name")}
+        paths = {one[key] for one in others for key in ("mountPath", "devicePath") if key in one}
+        for at, one in enumerate(listed):
+            if one.get("name") in names:
+                detail = f"must not already exist in {other}"
+                found.append(invalid(f"{field}[{at}].name", one.get("name"), detail))
+            if one.get(path) in paths:
+                detail = f"must not already exist as a path in {other}"
+                found.append(invalid(f"{field}[{at}].{path}", one.get(path), detail))
+    return found
 
 
 def check_host_ports(containers: Sequence[Object]) -> list[Cause]:
@@ -382,7 +432,7 @@ def check_host_network_ports(containers: Sequence[Object]) -> list[Cause]:
         invalid(f"[{at}].ports[{number}].hostPort", port["hostPort"], detail)
         for at, container in enumerate(containers)
         for number, port in enumerate(container.get("ports", ()))
-        if port.get("hostPort", port["containerPort"]) != port["containerPort"]
+        if port.get("hostPort") and port["hostPort"] != port.get("containerPort", 0)
     ]
 
 
@@ -497,7 +547,9 @@ _CONTAINER_FIELDS = struct(
     ("restartPolicyRules", optional(max_items(_MAX_RESTART_RULES, each(_RESTART_RULE)))),
 )
 #: What every type of container has; probes and hooks are not for all.
-COMMON_CONTAINER_FIELDS: Check = all_of(_CONTAINER_FIELDS, _check_policy_of_rules)
+COMMON_CONTAINER_FIELDS: Check = all_of(
+    _CONTAINER_FIELDS, _check_policy_of_rules, _check_mounts_of_container
+)
 
 CONTAINER: Check = all_of(
     COMMON_CONTAINER_FIELDS, PROBES, struct(("lifecycle", if_present(LIFECYCLE)))

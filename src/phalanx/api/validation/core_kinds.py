@@ -17,6 +17,7 @@ from phalanx.api.errors import (
     Causes,
     duplicate,
     forbidden,
+    internal,
     invalid,
     prefix_causes,
     required,
@@ -53,9 +54,14 @@ def check_taint_effect(new: Any, old: Any) -> Causes:
     return () if new in TAINT_EFFECTS else [unsupported("", new, TAINT_EFFECTS)]
 
 
+def _join_label_value_faults(text: str) -> list[str]:
+    """Return all faults of the value of a taint as one, as Kubernetes does."""
+    return [";".join(faults)] if (faults := validate_label_value(text)) else []
+
+
 _TAINT = struct(
     ("key", LABEL_KEY),
-    ("value", optional(string_format(validate_label_value))),
+    ("value", optional(string_format(_join_label_value_faults))),
     ("effect", check_taint_effect),
 )
 
@@ -79,7 +85,8 @@ def _check_resources(new: Any, old: Any) -> Causes:
 
 
 def _check_addresses(new: Any, old: Any) -> Causes:
-    addresses = new.get("status", {}).get("addresses", ())
+    """Refuse an address that occurs twice; Kubernetes does so on updates only."""
+    addresses = () if old is CREATED else new.get("status", {}).get("addresses", ())
     again = find_duplicate_items(addresses, "type", "address")
     return [duplicate(f"status.addresses[{at}]", addresses[at]) for at in again]
 
@@ -112,10 +119,12 @@ def _check_pod_cidrs(new: Any, old: Any) -> Causes:
         for at, one in enumerate(ranges)
         for fault in validate_cidr(one)
     ]
-    if found or len(ranges) == len({":" in one for one in ranges}):
+    if len(ranges) == 1 or (not found and len(ranges) == len({":" in one for one in ranges})):
         return found
+    if found:
+        found.append(internal("spec.podCIDRs", "failed to check with dual stack"))
     detail = "may specify no more than one CIDR for each IP family"
-    return [invalid("spec.podCIDRs", ranges, detail)]
+    return [*found, invalid("spec.podCIDRs", ranges, detail)]
 
 
 check_node: Check = all_of(

@@ -49,11 +49,12 @@ from phalanx.api.validation.checks import (
 from phalanx.api.validation.metadata import LABEL_KEY, check_conditions
 from phalanx.api.validation.pod_scheduling import NODE_SELECTOR
 from phalanx.api.validation.resources import is_extended_resource
+from phalanx.api.validation.volumes import check_csi_driver_name
 from phalanx.api.wire import Object
 
 MAX_REQUESTS = MAX_SELECTORS = MAX_CONSTRAINTS = MAX_CONFIGS = 32
 MAX_SUB_REQUESTS, MAX_TOLERATIONS, MAX_CONSUMERS = 8, 16, 256
-_MAX_EXPRESSION, _MAX_DRIVER, _MAX_IDENTIFIER = 10 * 1024, 63, 32
+_MAX_EXPRESSION, _MAX_IDENTIFIER = 10 * 1024, 32
 _SUBDOMAIN = string_format(validate_dns_subdomain)
 _LABEL = string_format(validate_dns_label)
 _TAINT_EFFECTS = ("NoExecute", "NoSchedule", "None")
@@ -160,7 +161,7 @@ def check_attribute_name(new: str, old: Any) -> list[Cause]:
     if slash and not domain:
         found.append(invalid("", "", "the domain must not be empty"))
     if domain:
-        found += check_driver_name(domain, old)
+        found += check_csi_driver_name(domain, old)
     if slash and not name:
         return [*found, invalid("", "", "the name must not be empty")]
     return [*found, *check_identifier(name)]
@@ -192,14 +193,6 @@ _CONSTRAINT = all_of(
 )
 
 
-def check_driver_name(new: Any, old: Any) -> Causes:
-    """Require a driver name: a short DNS subdomain."""
-    if not new:
-        return [required("")]
-    found = [too_long("", _MAX_DRIVER)] if len(new) > _MAX_DRIVER else []
-    return [*found, *_SUBDOMAIN(new, old)]
-
-
 def _check_parameters(new: Any, old: Any) -> Causes:
     if new is None:
         return [required("")]
@@ -207,7 +200,10 @@ def _check_parameters(new: Any, old: Any) -> Causes:
 
 
 _CONFIGURATION = struct(
-    ("opaque", mandatory(struct(("driver", check_driver_name), ("parameters", _check_parameters)))),
+    (
+        "opaque",
+        mandatory(struct(("driver", check_csi_driver_name), ("parameters", _check_parameters))),
+    ),
 )
 
 
@@ -282,7 +278,7 @@ check_resource_claim_template: Check = struct(
 
 _CONSUMER = struct(("resource", non_empty), ("name", non_empty), ("uid", non_empty))
 _ALLOCATED_DEVICE = struct(
-    ("driver", check_driver_name), ("pool", non_empty), ("device", mandatory(_LABEL))
+    ("driver", check_csi_driver_name), ("pool", non_empty), ("device", mandatory(_LABEL))
 )
 
 
@@ -471,7 +467,7 @@ def _check_one_term(new: Any, old: Any) -> Causes:
 
 _SLICE_SPEC = all_of(
     struct(
-        ("driver", all_of(check_driver_name, _check_immutable)),
+        ("driver", all_of(check_csi_driver_name, _check_immutable)),
         ("pool", all_of(_POOL, _check_pool_immutable)),
         ("nodeName", all_of(if_present(_NODE_NAME), _check_immutable)),
         ("nodeSelector", if_present(all_of(NODE_SELECTOR, _check_one_term))),
@@ -497,7 +493,7 @@ check_device_taint_rule: Check = struct(
                 "deviceSelector",
                 if_present(
                     struct(
-                        ("driver", optional(check_driver_name)),
+                        ("driver", optional(check_csi_driver_name)),
                         ("pool", optional(_check_pool_name)),
                         ("device", optional(_DEVICE_NAME)),
                     )

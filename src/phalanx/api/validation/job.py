@@ -97,7 +97,7 @@ def _check_index_limits(new: Any, old: Any) -> Causes:
 
 
 def _check_indexed(spec: Object) -> list[Cause]:
-    completions, failed = spec.get("completions"), spec.get("maxFailedIndexes", 0)
+    completions, failed = spec.get("completions"), spec.get("maxFailedIndexes")
     found: list[Cause] = []
     if completions is None:
         found.append(required("completions", "when completion mode is Indexed"))
@@ -107,10 +107,10 @@ def _check_indexed(spec: Object) -> list[Cause]:
             "when completion mode is Indexed"
         )
         found.append(invalid("parallelism", spec["parallelism"], detail))
-    if completions is not None and failed > completions:
+    if failed is not None and completions is not None and failed > completions:
         detail = "must be less than or equal to completions"
         found.append(invalid("maxFailedIndexes", failed, detail))
-    if failed > MAX_FAILED_INDEXES:
+    if failed is not None and failed > MAX_FAILED_INDEXES:
         detail = f"must be less than or equal to {MAX_FAILED_INDEXES}"
         found.append(invalid("maxFailedIndexes", failed, detail))
     return found

@@ -16,12 +16,13 @@ from phalanx.api.errors import (
     too_long,
 )
 from phalanx.api.formats import (
+    UNQUALIFIED_FINALIZER,
     StringValidator,
+    has_finalizer_domain,
     validate_annotation_key,
     validate_condition_reason,
     validate_dns_label,
     validate_dns_subdomain,
-    validate_finalizer,
     validate_label_key,
     validate_label_value,
     validate_name_prefix,
@@ -33,8 +34,11 @@ from phalanx.api.kinds import (
     CLUSTER_ROLE,
     CLUSTER_ROLE_BINDING,
     CLUSTER_TRUST_BUNDLE,
+    CUSTOM_RESOURCE_DEFINITION,
     IP_ADDRESS,
     LEADER_WORKER_SET,
+    LEASE,
+    LEASE_CANDIDATE,
     ROLE,
     ROLE_BINDING,
     Kind,
@@ -180,10 +184,10 @@ def _check_one_controller(new: Any, old: Any) -> Causes:
 
 
 def _check_finalizers(new: Any, old: Any) -> Causes:
-    found: list[Cause] = []
+    found = _check_finalizer_names(new, old)
     for at, name in enumerate(new):
-        place = "" if validate_label_key(name) else f"[{at}]"
-        found += [invalid(place, name, fault) for fault in validate_finalizer(name)]
+        if not has_finalizer_domain(name):
+            found.append(invalid(f"[{at}]", name, UNQUALIFIED_FINALIZER))
     if all(name in new for name in _EXCLUSIVE_FINALIZERS):
         detail = "finalizer orphan and foregroundDeletion cannot be both set"
         found.append(invalid("", new, detail))
@@ -201,7 +205,7 @@ _check_owner = all_of(
 )
 
 
-def _check_finalizer_names(new: Any, old: Any) -> Causes:
+def _check_finalizer_names(new: Any, old: Any) -> list[Cause]:
     """Check finalizers as qualified names; a domain is not required."""
     return [invalid("", name, fault) for name in new for fault in validate_label_key(name)]
 
@@ -219,7 +223,10 @@ def _metadata_check(finalizers: Check) -> Check:
 _check_common = _metadata_check(_check_finalizers)
 #: Custom resources and some old kinds accept a finalizer without a domain.
 _check_plain = _metadata_check(_check_finalizer_names)
-_PLAIN_KINDS = ("Event", "Event.events.k8s.io", "PodDisruptionBudget.policy")
+_PLAIN_KINDS = (
+    "Event", "Event.events.k8s.io", "PodDisruptionBudget.policy", LEASE.qualified_name,
+    LEASE_CANDIDATE.qualified_name, CUSTOM_RESOURCE_DEFINITION.qualified_name,
+)  # fmt: skip
 
 # ----------------------------------------------------------------------------------- selectors
 

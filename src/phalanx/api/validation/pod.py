@@ -78,6 +78,19 @@ def _check_new_pod(new: Any, old: Any) -> Causes:
     return found
 
 
+def _check_token_account(new: Any, old: Any) -> Causes:
+    """Refuse the token of a service account in a pod that has none."""
+    if new.get("serviceAccountName"):
+        return ()
+    detail = "must not be specified when serviceAccountName is not set"
+    return [
+        forbidden(f"volumes[{at}].projected.sources[{number}].serviceAccountToken", detail)
+        for at, volume in enumerate(new.get("volumes", ()))
+        for number, source in enumerate((volume.get("projected") or {}).get("sources", ()))
+        if "serviceAccountToken" in source
+    ]
+
+
 def _check_spec_update(new: Any, old: Any) -> Causes:
     if old is CREATED or new == old:
         return ()
@@ -202,7 +215,16 @@ def _without_field(obj: Object, field: str) -> Object:
 
 
 check_pod: Check = struct(
-    ("spec", if_present(cached(all_of(POD_SPEC, on_create(_check_new_pod), _check_spec_update))))
+    (
+        "spec",
+        if_present(
+            cached(
+                all_of(
+                    POD_SPEC, _check_token_account, on_create(_check_new_pod), _check_spec_update
+                )
+            )
+        ),
+    )
 )
 
 

@@ -116,7 +116,7 @@ def scheduling_fields(policy: Check, *more: FieldCheck) -> tuple[FieldCheck, ...
         ("disruptionMode", immutable(if_present(DISRUPTION_MODE))),
         ("priorityClassName", immutable(optional(SUBDOMAIN))),
         ("priority", immutable(optional(maximum(MAX_USER_PRIORITY)))),
-        ("preemptionPolicy", immutable(optional(PREEMPTION_POLICY))),
+        ("preemptionPolicy", immutable(if_present(PREEMPTION_POLICY))),
     )
 
 

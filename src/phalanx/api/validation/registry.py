@@ -33,6 +33,7 @@ from phalanx.api.validation.checks import (
     IMMUTABLE,
     Check,
     all_of,
+    each,
     if_present,
     immutable,
     mandatory,
@@ -122,7 +123,7 @@ def _check_value_unchanged(new: Any, old: Any) -> Causes:
 _PRIORITY_CLASS = all_of(
     on_create(_check_priority_class_name),
     _check_value_unchanged,
-    struct(("preemptionPolicy", immutable(one_of("PreemptLowerPriority", "Never")))),
+    struct(("preemptionPolicy", immutable(mandatory(one_of("PreemptLowerPriority", "Never"))))),
 )
 
 # ------------------------------------------------------------------------------------ ConfigMap
@@ -270,11 +271,8 @@ _EVENTS_EVENT = all_of(
 
 
 def _check_namespace_finalizers(new: Any, old: Any) -> Causes:
-    return [
-        invalid(f"[{at}]", name, fault)
-        for at, name in enumerate(new)
-        for fault in validate_finalizer(name)
-    ]
+    """Check the finalizers of a new namespace; Kubernetes reports causes at the whole list."""
+    return [invalid("", name, fault) for name in new for fault in validate_finalizer(name)]
 
 
 def _check_namespace_phase(new: Any, old: Any) -> Causes:
@@ -285,7 +283,12 @@ def _check_namespace_phase(new: Any, old: Any) -> Causes:
     return () if phase == wanted else [invalid("status.Phase", phase, detail)]
 
 
-_NAMESPACE = struct(("spec", struct(("finalizers", optional(_check_namespace_finalizers)))))
+_NAMESPACE = struct(
+    ("spec", struct(("finalizers", on_create(optional(_check_namespace_finalizers)))))
+)
+_FINALIZED_NAMESPACE = struct(
+    ("spec", struct(("finalizers", optional(each(string_format(validate_finalizer))))))
+)
 
 _PLATFORM_CHECKS: tuple[tuple[Kind, str, Check], ...] = (
     (kinds.ENDPOINTS, "", networking.check_endpoints),
@@ -346,7 +349,7 @@ _CHECKS: Mapping[tuple[str, str], Check] = {
         (kinds.EVENTS_EVENT, "", _EVENTS_EVENT),
         (kinds.LIMIT_RANGE, "", resources.check_limit_range),
         (kinds.NAMESPACE, "", _NAMESPACE),
-        (kinds.NAMESPACE, "finalize", _NAMESPACE),
+        (kinds.NAMESPACE, "finalize", _FINALIZED_NAMESPACE),
         (kinds.NAMESPACE, "status", _check_namespace_phase),
         (kinds.NODE, "", check_node),
         (kinds.NODE, "status", check_node),

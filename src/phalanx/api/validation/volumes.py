@@ -6,8 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from phalanx.api.errors import (
+    MAX_CAUSES,
     Cause,
     Causes,
+    duplicate,
     forbidden,
     invalid,
     not_found,
@@ -24,6 +26,7 @@ from phalanx.api.validation.checks import (
     Check,
     all_of,
     each,
+    find_duplicate_values,
     if_present,
     mandatory,
     non_empty,
@@ -31,12 +34,11 @@ from phalanx.api.validation.checks import (
     optional,
     string_format,
     struct,
-    unique_field,
 )
 from phalanx.api.validation.containers import (
     RESOURCE_REFERENCE,
     VOLUME_FIELD_REFERENCE,
-    check_relative_path,
+    check_unreserved_path,
 )
 from phalanx.api.validation.metadata import check_selector
 from phalanx.api.validation.pod_scheduling import NODE_SELECTOR
@@ -61,10 +63,10 @@ _HOST_PATH_TYPES = (
     "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket",
 )  # fmt: skip
 _KEY_ITEM = struct(
-    ("key", non_empty), ("path", mandatory(check_relative_path)), ("mode", optional(_check_mode))
+    ("key", non_empty), ("path", mandatory(check_unreserved_path)), ("mode", optional(_check_mode))
 )
 _FIELD_ITEM = struct(
-    ("path", mandatory(check_relative_path)),
+    ("path", mandatory(check_unreserved_path)),
     ("mode", optional(_check_mode)),
     ("fieldRef", if_present(VOLUME_FIELD_REFERENCE)),
     ("resourceFieldRef", if_present(RESOURCE_REFERENCE)),
@@ -119,18 +121,31 @@ _PROJECTIONS: Mapping[str, Check] = {
 def _check_projections(new: Any, old: Any) -> Causes:
     """Check the sources of a projected volume; Kubernetes accepts a source without any type."""
     found: list[Cause] = []
+    paths: list[str] = []
     for at, source in enumerate(new.get("sources", ())):
-        named = [name for name in (*_PROJECTIONS, *source) if name in source]
-        for number, name in enumerate(dict.fromkeys(named)):
-            place = f"sources[{at}].{name}"
-            if number:
-                detail = "may not specify more than 1 volume type per source"
-                found.append(forbidden(place, detail))
-            elif name in _PROJECTIONS:
-                found += prefix_causes(place, _PROJECTIONS[name](source[name], CREATED))
-        if "serviceAccountToken" in source and not source["serviceAccountToken"].get("path"):
-            found.append(required("path"))
-    return found
+        for name, check in _PROJECTIONS.items():
+            if name in source:
+                found += prefix_causes(f"sources[{at}].{name}", check(source[name], CREATED))
+        if len(source) > 1:
+            detail = "may not specify more than 1 volume type per source"
+            found.append(forbidden(f"sources[{at}]", detail))
+        if "serviceAccountToken" in source:
+            # Kubernetes reports the path of a token at the volume.
+            path = source["serviceAccountToken"].get("path", "")
+            found += prefix_causes("path", mandatory(check_unreserved_path)(path, CREATED))
+        paths += _projected_paths(source)
+    again = find_duplicate_values(paths)
+    return [*found, *(invalid("", paths[at], "conflicting duplicate paths") for at in again)]
+
+
+def _projected_paths(source: Object) -> list[str]:
+    """Return the files of a source that must not conflict; the files of tokens may."""
+    parts = [part for name, part in source.items() if name != "serviceAccountToken"]
+    files = [*parts, *(item for part in parts for item in part.get("items", ()))]
+    return [file[key] for file in files for key in _FILE_FIELDS if file.get(key)]
+
+
+_FILE_FIELDS = ("path", "credentialBundlePath", "keyPath", "certificateChainPath")
 
 
 def _check_export_path(new: Any, old: Any) -> Causes:
@@ -186,19 +201,55 @@ _VOLUME_SOURCES: Mapping[str, Check] = {
 }
 
 
-def _check_one_volume_source(new: Any, old: Any) -> Causes:
-    named = [name for name in new if name != "name"]
-    if not named:
-        return [required("", "must specify a volume type")]
-    return [forbidden(name, "may not specify more than 1 volume type") for name in named[1:]]
+#: All volume sources in the order in which Kubernetes looks for them: the first one counts.
+_SOURCE_ORDER = (
+    "emptyDir", "hostPath", "gitRepo", "gcePersistentDisk", "awsElasticBlockStore", "secret", "nfs",
+    "iscsi", "glusterfs", "flocker", "persistentVolumeClaim", "rbd", "cinder", "cephfs", "quobyte",
+    "downwardAPI", "fc", "flexVolume", "configMap", "azureFile", "vsphereVolume",
+    "photonPersistentDisk", "portworxVolume", "azureDisk", "local", "storageos", "projected",
+    "scaleIO", "csi", "ephemeral", "image",
+)  # fmt: skip
+
+
+def _one_source(checks: Mapping[str, Check]) -> Check:
+    """Require one volume source; sources after the first are refused unchecked."""
+
+    def check_source(new: Any, old: Any) -> Causes:
+        named = [name for name in _SOURCE_ORDER if name in new]
+        if not named:
+            return [required("", "must specify a volume type")]
+        found: list[Cause] = []
+        if check := checks.get(named[0]):
+            found += prefix_causes(named[0], check(new[named[0]], CREATED))
+        many = (forbidden(name, "may not specify more than 1 volume type") for name in named[1:])
+        return [*found, *many]
+
+    return check_source
 
 
 _VOLUME = all_of(
-    struct(("name", mandatory(string_format(validate_dns_label)))),
-    _check_one_volume_source,
-    struct(*((name, if_present(check)) for name, check in _VOLUME_SOURCES.items())),
+    struct(("name", mandatory(string_format(validate_dns_label)))), _one_source(_VOLUME_SOURCES)
 )
-VOLUMES: Check = all_of(each(_VOLUME), unique_field("name"))
+
+
+def _check_volumes(new: Any, old: Any) -> Causes:
+    """Check volumes; only the names of valid volumes must be unique."""
+    names: set[str] = set()
+    found: list[Cause] = []
+    for at, volume in enumerate(new):
+        name = volume.get("name", "")
+        causes = [*_VOLUME(volume, CREATED)]
+        if name in names:
+            causes.append(duplicate("name", name))
+        if not causes:
+            names.add(name)
+        found += prefix_causes(f"[{at}]", causes)
+        if len(found) >= MAX_CAUSES:
+            break
+    return found
+
+
+VOLUMES: Check = _check_volumes
 
 
 def valid_volume_names(volumes: Sequence[Object]) -> set[str]:
@@ -252,9 +303,21 @@ _NON_SOURCE_FIELDS = (
     "accessModes", "capacity", "claimRef", "mountOptions", "nodeAffinity",
     "persistentVolumeReclaimPolicy", "storageClassName", "volumeAttributesClassName", "volumeMode",
 )  # fmt: skip
+_SECRET_REFERENCE = struct(
+    ("name", mandatory(string_format(validate_dns_subdomain))),
+    ("namespace", mandatory(string_format(validate_dns_label))),
+)
+_CSI_SECRETS = (
+    "controllerPublishSecretRef", "controllerExpandSecretRef", "nodePublishSecretRef",
+    "nodeExpandSecretRef",
+)  # fmt: skip
 #: Checks of the common volume sources; other sources are only counted.
 _PERSISTENT_SOURCES: Mapping[str, Check] = {
-    "csi": struct(("driver", check_csi_driver_name), ("volumeHandle", non_empty)),
+    "csi": struct(
+        ("driver", check_csi_driver_name),
+        ("volumeHandle", non_empty),
+        *((name, if_present(_SECRET_REFERENCE)) for name in _CSI_SECRETS),
+    ),
     "hostPath": HOST_PATH,
     "local": struct(("path", non_empty)),
     "nfs": NFS_VOLUME,
@@ -263,13 +326,6 @@ _PERSISTENT_SOURCES: Mapping[str, Check] = {
 
 def _source_fields(spec: Object) -> list[str]:
     return [field for field in spec if field not in _NON_SOURCE_FIELDS]
-
-
-def _check_one_persistent_source(new: Any, old: Any) -> Causes:
-    named = _source_fields(new)
-    if not named:
-        return [required("", "must specify a volume type")]
-    return [forbidden(name, "may not specify more than 1 volume type") for name in named[1:]]
 
 
 def _check_capacity(new: Any, old: Any) -> Causes:
@@ -282,15 +338,13 @@ def _check_capacity(new: Any, old: Any) -> Causes:
 
 
 def _check_volume_immutable(new: Any, old: Any) -> Causes:
-    """Refuse changes of source and volume mode."""
+    """Refuse changes of the source."""
     if old is CREATED or not old:
         return ()
     found: list[Cause] = []
     if any(new.get(name) != old.get(name) for name in (*_source_fields(new), *_source_fields(old))):
         what = "persistentvolumesource"
         found.append(forbidden(what, f"spec.{what} is immutable after creation"))
-    if new.get("volumeMode") != old.get("volumeMode"):
-        found.append(invalid("volumeMode", new.get("volumeMode"), IMMUTABLE))
     return found
 
 
@@ -299,6 +353,14 @@ def _check_affinity_immutable(new: Any, old: Any) -> Causes:
     before = None if old is CREATED else (old.get("spec") or {}).get("nodeAffinity")
     after = (new.get("spec") or {}).get("nodeAffinity")
     return [invalid("nodeAffinity", after, IMMUTABLE)] if before and after != before else ()
+
+
+def _check_mode_immutable(new: Any, old: Any) -> Causes:
+    """Refuse another volume mode of a volume or claim; Kubernetes reports the cause at the top."""
+    if old is CREATED:
+        return ()
+    after, before = (one.get("spec", {}).get("volumeMode") for one in (new, old))
+    return [invalid("volumeMode", after, IMMUTABLE)] if after != before else ()
 
 
 def _check_node_affinity(new: Any, old: Any) -> Causes:
@@ -314,21 +376,33 @@ def _check_local_affinity(new: Any, old: Any) -> Causes:
     return [required("nodeAffinity", "Local volume requires node affinity")]
 
 
+def _check_persistent_combinations(new: Any, old: Any) -> Causes:
+    found: list[Cause] = []
+    if "volumeAttributesClassName" in new and "csi" not in new:
+        detail = "has to be specified when using volumeAttributesClassName"
+        found.append(required("csi", detail))
+    path = (new.get("hostPath") or {}).get("path", "")
+    if new.get("persistentVolumeReclaimPolicy") == "Recycle" and path and not path.strip("/."):
+        detail = "may not be 'recycle' for a hostPath mount of '/'"
+        found.append(forbidden("persistentVolumeReclaimPolicy", detail))
+    return found
+
+
 _VOLUME_SPEC = all_of(
     struct(
         ("accessModes", all_of(non_empty, optional(_check_access_modes))),
         ("capacity", _check_capacity),
         ("persistentVolumeReclaimPolicy", optional(one_of("Delete", "Recycle", "Retain"))),
     ),
-    _check_one_persistent_source,
-    struct(*((name, if_present(check)) for name, check in _PERSISTENT_SOURCES.items())),
+    _one_source(_PERSISTENT_SOURCES),
     struct(
         ("storageClassName", optional(_STORAGE_CLASS_NAME)),
         ("volumeMode", if_present(_VOLUME_MODE)),
         ("nodeAffinity", if_present(_check_node_affinity)),
-        ("volumeAttributesClassName", if_present(_STORAGE_CLASS_NAME)),
+        ("volumeAttributesClassName", if_present(mandatory(_STORAGE_CLASS_NAME))),
     ),
     _check_local_affinity,
+    _check_persistent_combinations,
     _check_volume_immutable,
 )
 
@@ -339,7 +413,7 @@ INLINE_VOLUME_SPEC: Check = all_of(
 )
 
 check_persistent_volume: Check = all_of(
-    struct(("spec", if_present(_VOLUME_SPEC))), _check_affinity_immutable
+    struct(("spec", if_present(_VOLUME_SPEC))), _check_affinity_immutable, _check_mode_immutable
 )
 
 # ---------------------------------------------------------------------------------------- claim
@@ -393,19 +467,57 @@ def _requested_storage(spec: Object) -> Any:
     return exact_value(spec.get("resources", {}).get("requests", {}).get(_STORAGE, "0"))
 
 
-_SOURCE_REFERENCE = struct(("name", non_empty), ("kind", non_empty))
+_CLAIM_KIND = "PersistentVolumeClaim"
+
+
+def _check_source_kind(new: Any, old: Any) -> Causes:
+    """Require a claim, unless the reference names an API group; Kubernetes omits the field."""
+    group = new.get("apiGroup") or ""
+    if group:
+        return [invalid("apiGroup", group, fault) for fault in validate_dns_subdomain(group)]
+    if new.get("kind") == _CLAIM_KIND:
+        return ()
+    detail = f"must be '{_CLAIM_KIND}' when referencing the default apiGroup"
+    return [invalid("", new.get("kind", ""), detail)]
+
+
+_SOURCE_REFERENCE = all_of(struct(("name", non_empty), ("kind", non_empty)), _check_source_kind)
+
+
+def _check_sources_agree(new: Any, old: Any) -> Causes:
+    source, reference = new.get("dataSource"), new.get("dataSourceRef")
+    if source is None or reference is None:
+        return ()
+    if reference.get("namespace"):
+        detail = "may not be specified when dataSourceRef.namespace is specified"
+        return [invalid("", "dataSource", detail)]
+    agree = all(source.get(key) == reference.get(key) for key in ("apiGroup", "kind", "name"))
+    return () if agree else [invalid("", "dataSource", "must match dataSourceRef")]
+
 
 #: The spec of a PersistentVolumeClaim.
-CLAIM_SPEC: Check = struct(
-    ("accessModes", all_of(_check_has_access_mode, optional(_check_access_modes))),
-    ("selector", if_present(check_selector)),
-    ("resources", _check_requested_size),
-    ("storageClassName", optional(_STORAGE_CLASS_NAME)),
-    ("volumeMode", if_present(_VOLUME_MODE)),
-    ("dataSource", if_present(_SOURCE_REFERENCE)),
-    ("dataSourceRef", if_present(_SOURCE_REFERENCE)),
+CLAIM_SPEC: Check = all_of(
+    struct(
+        ("accessModes", all_of(_check_has_access_mode, optional(_check_access_modes))),
+        ("selector", if_present(check_selector)),
+        ("resources", _check_requested_size),
+        ("storageClassName", optional(_STORAGE_CLASS_NAME)),
+        ("volumeMode", if_present(_VOLUME_MODE)),
+        ("dataSource", if_present(_SOURCE_REFERENCE)),
+        (
+            "dataSourceRef",
+            if_present(
+                all_of(
+                    _SOURCE_REFERENCE,
+                    struct(("namespace", optional(string_format(validate_dns_label)))),
+                )
+            ),
+        ),
+        ("volumeAttributesClassName", optional(_STORAGE_CLASS_NAME)),
+    ),
+    _check_sources_agree,
 )
 
 check_persistent_volume_claim: Check = all_of(
-    struct(("spec", if_present(CLAIM_SPEC))), _check_claim_immutable
+    struct(("spec", if_present(CLAIM_SPEC))), _check_claim_immutable, _check_mode_immutable
 )
