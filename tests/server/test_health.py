@@ -25,7 +25,7 @@ def failing() -> HealthChecks:
 def test_endpoint_answers_ok_or_with_the_line_of_every_check(endpoint: str) -> None:
     checks = HealthChecks()
     assert get(checks, f"/{endpoint}") == (200, "ok")
-    verbose = f"[+]ping ok\n[+]log ok\n{endpoint} check passed\n"
+    verbose = f"[+]ping ok\n[+]log ok\n[+]etcd ok\n{endpoint} check passed\n"
     assert get(checks, f"/{endpoint}?verbose") == (200, verbose)
     assert get(checks, f"/{endpoint}/ping?verbose") == (200, "ok")
     assert get(checks, f"/{endpoint}/none")[0] == 404
@@ -34,7 +34,7 @@ def test_endpoint_answers_ok_or_with_the_line_of_every_check(endpoint: str) -> N
 def test_a_failed_check_makes_the_server_not_ready_but_leaves_it_alive(
     failing: HealthChecks,
 ) -> None:
-    lines = "[+]ping ok\n[+]log ok\n[-]scheduler failed: no scheduler is running\n"
+    lines = "[+]ping ok\n[+]log ok\n[+]etcd ok\n[-]scheduler failed: no scheduler is running\n"
     assert get(failing, "/readyz") == (500, f"{lines}readyz check failed\n")
     assert get(failing, "/readyz/scheduler") == (
         500,
@@ -43,11 +43,22 @@ def test_a_failed_check_makes_the_server_not_ready_but_leaves_it_alive(
     assert get(failing, "/livez") == get(failing, "/healthz") == (200, "ok")
 
 
+@pytest.mark.parametrize("endpoint", ["livez", "readyz", "healthz"])
+def test_a_failed_store_fails_every_endpoint(endpoint: str) -> None:
+    checks = HealthChecks(lambda: "the store has failed")
+    assert get(checks, f"/{endpoint}")[0] == 500
+    assert get(checks, f"/{endpoint}/etcd") == (
+        500,
+        "internal server error: the store has failed\n",
+    )
+    assert get(checks, f"/{endpoint}?exclude=etcd") == (200, "ok")
+
+
 def test_an_excluded_check_is_not_made(failing: HealthChecks) -> None:
     assert get(failing, "/readyz?exclude=scheduler") == (200, "ok")
     assert get(failing, "/readyz?verbose&exclude=scheduler&exclude=none") == (
         200,
-        "[+]ping ok\n[+]log ok\n[+]scheduler excluded: ok\n"
+        "[+]ping ok\n[+]log ok\n[+]etcd ok\n[+]scheduler excluded: ok\n"
         'warn: some health checks cannot be excluded: no matches for "none"\n'
         "readyz check passed\n",
     )

@@ -235,7 +235,7 @@ class Server:
         #: Set by the process that owns the audit file; None: no audit log.
         self.audit: AuditLog | None = None
         self._request_metrics, self._has_store_failed = RequestMetrics(self.metrics), False
-        self.health = HealthChecks()
+        self.health = HealthChecks(lambda: "the store has failed" if self._has_store_failed else "")
         register_gauges(self.metrics, gates, broadcaster)
         CustomResourceRegistrar(self.context)
         self._event_expirer = EventExpirer(store, clock, event_ttl)

@@ -7,12 +7,14 @@
 
     [+]ping ok
     [+]log ok
+    [+]etcd ok
     [-]scheduler failed: no scheduler is running
     readyz check failed
 
 `/metrics/slis` shows the same as metrics.
 
-`/livez` and `/healthz` say that the process answers. `/readyz` includes what the process that runs
+`/livez` and `/healthz` say that the process answers and that its store works; the check of the
+store has the name that clients of Kubernetes know. `/readyz` includes what the process that runs
 the server has added: `phalanx up` its scheduler.
 """
 
@@ -37,10 +39,14 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 class HealthChecks:
-    """The checks of one server; those that every server has pass if it answers at all."""
+    """The checks of one server; all but that of the store pass if it answers at all."""
 
-    def __init__(self) -> None:
-        self._common: dict[str, HealthCheck] = {"ping": lambda: "", "log": lambda: ""}
+    def __init__(self, check_store: HealthCheck = lambda: "") -> None:
+        self._common: dict[str, HealthCheck] = {
+            "ping": lambda: "",
+            "log": lambda: "",
+            "etcd": check_store,
+        }
         self._readiness: dict[str, HealthCheck] = {}
 
     def add_scheduler_checks(self, check: HealthCheck, names: Collection[str] = ()) -> None:
