@@ -101,6 +101,27 @@ def test_jobs_of_a_lost_node_start_again(busy: list[str]) -> None:
     assert sum(record.disruptions for record in result.records) > 0
 
 
+def test_pods_of_a_deleted_node_end_as_recorded() -> None:
+    text = (
+        "nodes: {count: 2, each: {cpu: 2}}\n"
+        "at 0: {gang: first, pods: 2, each: {cpu: 2}, run: 30s}\n"
+        "at 5: {gang: second, pods: 1, each: {cpu: 2}, run: 10s}\nuntil: 60\n"
+    )
+    lines = RecordedScenario(text).lines
+    begin = next(line["at"] for line in map(json.loads, lines) if line["is"] == "synced")
+    gone = {"is": "node", "at": begin + 12.0, "name": "node-1", "node": None}
+    number = next(i for i, line in enumerate(lines) if json.loads(line)["at"] > gone["at"])
+    lines.insert(number, json.dumps(gone))
+    engine = replay_lines(lines)
+    # A kubelet runs on without its Node, until pod garbage collection deletes the pods.
+    assert [job.record.disruptions for job in engine.jobs] == [0, 0]
+    assert all(job.record.end is not None for job in engine.jobs)
+    workload = read_workload(lines)
+    faults = (NodeFault(10, "node-1", 100),)
+    lost = ReplayEngine(SimulationSetup(workload, workload.nodes, faults=faults)).run()
+    assert sum(record.disruptions for record in lost.records) > 0
+
+
 def test_jobs_that_ran_at_the_beginning_are_simulated_and_not_reported() -> None:
     recording = RecordedScenario(BUSY, record_at=20.0)
     workload = read_workload(recording.lines)

@@ -42,7 +42,6 @@ from phalanx.scheduler.queue.scheduler_state import SchedulerState, visible_grou
 from phalanx.sim.recording.history import (
     GroupLife,
     PodEnd,
-    RecordedJob,
     RecordedRun,
 )
 from phalanx.sim.recording.recorded_workload import RecordedWorkload
@@ -52,7 +51,9 @@ from phalanx.sim.recording.replayed_jobs import (
     ReplayedJob,
     ReplayTrace,
     answer_to_all_names,
+    build_job,
     build_replacement,
+    find_loss,
     find_run_end,
     mark_succeeded,
     put_on_node,
@@ -101,14 +102,14 @@ class ReplayEngine:
         self._sequence = 0
         #: The jobs of the report in their order, and those that ran when the recording began.
         self.jobs = [
-            self._build_job(job, record)
+            build_job(job, record, self._usage.resources)
             for job, record in zip(
                 self._workload.recorded, map(JobRecord, setup.workload.jobs), strict=True
             )
         ]
         reported = {id(job.recorded) for job in self.jobs}
         self._background = [
-            self._build_job(job, JobRecord(TraceJob(0.0, 0.0, {})))
+            build_job(job, JobRecord(TraceJob(0.0, 0.0, {})), self._usage.resources)
             for job in self._history.jobs
             if id(job) not in reported
         ]
@@ -165,14 +166,6 @@ class ReplayEngine:
             decisions=self._decisions,
             is_partial=self._is_stopped,
         )
-
-    def _build_job(self, recorded: RecordedJob, record: JobRecord) -> ReplayedJob:
-        job = ReplayedJob(recorded, record)
-        for chain in recorded.pods:
-            requests = pod_requests(chain.runs[0].pod)
-            amounts = [requests.get(name, 0) for name in self._usage.resources]
-            job.pods.append(LivePod(job, chain, amounts))
-        return job
 
     def _elapsed(self, now: float) -> float:
         """Return the seconds since the recording began, in microseconds."""
@@ -244,7 +237,9 @@ class ReplayEngine:
     def _observe_other(self, observation: Observation, now: float) -> None:
         self._state.observe(observation)
 
-    def _change_node(self, name: str, node: Node | None, now: float) -> None:
+    def _change_node(
+        self, name: str, node: Node | None, now: float, *, is_fault: bool = False
+    ) -> None:
         """A node joins, changes or (None) leaves."""
         old = self._nodes.get(name)
         for one, sign in ((old, -1), (node, 1)):
@@ -263,7 +258,12 @@ class ReplayEngine:
             self._taints[name] = {taint: before.get(taint, now) for taint in taints}
         for live in [one for one in self._by_pod.values() if one.node == name]:
             if node is None:
-                self._lose_pod(live, now, is_node_gone=True)
+                at = now if is_fault else find_loss(live, name, now)
+                lose = partial(self._lose_with_node, live, live.incarnation)
+                if at == now:
+                    lose(now)
+                elif at is not None:
+                    self._push(at, _END, lose)
             elif self._taints[name]:
                 self._evict_intolerant(live, live.incarnation, name, now)
 
@@ -284,7 +284,7 @@ class ReplayEngine:
         self._lost[name] = before + change
         known = {node.metadata.name: node for node in self._setup.nodes}
         if change > 0 and not before and name in self._nodes:
-            self._change_node(name, None, now)
+            self._change_node(name, None, now, is_fault=True)
         elif change < 0 and before == 1:
             self._change_node(name, known[name], now)
 
@@ -474,18 +474,15 @@ class ReplayEngine:
             live.job.groups[ref] = group
             self._observe_group(group, now)
 
+    def _lose_with_node(self, live: LivePod, incarnation: int, now: float) -> None:
+        if live.incarnation == incarnation and live.pod is not None:
+            self._lose_pod(live, now, is_node_gone=True)
+
     def _lose_pod(self, live: LivePod, now: float, *, is_node_gone: bool) -> None:
         """A node is lost, or no longer tolerated."""
         live.job.record.disruptions += 1
-        seconds = 0.0 if is_node_gone else self._termination(live)
+        seconds = 0.0 if is_node_gone else live.termination_seconds(self._history)
         self._evict(live, now, seconds=seconds, is_lost=True)
-
-    def _termination(self, live: LivePod) -> float:
-        """Return how long a victim terminates: as recorded, or as usual in the recording."""
-        run = live.recorded
-        if run is not None and run.terminating is not None and run.ended is not None:
-            return max(run.ended - run.terminating, 0.0)
-        return self._history.termination_seconds
 
     def _evict(self, live: LivePod, now: float, *, seconds: float, is_lost: bool = False) -> None:
         """Request the deletion of a pod, which occupies its node until it is gone."""
@@ -564,7 +561,7 @@ class ReplayEngine:
                 for job in {id(live.job): live.job for live in found}.values():
                     job.record.preemptions += 1
                 for live in found:
-                    self._evict(live, now, seconds=self._termination(live))
+                    self._evict(live, now, seconds=live.termination_seconds(self._history))
         else:
             raise RuntimeError(f"the scheduler does not come to rest at {now - self._begin:g} s")
         first = next(iter(self._waiting.values()), None)

@@ -19,6 +19,7 @@ from phalanx.api.core import (
     Taint,
 )
 from phalanx.api.meta import Ref, timestamp
+from phalanx.api.resources import pod_requests
 from phalanx.api.scheduling import MEMBERS_TO_RUN_ANNOTATION, PodGroup
 from phalanx.scheduler.cluster.group_tree import Group
 from phalanx.scheduler.cluster.node_constraints import tolerates
@@ -76,6 +77,13 @@ class LivePod:
         """The recorded run of the present incarnation; None if the recording has fewer."""
         runs, number = self.chain.runs, self.incarnation
         return runs[number] if number < len(runs) else None
+
+    def termination_seconds(self, history: RecordedHistory) -> float:
+        """Return how long a victim terminates: as recorded, or as usual in the recording."""
+        run = self.recorded
+        if run is not None and run.terminating is not None and run.ended is not None:
+            return max(run.ended - run.terminating, 0.0)
+        return history.termination_seconds
 
 
 @dataclass(slots=True)
@@ -219,6 +227,31 @@ def find_run_end(live: LivePod, recording_end: float) -> float | None:
     if run.outcome is not PodEnd.OPEN or run.bound is None:
         return now + typical
     return now + max(typical, recording_end - run.bound)
+
+
+def find_loss(live: LivePod, node: str, now: float) -> float | None:
+    """Return when a pod is lost whose node was deleted; None if it ends by itself.
+
+    Pod garbage collection deletes the pods of a deleted node forty seconds later, and a kubelet
+    that still runs ends them before: a pod that ran there in the recording too ends as it did.
+    """
+    run = live.recorded
+    if run is None or run.node != node or run.bound is None:
+        return now
+    if abs(live.bound_at - run.bound) > _SAME_START and not run.was_bound:
+        return now
+    if run.outcome is PodEnd.NODE_LOST and run.ended is not None:
+        return max(run.ended, now)
+    return None
+
+
+def build_job(recorded: RecordedJob, record: JobRecord, resources: Sequence[str]) -> ReplayedJob:
+    """Build the job of a replay, with the amounts of each of its pods."""
+    job = ReplayedJob(recorded, record)
+    for chain in recorded.pods:
+        requests = pod_requests(chain.runs[0].pod)
+        job.pods.append(LivePod(job, chain, [requests.get(name, 0) for name in resources]))
+    return job
 
 
 def tolerated_until(pod: Pod, taints: Mapping[Taint, float], bound_at: float) -> float:
