@@ -220,6 +220,8 @@ def _hard_spread_states(
     constraints: NodeConstraints,
 ) -> list[SpreadState]:
     hard = [spread for spread in profile.peer_constraints.spreads if spread.is_hard]
+    if not hard:
+        return []
     labelled = _labelled_nodes(snapshot, hard)
     return [
         SpreadState(spread, counts, peer_counts.matches_selectors(profile, (spread.selector,)))
