@@ -19,7 +19,7 @@ from phalanx.api.resources import canonical_quantity
 StringValidator = Callable[[str], Sequence[str]]
 
 #: The number of cached strings, and the length of the longest.
-_CACHE_SIZE, _MAX_CACHED_LENGTH = 8192, 320
+_CACHE_SIZE, _MAX_CACHED_LENGTH = 2048, 320
 
 
 def cached_validator(validator: StringValidator) -> StringValidator:

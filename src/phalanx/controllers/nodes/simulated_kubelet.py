@@ -144,7 +144,7 @@ class Stages:
         return _sample_lifetime(self, pod)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=2048)
 def _sample_lifetime(stages: Stages, pod: str) -> PodLifetime:
     def fraction(stage: str, label: str) -> float:
         """Return a number from 0 up to 1 that depends only on the seed and the three names."""
