@@ -220,8 +220,8 @@ MUTANTS = (
     Mutant(
         "a preemptor evicts more pods while its victims terminate",
         "scheduler/preemption/evaluator.py",
-        "        if result is not None:\n            return _wait_for_victims",
-        "        if False:\n            return _wait_for_victims",
+        "        if result is not None:\n            return (yield from _wait_for_victims",
+        "        if False:\n            return (yield from _wait_for_victims",
     ),
     Mutant(
         "the Workload of an earlier Job of the same name is used",
@@ -342,8 +342,8 @@ MUTANTS = (
     Mutant(
         "on a foreign server every Job is reconciled",
         "controllers/registry.py",
-        "managers = (OWN_JOB_CONTROLLER,) if context.is_foreign else MANAGED_BY_NAMES",
-        "managers = MANAGED_BY_NAMES",
+        "managers=(OWN_JOB_CONTROLLER,) if context.is_foreign else MANAGED_BY_NAMES",
+        "managers=MANAGED_BY_NAMES",
         ("tests/controllers/test_controller_manager.py",),
     ),
     Mutant(
