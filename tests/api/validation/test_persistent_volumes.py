@@ -188,3 +188,20 @@ def test_a_claim_keeps_its_volume_mode() -> None:
     old = make_stored(CLAIM, {"spec": claim()})
     new = change_stored(CLAIM, old, spec={**old["spec"], "volumeMode": "Block"})
     assert find_causes(CLAIM, new, old) == ["spec: Forbidden", "volumeMode: Invalid"]
+
+
+@pytest.mark.parametrize(
+    ("status", "time"),
+    [
+        ({"phase": "Pending"}, NOW),
+        ({"phase": "Available"}, "2026-01-02T00:00:00Z"),
+        ({"phase": "Available", "lastPhaseTransitionTime": NOW}, "2026-01-02T00:00:00Z"),
+        ({"phase": "Pending", "lastPhaseTransitionTime": "2020-01-01T00:00:00Z"},
+         "2020-01-01T00:00:00Z"),
+    ],
+)  # fmt: skip
+def test_a_volume_keeps_the_time_of_its_phase(status: Object, time: str) -> None:
+    old = make_stored(VOLUME, {"spec": volume()})
+    new = change_stored(VOLUME, old, status=status)
+    prepare_for_update(VOLUME, new, old, now="2026-01-02T00:00:00Z")
+    assert new["status"]["lastPhaseTransitionTime"] == time

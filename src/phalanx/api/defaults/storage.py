@@ -50,10 +50,13 @@ def prepare_volume_for_create(volume: Object, now: str) -> None:
 
 
 def set_phase_transition_time(new: Object, old: Object, now: str) -> None:
-    """Set when the phase of a volume last changed, unless the writer does."""
+    """Set when the phase of a volume last changed, unless the writer does; it is not removed."""
     time = "lastPhaseTransitionTime"
     after, before = new["status"], old.get("status", {})
-    if after.get("phase") != before.get("phase") and after.get(time) in (None, before.get(time)):
+    if after.get("phase") == before.get("phase"):
+        if time in before:
+            after.setdefault(time, before[time])
+    elif after.get(time) in (None, before.get(time)):
         after[time] = now
 
 
