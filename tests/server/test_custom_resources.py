@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import orjson
+import pytest
 
 from phalanx.api.defaults.custom_resource_definition import (
     CLEANUP_FINALIZER,
@@ -14,7 +15,7 @@ from phalanx.api.defaults.custom_resource_definition import (
     find_condition,
 )
 from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, JOB_SET, KINDS, LEADER_WORKER_SET
-from phalanx.api.wire import JSON
+from phalanx.api.wire import JSON, Object
 from phalanx.clock import LoopClock
 from phalanx.randomness import SeededRandom
 from phalanx.server.app import Server
@@ -357,11 +358,20 @@ async def test_openapi_v2_is_a_document_without_schemas() -> None:
     assert found.text == swagger + b"\x12" + bytes([len(info)]) + info
 
 
+@pytest.mark.parametrize(
+    ("change", "causes"),
+    [
+        ({"labels": {"a": "not valid!"}}, [("metadata.labels", "FieldValueInvalid")] * 3),
+        ({"uid": "other"}, [("metadata.uid", "FieldValueInvalid")] * 2),
+        ({"finalizers": ["a b"]}, [("metadata.finalizers", "FieldValueInvalid")]),
+    ],
+)
 @in_virtual_time
-async def test_metadata_of_a_changed_definition_has_each_cause_three_times() -> None:
+async def test_causes_in_the_metadata_of_a_changed_definition_are_repeated(
+    change: Object, causes: list[tuple[str, str]]
+) -> None:
     api = await api_with_widgets()
     path = f"{CUSTOM_RESOURCE_DEFINITION.url_path()}/widgets.example.com"
-    change = {"metadata": {"labels": {"a": "not valid!"}}}
     headers = {"content-type": "application/merge-patch+json"}
-    answer = await api.ask("PATCH", path, change, headers=headers)
-    assert answer.cause_reasons == [("metadata.labels", "FieldValueInvalid")] * 3
+    answer = await api.ask("PATCH", path, {"metadata": change}, headers=headers)
+    assert answer.cause_reasons == causes

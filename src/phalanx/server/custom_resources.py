@@ -17,6 +17,7 @@ but defines nothing; its objects belong to the built-in kind and outlive it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from phalanx.api.custom_resources.custom_kinds import CustomKind, served_kinds
@@ -89,6 +90,22 @@ class CustomResourceRegistrar:
             self._watch_broadcaster.end_watches(_versionless_kind(group, plural).store_prefix())
 
 
+#: How often Kubernetes repeats a cause in the metadata of a changed definition: it checks fields
+#: that never change twice, finalizers once.
+_REPEATED_CAUSES = {
+    "annotations": 2, "labels": 2, "managedFields": 2, "ownerReferences": 2, "finalizers": 0,
+}  # fmt: skip
+
+
+def _repeat_causes(metadata: Sequence[Cause]) -> list[Cause]:
+    """Return the causes in the metadata of a changed definition that Kubernetes repeats."""
+    found: list[Cause] = []
+    for cause in metadata:
+        name = re.split(r"[.\[]", cause.field.removeprefix("metadata."), maxsplit=1)[0]
+        found += [cause] * _REPEATED_CAUSES.get(name, 1)
+    return found
+
+
 class CustomResourceDefinitionStrategy:
     """Defaults, status and validation of definitions."""
 
@@ -136,8 +153,7 @@ class CustomResourceDefinitionStrategy:
         if not causes:
             # A definition that cannot be served must fail before it is written.
             served_kinds(new, created_revision=0, revision=0)
-        # Kubernetes checks the metadata of a changed definition three times.
-        again = [] if old is None else list(metadata) * 2
+        again = () if old is None else _repeat_causes(metadata)
         return [*dict.fromkeys(causes_of_versions(new, causes)), *again]
 
     def _check_not_built_in(self, new: Object) -> Sequence[Cause]:
