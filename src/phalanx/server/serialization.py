@@ -468,7 +468,8 @@ async def encode_list(opening: bytes, items: list[bytes], accepted: MediaTypeOpt
         return encode_reply(Reply(200, _join_list(opening, items)), accepted)
     if accepted.media == YAML:
         parts = [_to_flow_style(item) async for item in take_turns(items)]
-        return Reply(200, _join_list(_to_flow_style(opening), parts) + b"\n", _YAML_REPLY)
+        text = _join_list(_to_flow_style(opening), parts, end=_LIST_END + b"\n")
+        return Reply(200, text, _YAML_REPLY)
     head = orjson.loads(opening + _LIST_END)
     if protobuf.message_name(head["apiVersion"], head["kind"]) is None:
         return _encode_protobuf(Reply(200, _join_list(opening, items)), accepted)
@@ -476,10 +477,10 @@ async def encode_list(opening: bytes, items: list[bytes], accepted: MediaTypeOpt
     return Reply(200, protobuf_encoder.encode(head, encoded) or b"", PROTOBUF)
 
 
-def _join_list(opening: bytes, items: list[bytes]) -> bytes:
+def _join_list(opening: bytes, items: list[bytes], *, end: bytes = _LIST_END) -> bytes:
     """Join a list with one copy of its items."""
     parts = [opening + items[0], *items[1:]] if items else [opening]
-    parts[-1] += _LIST_END
+    parts[-1] += end
     return b",".join(parts)
 
 
