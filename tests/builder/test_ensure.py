@@ -212,6 +212,29 @@ def test_members_that_are_still_to_run_are_published_below_the_size_only() -> No
     assert [one.change for one in plan.operations if isinstance(one, PatchObject)] == [text]
 
 
+@pytest.mark.parametrize(
+    ("driver", "workers", "expected"), [(1, 3, None), (0, 3, "1"), (0, 0, None)]
+)
+def test_groups_that_are_still_to_run_are_published_at_the_gang_of_groups(
+    driver: int, workers: int, expected: str | None
+) -> None:
+    sizes = {"driver": driver, "workers": workers}
+    wanted = [GroupInstance(one, members_to_run=count_always(sizes[one])) for one in sizes]
+    plan = ensure(converge(), groups=wanted)
+    changes = {
+        one.kind.name: one.change["metadata"]["annotations"][MEMBERS_TO_RUN_ANNOTATION]
+        for one in plan.operations
+        if isinstance(one, PatchObject)
+    }
+    assert changes.get("CompositePodGroup") == expected
+
+
+def test_gang_of_groups_keeps_its_size_if_other_owners_have_some_of_the_groups() -> None:
+    wanted = [GroupInstance("workers", members_to_run=count_always(4))]
+    operations = ensure(converge(), groups=wanted, kept=["driver"]).operations
+    assert not any(isinstance(one, PatchObject) for one in operations)
+
+
 def test_user_workload_is_used_and_never_changed() -> None:
     theirs = store(WorkloadBuilder(tree(workers=2), EVERYTHING).build(OWNER, name="mine"))
     del theirs["metadata"]["ownerReferences"]

@@ -135,6 +135,13 @@ class PodGroupStatus(Struct, frozen=True, rename="camel"):
     resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
 
 
+def _limit_to_members_to_run(minimum: int, metadata: ObjectMeta) -> int:
+    """Return the minimum of a gang, or the number of members that are still to run if lower."""
+    left = metadata.annotations.get(MEMBERS_TO_RUN_ANNOTATION, "")
+    is_number = left.isdecimal() and len(left) <= _MAX_DIGITS
+    return max(min(minimum, int(left)), 1) if is_number else minimum
+
+
 class PodGroup(Struct, frozen=True):
     """A PodGroup: pods that are scheduled together."""
 
@@ -149,12 +156,7 @@ class PodGroup(Struct, frozen=True):
         For a gang it is `minCount`, or the number of members that are still to run if that is
         lower.
         """
-        gang = self.spec.scheduling_policy.gang
-        if gang is None:
-            return 1
-        left = self.metadata.annotations.get(MEMBERS_TO_RUN_ANNOTATION, "")
-        is_number = left.isdecimal() and len(left) <= _MAX_DIGITS
-        return max(min(gang.min_count, int(left)), 1) if is_number else gang.min_count
+        return _limit_to_members_to_run(self.min_count, self.metadata)
 
     @property
     def min_count(self) -> int:
@@ -235,9 +237,23 @@ class CompositePodGroup(Struct, frozen=True):
 
     @property
     def quorum(self) -> int:
-        """The number of child groups that must be scheduled together; 1 if it is basic."""
+        """The number of child groups that must be scheduled together; 1 if it is basic.
+
+        For a gang it is `minGroupCount`, or the number of groups with members that are still to run
+        if that is lower.
+        """
+        return _limit_to_members_to_run(self.min_group_count, self.metadata)
+
+    @property
+    def min_group_count(self) -> int:
+        """The `minGroupCount` of a gang; 1 for a basic group."""
         gang = self.spec.scheduling_policy.gang
         return gang.min_group_count if gang else 1
+
+    @property
+    def is_gang(self) -> bool:
+        """Whether as many child groups as its quorum must be scheduled together."""
+        return self.spec.scheduling_policy.gang is not None
 
     @property
     def with_pod_preemption_policy(self) -> CompositePodGroup:

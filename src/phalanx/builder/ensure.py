@@ -367,6 +367,7 @@ class _GroupPlanner:
                     if blocked := self._find_reason_against(one):
                         return self._without_groups(blocked)
                     creations.append(CreateObject(self._template(one).kind, self._build(one)))
+        changes += self._limit_composites()
         changes += self._delete_unwanted()
         return EnsurePlan(
             (*creations, *changes),
@@ -537,12 +538,44 @@ class _GroupPlanner:
         if size != group.min_count:
             change: Object = {"spec": {"schedulingPolicy": {"gang": {"minCount": size}}}}
             yield PatchObject(POD_GROUP, meta, change, STRATEGIC_PATCH)
-        if wanted.members_to_run is None:
-            return
-        text = encode_members_to_run(wanted.members_to_run(meta.name), size)
-        if meta.annotations.get(MEMBERS_TO_RUN_ANNOTATION) != text:
-            annotations = {MEMBERS_TO_RUN_ANNOTATION: text}
-            yield PatchObject(POD_GROUP, meta, {"metadata": {"annotations": annotations}})
+        if wanted.members_to_run is not None:
+            yield from _publish_members_to_run(group, wanted.members_to_run(meta.name), size)
+
+    def _limit_composites(self) -> Iterator[ObjectOperation]:
+        """Publish how many groups below each gang of groups have members that are still to run."""
+        for wanted in self._wanted.values():
+            group = self._found.get(wanted.key)
+            is_ours = group is not None and group.metadata.is_controlled_by(self._uid)
+            if is_ours and isinstance(group, CompositePodGroup) and group.is_gang:
+                children = [self._count_to_run(one) for one in self._children_of(wanted)]
+                # With fewer groups than the gang needs, other owners have the rest.
+                if len(children) >= group.min_group_count and None not in children:
+                    count = sum(bool(left) for left in children)
+                    yield from _publish_members_to_run(group, count, group.min_group_count)
+
+    def _children_of(self, wanted: GroupInstance) -> list[GroupInstance]:
+        return [
+            one
+            for one in self._wanted.values()
+            if one is not wanted and (self._template(one).parent, one.parent_instance) == wanted.key
+        ]
+
+    def _count_to_run(self, wanted: GroupInstance) -> int | None:
+        """Count the members of a group, or below it, that are still to run; None if unknown."""
+        if self._template(wanted).kind is POD_GROUP:
+            group = self._found.get(wanted.key)
+            name = group.metadata.name if group else self._name(wanted)
+            return wanted.members_to_run(name) if wanted.members_to_run else None
+        below = [self._count_to_run(one) for one in self._children_of(wanted)]
+        return None if None in below else sum(count or 0 for count in below)
+
+
+def _publish_members_to_run(group: Group, members: int, size: int) -> Iterator[ObjectOperation]:
+    """Annotate a gang of which fewer members than its size are still to run."""
+    meta, text = group.metadata, encode_members_to_run(members, size)
+    if meta.annotations.get(MEMBERS_TO_RUN_ANNOTATION) != text:
+        annotations = {MEMBERS_TO_RUN_ANNOTATION: text}
+        yield PatchObject(kind_of_group(group), meta, {"metadata": {"annotations": annotations}})
 
 
 _NO_REASON = Fallback("", "")

@@ -569,3 +569,25 @@ def test_preemption_evicts_single_pods_or_the_whole_set(mode: Object, left: int)
             assert await cluster.conditions() == {}
 
     preempt()
+
+
+@in_virtual_time
+async def test_preempted_role_runs_again_after_another_role_has_completed() -> None:
+    async with job_set_cluster(1, cpu=3) as cluster:
+        head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+        await cluster.create({**head, "metadata": {"name": "high"}, "value": 1000})
+        await cluster.create(job_set(role("leader"), role("workers", 1, 2)))
+        await cluster.settle()
+        await cluster.end("Succeeded", "leader")
+        (root,) = await cluster.objects(COMPOSITE_POD_GROUP)
+        assert root["metadata"]["annotations"][MEMBERS_TO_RUN_ANNOTATION] == "1"
+        await cluster.create(pod("urgent", cpu="3", spec={"priorityClassName": "high"}))
+        await cluster.settle(20)
+        # The leader has succeeded on its node.
+        leader, urgent = sorted(await cluster.inner.node_by_pod())
+        assert (leader.startswith("train-leader-"), urgent) == (True, "urgent")
+        await cluster.inner.delete(POD, "urgent")
+        await cluster.settle(60)
+        assert await cluster.running() == {"workers": 2}
+        await cluster.end("Succeeded", "workers")
+        assert await cluster.conditions() == {"Completed": ("True", "AllJobsCompleted")}
