@@ -107,6 +107,18 @@ async def test_claim_stays_reserved_while_its_pods_need_it() -> None:
         assert (await consumers(c), await is_allocated(c)) == (["q"], True)
 
 
+@in_virtual_time
+async def test_finalizer_stays_while_a_scheduler_is_about_to_allocate_the_claim() -> None:
+    async with bare_cluster(build) as c:
+        await claim(c, allocated=False)
+        version = (await c.client.get(RESOURCE_CLAIM, KEY))["metadata"]["resourceVersion"]
+        await asyncio.sleep(1)
+        # As a scheduler, which has seen no other version of the claim.
+        change = {"metadata": {"resourceVersion": version}, "status": {"allocation": ALLOCATION}}
+        await c.client.patch(RESOURCE_CLAIM, KEY, change, subresource="status")
+        assert await is_allocated(c)
+
+
 @pytest.mark.parametrize("how", ["finished", "deleted", "replaced"])
 @in_virtual_time
 async def test_claim_is_deallocated_with_its_last_reservation(how: str) -> None:

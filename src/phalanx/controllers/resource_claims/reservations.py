@@ -87,6 +87,8 @@ class ClaimReservationController:
         self._claims = informers.of(DeviceClaim).cache
         self._pods_by_claim = self._pods.index(_claim_keys)
         self._claims_by_holder = self._claims.index(_holder_uids)
+        #: The versions of claims that got the finalizer: a scheduler is about to allocate them.
+        self._announced: dict[Key, str] = {}
         self._loop: ReconcileLoop[Key] = ReconcileLoop(
             client, self.reconcile, _WORKERS, confirm=self._confirm_finished
         )
@@ -112,7 +114,9 @@ class ClaimReservationController:
             return ReconcilePlan(_release_patches(claim))
         if not consumers and self._is_owner_finished(claim):
             return ReconcilePlan([Delete(RESOURCE_CLAIM, key, claim.metadata.uid)])
-        if not consumers and claim.status.allocation is None:
+        # Without the finalizer the scheduler's next write would fail, and it would begin again.
+        is_announced = self._announced.get(key) == claim.metadata.resource_version
+        if not consumers and claim.status.allocation is None and not is_announced:
             return ReconcilePlan(_release_patches(claim))
         return ReconcilePlan()
 
@@ -174,8 +178,14 @@ class ClaimReservationController:
         return pod is not None and (pod.metadata.uid != owner.uid or is_pod_finished(pod))
 
     def _on_claim_change(self, old: DeviceClaim | None, new: DeviceClaim | None) -> None:
-        if new is not None:
-            self._loop.queue.add(new.metadata.key)
+        if new is None:
+            assert old is not None
+            self._announced.pop(old.metadata.key, None)
+            return
+        names = old.metadata.finalizers if old is not None else ()
+        if PROTECTION_FINALIZER in new.metadata.finalizers and PROTECTION_FINALIZER not in names:
+            self._announced[new.metadata.key] = new.metadata.resource_version
+        self._loop.queue.add(new.metadata.key)
 
     def _on_consumer_change(self, old: Pod | PodGroup | None, new: Pod | PodGroup | None) -> None:
         if not self._claims:
