@@ -50,10 +50,21 @@ def has_claims(pod: Pod) -> bool:
 
 
 class ClaimAuditor:
-    """Follows the store's log; `now` is the clock, `horizon` how late a view may be."""
+    """Follows the store's log; `now` is the clock, `horizon` how late a view may be.
 
-    def __init__(self, store_log: StoreLogReader, now: Callable[[], float], horizon: float) -> None:
+    Pods that were bound by hand (`manually_bound`) may lack their claims.
+    """
+
+    def __init__(
+        self,
+        store_log: StoreLogReader,
+        now: Callable[[], float],
+        horizon: float,
+        *,
+        manually_bound: Collection[str] = (),
+    ) -> None:
         self._log, self._now, self._horizon = store_log, now, horizon
+        self._manually_bound = manually_bound
         self._bound: list[Pod] = []
         #: When each claim, by uid, got its last change that a scheduler may not have seen.
         self._changed_at: dict[Key, float] = {}
@@ -66,7 +77,12 @@ class ClaimAuditor:
     def audit(self) -> list[str]:
         """Return the violations since the last call."""
         bound, self._bound = self._bound, []
-        found = [one for pod in bound for one in self._check_pod(pod)]
+        found = [
+            one
+            for pod in bound
+            if pod.metadata.uid not in self._manually_bound
+            for one in self._check_pod(pod)
+        ]
         if self._has_changed:
             found += self._check_exclusive()
         self._has_changed = False

@@ -136,7 +136,12 @@ class _FaultRun:
             manually_bound=self._environment.decisions.manually_bound,
             ledger=tail.ledger if is_whole else None, composites=tail.composites,
         )  # fmt: skip
-        self._claim_auditor = ClaimAuditor(tail, self._loop.time, MAX_VIEW_LAG)
+        self._claim_auditor = ClaimAuditor(
+            tail,
+            self._loop.time,
+            MAX_VIEW_LAG,
+            manually_bound=self._environment.decisions.manually_bound,
+        )
         self._options, self._last_change = options, 0.0
         self._violation: asyncio.Future[InvariantViolation] = self._loop.create_future()
         tail.on_batch.append(self._check)

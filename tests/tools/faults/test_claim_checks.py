@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from msgspec.structs import replace
@@ -42,14 +42,16 @@ CLAIM = Key("default", "c")
 DEVICE = {"request": "gpu", "driver": DEVICE_DRIVER, "pool": "n", "device": "gpu-0"}
 
 
-def audit(act: Callable[[Client], Awaitable[Any]]) -> tuple[list[str], list[str]]:
+def audit(
+    act: Callable[[Client], Awaitable[Any]], by_hand: Collection[str] = ()
+) -> tuple[list[str], list[str]]:
     """Return the violations after users acted, and those at rest."""
 
     async def main() -> tuple[list[str], list[str]]:
         now = asyncio.get_running_loop()
         store = MemoryStore(lambda: 0.0)
         log = StoreLogReader(store)
-        auditor = ClaimAuditor(log, now.time, horizon=5.0)
+        auditor = ClaimAuditor(log, now.time, horizon=5.0, manually_bound=by_hand)
         server = Server(store, LoopClock(now, EPOCH), SeededRandom(1))
         await server.start()
         client = Client(InProcessTransport(server.handle, UserInfo("user", (MASTERS,))))
@@ -66,6 +68,21 @@ async def create(client: Client, kind: Kind, made: Object) -> None:
 async def bind(client: Client, name: str) -> None:
     body = {"metadata": {"name": name}, "target": {"kind": "Node", "name": "n"}}
     await client.post(POD.url_path("default", name, "binding"), body)
+
+
+def test_pod_that_was_bound_by_hand_may_lack_its_volume() -> None:
+    uids: list[str] = []
+
+    async def act(client: Client) -> None:
+        await create(client, NODE, node("n"))
+        await create(client, PERSISTENT_VOLUME_CLAIM, volume_claim(CLAIM, LOCAL))
+        mounted = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+        await create(client, POD, pod("p", spec={"volumes": mounted}))
+        uids.append((await client.get(POD, Key("default", "p")))["metadata"]["uid"])
+        await asyncio.sleep(10)
+        await bind(client, "p")
+
+    assert audit(act, uids)[0] == []
 
 
 def test_pod_without_its_volume_or_devices_is_found() -> None:
