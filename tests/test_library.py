@@ -300,6 +300,29 @@ def test_owners_are_found_by_workload_and_by_owner_reference() -> None:
 
 
 @pytest.mark.parametrize(
+    ("subject", "owner"),
+    [
+        ("deployment/web", ("ReplicaSet", "web-5d9c")),
+        ("replicaset/web-5d9c", ("ReplicaSet", "web-5d9c")),
+        ("sts/db", ("StatefulSet", "db")),
+        ("ds/agent", ("DaemonSet", "agent")),
+    ],
+)
+def test_pods_of_replicated_workloads_are_found_by_their_owner(
+    subject: str, owner: tuple[str, str]
+) -> None:
+    pods = stored(pod("bound"), pod("waits"), pod("other"))
+    for one in pods[:2]:
+        kind, name = owner
+        one["metadata"]["labels"] = {"pod-template-hash": "5d9c"}
+        one["metadata"]["ownerReferences"] = [
+            {"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": "u", "controller": True}
+        ]
+    pods[0]["spec"]["nodeName"] = "n"
+    assert Cluster.from_objects(pods).find(subject) == [Ref("Pod", "default", "waits")]
+
+
+@pytest.mark.parametrize(
     "subject", ["podgroup/none", "pod/none", "job/none", "workload/none", Ref("Node", "", "n")]
 )
 def test_missing_subjects_are_reported(subject: str | Ref) -> None:

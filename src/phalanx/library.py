@@ -20,11 +20,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from phalanx.api.apps import POD_TEMPLATE_HASH
 from phalanx.api.conversion.hub import hub_kind, to_hub
 from phalanx.api.core import Node, Pod, Service
 from phalanx.api.defaults.registry import apply_defaults
 from phalanx.api.kinds import (
     COMPOSITE_POD_GROUP,
+    DAEMON_SET,
+    DEPLOYMENT,
     JOB,
     JOB_SET,
     KINDS,
@@ -35,7 +38,9 @@ from phalanx.api.kinds import (
     POD_DISRUPTION_BUDGET,
     POD_GROUP,
     PRIORITY_CLASS,
+    REPLICA_SET,
     SERVICE,
+    STATEFUL_SET,
     WORKLOAD,
     Kind,
 )
@@ -125,6 +130,10 @@ QUERYABLE_KINDS: Mapping[Kind, tuple[str, ...]] = {
     WORKLOAD: ("wl",),
     JOB_SET: (),
     LEADER_WORKER_SET: (),
+    DEPLOYMENT: (),
+    REPLICA_SET: (),
+    STATEFUL_SET: (),
+    DAEMON_SET: (),
 }
 _KINDS_BY_WORD = {
     word: kind
@@ -151,6 +160,13 @@ def parse_subject(text: str) -> tuple[Kind, str]:
         words = ", ".join(f"{kind.name.lower()}/NAME" for kind in QUERYABLE_KINDS)
         raise ValueError(f"{text!r} is none of {words}")
     return kind, name
+
+
+def _is_owned_by(pod: Pod, kind: str, name: str) -> bool:
+    """Whether a pod belongs to an object; to a Deployment through one of its ReplicaSets."""
+    if kind == DEPLOYMENT.name:
+        kind, name = REPLICA_SET.name, f"{name}-{pod.metadata.labels.get(POD_TEMPLATE_HASH, '')}"
+    return any((one.kind, one.name) == (kind, name) for one in pod.metadata.owner_references)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +286,7 @@ class Cluster:
         pods = [
             pod
             for pod in self.objects.pods
-            if pod.metadata.namespace == key.namespace
-            and any((one.kind, one.name) == owner[1:] for one in pod.metadata.owner_references)
+            if pod.metadata.namespace == key.namespace and _is_owned_by(pod, kind.name, key.name)
         ]
         found += [pod_group_ref(pod.group) for pod in pods if pod.group]
         if not found:

@@ -102,7 +102,7 @@ def describe_command(
 ) -> None:
     """Show everything about one gang over its life: state, members, conditions, and a timeline.
 
-    KIND is gang (or podgroup), compositepodgroup, pod, job, workload, jobset or leaderworkerset.
+    KIND is gang (or podgroup), compositepodgroup, or another one that phalanx why takes.
     The timeline contains the events that the API still has. A gang that waits is explained as by
     phalanx why. Changes nothing.
 

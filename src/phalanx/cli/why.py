@@ -294,9 +294,10 @@ def why_command(
 ) -> None:
     """Explain why a workload is pending, and list the smallest changes that would let it run.
 
-    KIND is podgroup, compositepodgroup, pod, job, workload, jobset or leaderworkerset. Every
-    verified fix was tried on a copy of the cluster. A credential for one namespace sees what the
-    scheduler has written, without fixes. Changes nothing.
+    KIND is podgroup, compositepodgroup, pod, job, workload, jobset, leaderworkerset, deployment,
+    replicaset, statefulset or daemonset. Every verified fix was tried on a copy of the cluster. A
+    credential for one namespace sees what the scheduler has written, without fixes. Changes
+    nothing.
 
     \b
     Example:
