@@ -11,6 +11,8 @@ serviceaccounts/token        a token of limited duration, optionally bound to a 
 
 from __future__ import annotations
 
+import re
+
 import orjson
 from msgspec.structs import replace
 
@@ -149,6 +151,23 @@ def _review_attributes(spec: Object) -> AuthorizationAttributes:
         resource,
         namespace=attributes.get("namespace", ""),
         name=attributes.get("name", ""),
+        fields=_review_field_selector(attributes.get("fieldSelector") or {}),
+    )
+
+
+def _review_field_selector(selector: Object) -> str:
+    """The field selector of a review as text; requirements of several values are left out.
+
+    Nodes are authorized by it. RBAC uses the name alone: a review must give it.
+    """
+    if raw := selector.get("rawSelector"):
+        return str(raw)
+    signs = {"In": "=", "NotIn": "!="}
+    return ",".join(
+        f"{one.get('key', '')}{signs[one['operator']]}"
+        + re.sub(r"([\\,=])", r"\\\1", one["values"][0])
+        for one in selector.get("requirements") or ()
+        if one.get("operator") in signs and len(one.get("values") or ()) == 1
     )
 
 

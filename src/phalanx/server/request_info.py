@@ -148,6 +148,31 @@ class RequestInfo(msgspec.Struct, frozen=True):
         """Whether the query asks for a watch: every value except 0 and false does."""
         return self.query.get("watch", "0").lower() not in ("0", "false", "f")
 
+    @property
+    def is_old_watch(self) -> bool:
+        """Whether the path is `/api/VERSION/watch/…` or `/apis/GROUP/VERSION/watch/…`."""
+        parts = self.request.path.strip("/").split("/")
+        return parts[2 if parts[0] == "api" else 3 :][:1] == ["watch"]
+
+    @property
+    def authorized_name(self) -> str:
+        """The object's name for authorization: of the path, or that a list or watch requires.
+
+        A list or watch with `fieldSelector=metadata.name=NAME` is authorized like a request for
+        this object. The first such requirement counts: further ones only select less. As in
+        Kubernetes, the deletion of a collection and a watch by an old path have no name.
+        """
+        fields = self.query.get("fieldSelector", "")
+        is_list = self.request.method == "GET" and not self.is_old_watch
+        if self.name or not is_list or _NAME not in fields:
+            return self.name
+        try:
+            terms = parse_field_selector(fields)
+        except BadSelector:
+            return ""
+        name = next((one.value for one in terms if one.field == _NAME and one.is_equal), "")
+        return "" if is_illegal_path_name(name) else name
+
     def selection_predicate(self) -> SelectionPredicate:
         """The objects that a list or a watch is about.
 
@@ -234,6 +259,11 @@ def invalid_options(kind: str, causes: list[Cause]) -> Invalid:
         kind=kind,
         causes=causes,
     )
+
+
+def is_illegal_path_name(name: str) -> bool:
+    """Whether a name cannot be part of a path."""
+    return name in (".", "..") or "/" in name or "%" in name
 
 
 def parse_query(text: str) -> dict[str, str]:

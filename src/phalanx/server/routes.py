@@ -47,7 +47,7 @@ from phalanx.server import (
 )
 from phalanx.server.context import ServerContext
 from phalanx.server.converted_store import handle_converted
-from phalanx.server.request_info import RequestInfo, parse_query
+from phalanx.server.request_info import RequestInfo, is_illegal_path_name, parse_query
 from phalanx.server.serialization import media_type
 
 Endpoint = Callable[[ServerContext, RequestInfo], Awaitable[Reply | StreamReply]]
@@ -127,7 +127,7 @@ def resolve_route(context: ServerContext, request: Request) -> tuple[Route, Requ
     request_info = _build_request_info(context, request, group=group, version=version, rest=rest)
     route = _find_route(request_info)
     if request_info.is_watch and (
-        route.endpoint is read_handlers.list_or_watch or _is_old_watch_path(request.path)
+        route.endpoint is read_handlers.list_or_watch or request_info.is_old_watch
     ):
         route = Route("watch", read_handlers.watch_objects)
     else:
@@ -169,15 +169,9 @@ def _build_request_info(
         raise NoSuchResource
     if subresource and subresource not in kind.subresources:
         raise NoSuchResource
-    if name in (".", "..") or "/" in name or "%" in name:
+    if is_illegal_path_name(name):
         raise BadRequest(f'Name parameter invalid: "{name}": may not contain "/" or "%"')
     return RequestInfo(request, kind, namespace, name, subresource, query)
-
-
-def _is_old_watch_path(path: str) -> bool:
-    """Whether a path is `/api/VERSION/watch/…` or `/apis/GROUP/VERSION/watch/…`."""
-    parts = path.strip("/").split("/")
-    return parts[2 if parts[0] == "api" else 3 :][:1] == ["watch"]
 
 
 def _find_route(request_info: RequestInfo) -> Route:

@@ -34,7 +34,7 @@ async def post_review(api: Api, path: str, spec: Object, user: UserInfo = ADMIN)
     return await api.ask("POST", path, {"spec": spec}, user=user)
 
 
-async def review_allows(api: Api, user: UserInfo, **attributes: str) -> bool:
+async def review_allows(api: Api, user: UserInfo, **attributes: object) -> bool:
     """Return the result of a self review, which must equal the review by an administrator."""
     self_review = await post_review(
         api, SELF_SUBJECT_ACCESS_REVIEW.url_path(), {"resourceAttributes": attributes}, user
@@ -44,6 +44,10 @@ async def review_allows(api: Api, user: UserInfo, **attributes: str) -> bool:
     assert self_review.body["status"] == admin_review.body["status"]
     is_allowed: bool = self_review.body["status"]["allowed"]
     return is_allowed
+
+
+def _in(*values: str) -> Object:
+    return {"key": "spec.nodeName", "operator": "In", "values": list(values)}
 
 
 @in_virtual_time
@@ -217,3 +221,39 @@ async def test_local_review_asks_only_for_its_own_namespace(
     path = LOCAL_SUBJECT_ACCESS_REVIEW.url_path("default")
     answer = await post_review(api, path, {"user": "joe", **spec})
     assert [field for field, _ in answer.cause_reasons] == fields
+
+
+@in_virtual_time
+async def test_access_review_of_a_list_by_name_needs_the_name() -> None:
+    api = await Api.start()
+    await make_role(api, "one", {**PODS, "resourceNames": ["a"]})
+    await grant(api, JOE, "one", "default")
+    selector = {"rawSelector": "metadata.name=a"}
+    assert await review_allows(api, JOE, **LIST, name="a")
+    assert not await review_allows(api, JOE, **LIST, name="b")
+    assert not await review_allows(api, JOE, **LIST, fieldSelector=selector)
+    assert not await review_allows(api, JOE, **LIST, name="b", fieldSelector=selector)
+
+
+@pytest.mark.parametrize(
+    ("selector", "is_allowed"),
+    [
+        ({"rawSelector": "spec.nodeName=n1"}, True),
+        ({"rawSelector": "spec.nodeName!=n1"}, False),
+        ({"rawSelector": "spec.nodeName"}, False),
+        ({"requirements": [_in("n1")]}, True),
+        ({"requirements": [_in("n2")]}, False),
+        ({"requirements": [_in("n1", "n2")]}, False),
+        ({"requirements": [_in("x,spec.nodeName=n1")]}, False),
+        ({"requirements": [{**_in("n1"), "operator": "NotIn"}]}, False),
+        ({"requirements": [{"key": "spec.nodeName", "operator": "Exists"}]}, False),
+        ({}, False),
+    ],
+    ids=str,
+)
+@in_virtual_time
+async def test_access_review_of_a_node_heeds_the_field_selector(
+    selector: Object, is_allowed: bool
+) -> None:
+    api = await Api.start()
+    assert await review_allows(api, node_user("n1"), **LIST, fieldSelector=selector) == is_allowed

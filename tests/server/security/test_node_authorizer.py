@@ -149,6 +149,28 @@ async def test_node_reads_only_itself_and_its_pods() -> None:
     ]
 
 
+@in_virtual_time
+async def test_node_lists_a_secret_or_config_map_of_its_pods_by_name_only() -> None:
+    api = await start_with_two_nodes()
+    for kind in (CONFIG_MAP, SECRET):
+        for path, selector, code in (
+            (kind.url_path("default"), "metadata.name=used", 200),
+            (kind.url_path("default"), "metadata.name=unused", 403),
+            (kind.url_path("default"), "metadata.name!=used", 403),
+            (kind.url_path("default"), "metadata.name=", 403),
+            (kind.url_path("default"), "", 403),
+            (kind.url_path("kube-system"), "metadata.name=used", 403),
+            (kind.url_path(), "metadata.name=used", 403),
+        ):
+            reply = await api.ask("GET", path, user=N1, query={"fieldSelector": selector})
+            assert reply.code == code, (path, selector)
+            if code == 200:
+                assert [one["metadata"]["name"] for one in reply.body["items"]] == ["used"]
+        query = {"fieldSelector": "metadata.name=used"}
+        reply = await api.ask("DELETE", kind.url_path("default"), user=N1, query=query)
+        assert reply.code == 403
+
+
 @pytest.mark.parametrize(
     ("path", "selector"),
     [
@@ -225,8 +247,8 @@ async def test_node_writes_the_logs_of_its_own_pods_only() -> None:
     api = await start_with_two_nodes()
     text = {"container": "main", "text": "hello"}
     logs = [("POST", POD.url_path("default", name, "log")) for name in ("mine", "other", "free")]
-    # 400 means authorized: n1 is not a process node.
-    assert await response_codes(api, N1, *logs, body=text) == [400, 403, 403]
+    # 405 means authorized: n1 is not a process node.
+    assert await response_codes(api, N1, *logs, body=text) == [405, 403, 403]
 
 
 @in_virtual_time

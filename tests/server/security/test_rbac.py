@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import json
 import time
+from urllib.parse import urlencode
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,10 +16,10 @@ from phalanx.api.kinds import (
     ROLE,
     ROLE_BINDING,
 )
-from phalanx.api.wire import Object, UserInfo
+from phalanx.api.wire import Object, Reply, Request, StreamReply, UserInfo
 from phalanx.server.security.rbac import AuthorizationAttributes, RbacAuthorizer
 from phalanx.server.security.users import service_account_user
-from tests.builders import in_virtual_time
+from tests.builders import in_virtual_time, pod
 from tests.server.api import Api
 from tests.server.security.rbac_fixtures import (
     ANN,
@@ -114,6 +117,96 @@ async def test_resource_names_restrict_a_rule() -> None:
         False,
     ]
     assert not await is_allowed(api, JOE, "GET", DEFAULT_PODS)
+
+
+ONE_POD = {**PODS, "verbs": ["list", "watch", "deletecollection"], "resourceNames": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("selector", "names"),
+    [
+        ("metadata.name=a", ["a"]),
+        ("metadata.name==a", ["a"]),
+        ("metadata.name=a,spec.nodeName=none", []),
+        ("spec.nodeName=,metadata.name=a", ["a"]),
+        ("metadata.name=a,metadata.name=b", []),
+        ("metadata.name!=b,metadata.name=a", ["a"]),
+        ("metadata.name=b", None),
+        ("metadata.name=b,metadata.name=a", None),
+        ("metadata.name!=a", None),
+        ("metadata.name!=b", None),
+        ("metadata.name=", None),
+        ("metadata.name", None),
+        ("metadata.name in (a)", None),
+        ("metadata.name=a\\,b", None),
+        ("metadata.name=a=b", None),
+        ("metadata.namespace=a", None),
+        ("spec.nodeName=a", None),
+        ("spec.nodeName=metadata.name\\=a", None),
+        ("", None),
+    ],
+    ids=str,
+)
+@in_virtual_time
+async def test_resource_names_allow_lists_and_watches_that_require_the_name(
+    selector: str, names: list[str] | None
+) -> None:
+    api = await Api.start()
+    await make_role(api, "one", ONE_POD)
+    await grant(api, JOE, "one", "default")
+    await api.create(POD, pod("a"), pod("b"))
+    query = {"fieldSelector": selector, "timeoutSeconds": "1"}
+    listed = await api.ask("GET", DEFAULT_PODS, user=JOE, query=query)
+    watched = await api.server.handle(
+        Request("GET", DEFAULT_PODS, urlencode({**query, "watch": "1"}), user=JOE)
+    )
+    if names is None:
+        assert (listed.code, watched.code) == (403, 403)
+        return
+    assert [one["metadata"]["name"] for one in listed.body["items"]] == names
+    assert isinstance(watched, StreamReply)
+    events = [json.loads(chunk) async for chunk in watched.chunks]
+    assert [one["object"]["metadata"]["name"] for one in events] == names
+
+
+@in_virtual_time
+async def test_resource_names_do_not_allow_more_than_lists_and_watches_by_name() -> None:
+    api = await Api.start()
+    await make_role(api, "one", ONE_POD)
+    await grant(api, JOE, "one", "default")
+    await api.create(POD, pod("a"), pod("b"))
+    query = {"fieldSelector": "metadata.name=a"}
+    for method, path in (
+        ("DELETE", DEFAULT_PODS),
+        ("GET", SYSTEM_PODS),
+        ("GET", POD.url_path()),
+        ("GET", f"{DEFAULT_PODS}/b"),
+        ("GET", f"{DEFAULT_PODS}/a"),
+        ("GET", DEFAULT_PODS.replace("/v1/", "/v1/watch/")),
+        ("GET", DEFAULT_PODS.replace("/v1/", "/v1/watch/") + "/b"),
+        ("POST", DEFAULT_PODS),
+    ):
+        reply = await api.ask(method, path, pod("a"), user=JOE, query=query)
+        assert reply.code == 403, (method, path)
+    labels = {**query, "labelSelector": "app=none"}
+    assert (await api.ask("GET", DEFAULT_PODS, user=JOE, query=labels)).body["items"] == []
+    twice = "fieldSelector=metadata.name%3Da&fieldSelector=metadata.name%3Db"
+    answer = await api.server.handle(Request("GET", DEFAULT_PODS, twice, user=JOE))
+    assert isinstance(answer, Reply)
+    assert [one["metadata"]["name"] for one in json.loads(answer.body)["items"]] == ["a"]
+    refused = await api.ask(
+        "GET", DEFAULT_PODS, user=JOE, query={"fieldSelector": "metadata.name=b"}
+    )
+    assert refused.body["message"].startswith('pods "b" is forbidden: User "joe" cannot list')
+    assert refused.body["details"]["name"] == "b"
+
+
+@in_virtual_time
+async def test_name_in_a_selector_of_namespaces_is_not_their_namespace() -> None:
+    api = await Api.start()
+    await grant(api, JOE, "view", "default")
+    query = {"fieldSelector": "metadata.name=default"}
+    assert (await api.ask("GET", NAMESPACE.url_path(), user=JOE, query=query)).code == 403
 
 
 @in_virtual_time

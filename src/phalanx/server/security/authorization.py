@@ -99,9 +99,14 @@ def _is_node_lease_namespace(store: Store, node: str, attributes: AuthorizationA
 
 
 def _is_referenced_by_own_pod(find: Callable[[Object], Iterator[str]]) -> NodeCheck:
-    """Return a check whether a pod on this node, in the same namespace, refers to the object."""
+    """Return a check whether a pod on this node, in the same namespace, refers to the object.
+
+    A list or watch of one object by its name counts as a request for this object.
+    """
 
     def check(store: Store, node: str, ask: AuthorizationAttributes) -> bool:
+        if not ask.name or not ask.namespace:
+            return False
         mark = orjson.dumps(node)
         records = [one for one in store.range(POD.store_prefix(ask.namespace)) if mark in one.value]
         pods = (orjson.loads(one.value) for one in records)
@@ -169,6 +174,7 @@ def _combine_references(
 
 _LIST_VERBS, _UPDATE_VERBS = frozenset({"list", "watch"}), frozenset({"patch", "update"})
 _GET_VERBS, _CREATE_VERBS = frozenset({"get"}), frozenset({"create"})
+_READ_VERBS = _GET_VERBS | _LIST_VERBS
 _EVENT_RIGHTS = ((_CREATE_VERBS | _UPDATE_VERBS, _allow_any),)
 _SECRET_REFERENCES = _combine_references(
     _volume_references("secret", "secretName"),
@@ -194,8 +200,8 @@ _NODE_RIGHTS: Mapping[tuple[str, str], tuple[tuple[frozenset[str], NodeCheck], .
     ("", "pods/status"): ((_GET_VERBS | _UPDATE_VERBS, _is_own_pod),),
     ("", "pods/eviction"): ((_CREATE_VERBS, _is_own_pod),),
     ("", "pods/log"): ((_CREATE_VERBS, _is_own_pod),),
-    ("", "secrets"): ((_GET_VERBS, _is_referenced_by_own_pod(_SECRET_REFERENCES)),),
-    ("", "configmaps"): ((_GET_VERBS, _is_referenced_by_own_pod(_CONFIG_MAP_REFERENCES)),),
+    ("", "secrets"): ((_READ_VERBS, _is_referenced_by_own_pod(_SECRET_REFERENCES)),),
+    ("", "configmaps"): ((_READ_VERBS, _is_referenced_by_own_pod(_CONFIG_MAP_REFERENCES)),),
     ("", "persistentvolumeclaims"): (
         (
             _GET_VERBS,
@@ -206,7 +212,7 @@ _NODE_RIGHTS: Mapping[tuple[str, str], tuple[tuple[frozenset[str], NodeCheck], .
     ("", "serviceaccounts/token"): (
         (_CREATE_VERBS, _is_referenced_by_own_pod(_service_account_reference)),
     ),
-    ("", "services"): ((_GET_VERBS | _LIST_VERBS, _allow_any),),
+    ("", "services"): ((_READ_VERBS, _allow_any),),
     ("", "events"): _EVENT_RIGHTS,
     ("events.k8s.io", "events"): _EVENT_RIGHTS,
     ("resource.k8s.io", "resourceclaims"): (
@@ -270,7 +276,12 @@ class AccessControl:
         namespace = request_info.name if kind is NAMESPACE else request_info.namespace
         fields = request_info.query.get("fieldSelector", "")
         attributes = AuthorizationAttributes(
-            verb, kind.group, resource, namespace=namespace, name=request_info.name, fields=fields
+            verb,
+            kind.group,
+            resource,
+            namespace=namespace,
+            name=request_info.authorized_name,
+            fields=fields,
         )
         if not self.allows(user, attributes):
             raise _forbidden(user, attributes, resource=kind.resource, plural=kind.plural)
