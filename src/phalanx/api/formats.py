@@ -227,6 +227,26 @@ def validate_ip(text: str) -> list[str]:
     return []
 
 
+#: Ranges of addresses that are no endpoints, by their properties in `ipaddress`.
+_SPECIAL_RANGES = {
+    "is_unspecified": "may not be unspecified (0.0.0.0 or ::)",
+    "is_loopback": "may not be in the loopback range (127.0.0.0/8, ::1/128)",
+    "is_link_local": "may not be in the link-local range (169.254.0.0/16, fe80::/10)",
+}
+_LINK_LOCAL_MULTICAST = tuple(map(ipaddress.ip_network, ("224.0.0.0/24", "ff02::/16")))
+
+
+def validate_non_special_ip(text: str) -> Sequence[str]:
+    """Validate an address to which traffic can be sent: not of a node itself or of a link."""
+    if malformed := validate_ip(text):
+        return malformed
+    ip = ipaddress.ip_address(text)
+    faults = [fault for name, fault in _SPECIAL_RANGES.items() if getattr(ip, name)]
+    if any(ip.version == net.version and ip in net for net in _LINK_LOCAL_MULTICAST):
+        faults.append("may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)")
+    return faults
+
+
 def validate_cidr(text: str) -> list[str]:
     """Validate a range of IPv4 or IPv6 addresses, such as `10.9.8.0/24`."""
     address, slash, bits = text.partition("/")

@@ -12,6 +12,7 @@ from typing import Any
 
 from phalanx.api.errors import Cause, Causes, invalid
 from phalanx.api.validation.service import (
+    ADDRESSED_TYPES,
     EXTERNAL_NAME,
     IP_FAMILIES,
     check_cluster_ips,
@@ -29,7 +30,10 @@ def default_service(service: Object) -> None:
     """Apply the defaults of a Service."""
     spec = service["spec"]
     kind = spec.setdefault("type", "ClusterIP")
-    if spec.setdefault("sessionAffinity", "None") == "ClientIP":
+    affinity = spec.setdefault("sessionAffinity", "None")
+    if affinity == "None":
+        spec.pop("sessionAffinityConfig", None)
+    elif affinity == "ClientIP":
         config = spec.setdefault("sessionAffinityConfig", {}).setdefault("clientIP", {})
         config.setdefault("timeoutSeconds", _AFFINITY_SECONDS)
     for port in spec.get("ports", ()):
@@ -38,7 +42,7 @@ def default_service(service: Object) -> None:
         spec.setdefault("externalTrafficPolicy", "Cluster")
     if kind == "LoadBalancer":
         spec.setdefault("allocateLoadBalancerNodePorts", True)
-    if kind != EXTERNAL_NAME:
+    if kind in ADDRESSED_TYPES:
         spec.setdefault("internalTrafficPolicy", "Cluster")
     for ingress in ((service.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ():
         if ingress.get("ip"):

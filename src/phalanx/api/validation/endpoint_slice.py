@@ -12,6 +12,7 @@ from phalanx.api.formats import (
     validate_ip,
     validate_label_key,
     validate_label_value,
+    validate_non_special_ip,
 )
 from phalanx.api.validation.checks import (
     CREATED,
@@ -33,13 +34,6 @@ from phalanx.api.validation.checks import (
 
 ADDRESS_TYPES = ("FQDN", "IPv4", "IPv6")
 _MAX_ENDPOINTS, _MAX_ADDRESSES, _MAX_PORTS, _MAX_HINTS = 1000, 100, 20_000, 8
-#: Ranges of addresses that no endpoint has, by their properties in `ipaddress`.
-_SPECIAL_RANGES = {
-    "is_unspecified": "may not be unspecified (0.0.0.0 or ::)",
-    "is_loopback": "may not be in the loopback range (127.0.0.0/8, ::1/128)",
-    "is_link_local": "may not be in the link-local range (169.254.0.0/16, fe80::/10)",
-}
-_LINK_LOCAL_MULTICAST = tuple(map(ipaddress.ip_network, ("224.0.0.0/24", "ff02::/16")))
 
 
 def _address_faults(kind: str, address: str) -> list[str]:
@@ -56,10 +50,7 @@ def _address_faults(kind: str, address: str) -> list[str]:
         return [f"must be a valid {kind} address", *malformed]
     ip = ipaddress.ip_address(address)
     faults = [] if f"IPv{ip.version}" == kind else [f"must be a valid {kind} address"]
-    faults += [fault for name, fault in _SPECIAL_RANGES.items() if getattr(ip, name)]
-    if any(ip.version == net.version and ip in net for net in _LINK_LOCAL_MULTICAST):
-        faults.append("may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)")
-    return faults
+    return [*faults, *validate_non_special_ip(address)]
 
 
 def _check_addresses(new: Any, old: Any) -> Causes:
