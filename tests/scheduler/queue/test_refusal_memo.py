@@ -34,15 +34,18 @@ def crowded_setup(seed: int, mode: str, *, keeps_arrival_order: bool) -> Simulat
     return SimulationSetup(TraceWorkload(tuple(jobs)), build_equal_nodes(4, {"cpu": "4"}), profiles)
 
 
+@pytest.mark.parametrize(
+    "seeds", [range(1), pytest.param(range(1, 3), marks=pytest.mark.slow)], ids=["quick", "more"]
+)
 @pytest.mark.parametrize("keeps_arrival_order", [True, False])
 @pytest.mark.parametrize(
     "mode", [ReservationMode.EASY, ReservationMode.CONSERVATIVE, ReservationMode.OFF]
 )
 def test_jobs_start_as_if_every_refused_entity_were_attempted(
-    mode: str, keeps_arrival_order: bool
+    mode: str, keeps_arrival_order: bool, seeds: range
 ) -> None:
     repeated = 0
-    for seed in range(3):
+    for seed in seeds:
         setup = crowded_setup(seed, mode, keeps_arrival_order=keeps_arrival_order)
         engine, plain = CoreEngine(setup), CoreEngine(setup)
         plain._state.queue.refusals_at = lambda now: None
