@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from phalanx.api.errors import (
@@ -12,6 +12,7 @@ from phalanx.api.errors import (
     forbidden,
     invalid,
     not_found,
+    prefix_causes,
     required,
     unsupported,
 )
@@ -57,9 +58,13 @@ def standard_name_faults(name: str) -> Sequence[str]:
     if faults := validate_label_key(name):
         return faults
     known = (*_CONTAINER_RESOURCES, *_QUOTA_RESOURCES)
-    if "/" in name or name in known or name.startswith(HUGE_PAGES):
+    if "/" in name or name in known or _is_huge_pages_of_quota(name):
         return []
     return ["must be a standard resource type or fully qualified"]
+
+
+def _is_huge_pages_of_quota(name: str) -> bool:
+    return name.removeprefix("requests.").startswith(HUGE_PAGES)
 
 
 @cached_validator
@@ -200,19 +205,31 @@ _SCOPES = (
     "Terminating", "VolumeAttributesClass",
 )  # fmt: skip
 _CONFLICTING_SCOPES = (("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating"))
+_COMPUTE_RESOURCES = (
+    "pods", "cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory",
+)  # fmt: skip
+#: Standard resources that a quota of a scope can have.
+_SCOPE_RESOURCES = dict.fromkeys(_SCOPES, _COMPUTE_RESOURCES) | {
+    "BestEffort": ("pods",),
+    "VolumeAttributesClass": ("persistentvolumeclaims", "requests.storage"),
+}
 _OPERATORS_WITH_VALUES, _OPERATORS_WITHOUT_VALUES = ("In", "NotIn"), ("Exists", "DoesNotExist")
 #: Scopes without values: a selector can only use the operator Exists.
-_EXISTS_ONLY_SCOPES = ("BestEffort", "NotBestEffort", "Terminating", "NotTerminating")
+_EXISTS_ONLY_SCOPES = (
+    "Terminating", "NotTerminating", "BestEffort", "NotBestEffort", "CrossNamespacePodAffinity",
+)  # fmt: skip
+
+
+def _is_quota_resource(name: str) -> bool:
+    """Whether a name without a domain is one that a quota can count or sum up."""
+    return name in (*_COUNTED_RESOURCES, *_SUMMED_RESOURCES) or _is_huge_pages_of_quota(name)
 
 
 def _quota_name_faults(name: str) -> list[str]:
-    faults = list(validate_label_key(name))
-    known = name in (*_COUNTED_RESOURCES, *_SUMMED_RESOURCES) or name.removeprefix(
-        "requests."
-    ).startswith(HUGE_PAGES)
-    if faults or "/" in name or known:
+    faults = list(standard_name_faults(name))
+    if "/" in name or _is_quota_resource(name):
         return faults
-    return ["must be a standard resource for quota"]
+    return [*faults, "must be a standard resource for quota"]
 
 
 def _check_quota_amounts(new: Any, old: Any) -> Causes:
@@ -227,16 +244,38 @@ def _check_quota_amounts(new: Any, old: Any) -> Causes:
 
 
 def _check_scopes(new: Any, old: Any) -> Causes:
+    """Check the scopes of a quota against each other and against the resources that it limits."""
+    scopes, hard = new.get("scopes") or (), new.get("hard") or {}
     # Each cause shows all scopes: no more causes than there are scopes.
-    count = min(sum(one not in _SCOPES for one in new), len(_SCOPES))
-    found = [invalid("", new, "unsupported scope")] * count
-    opposed = [pair for pair in _CONFLICTING_SCOPES if all(one in new for one in pair)]
-    return [*found, *(invalid("", new, "conflicting scopes") for _ in opposed)]
+    count = min(sum(one not in _SCOPES for one in scopes), len(_SCOPES))
+    details = ["unsupported scope"] * count
+    details += ["unsupported scope applied to resource"] * _has_unfit_resource(scopes, hard)
+    details += ["conflicting scopes"] * _has_conflict(scopes)
+    return [invalid("scopes", scopes, detail) for detail in details]
 
 
-def _check_scope_requirements(new: Any, old: Any) -> Causes:
+def _check_scope_selector(new: Any, old: Any) -> Causes:
     """Check a scope selector; Kubernetes reports causes without the index of a requirement."""
-    return [cause for one in new for cause in _check_scope_requirement(one, CREATED)]
+    selector: Object = new.get("scopeSelector") or {}
+    requirements = selector.get("matchExpressions") or ()
+    scopes = [one.get("scopeName", "") for one in requirements]
+    found = [cause for one in requirements for cause in _check_scope_requirement(one, CREATED)]
+    if _has_unfit_resource(scopes, new.get("hard") or {}):
+        found.append(invalid("", selector, "unsupported scope applied to resource"))
+    if _has_conflict(scopes):
+        found.append(invalid("", new.get("scopes"), "conflicting scopes"))
+    return prefix_causes("scopeSelector.matchExpressions", found)
+
+
+def _has_unfit_resource(scopes: Sequence[str], hard: Iterable[str]) -> bool:
+    """Whether a standard resource cannot be limited for the pods or claims of a scope."""
+    standard = [name for name in hard if _is_quota_resource(name)]
+    fitting = [_SCOPE_RESOURCES[scope] for scope in scopes if scope in _SCOPE_RESOURCES]
+    return any(name not in names for names in fitting for name in standard)
+
+
+def _has_conflict(scopes: Sequence[str]) -> bool:
+    return any(first in scopes and second in scopes for first, second in _CONFLICTING_SCOPES)
 
 
 def _check_scope_requirement(new: Any, old: Any) -> Causes:
@@ -245,11 +284,9 @@ def _check_scope_requirement(new: Any, old: Any) -> Causes:
     if scope not in _SCOPES:
         found.append(invalid("scopeName", scope, "unsupported scope"))
     if scope in _EXISTS_ONLY_SCOPES and operator != "Exists":
-        detail = (
-            "must be 'Exist' only operator when scope is any of ResourceQuotaScopeTerminating, "
-        )
-        detail += "ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort and "
-        found.append(invalid("operator", operator, f"{detail}ResourceQuotaScopeNotBestEffort"))
+        *names, last = (f"ResourceQuotaScope{name}" for name in _EXISTS_ONLY_SCOPES)
+        detail = f"must be 'Exists' when scope is any of {', '.join(names)} or {last}"
+        found.append(invalid("operator", operator, detail))
     if operator in _OPERATORS_WITH_VALUES and not values:
         detail = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
         found.append(required("values", detail))
@@ -262,18 +299,17 @@ def _check_scope_requirement(new: Any, old: Any) -> Causes:
 
 
 def _check_scopes_immutable(new: Any, old: Any) -> Causes:
-    if old is CREATED or new == old:
+    """Refuse other scopes than before; their order does not matter."""
+    if old is CREATED or set(new.get("scopes") or ()) == set((old or {}).get("scopes") or ()):
         return ()
-    return [invalid("", new, IMMUTABLE)]
+    return [invalid("scopes", new.get("scopes"), IMMUTABLE)]
 
 
-_QUOTA_SPEC = struct(
-    ("hard", optional(_check_quota_amounts)),
-    ("scopes", all_of(optional(_check_scopes), _check_scopes_immutable)),
-    (
-        "scopeSelector",
-        if_present(struct(("matchExpressions", optional(_check_scope_requirements)))),
-    ),
+_QUOTA_SPEC = all_of(
+    struct(("hard", optional(_check_quota_amounts))),
+    _check_scopes,
+    _check_scope_selector,
+    _check_scopes_immutable,
 )
 
 check_resource_quota: Check = struct(("spec", if_present(_QUOTA_SPEC)))
@@ -293,6 +329,7 @@ check_resource_quota_status: Check = struct(
 _LIMIT_TYPES = ("Pod", "Container", "PersistentVolumeClaim")
 _LIMIT_FIELDS = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
 _FORBIDDEN_FOR_PODS = ("default", "defaultRequest")
+_PARTS_OF_PODS = tuple(part for part in _LIMIT_FIELDS if part not in _FORBIDDEN_FOR_PODS)
 #: In each pair the first value must not exceed the second; the third is where the cause is.
 _ORDERED_FIELDS = (
     ("min", "max", "min"),
@@ -327,23 +364,40 @@ def _check_limit_names(new: Any, old: Any) -> Causes:
 
 
 def _check_limit_order(new: Any, old: Any) -> Causes:
+    """Require that minimum, default request, default limit and maximum are in this order."""
     found: list[Cause] = []
     for low, high, place in _ORDERED_FIELDS:
         for name, amount in new.get(low, {}).items():
             bound = new.get(high, {}).get(name)
             if bound is not None and exact_value(amount) > exact_value(bound):
                 low_name, high_name = _FIELD_NAMES[low], _FIELD_NAMES[high]
+                if (low, high) == ("defaultRequest", "default"):
+                    high_name = "default limit"
                 detail = f"{low_name} value {amount} is greater than {high_name} value {bound}"
                 found.append(invalid(f"{place}[{name}]", amount, detail))
+    limits = new.get("default", {})
+    for name, request in new.get("defaultRequest", {}).items():
+        limit = limits.get(name, request)
+        if not allows_overcommit(name) and exact_value(limit) != exact_value(request):
+            detail = f"default value {limit} must equal to defaultRequest value {request} in {name}"
+            found.append(invalid(f"defaultRequest[{name}]", request, detail))
+    return found
+
+
+def _check_limit_ratio(new: Any, old: Any) -> Causes:
+    """Require ratios of at least one that a maximum and a minimum allow."""
+    found: list[Cause] = []
     for name, ratio in new.get("maxLimitRequestRatio", {}).items():
-        place, limits = f"maxLimitRequestRatio[{name}]", [new.get(k, {}) for k in ("max", "min")]
+        place = f"maxLimitRequestRatio[{name}]"
         if exact_value(ratio) < 1:
             found.append(invalid(place, ratio, f"ratio {ratio} is less than 1"))
-        elif all(name in part and exact_value(part[name]) for part in limits):
-            largest = exact_value(limits[0][name]) / exact_value(limits[1][name])
-            if exact_value(ratio) > largest:
-                detail = f"ratio {ratio} is greater than max/min = {float(largest):f}"
-                found.append(invalid(place, ratio, detail))
+        high, low = (new.get(part, {}).get(name) for part in ("max", "min"))
+        if high is None or low is None or not exact_value(low):
+            continue
+        largest = exact_value(high) / exact_value(low)
+        if exact_value(ratio) > largest:
+            detail = f"ratio {ratio} is greater than max/min = {float(largest):f}"
+            found.append(invalid(place, ratio, detail))
     return found
 
 
@@ -371,9 +425,17 @@ def _check_unique_limit_types(new: Any, old: Any) -> Causes:
     return found
 
 
-_LIMIT = all_of(
-    struct(("type", _check_limit_type)), _check_limit_names, _check_limit_fields, _check_limit_order
-)
+_LIMIT_AMOUNTS = all_of(_check_limit_names, _check_limit_order, _check_limit_ratio)
+
+
+def _check_limit_amounts(new: Any, old: Any) -> Causes:
+    """Check the amounts of a limit; those that a type may not have are not checked further."""
+    if new.get("type") == "Pod":
+        new = {part: new[part] for part in ("type", *_PARTS_OF_PODS) if part in new}
+    return _LIMIT_AMOUNTS(new, old)
+
+
+_LIMIT = all_of(struct(("type", _check_limit_type)), _check_limit_fields, _check_limit_amounts)
 
 check_limit_range: Check = struct(
     (
