@@ -31,7 +31,7 @@ MIB = 1024 * 1024
 #: From this time on, the memory includes a full history of the store after the first quarter.
 LONG_SECONDS = 1200.0
 #: Bounds for the latency of the normal client; for the memory of the server at any time; for the
-#: growth of its memory after the first quarter of a long soak.
+#: growth of its memory after the first quarter of the requests of a long soak.
 MAX_P99_SECONDS, MAX_MEMORY, MAX_GROWTH = 1.0, 512 * MIB, 64 * MIB
 FRIENDLY = "friendly"
 MAPS = CONFIG_MAP.url_path(FRIENDLY)
@@ -135,21 +135,21 @@ def plane(tmp_path: Path) -> Iterator[ControlPlane]:
 
 def attack_and_work(
     plane: ControlPlane, client: NormalClient, hostile_token: str, seconds: float
-) -> tuple[dict[str, dict[str, int]], list[tuple[float, int]]]:
+) -> tuple[dict[str, dict[str, int]], list[int]]:
     """Let the client work while the server is attacked.
 
-    Return the counts of codes by attack, and the memory of the server by time.
+    Return the counts of codes by attack, and the memory of the server after each round of work.
     """
     target = {"host": plane.access.host, "port": plane.access.port, "token": hostile_token}
     arguments = (json.dumps(target), str(seconds), "1")
     command = (sys.executable, "-m", hostile_clients.__name__, *arguments)
-    memory: list[tuple[float, int]] = []
+    memory: list[int] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE) as attackers:
-        begin, number = time.monotonic(), 0
+        number = 0
         while attackers.poll() is None:
             number += 1
             client.work(number)
-            memory.append((time.monotonic() - begin, memory_bytes(plane.pid)))
+            memory.append(memory_bytes(plane.pid))
         assert attackers.stdout is not None
         counts: dict[str, dict[str, int]] = json.loads(attackers.stdout.read())
     return counts, memory
@@ -175,8 +175,8 @@ def test_hostile_clients_do_not_disturb_a_normal_client(
     p50, p99 = statistics.median(client.latencies), percentile(client.latencies, 0.99)
     alone = [a - b for a, b in zip(client.latencies, client.waits, strict=True)]
     p99_alone = percentile(alone, 0.99)
-    base = next(size for when, size in memory if when > seconds / 4)
-    last, most = memory[-1][1], max(size for _, size in memory)
+    # On a busy machine the first quarter of the time may see few of the requests.
+    base, last, most = memory[len(memory) // 4], memory[-1], max(memory)
     total = sum(sum(codes.values()) for codes in counts.values())
     # The event loop reports its own errors on stderr.
     log = (tmp_path / "log").read_text() + plane.stderr_tail()
@@ -185,7 +185,7 @@ def test_hostile_clients_do_not_disturb_a_normal_client(
         f" p50 {p50 * 1000:.1f} ms, p99 {p99 * 1000:.1f} ms, max {max(client.latencies):.2f} s,"
         f" p99 without waits for a CPU {p99_alone * 1000:.1f} ms,"
         f" p99 of the server's CPU time {percentile(client.server_seconds, 0.99) * 1000:.1f} ms,"
-        f" {client.reconnects} reconnects; memory {base // MIB} MiB after a quarter,"
+        f" {client.reconnects} reconnects; memory {base // MIB} MiB after a quarter of them,"
         f" {last // MIB} MiB at the end, {most // MIB} MiB at most;"
         f" {log.count('event loop stalled')} stalls of the event loop\n"
     )
