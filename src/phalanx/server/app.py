@@ -387,7 +387,8 @@ class Server:
             return web_ui.serve_ui(request)
         if is_page_api_path(path):
             return self.page_api.serve(request)
-        self.access.authorize_unserved(request.user, request.method, path)
+        # A rule for `/healthz` does not cover `/healthz/`.
+        self.access.authorize_unserved(request.user, request.method, request.path)
         handler = _PATH_HANDLERS.get(path) or _find_prefix_handler(request.path)
         reply = handler(self, request) if handler else _page_not_found()
         if request.method != "GET" and reply.code < 400 and not _ignores_method(path):

@@ -237,6 +237,15 @@ async def test_rule_for_resources_does_not_allow_paths() -> None:
 
 
 @in_virtual_time
+async def test_rule_for_a_path_does_not_cover_the_path_with_a_slash() -> None:
+    api = await Api.start()
+    await make_role(api, "paths", {"nonResourceURLs": ["/metrics"], "verbs": ["get"]})
+    await grant(api, JOE, "paths")
+    rows = {"/metrics": True, "/metrics/": False, "/healthz": True, "/healthz/": False}
+    assert {path: await is_allowed(api, JOE, "GET", path) for path in rows} == rows
+
+
+@in_virtual_time
 async def test_aggregated_role_follows_its_selected_roles() -> None:
     api = await Api.start()
     aggregation_rule = {"clusterRoleSelectors": [{"matchLabels": {"for": "all"}}]}
