@@ -8,6 +8,7 @@ for built-in kinds; the server calls the checks of CustomResourceDefinitions its
     metadata.py, resources.py             metadata, selectors, conditions; quantities, quotas
     pod.py, pod_spec.py, pod_template.py  Pods, pod specs, templates
     containers.py, volumes.py, pod_scheduling.py    parts of a pod spec; PersistentVolumes
+    pod_os.py                             fields of Linux and Windows pods
     pod_group.py                          PodGroups, CompositePodGroups, Workloads
     job.py, job_policies.py, job_status.py          Jobs and CronJobs
     job_set.py, job_set_policies.py, leader_worker_set.py    kinds that create Jobs or pods

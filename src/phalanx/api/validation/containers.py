@@ -14,6 +14,7 @@ from phalanx.api.errors import (
     invalid,
     prefix_causes,
     required,
+    too_long,
     unsupported,
 )
 from phalanx.api.formats import (
@@ -45,6 +46,7 @@ from phalanx.api.validation.checks import (
     struct,
     unique_field,
 )
+from phalanx.api.validation.pod_os import WINDOWS_OPTIONS
 from phalanx.api.validation.resources import check_resources
 from phalanx.api.wire import Object
 
@@ -451,6 +453,7 @@ def _check_privileges(new: Any, old: Any) -> Causes:
     return found
 
 
+_MAX_PROFILE = 4095
 _PROFILE_TYPES = ("Localhost", "RuntimeDefault", "Unconfined")
 
 
@@ -463,6 +466,16 @@ def _check_descending_path(path: str) -> list[Cause]:
     return []
 
 
+def _check_padding(profile: str) -> list[Cause]:
+    """Require the name of a profile without spaces around it, not longer than a path."""
+    found: list[Cause] = []
+    if profile != profile.strip():
+        found.append(invalid("localhostProfile", profile, "must not be padded with whitespace"))
+    if len(profile.encode()) > _MAX_PROFILE:
+        found.append(too_long("localhostProfile", _MAX_PROFILE))
+    return found
+
+
 def _profile_check(field: str, noun: str) -> Check:
     """Check a seccomp or AppArmor profile: a local profile exactly where the type needs it."""
 
@@ -473,7 +486,7 @@ def _profile_check(field: str, noun: str) -> Check:
             if file is None or (not file and noun != "seccomp"):
                 detail = f"must be set when {noun} type is Localhost"
                 return [required("localhostProfile", detail)]
-            return _check_descending_path(file) if noun == "seccomp" else ()
+            return _check_descending_path(file) if noun == "seccomp" else _check_padding(file)
         found: list[Cause] = []
         if not kind:
             found.append(required("type", f"type is required when {field} is set"))
@@ -496,6 +509,7 @@ _CONTAINER_SECURITY_CONTEXT = all_of(
         ("runAsGroup", optional(USER_ID)),
         ("procMount", if_present(one_of("Default", "Unmasked"))),
         ("seccompProfile", if_present(SECCOMP_PROFILE)),
+        ("windowsOptions", if_present(WINDOWS_OPTIONS)),
         ("appArmorProfile", if_present(APP_ARMOR_PROFILE)),
     ),
     _check_privileges,

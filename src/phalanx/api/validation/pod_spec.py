@@ -29,7 +29,6 @@ from phalanx.api.validation.checks import (
     cached,
     each,
     find_duplicate_items,
-    find_duplicate_values,
     if_present,
     in_range,
     mandatory,
@@ -50,6 +49,12 @@ from phalanx.api.validation.containers import (
     check_init_container,
 )
 from phalanx.api.validation.metadata import LABEL_KEY, check_labels
+from phalanx.api.validation.pod_os import (
+    WINDOWS_OPTIONS,
+    check_host_processes,
+    check_os,
+    check_proc_mounts,
+)
 from phalanx.api.validation.pod_scheduling import (
     AFFINITY,
     SCHEDULING_GROUP,
@@ -194,7 +199,8 @@ _DNS_CONFIG = struct(
 
 
 def _check_pod_level_requests(new: Any, old: Any) -> Causes:
-    if not (new.get("resources") or {}).get("requests"):
+    resources: Object = new.get("resources") or {}
+    if not (resources.get("requests") or resources.get("limits")):
         return ()
     return check_pod_level_consistency(new, sum_container_requests(new))
 
@@ -255,13 +261,6 @@ _RESIZE_POLICY = {
 }
 
 
-def _check_os(new: Any, old: Any) -> Causes:
-    if not new.get("name"):
-        return [required("name", "cannot be empty")]
-    supported = ("linux", "windows")
-    return () if new["name"] in supported else [unsupported("", new["name"], supported)]
-
-
 def _check_group_or_responders(new: Any, old: Any) -> Causes:
     if new.get("schedulingGroup") is None or not new.get("evictionResponders"):
         return ()
@@ -305,10 +304,36 @@ def _check_sysctls(new: Any, old: Any) -> Causes:
             found.append(required(f"[{at}].name"))
         elif len(name) > _MAX_SYSCTL or not re.fullmatch(_SYSCTL, name):
             found.append(invalid(f"[{at}].name", name, detail))
-    twice = [
-        duplicate(f"[{at}].name", names[at]) for at in find_duplicate_values(names) if names[at]
-    ]
-    return [*found, *twice]
+        elif name in names[:at]:
+            found.append(duplicate(f"[{at}].name", name))
+    return found
+
+
+#: Beginnings of the names of sysctls (with a dot behind) by the field that shares their namespace.
+_NAMESPACED_SYSCTLS = {
+    "hostNetwork": ("net.",),
+    "hostIPC": ("kernel.shm", "kernel.msg", "kernel.sem.", "fs.mqueue."),
+}
+
+
+def _check_host_sysctls(new: Any, old: Any) -> Causes:
+    """Refuse sysctls of namespaces that the pod shares with the host."""
+    found: list[Cause] = []
+    for at, sysctl in enumerate((new.get("securityContext") or {}).get("sysctls") or ()):
+        name = sysctl.get("name") or ""
+        # The first separator says which one separates the parts of the name.
+        is_slashed = "/" in name.partition(".")[0]
+        dotted = name.replace("/", ".") if is_slashed else name
+        found += [
+            invalid(
+                f"securityContext.sysctls[{at}].name",
+                name,
+                f"may not be specified when '{field}' is true",
+            )
+            for field, beginnings in _NAMESPACED_SYSCTLS.items()
+            if new.get(field) and f"{dotted}.".startswith(beginnings)
+        ]
+    return found
 
 
 _POD_SECURITY_CONTEXT = struct(
@@ -321,6 +346,7 @@ _POD_SECURITY_CONTEXT = struct(
     ("seLinuxChangePolicy", if_present(one_of("MountOption", "Recursive"))),
     ("sysctls", optional(_check_sysctls)),
     ("seccompProfile", if_present(SECCOMP_PROFILE)),
+    ("windowsOptions", if_present(WINDOWS_OPTIONS)),
     ("appArmorProfile", if_present(APP_ARMOR_PROFILE)),
 )
 _HOST_ALIAS = struct(
@@ -359,7 +385,6 @@ POD_SPEC: Check = all_of(
         ("runtimeClassName", optional(_SUBDOMAIN)),
         ("preemptionPolicy", if_present(one_of("PreemptLowerPriority", "Never"))),
         ("overhead", lambda new, old: check_resources({"limits": new or {}}, old)),
-        ("os", if_present(_check_os)),
         ("resources", optional(check_pod_level_resources)),
         ("schedulingGroup", if_present(SCHEDULING_GROUP)),
     ),
@@ -370,6 +395,10 @@ POD_SPEC: Check = all_of(
     _check_dns,
     _check_process_namespace,
     _check_host_users,
+    _check_host_sysctls,
+    check_os,
+    check_proc_mounts,
+    check_host_processes,
     _check_pod_level_requests,
     _check_resize_policies,
     _check_group_or_responders,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from phalanx.api.errors import (
@@ -17,7 +19,7 @@ from phalanx.api.errors import (
     unsupported,
 )
 from phalanx.api.formats import cached_validator, validate_dns_label, validate_label_key
-from phalanx.api.resources import exact_value
+from phalanx.api.resources import BadQuantity, exact_value
 from phalanx.api.validation.checks import (
     CREATED,
     IMMUTABLE,
@@ -114,13 +116,19 @@ def check_pod_level_resources(new: Any, old: Any) -> Causes:
             names += [invalid(place, name, fault) for fault in faults]
             if not faults and name not in ("cpu", "memory") and not name.startswith(HUGE_PAGES):
                 names.append(unsupported(place, name, ("cpu", HUGE_PAGES, "memory")))
+    if resources.get("claims") is not None:
+        names.append(forbidden("claims", "claims cannot be set for Resources at pod-level"))
     return [*names, *_check_amounts(requests, limits)]
 
 
 def check_pod_level_consistency(spec: Object, container_sums: Mapping[str, str]) -> list[Cause]:
-    """Require that a pod requests at least what its containers request together."""
-    stated = (spec.get("resources") or {}).get("requests") or {}
-    return [
+    """Require that the resources of a pod cover those of its containers.
+
+    It requests at least what they request together, and each is limited to at most its limit.
+    """
+    resources: Object = spec.get("resources") or {}
+    stated, limits = resources.get("requests") or {}, resources.get("limits") or {}
+    requested = [
         invalid(
             f"resources.requests[{name}]",
             stated[name],
@@ -129,6 +137,17 @@ def check_pod_level_consistency(spec: Object, container_sums: Mapping[str, str])
         for name, total in container_sums.items()
         if name in stated and exact_value(stated[name]) < exact_value(total)
     ]
+    limited = [
+        invalid(
+            f"resources.containers[{at}][{name}].limits",
+            limit,
+            f"must be less than or equal to pod limits of {limits[name]}",
+        )
+        for at, container in enumerate(spec.get("containers") or ())
+        for name, limit in (container.get("resources") or {}).get("limits", {}).items()
+        if name in limits and exact_value(limit) > exact_value(limits[name])
+    ]
+    return [*requested, *limited]
 
 
 def _check_amounts(requests: dict[str, str], limits: dict[str, str]) -> list[Cause]:
@@ -136,10 +155,24 @@ def _check_amounts(requests: dict[str, str], limits: dict[str, str]) -> list[Cau
         invalid(f"{field}[{name}]", quantity, fault)
         for field, amounts in (("limits", limits), ("requests", requests))
         for name, quantity in amounts.items()
-        for fault in quantity_faults(name, quantity)
+        for fault in (*quantity_faults(name, quantity), *_huge_page_faults(name, quantity))
     ]
     compared = _check_requests(requests, limits)
     return [*quantities, *compared, *_check_huge_pages(limits | requests)]
+
+
+def _huge_page_faults(name: str, quantity: str) -> list[str]:
+    """Return the faults of an amount of huge pages, which is a multiple of the size of a page."""
+    if not name.startswith(HUGE_PAGES):
+        return []
+    try:
+        size = exact_value(name.removeprefix(HUGE_PAGES))
+    except BadQuantity:
+        size = Fraction(0)
+    is_whole = size > 0 and size.denominator == 1
+    if is_whole and math.ceil(exact_value(quantity)) % size == 0:
+        return []
+    return [f"{quantity} is not positive integer multiple of {name}"]
 
 
 def _check_requests(requests: dict[str, str], limits: dict[str, str]) -> list[Cause]:
