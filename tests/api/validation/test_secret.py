@@ -46,6 +46,7 @@ def test_texts_are_stored_as_what_they_encode_to() -> None:
         (secret_of_type("ssh-auth"), ["data[ssh-privatekey]: Required"]),
         (secret_of_type("dockercfg"), ["data[.dockercfg]: Required"]),
         (secret_of_type("dockercfg", _dockercfg="{}"), []),
+        (secret_of_type("dockercfg", _dockercfg="null"), []),
         (secret_of_type("dockercfg", _dockercfg="[]"), ["data[.dockercfg]: Invalid"]),
         (
             secret_of_type("dockerconfigjson", _dockerconfigjson="{"),

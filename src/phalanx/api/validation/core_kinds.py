@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any
 
 import orjson
@@ -164,7 +165,8 @@ def _check_keys(new: Any, old: Any) -> Causes:
 
 
 def _check_size(new: Any, old: Any) -> Causes:
-    size = sum(len(value) * 3 // 4 for value in new.get("data", {}).values())
+    values = new.get("data", {}).values()
+    size = sum(len(value) * 3 // 4 - value.count("=", -2) for value in values)
     return [too_long("data", MAX_SECRET_SIZE)] if size > MAX_SECRET_SIZE else ()
 
 
@@ -195,7 +197,8 @@ def _json_object_key(key: str) -> Check:
         if content is None:
             return [required(f"data[{key}]")]
         try:
-            is_object = isinstance(orjson.loads(binascii.a2b_base64(content)), dict)
+            # Go decodes null to an empty map.
+            is_object = isinstance(orjson.loads(binascii.a2b_base64(content)), dict | NoneType)
         except orjson.JSONDecodeError:
             is_object = False
         detail = "must be a JSON object"
