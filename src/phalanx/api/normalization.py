@@ -90,6 +90,7 @@ class NormalizationResult:
     unknown_fields: tuple[str, ...]
 
 
+_NOTHING_UNKNOWN = NormalizationResult(())
 #: The unknown fields of a walk: the objects that hold them, and their names.
 _UnknownFields = list[tuple[Object, str]]
 _Check = Callable[[Any, _UnknownFields], Any]
@@ -105,6 +106,8 @@ def normalize(name: str, value: Object, *, keep_empty: bool = False) -> Normaliz
         _definition_check(name, keep_empty)(value, unknown_fields)
     except RecursionError:
         raise Malformed("exceeded max depth") from None
+    if not unknown_fields:
+        return _NOTHING_UNKNOWN
     paths = _find_paths(value, unknown_fields[:MAX_UNKNOWN_FIELDS])
     for holder, key in unknown_fields:
         holder.pop(key, None)

@@ -205,17 +205,20 @@ class Client:
         version: str = "",
         grace: int | None = None,
         propagation: str = "",
+        brief: bool = False,
     ) -> Object:
-        """Delete an object; uid and resource version are preconditions."""
+        """Delete an object; uid and resource version are preconditions.
+
+        If `brief`, only its name, uid and version are returned.
+        """
         options = delete_options(
             uid=uid,
             resource_version=version,
             grace_period_seconds=grace,
             propagation_policy=propagation,
         )
-        return decode_reply(
-            await self._request(build_request("delete", kind, key, body=options)), dict
-        )
+        request = build_request("delete", kind, key, body=options)
+        return decode_written(await self._request(request), brief=brief)
 
     async def post(self, path: str, new: Object) -> Object:
         """POST an object to a path that is no collection: a subresource, a GroupBinding."""

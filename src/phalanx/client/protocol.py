@@ -198,10 +198,17 @@ class _EventEnvelope(Struct, frozen=True):
     object: Raw
 
 
+class _ObjectEvent(Struct, Generic[T], frozen=True):
+    type: str
+    object: T
+
+
 class _Bookmark(Struct, frozen=True):
     metadata: ListMeta = ListMeta()
 
 
+#: How the lines of events begin whose object is of the watched kind.
+_OBJECT_EVENT_PREFIXES = (b'{"type":"ADDED",', b'{"type":"MODIFIED",', b'{"type":"DELETED",')
 _ENVELOPE_DECODER = Decoder(_EventEnvelope)
 _BOOKMARK_DECODER = Decoder(_Bookmark)
 _STATUS_DECODER = Decoder(dict[str, Any])
@@ -306,6 +313,8 @@ class WatchDecoder(Generic[T]):
         self.revision, self._on_unreadable = since, on_unreadable
         self.error: ApiError | None = None
         self._decoder, self._is_typed = Decoder(struct), issubclass(struct, Struct)
+        event_type = cast("type[_ObjectEvent[T]]", GenericAlias(_ObjectEvent, (struct,)))
+        self._event_decoder = Decoder(event_type)
         self._incomplete_line = b""
 
     def feed(self, data: bytes) -> list[WatchEvent[T]]:
@@ -324,6 +333,16 @@ class WatchDecoder(Generic[T]):
 
     def _decode_line(self, line: bytes, events: list[WatchEvent[T]]) -> None:
         _check_event_size(line)
+        if self._is_typed and line.startswith(_OBJECT_EVENT_PREFIXES):
+            # Type and object in one pass. What it cannot read is read below, part by part.
+            try:
+                event = self._event_decoder.decode(line)
+            except _DECODE_ERRORS:
+                event = None
+            if event is not None:
+                revision = self._advance_revision(cast(HasMetadata, event.object))
+                events.append(WatchEvent(event.type, event.object, revision))
+                return
         try:
             envelope = _ENVELOPE_DECODER.decode(line)
             match envelope.type:

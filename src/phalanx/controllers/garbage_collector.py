@@ -216,7 +216,7 @@ class GarbageCollector:
         uid, version = meta.uid, meta.resource_version
         try:
             await self._client.delete(
-                item.kind, item.key, uid=uid, version=version, propagation=policy
+                item.kind, item.key, uid=uid, version=version, propagation=policy, brief=True
             )
         except NotFound:
             return
@@ -230,7 +230,9 @@ class GarbageCollector:
     async def _patch(self, item: ObjectKey, meta: ObjectMeta, change: dict[str, object]) -> None:
         preconditions = {"uid": meta.uid, "resourceVersion": meta.resource_version}
         try:
-            await self._client.patch(item.kind, item.key, {"metadata": {**preconditions, **change}})
+            await self._client.patch(
+                item.kind, item.key, {"metadata": {**preconditions, **change}}, brief=True
+            )
         except NotFound:
             return
 

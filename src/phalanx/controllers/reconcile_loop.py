@@ -136,6 +136,7 @@ async def perform(
                     version=version,
                     grace=grace,
                     propagation=propagation,
+                    brief=True,
                 )
             case RecordEvent(event):
                 record(event)

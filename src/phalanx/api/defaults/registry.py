@@ -82,7 +82,9 @@ def _apply_pod_defaults(pod: Object) -> None:
         _apply_all(kinds.POD, pod)
         return
     schema(_METADATA).apply_defaults(pod.setdefault("metadata", {}))
-    spec.update(orjson.loads(_default_cached_spec(encoded)))
+    # The spec of a stored pod has its defaults.
+    if (defaulted := _default_cached_spec(encoded)) != encoded:
+        spec.update(orjson.loads(defaulted))
     status = pod.setdefault("status", {})
     if status:  # An empty one has no defaults.
         schema(_POD_STATUS).apply_defaults(status)

@@ -307,7 +307,10 @@ class AccessControl:
 
     def impersonate(self, request: Request) -> Request:
         """Return the request as the impersonated user. Raises Forbidden or BadRequest."""
-        if not any(key.startswith(_IMPERSONATE_PREFIX) for key in request.headers):
+        for key in request.headers:
+            if key.startswith(_IMPERSONATE_PREFIX):
+                break
+        else:
             return request
         headers = {k: v for k, v in request.headers.items() if k.startswith(_IMPERSONATE_PREFIX)}
         if not headers.get(_USER_HEADER):

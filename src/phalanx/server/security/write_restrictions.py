@@ -180,8 +180,9 @@ def _finalizer_attributes(
     context: ServerContext, request_info: RequestInfo, owner: Object
 ) -> AuthorizationAttributes | None:
     """Return the attributes of setting finalizers on an owner; None for an unknown kind."""
+    name, version = owner.get("kind"), owner.get("apiVersion")
     for kind in context.registry.kinds:
-        if kind.name == owner.get("kind") and kind.api_version == owner.get("apiVersion"):
+        if kind.name == name and kind.api_version == version:
             namespace = request_info.namespace if kind.namespaced else ""
             resource = f"{kind.plural}/finalizers"
             return AuthorizationAttributes(
