@@ -188,3 +188,8 @@ def test_resources_of_a_pod_cover_those_of_its_containers(
     containers = [{**MAIN, "resources": {"limits": limits}}]
     found = spec_causes({"containers": containers, "resources": of_pod})
     assert found == prefix_summaries("spec.resources", causes)
+
+
+def test_a_pod_without_nameservers_has_no_other_cause_in_its_dns_configuration() -> None:
+    fields = {"dnsPolicy": "None", "dnsConfig": {"options": [{}]}}
+    assert spec_causes(fields) == ["spec.dnsConfig.nameservers: Required"]

@@ -138,16 +138,16 @@ def _check_claim_references(new: Any, old: Any) -> Causes:
 
 
 def _check_dns(new: Any, old: Any) -> Causes:
+    """Check the DNS configuration; the policy None has nameservers of its own."""
     config = new.get("dnsConfig")
-    if new.get("dnsPolicy") != "None":
-        return ()
-    if config is None:
-        detail = "must provide `dnsConfig` when `dnsPolicy` is None"
-        return [required("dnsConfig", detail)]
-    if not config.get("nameservers"):
-        detail = "must provide at least one DNS nameserver when `dnsPolicy` is None"
-        return [required("dnsConfig.nameservers", detail)]
-    return ()
+    if new.get("dnsPolicy") == "None":
+        if config is None:
+            detail = "must provide `dnsConfig` when `dnsPolicy` is None"
+            return [required("dnsConfig", detail)]
+        if not config.get("nameservers"):
+            detail = "must provide at least one DNS nameserver when `dnsPolicy` is None"
+            return [required("dnsConfig.nameservers", detail)]
+    return () if config is None else prefix_causes("dnsConfig", _DNS_CONFIG(config, old))
 
 
 def _max_entries(limit: int, noun: str) -> Check:
@@ -367,7 +367,6 @@ POD_SPEC: Check = all_of(
         ("resourceClaims", optional(all_of(each(_RESOURCE_CLAIM), unique_field("name")))),
         ("restartPolicy", mandatory(one_of(*RESTART_POLICIES))),
         ("dnsPolicy", mandatory(one_of(*_DNS_POLICIES))),
-        ("dnsConfig", if_present(_DNS_CONFIG)),
         ("nodeSelector", check_labels),
         ("securityContext", optional(_POD_SECURITY_CONTEXT)),
         ("affinity", if_present(AFFINITY)),
