@@ -308,6 +308,16 @@ async def test_a_recreated_definition_has_no_objects_and_no_history() -> None:
 
 
 @in_virtual_time
+async def test_items_of_a_list_of_custom_resources_have_their_kind() -> None:
+    api = await Api.start()
+    await api.create(CUSTOM_RESOURCE_DEFINITION, custom_resource_definition())
+    await api.create(KIND, widget())
+    (item,) = (await api.ask("GET", KIND.url_path("default"))).body["items"]
+    assert (item["kind"], item["apiVersion"]) == (KIND.name, KIND.api_version)
+    assert item == (await api.ask("GET", KIND.url_path("default", "w"))).body
+
+
+@in_virtual_time
 async def test_discovery_lists_custom_kinds() -> None:
     scale = {"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.size"}
     api = await api_with_widgets(

@@ -79,8 +79,11 @@ async def test_a_scale_can_be_patched(patch: object, content: str) -> None:
     [
         ({"spec": {"replicas": -1}}, 422),
         ({"spec": {"replicas": 11}}, 422),
-        ({"spec": {"replicas": "x"}}, 400),
-        ({"spec": {"replicas": 2**40}}, 400),
+        ({"spec": {"replicas": "x"}}, 422),
+        ({"spec": {"replicas": 2**40}}, 422),
+        ({"metadata": {"uid": "another"}}, 409),
+        ({"metadata": {"name": "another"}}, 400),
+        ({"metadata": {"namespace": "another"}}, 400),
         ({"metadata": {"resourceVersion": "1"}}, 409),
         ({"metadata": {"resourceVersion": "x"}}, 400),
         ([1], 422),
@@ -91,6 +94,23 @@ async def test_an_invalid_scale_is_refused(patch: object, code: int) -> None:
     api = await start_api()
     assert (await change(api, patch)).code == code
     assert (await api.get(KIND, "w"))["spec"]["size"] == 3
+
+
+@in_virtual_time
+async def test_a_scale_of_another_object_is_refused() -> None:
+    api = await start_api()
+    for meta, code in (
+        ({"name": "another"}, 400),
+        ({}, 400),
+        ({"name": "w", "namespace": "another"}, 400),
+        ({"name": "w", "uid": "another"}, 409),
+        ({"name": "w", "namespace": "default"}, 200),
+    ):
+        body = {"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": meta}
+        answer = await api.ask("PUT", SCALE, {**body, "spec": {"replicas": 5}})
+        assert answer.code == code, meta
+    causes = (await change(api, {"spec": {"replicas": "x"}})).body["details"]["causes"]
+    assert [cause["field"] for cause in causes] == ["patch"]
 
 
 @in_virtual_time

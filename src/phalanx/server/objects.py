@@ -113,9 +113,14 @@ def convert_stored(kind: Kind, value: bytes) -> bytes:
 
 
 async def convert_all_stored(kind: Kind, values: list[bytes]) -> list[bytes]:
-    """Stored values in the version of a kind; of most kinds all are stored in it."""
+    """Stored values in the version of a kind; of most kinds all are stored in it.
+
+    As in Kubernetes, each item of a custom kind also has its kind and version.
+    """
+    if kind.is_custom:
+        return [serialize_stored(kind, value) async for value in take_turns(values)]
     conversion = CONVERSIONS.get(kind)
-    if not kind.is_custom and (conversion is None or conversion.is_identity):
+    if conversion is None or conversion.is_identity:
         return values
     return [convert_stored(kind, value) async for value in take_turns(values)]
 

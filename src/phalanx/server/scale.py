@@ -13,7 +13,14 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from phalanx.api.errors import Invalid, NoSuchResource, UnsupportedMediaType, invalid
+from phalanx.api.errors import (
+    BadRequest,
+    Cause,
+    Invalid,
+    NoSuchResource,
+    UnsupportedMediaType,
+    invalid,
+)
 from phalanx.api.kinds import Kind, ScalePaths
 from phalanx.api.patch import PatchFailed, apply_patch
 from phalanx.api.schema import schema
@@ -21,7 +28,13 @@ from phalanx.api.selectors import format_selector
 from phalanx.api.wire import JSON_PATCH, MERGE_PATCH, Object, Reply
 from phalanx.server.context import ServerContext
 from phalanx.server.dynamic_admission.attributes import ReviewForm
-from phalanx.server.objects import decode_record, not_found_error, raise_if_invalid
+from phalanx.server.object_preparation import check_name_and_namespace
+from phalanx.server.objects import (
+    conflict_error,
+    decode_record,
+    not_found_error,
+    raise_if_invalid,
+)
 from phalanx.server.request_bodies import normalize_object, read_object
 from phalanx.server.request_info import RequestInfo
 from phalanx.server.serialization import encode_reply, load_body, media_type, negotiate
@@ -68,7 +81,11 @@ async def patch_scale(context: ServerContext, request_info: RequestInfo) -> Repl
         except PatchFailed as error:
             detail = "the server rejected our request due to an error in our request"
             raise Invalid(detail) from error
-        normalize_object(context, replace(request_info, kind=SCALE), new)
+        try:
+            normalize_object(context, replace(request_info, kind=SCALE), new)
+        except BadRequest as error:
+            cause = Cause("patch", "FieldValueInvalid", f"Invalid value: {error.message}")
+            raise Invalid(f' "" is invalid: {cause}', causes=[cause]) from error
         return new
 
     return await _modify_scale(context, request_info, patch)
@@ -82,11 +99,18 @@ async def _modify_scale(
 
     def set_replicas(old: Object) -> Object:
         new = mutate(_scale_of(paths, old))
+        check_name_and_namespace(request_info, new)
+        uid, old_uid = new["metadata"].get("uid"), old["metadata"]["uid"]
+        if uid and uid != old_uid:
+            detail = (
+                f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old_uid}"
+            )
+            raise conflict_error(request_info.kind, request_info.name, detail)
         replicas = (new.get("spec") or {}).get("replicas", 0)
         if replicas < 0:
             detail = "must be greater than or equal to 0"
             raise_if_invalid(SCALE, request_info.name, [invalid("spec.replicas", replicas, detail)])
-        version = (new.get("metadata") or {}).get("resourceVersion")
+        version = new["metadata"].get("resourceVersion")
         if version:
             old["metadata"]["resourceVersion"] = version
         _set_at(old, paths.spec_replicas, replicas)
