@@ -24,13 +24,13 @@ import msgspec
 from phalanx.api.batch import COMPLETE, Job
 from phalanx.api.errors import Invalid, join_causes
 from phalanx.api.job_sets import COMPLETED, JobSet, ReplicatedJobSpec, job_set_object
-from phalanx.api.kinds import POD_GROUP
 from phalanx.api.meta import OwnerReference
 from phalanx.api.scheduling import (
     FINISHED_ANNOTATION,
     MEMBERS_TO_RUN_ANNOTATION,
     ON_DEGRADED_ANNOTATION,
     TOPOLOGY_ANNOTATION,
+    PodGroup,
 )
 from phalanx.api.wire import Object
 from phalanx.builder import jobsets as job_set_builder
@@ -38,6 +38,7 @@ from phalanx.builder.discovery import Fallback, ObjectFound
 from phalanx.builder.ensure import (
     ensure_linked,
     find_linked_workload,
+    kind_of_group,
     list_linked_templates,
     plan_deletion,
 )
@@ -205,23 +206,25 @@ def _plan_linked_groups(
 
 
 def plan_ended_groups(job_set: JobSet, observed: ObservedObjects) -> list[ObjectOperation]:
-    """Annotate the PodGroups of a JobSet that has ended; delete them if they hold devices."""
+    """Annotate the groups of a JobSet that has ended; delete them if they hold devices."""
     end = job_set.end_condition
     if end is None:
         return []
     if any(_claims_devices(role) for role in job_set.spec.replicated_jobs):
         return plan_deletion(job_set_object(job_set), observed, keep_workload=True)
     text = COMPLETE if end.type == COMPLETED else f"{end.type}: {end.reason}"
-    desired = {MEMBERS_TO_RUN_ANNOTATION: None, FINISHED_ANNOTATION: text}
     operations: list[ObjectOperation] = []
-    for group in observed.pod_groups:
-        meta = group.metadata
+    for group in observed.all_groups:
+        meta, desired = group.metadata, dict[str, str | None]({MEMBERS_TO_RUN_ANNOTATION: None})
+        if isinstance(group, PodGroup):
+            desired[FINISHED_ANNOTATION] = text
         change = {
             name: value for name, value in desired.items() if meta.annotations.get(name) != value
         }
         is_ours = meta.is_controlled_by(job_set.metadata.uid) and not meta.deletion_timestamp
         if change and is_ours:
-            operations.append(PatchObject(POD_GROUP, meta, {"metadata": {"annotations": change}}))
+            patch = {"metadata": {"annotations": change}}
+            operations.append(PatchObject(kind_of_group(group), meta, patch))
     return operations
 
 
