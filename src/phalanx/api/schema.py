@@ -193,9 +193,8 @@ def _compile_filler(name: str) -> _FillFunction:
         for key, default in structs:
             if key not in value:
                 value[key] = deepcopy(default) if default else {}
-        for key, fill in inner.items():
-            if key in value:
-                fill(value[key])
+        for key in inner.keys() & value.keys():
+            inner[key](value[key])
 
     return fill_struct
 

@@ -64,15 +64,11 @@ def struct(*rows: tuple[str, Check]) -> Check:
         for name, needed_check in needed_rows:
             if causes := needed_check(fields.get(name), CREATED if is_new else before.get(name)):
                 failed[name] = causes
-        for name, value in fields.items():
-            inner = optional.get(name)
-            if inner and (causes := inner(value, CREATED if is_new else before.get(name))):
+        present = fields if is_new else {**before, **fields}
+        for name in optional.keys() & present.keys():
+            was = CREATED if is_new else before.get(name)
+            if causes := optional[name](fields.get(name), was):
                 failed[name] = causes
-        if not is_new:
-            for name, was in before.items():
-                inner = optional.get(name) if name not in fields else None
-                if inner and (causes := inner(None, was)):
-                    failed[name] = causes
         if not failed:
             return ()
         return [
