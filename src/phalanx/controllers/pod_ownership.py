@@ -33,6 +33,11 @@ def controlling_uids(obj: HasMetadata) -> list[str]:
     return [owner.uid] if owner else []
 
 
+def namespaces(obj: HasMetadata) -> list[str]:
+    """Return the namespace of an object; for indexes."""
+    return [obj.metadata.namespace]
+
+
 def orphan_namespaces(obj: HasMetadata) -> list[str]:
     """Return the namespace of an object without a controller; for indexes."""
     return [] if obj.metadata.controller else [obj.metadata.namespace]

@@ -24,6 +24,7 @@ from phalanx.controllers.deployments.sync import DeploymentState, plan_sync
 from phalanx.controllers.event_recorder import ObjectEvent
 from phalanx.controllers.pod_ownership import (
     controlling_uids,
+    namespaces,
     orphan_namespaces,
     owner_key,
     plan_adoption,
@@ -56,9 +57,10 @@ class DeploymentController:
         self._deployments = self._informers[0].cache
         self._sets, self._pods = self._informers[1].cache, self._informers[2].cache
         self._sets_by_owner = self._sets.index(controlling_uids)
+        self._sets_by_namespace = self._sets.index(namespaces)
         self._orphan_sets = self._sets.index(orphan_namespaces)
         self._pods_by_owner = self._pods.index(controlling_uids)
-        self._deployments_by_namespace = self._deployments.index(_namespaces)
+        self._deployments_by_namespace = self._deployments.index(namespaces)
         self._loop: ReconcileLoop[Key] = ReconcileLoop(
             client,
             self.reconcile,
@@ -98,8 +100,8 @@ class DeploymentController:
         own_uids = {one.metadata.uid for one in owned}
         others = {
             one.metadata.name
-            for one in self._sets.values()
-            if one.metadata.namespace == meta.namespace and one.metadata.uid not in own_uids
+            for one in self._sets_by_namespace[meta.namespace]
+            if one.metadata.uid not in own_uids
         }
         return plan_sync(
             DeploymentState(
@@ -166,7 +168,3 @@ class DeploymentController:
         replica_set = self._sets.get(key) if key else None
         if replica_set is not None and (owner := owner_key(replica_set.metadata, DEPLOYMENT)):
             self._loop.queue.add(owner)
-
-
-def _namespaces(deployment: Deployment) -> list[str]:
-    return [deployment.metadata.namespace]

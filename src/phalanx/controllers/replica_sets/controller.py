@@ -30,6 +30,7 @@ from phalanx.controllers.pod_ownership import (
     build_template_pod,
     controlling_uids,
     is_active,
+    namespaces,
     orphan_namespaces,
     owner_key,
     plan_adoption,
@@ -73,7 +74,7 @@ class ReplicaSetController:
         self._pods = self._informers[1].cache
         self._pods_by_owner = self._pods.index(controlling_uids)
         self._orphans = self._pods.index(orphan_namespaces)
-        self._owners_by_namespace = self._owners.index(_namespaces)
+        self._owners_by_namespace = self._owners.index(namespaces)
         self._owners_by_controller = self._owners.index(controlling_uids)
         self._tracker = WriteTracker(client, {self._kind: self._owners, POD: self._pods}, clock)
         self._queue: WorkQueue[Key] = new_work_queue(client, self._kind.singular)
@@ -178,7 +179,3 @@ class ReplicaSetController:
         for owner in self._owners_by_namespace[new.metadata.namespace]:
             if selector_matches(owner.selector, new.metadata.labels):
                 self._queue.add(owner.metadata.key)
-
-
-def _namespaces(owner: ReplicaOwner) -> list[str]:
-    return [owner.metadata.namespace]

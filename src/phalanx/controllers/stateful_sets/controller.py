@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from phalanx.api.apps import ControllerRevision, StatefulSet
 from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError
@@ -23,26 +21,22 @@ from phalanx.api.kinds import (
     PERSISTENT_VOLUME_CLAIM,
     POD,
     STATEFUL_SET,
-    Kind,
 )
 from phalanx.api.meta import Key, ObjectMeta
-from phalanx.api.selectors import selector_matches
 from phalanx.api.storage import PersistentVolumeClaim
 from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.event_recorder import ObjectEvent
-from phalanx.controllers.pod_ownership import controlling_uids
+from phalanx.controllers.pod_ownership import controlling_uids, plan_adoption
 from phalanx.controllers.reconcile_loop import (
     Action,
     Create,
     Informers,
-    Patch,
     ReconcileLoop,
     ReconcilePlan,
     treat_conflict_as_stale,
 )
 from phalanx.controllers.stateful_sets.pod_objects import claim_names, find_ordinal, pod_name
-from phalanx.controllers.stateful_sets.revisions import controller_reference
 from phalanx.controllers.stateful_sets.sync import MAX_STARTS, StatefulSetState, plan_sync
 
 _WORKERS = 8
@@ -96,28 +90,30 @@ class StatefulSetController:
 
     def _plan_ownership(self, stateful_set: StatefulSet) -> list[Action]:
         meta, selector = stateful_set.metadata, stateful_set.spec.selector
-        if meta.deletion_timestamp:
-            return []
+        own_pods = self._pods_by_owner[meta.uid]
         # Pods are adopted before others are created, so that a bounded number is considered.
-        first = stateful_set.ordinals[: len(self._pods_by_owner[meta.uid]) + MAX_STARTS]
+        first = stateful_set.ordinals[: len(own_pods) + MAX_STARTS]
         named = [Key(meta.namespace, pod_name(stateful_set, ordinal)) for ordinal in first]
-        candidates: list[tuple[Kind, ObjectMeta]] = [
-            *((POD, self._pods[key].metadata) for key in named if key in self._pods),
-            *((CONTROLLER_REVISION, one.metadata) for one in self._revisions_by_prefix[meta.key]),
+        pods = [self._pods[key] for key in named if key in self._pods]
+        revisions = self._revisions_by_prefix[meta.key]
+        return [
+            *plan_adoption(
+                STATEFUL_SET,
+                meta,
+                selector,
+                child=POD,
+                owned=own_pods,
+                orphans=[one for one in pods if not one.metadata.controller],
+            ),
+            *plan_adoption(
+                STATEFUL_SET,
+                meta,
+                selector,
+                child=CONTROLLER_REVISION,
+                owned=(),
+                orphans=[one for one in revisions if not one.metadata.controller],
+            ),
         ]
-        reference = controller_reference(stateful_set)
-        actions: list[Action] = [
-            _owner_patch(kind, one, [*_owner_objects(one), reference])
-            for kind, one in candidates
-            if one.controller is None
-            and not one.deletion_timestamp
-            and selector_matches(selector, one.labels)
-        ]
-        for pod in self._pods_by_owner[meta.uid]:
-            if not selector_matches(selector, pod.metadata.labels):
-                owners = [one for one in _owner_objects(pod.metadata) if one["uid"] != meta.uid]
-                actions.append(_owner_patch(POD, pod.metadata, owners))
-        return actions
 
     def _read_state(self, stateful_set: StatefulSet) -> StatefulSetState:
         meta = stateful_set.metadata
@@ -205,19 +201,3 @@ class StatefulSetController:
 def _prefix_key(meta: ObjectMeta) -> Key:
     """The StatefulSet that the name of an object begins with."""
     return Key(meta.namespace, meta.name.rpartition("-")[0])
-
-
-def _owner_objects(meta: ObjectMeta) -> list[dict[str, object]]:
-    return [msgspec.to_builtins(one) for one in meta.owner_references]
-
-
-def _owner_patch(kind: Kind, meta: ObjectMeta, owners: list[dict[str, object]]) -> Patch:
-    # Conditional on the version: another controller may adopt the object at the same time.
-    change = {
-        "metadata": {
-            "uid": meta.uid,
-            "resourceVersion": meta.resource_version,
-            "ownerReferences": owners,
-        }
-    }
-    return Patch(kind, meta.key, change)
