@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from phalanx.api.batch import OWN_JOB_CONTROLLER
 from phalanx.api.kinds import POD_GROUP, Kind
+from phalanx.api.scheduling import POD_GROUP_PROTECTION_FINALIZER
 from phalanx.api.wire import Object
 from phalanx.api.workload_sources import (
     COSCHEDULING_POD_GROUP,
@@ -39,6 +40,8 @@ THEMES = (
 )  # fmt: skip
 #: The controllers of a recorded cluster. On a foreign server only those for gangs are defaults.
 CONTROLLERS = "*,job,cronjob,ttl,garbage,disruption,podgroup-protection,composite-groups"
+#: Seconds after which watches of all kinds have delivered a change, also on a busy machine.
+WATCH_LAG_SECONDS = 2.0
 #: The scheduler name of pods that name none.
 SCHEDULER_NAME = "default-scheduler"
 
@@ -98,6 +101,7 @@ class ForeignForm:
             self._check(case)
         except NotExpressible:
             return None
+        case = {**case, "steps": list(self._with_waits(case["steps"]))}
         if not self.compat:
             return case
         parts = ["gone", "preempted", "jobs"]
@@ -111,6 +115,22 @@ class ForeignForm:
             for moment in want.get("then", ())
         ]
         return {**case, "better": kept}
+
+    def _with_waits(self, steps: Sequence[Object]) -> Iterator[Object]:
+        """Yield steps that wait where a foreign server promises less than ours.
+
+        Admission adds the finalizer of a group here; a custom resource gets it from a controller.
+        Watches of two kinds are not ordered: a scheduler may see a pod before the older change of
+        its group.
+        """
+        for step, following in zip(steps, [*steps[1:], {}], strict=True):
+            if self.kind is CUSTOM_POD_GROUP and _GROUP_PATH.match(str(step.get("delete"))):
+                finalizers = {"metadata.finalizers": [POD_GROUP_PROTECTION_FINALIZER]}
+                yield {"until": {"at": step["delete"], "is": finalizers}}
+            yield step
+            path = step.get("patch", ("",))[0]
+            if _GROUP_PATH.match(path) and "create" in following:
+                yield {"until": {"missing": path, "limit": WATCH_LAG_SECONDS}}
 
     def _check(self, case: Object) -> None:
         """Raise if a scenario cannot be said in this form."""

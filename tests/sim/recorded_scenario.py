@@ -469,7 +469,8 @@ class RecordedScenario:
         if "missing" in arguments:
             return (await self.request("GET", arguments["missing"]))[0] == 404
         if "at" in arguments:
-            code, obj = await self.request("GET", arguments["at"])
+            path = await self._resolve_placeholders(arguments["at"])
+            code, obj = await self.request("GET", path)
             fields = arguments["is"].items()
             return code < 400 and all(
                 (field_at(obj, path) or None) == (value or None) for path, value in fields

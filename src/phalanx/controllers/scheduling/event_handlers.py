@@ -6,7 +6,7 @@ preemption policies of groups off, groups are passed on without theirs. Decides 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from phalanx.api.batch import Job, job_run_time
@@ -30,7 +30,7 @@ from phalanx.controllers.reconcile_loop import Informers
 from phalanx.controllers.scheduling.metrics import SchedulingMetrics
 from phalanx.controllers.scheduling.volume_prebinder import VolumeCaches
 from phalanx.scheduler.cluster.device_cache import DeviceObject
-from phalanx.scheduler.decision import Preempting
+from phalanx.scheduler.decision import Preempting, Victim
 from phalanx.scheduler.queue.decision_log import (
     FORMAT,
     CompositePodGroupObserved,
@@ -249,6 +249,11 @@ class EventHandlers:
         """Return the value of a label of a node; "" if the node or the label does not exist."""
         node = self._nodes.cache.get(Key("", name))
         return node.metadata.labels.get(label, "") if node else ""
+
+    def victim_pods(self, victims: Iterable[Victim]) -> dict[Victim, Pod]:
+        """Return the pods of victims that exist."""
+        found = {victim: self.pods.get(victim.pod) for victim in victims}
+        return {one: pod for one, pod in found.items() if pod and pod.metadata.uid == one.uid}
 
     def disrupted_groups(self, decision: Preempting) -> tuple[tuple[Kind, ObjectMeta], ...]:
         """Return the groups that lose all of their pods, or the quorum, with the victims."""

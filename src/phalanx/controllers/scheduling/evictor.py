@@ -2,7 +2,7 @@
 
 Between the scheduler, which submits evictions, and the server's GroupEviction. On a foreign server
 each victim gets a DisruptionTarget condition and is deleted, several at a time. A victim that no
-longer exists counts as evicted.
+longer exists makes room like an evicted one, but was not preempted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from phalanx import logs
-from phalanx.api.errors import ApiError, NotFound, ServerError
+from phalanx.api.core import Pod
+from phalanx.api.errors import ApiError, ServerError
 from phalanx.api.kinds import GROUP_EVICTION, POD, Kind
 from phalanx.api.meta import Key, ObjectMeta, timestamp
 from phalanx.api.scheduling import DISRUPTION_TARGET
@@ -38,6 +39,8 @@ class Eviction:
 
     entity: Entity
     victims: tuple[Victim, ...]
+    #: The victims as the scheduler knew them: the last one may be evicted when the first is gone.
+    pods: Mapping[Victim, Pod]
     groups: tuple[tuple[Kind, ObjectMeta], ...] = ()
     #: When the preemption was decided.
     decided_at: float = 0.0
@@ -54,7 +57,7 @@ class Eviction:
         return f"evict-{self.victims[0].uid}"
 
 
-#: Called with an eviction and the errors by victim.
+#: Called with an eviction and the errors by victim; `NotFound` for those that no longer existed.
 OnEvictionFinished = Callable[[Eviction, Mapping[Victim, RequestError]], None]
 
 
@@ -136,8 +139,6 @@ class Evictor:
             await self._mark_disrupted(POD, victim.pod, victim.uid, message=message)
             try:
                 await self._client.delete(POD, victim.pod, uid=victim.uid)
-            except NotFound:
-                return
             except (ApiError, Unreachable) as error:
                 errors[victim] = error
 

@@ -16,6 +16,7 @@ from typing import assert_never
 
 from phalanx import logs
 from phalanx.api.core import Pod
+from phalanx.api.errors import NotFound
 from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD, POD_GROUP
 from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, Key
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
@@ -356,7 +357,10 @@ class Scheduler:
                     meta for kind, meta in groups if kind is COMPOSITE_POD_GROUP
                 )
                 self._metrics.observe_preemption(entity, decision)
-                self._evictor.submit(Eviction(entity, decision.victims, groups, decided_at=now))
+                pods = self._handlers.victim_pods(decision.victims)
+                self._evictor.submit(
+                    Eviction(entity, decision.victims, pods, groups, decided_at=now)
+                )
             case Waiting():
                 if idle := find_idle_claim(entity, decision, self.cache.snapshot()):
                     self._idle_claims.submit(idle)
@@ -418,13 +422,13 @@ class Scheduler:
     def _on_evicted(self, eviction: Eviction, errors: Mapping[Victim, RequestError]) -> None:
         """Record the outcome of an eviction: events, metrics, and failed victims in the state."""
         entity = eviction.entity
-        self._log.log_eviction(eviction, errors)
-        if errors:
-            self._state.cancel_evictions([(one.pod, one.uid) for one in errors], self._clock.now())
+        failed = {one: error for one, error in errors.items() if not isinstance(error, NotFound)}
+        self._log.log_eviction(eviction, failed)
+        if failed:
+            self._state.cancel_evictions([(one.pod, one.uid) for one in failed], self._clock.now())
         recorder, disrupted = self._recorders[entity.scheduler_name], dict[Key, None]()
-        for victim in eviction.victims:
-            pod = self._handlers.pods.get(victim.pod)
-            if victim not in errors and pod is not None and pod.metadata.uid == victim.uid:
+        for victim, pod in eviction.pods.items():
+            if victim not in errors:
                 node = "cluster" if entity.group else victim.node
                 message = f"Preempted by {entity.kind} {entity.uid} on node {node}"
                 recorder.record(
@@ -440,7 +444,7 @@ class Scheduler:
         for group in disrupted:
             self._status_writer.report_preemption(group, str(entity.ref))
         seconds = self._clock.now() - eviction.decided_at
-        self._metrics.observe_eviction(entity, succeeded=not errors, seconds=seconds)
+        self._metrics.observe_eviction(entity, succeeded=not failed, seconds=seconds)
 
     def _on_claims_awaited(self, attempt: BindAttempt) -> None:
         """Write the nodes for which claims are prepared; no condition, as in Kubernetes."""
