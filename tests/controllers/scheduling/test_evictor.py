@@ -59,9 +59,11 @@ async def _preempt(c: Cluster) -> None:
 async def test_victims_that_are_gone_before_the_last_reply_get_their_event() -> None:
     async with foreign_cluster(1, cpu="2") as c:
 
+        async def are_victims_gone() -> bool:
+            return not {"old-0", "old-1"} & set(await c.pods())
+
         async def until_victims_are_gone() -> None:
-            while {"old-0", "old-1"} & set(await c.pods()):
-                await asyncio.sleep(0.1)
+            await c.until(are_victims_gone)
             await asyncio.sleep(1)
 
         transport = SlowEvictions(c, "old-1", until_victims_are_gone, arrives_first=True)
@@ -70,7 +72,8 @@ async def test_victims_that_are_gone_before_the_last_reply_get_their_event() -> 
             await _preempt(c)
         assert [name for name, _ in await c.events("Preempted")] == ["old-0", "old-1"]
         preempted = find_condition((await group_of(c, "old")).status.conditions, PREEMPTED)
-        assert preempted is not None and preempted.message == "Preempted by Pod default/vip"
+        assert preempted is not None
+        assert preempted.message == "Preempted by Pod default/vip"
 
 
 @in_virtual_time
