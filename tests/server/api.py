@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
+from concurrent.futures import Executor
 from contextlib import aclosing
 from typing import NamedTuple
 from urllib.parse import urlencode
@@ -61,18 +62,27 @@ class Api:
         latency: Callable[[], float] | None = None,
         tokens: Tokens | None = None,
         webhook_urls: Mapping[str, str] | None = None,
+        compiler: Executor | None = None,
     ) -> None:
         self.store = MemoryStore(latency)
         clock = LoopClock(asyncio.get_running_loop(), EPOCH)
         self.server = Server(
-            self.store, clock, SeededRandom(1), tokens=tokens, webhook_urls=webhook_urls
+            self.store,
+            clock,
+            SeededRandom(1),
+            tokens=tokens,
+            webhook_urls=webhook_urls,
+            compiler=compiler,
         )
 
     @classmethod
     async def start(
-        cls, latency: Callable[[], float] | None = None, tokens: Tokens | None = None
+        cls,
+        latency: Callable[[], float] | None = None,
+        tokens: Tokens | None = None,
+        compiler: Executor | None = None,
     ) -> Api:
-        api = cls(latency, tokens)
+        api = cls(latency, tokens, compiler=compiler)
         await api.server.start()
         return api
 

@@ -204,6 +204,7 @@ async def assert_no_stall(
     assert stall.is_accepted, stall
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize("name", BODIES)
 @in_virtual_time
 async def test_no_body_stalls_the_event_loop(name: str) -> None:
@@ -283,6 +284,7 @@ PATCHES: dict[str, tuple[str, bytes, int]] = {
 }  # fmt: skip
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize("name", PATCHES)
 @in_virtual_time
 async def test_no_patch_stalls_the_event_loop(name: str) -> None:
@@ -355,6 +357,7 @@ CONFIGURATIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 @in_virtual_time
 async def test_no_applied_configuration_stalls_the_event_loop(name: str) -> None:
@@ -434,6 +437,7 @@ async def test_no_query_stalls_the_event_loop(name: str) -> None:
     )
 
 
+@pytest.mark.mostly_slow(quick_every=2)
 @pytest.mark.parametrize("accept", ["application/yaml", "application/yaml;as=Table;v=v1"])
 @in_virtual_time
 async def test_a_list_of_thousands_as_yaml_does_not_stall_the_event_loop(accept: str) -> None:
@@ -478,6 +482,7 @@ RULES: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize("name", RULES)
 @in_virtual_time
 async def test_no_validation_rule_stalls_the_event_loop(name: str) -> None:

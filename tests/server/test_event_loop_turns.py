@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 import pytest
+import yaml
 
 from phalanx.api.core import NODE_TYPE_ANNOTATION, SIMULATED_NODE_TYPE
 from phalanx.api.kinds import (
@@ -18,7 +19,7 @@ from phalanx.api.kinds import (
     RESOURCE_CLAIM,
     RESOURCE_CLAIM_V1BETA1,
 )
-from phalanx.api.wire import Request
+from phalanx.api.wire import JSON, Reply, Request, StreamReply
 from phalanx.server import serialization
 from phalanx.server.objects import encoder
 from phalanx.server.security.authorization import ADMIN
@@ -86,6 +87,7 @@ async def test_a_request_that_decodes_many_objects_lets_others_run(
     assert await count_turns(lambda: REQUESTS[name](api)) >= PODS // BATCH - 1
 
 
+@pytest.mark.mostly_slow(quick_every=2)
 @pytest.mark.parametrize("accept", [None, TABLE, METADATA, PROTOBUF, YAML])
 @in_virtual_time
 async def test_a_list_of_large_objects_does_not_stall_the_event_loop(accept: str | None) -> None:
@@ -103,3 +105,28 @@ async def test_a_list_of_large_objects_does_not_stall_the_event_loop(accept: str
     reply, stall = await measure_stall(lambda api: api.server.handle(request), prepare)
     assert reply.code == 200
     assert stall.is_accepted, stall
+
+
+@pytest.mark.parametrize(("accept", "passes"), [(JSON, 1), (YAML, 2), (PROTOBUF, 2)])
+@in_virtual_time
+async def test_a_large_list_is_joined_while_other_requests_run(accept: str, passes: int) -> None:
+    """Each pass over the items, to encode or to join them, gives way after some of their bytes."""
+    api, count = await Api.start(), 20
+    obj = {"metadata": {"name": "c", "namespace": "default"}, "data": {"a": "x" * 300_000}}
+    value = encoder(obj)(1)
+    for name in (f"c{at}" for at in range(count)):
+        key = CONFIG_MAP.store_key("default", name)
+        await api.store.commit([StoreWrite(key, lambda _: value, 0)])
+    request = Request("GET", CONFIG_MAP.url_path("default"), "", {"accept": accept}, user=ADMIN)
+    replies: list[Reply | StreamReply] = []
+
+    async def ask() -> None:
+        replies.append(await api.server.handle(request))
+
+    assert await count_turns(ask) >= passes * (count - 1)
+    (reply,) = replies
+    assert isinstance(reply, Reply)
+    assert (reply.code, reply.body.count(b"x" * 300_000)) == (200, count)
+    if accept != PROTOBUF:
+        listed = yaml.load(reply.body, yaml.CSafeLoader)
+        assert [item["metadata"]["name"] for item in listed["items"]] == ["c"] * count

@@ -159,7 +159,9 @@ SOAK = (pytest.mark.soak, pytest.mark.timeout(SOAK_SECONDS + 300))
 
 
 @pytest.mark.parametrize(
-    "seconds", [2.0, pytest.param(SOAK_SECONDS, marks=SOAK)], ids=["sample", "soak"]
+    "seconds",
+    [pytest.param(2.0, marks=pytest.mark.slow), pytest.param(SOAK_SECONDS, marks=SOAK)],
+    ids=["sample", "soak"],
 )
 def test_hostile_clients_do_not_disturb_a_normal_client(
     plane: ControlPlane, tmp_path: Path, seconds: float, capsys: pytest.CaptureFixture[str]

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -316,6 +317,7 @@ async def do(api: Api, method: str, path: str, body: Object) -> ApiResponse:
     return await api.ask(method, path, text)
 
 
+@pytest.mark.slow
 @share_of_examples(2.5)
 @given(st.sampled_from(ACTS), mutations | st.just([]))
 @in_virtual_time

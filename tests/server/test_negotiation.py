@@ -7,6 +7,7 @@ from phalanx.api.kinds import (
     COMPOSITE_POD_GROUP,
     CONFIG_MAP,
     EVENT,
+    JOB_SET,
     KINDS,
     LEASE,
     NAMESPACE,
@@ -17,7 +18,8 @@ from phalanx.api.kinds import (
     WORKLOAD,
     Kind,
 )
-from phalanx.api.wire import JSON, Object
+from phalanx.api.wire import JSON, Object, Reply, Request
+from phalanx.server.serialization import PROTOBUF, encode_if_accepted
 from tests.builders import in_virtual_time, node, pod, pod_group
 from tests.server.api import Api, ApiResponse
 
@@ -171,3 +173,12 @@ async def test_an_unsupported_media_type_is_not_acceptable(accept: str) -> None:
         answer = await api.ask(method, path, body, headers={"accept": accept})
         assert (answer.code, answer.body["code"]) == (406, 406)
     assert (await api.list_default(POD))["items"] == []
+
+
+@pytest.mark.parametrize("code", [200, 404])
+def test_only_errors_of_a_kind_without_message_are_parsed_for_protobuf(code: int) -> None:
+    """A list may have hundreds of MiB: the event loop would stand still while it is parsed."""
+    request = Request("GET", JOB_SET.url_path("default"), "", {"accept": f"{PROTOBUF},{JSON}"})
+    reply = Reply(code, b'{"apiVersion": "v1", "kind": "Status"}')
+    encoded = encode_if_accepted(request, JOB_SET, reply)
+    assert (encoded is reply) == (code == 200)

@@ -303,8 +303,17 @@ def test_parser_of_an_ended_connection_is_freed_at_once(data: tuple[bytes, ...])
     assert left - before < 20_000
 
 
-def connections() -> list[HttpConnection]:
-    return [one for one in gc.get_objects() if isinstance(one, HttpConnection)]
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> weakref.WeakSet[HttpConnection]:
+    """The connections that were made during the test and are not freed."""
+    found, connection_made = weakref.WeakSet[HttpConnection](), HttpConnection.connection_made
+
+    def note_connection(connection: HttpConnection, transport: asyncio.BaseTransport) -> None:
+        found.add(connection)
+        connection_made(connection, transport)
+
+    monkeypatch.setattr(HttpConnection, "connection_made", note_connection)
+    return found
 
 
 async def wait_for_uploads(net: ServerNetwork, peers: list[Peer], data: tuple[bytes, ...]) -> None:
@@ -314,21 +323,24 @@ async def wait_for_uploads(net: ServerNetwork, peers: list[Peer], data: tuple[by
     assert (await net.ask(GET)).code == 200
 
 
+@pytest.mark.mostly_slow(quick_every=2)
 @pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("ending", ["aborted", "aborted in chunks", "malformed", "refused"])
 @on_network
-async def test_connection_that_ends_is_freed_at_once(net: ServerNetwork, ending: str) -> None:
+async def test_connection_that_ends_is_freed_at_once(
+    net: ServerNetwork, connections: weakref.WeakSet[HttpConnection], ending: str
+) -> None:
     async with net.serving(echo):
-        others = connections()  # of earlier tests, which something may still refer to
         peers = [await net.connect() for _ in range(3)]
         await wait_for_uploads(net, peers, ENDINGS[ending])
+        assert connections
         for peer in net.peers:
             peer.disconnect()
         for _ in range(1000):
-            if len(connections()) <= len(others):
+            if not connections:
                 break
             await asyncio.sleep(0.01)
-        assert [one for one in connections() if one not in others] == []
+        assert list(connections) == []
 
 
 # ---- replies that clients do not read ------------------------------------------------------------

@@ -171,6 +171,13 @@ class Job(Struct, frozen=True):
         """Whether the Job is complete or failed."""
         return self.true_condition(COMPLETE) is not None or self.true_condition(FAILED) is not None
 
+    @property
+    def end_time(self) -> float | None:
+        """When the Job became complete or failed; None if it is not finished."""
+        end = self.true_condition(COMPLETE) or self.true_condition(FAILED)
+        time = end.last_transition_time if end else None
+        return parse_timestamp(time) if time else None
+
 
 def job_run_time(job: Job) -> JobRunTime:
     """Return what a Job says about how long its pods run."""

@@ -308,6 +308,9 @@ class PodStatus(Struct, frozen=True, rename="camel", gc=False):
     """The status of a pod."""
 
     phase: str = "Pending"
+    #: Why the kubelet refused or evicted the pod.
+    reason: str = ""
+    message: str = ""
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()

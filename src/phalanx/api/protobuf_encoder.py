@@ -10,7 +10,7 @@ meta.v1.WatchEvent whose object is encoded like a reply.
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from struct import pack
@@ -25,29 +25,36 @@ _NUMBER_TYPES: Final = ("bool", "int32", "int64")
 _LENGTH_BYTES: Final = 4
 #: Encoded events that are shared by watches of the same objects.
 _EVENT_CACHE_SIZE: Final = 256
+#: The number, the name in JSON and the type of a field; a message that JSON has inline has no name.
+_FieldRow = tuple[int, str, MessageNode]
 
 
-def encode(obj: Object, items: Iterable[bytes] = ()) -> bytes | None:
-    """Encode an object with its kind and version; None if its kind has no message.
+def encode(obj: Object) -> bytes | None:
+    """Encode an object with its kind and version; None if its kind has no message."""
+    name = message_name(obj.get("apiVersion", ""), obj.get("kind", ""))
+    return None if name is None else _encode_envelope(obj, _encode_message(name, obj))
 
-    A list may have its items from `encode_item`: they follow its other fields.
-    """
+
+def encode_list_opening(head: Object, size: int) -> bytes:
+    """Encode a list whose kind has a message, up to its items of a size from `encode_item`."""
+    name = message_name(head["apiVersion"], head["kind"])
+    assert name is not None
+    return _encode_envelope(head, _encode_message(name, head), size)
+
+
+def _encode_envelope(obj: Object, content: bytes, size: int = 0) -> bytes:
+    """Return the kind and version of an object and its message, of which some bytes follow."""
     version, kind = obj.get("apiVersion", ""), obj.get("kind", "")
-    name = message_name(version, kind)
-    if name is None:
-        return None
     type_meta = _delimit(1, version.encode()) + _delimit(2, kind.encode())
-    content = b"".join((_encode_message(name, obj), *items))
-    return MAGIC + _delimit(1, type_meta) + _delimit(2, content)
+    length = _varint(2 << 3 | 2) + _varint(len(content) + size)
+    return MAGIC + _delimit(1, type_meta) + length + content
 
 
 def encode_item(head: Object, item: bytes) -> bytes:
     """Encode one item in JSON of a list with this kind and version, which has a message."""
     name = message_name(head["apiVersion"], head["kind"])
     assert name is not None
-    number, node = next(
-        (number, node) for number, field, node in _ordered_fields(name) if field == "items"
-    )
+    number, _, node = _field_rows(name)[1]["items"]
     return _encode_field(number, node, [orjson.loads(item)])
 
 
@@ -69,7 +76,12 @@ _encode_cached_event = lru_cache(maxsize=_EVENT_CACHE_SIZE)(_encode_event)
 # ------------------------------------------------------------------------------------- values
 
 
+_ONE_BYTE_VARINTS: Final = tuple(bytes([number]) for number in range(0x80))
+
+
 def _varint(number: int) -> bytes:
+    if 0 <= number <= 0x7F:
+        return _ONE_BYTE_VARINTS[number]
     number &= 2**64 - 1
     parts = bytearray()
     while number > 0x7F:
@@ -133,20 +145,23 @@ def _encode_message(name: str, value: Any) -> bytes:
     """Encode the fields of a message in the order of their numbers."""
     convert = _MESSAGE_CONVERTERS.get(name)
     fields = convert(value) if convert else value
+    inline, by_name = _field_rows(name)
+    # Of the many fields of a schema or a container, most objects have few.
+    present = [by_name[field] for field in fields if field in by_name]
     parts = []
-    for number, field, node in _ordered_fields(name):
+    for number, field, node in sorted((*inline, *present)):
         if not field:
-            # A message whose fields JSON has inline.
             parts.append(_delimit(number, _encode_message(str(node), fields)))
-        elif (inner := fields.get(field)) is not None:
+        elif (inner := fields[field]) is not None:
             parts.append(_encode_field(number, node, inner))
     return b"".join(parts)
 
 
 @cache
-def _ordered_fields(name: str) -> tuple[tuple[int, str, MessageNode], ...]:
-    rows = ((int(number), field, node) for number, (field, node) in message_fields(name).items())
-    return tuple(sorted(rows, key=lambda row: row[0]))
+def _field_rows(name: str) -> tuple[tuple[_FieldRow, ...], dict[str, _FieldRow]]:
+    """Return the fields of a message that JSON has inline, and the others by name."""
+    rows = [(int(number), field, node) for number, (field, node) in message_fields(name).items()]
+    return tuple(row for row in rows if not row[1]), {row[1]: row for row in rows if row[1]}
 
 
 def _encode_field(number: int, node: MessageNode, value: Any) -> bytes:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence, Sized
+from concurrent.futures import Executor
 from time import perf_counter
 
 import orjson
@@ -207,6 +208,7 @@ class Server:
         event_ttl: float = EVENT_TTL,
         webhook_urls: Mapping[str, str] | None = None,
         watch_intervals: WatchIntervals | None = None,
+        compiler: Executor | None = None,
     ) -> None:
         self.metrics = Metrics()
         self.meter = StageMeter(self.metrics)
@@ -231,6 +233,7 @@ class Server:
             certificate_authority=certificate_authority,
             admits_service_accounts=admit_service_accounts,
             keeps_history=keep_history,
+            compiler=compiler,
         )
         #: Set by the process that owns the audit file; None: no audit log.
         self.audit: AuditLog | None = None
@@ -363,7 +366,7 @@ class Server:
             refusal = _log_and_reply(request_info.request, error)
             headers = (*refusal.headers, *request_info.warning_headers())
             reply = replace(refusal, headers=headers)
-        reply = encode_if_accepted(request_info.request, reply)
+        reply = encode_if_accepted(request_info.request, request_info.kind, reply)
         return _add_deprecation_warning(request_info.kind, reply)
 
     def _resolve_or_forbid(self, request: Request) -> tuple[Route, RequestInfo] | None:
@@ -592,7 +595,6 @@ def _serve_openapi_v3(server: Server, request: Request, parts: list[str]) -> Rep
     group, version = (parts[1], parts[2]) if len(parts) == 3 else ("", parts[-1])
     if version not in registry.versions_by_group().get(group, ()):
         return _page_not_found()
-    headers = (
-        (("cache-control", "public, immutable"),) if "hash" in parse_query(request.query) else ()
-    )
+    names_revision = "hash" in parse_query(request.query)
+    headers = (("cache-control", "public, immutable"),) if names_revision else ()
     return Reply(200, discovery.openapi_document(registry, group, version), headers=headers)

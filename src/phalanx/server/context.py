@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from phalanx.api.feature_gates import FeatureGates
@@ -31,7 +32,8 @@ class ServerContext:
     `service_ranges` are the cluster IPs and node ports that Services may have;
     `certificate_authority` signs certificates. With `admits_service_accounts`, new pods get the
     token of their service account. Without `keeps_history`, objects have no managedFields
-    and bound pods no events, which nothing in a simulation reads.
+    and bound pods no events, which nothing in a simulation reads. `compiler` is the thread in which
+    large CustomResourceDefinitions are compiled; None: that of the event loop.
     """
 
     store: Store
@@ -51,6 +53,7 @@ class ServerContext:
     certificate_authority: CertificateAuthority | None = None
     admits_service_accounts: bool = False
     keeps_history: bool = True
+    compiler: Executor | None = None
 
     def now_timestamp(self) -> str:
         """The current time in the format of the API."""

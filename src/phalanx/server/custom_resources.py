@@ -11,15 +11,21 @@ A deleted definition waits for its objects (`delete_custom_objects`). The deleti
 object removes the definition (`finish_definition_deletion`). From the deletion timestamp on, no
 object can be created (`check_not_terminating`).
 
+A schema of thousands of fields or rules takes seconds to check and to compile. Handlers validate
+synchronously, so the strategy raises SchemasNotCompiled for it. `handle_definition` catches it, has
+a thread compile the schema, and calls the handler again; nothing is written before.
+
 A definition of a built-in kind is refused. A definition that is older than the built-in kind stays,
 but defines nothing; its objects belong to the built-in kind and outlive it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
+from phalanx.api.custom_resources.compiled_schemas import SharedSchema, share_schema
 from phalanx.api.custom_resources.custom_kinds import CustomKind, served_kinds
 from phalanx.api.defaults.custom_resource_definition import (
     CLEANUP_FINALIZER,
@@ -30,7 +36,7 @@ from phalanx.api.defaults.custom_resource_definition import (
     find_condition,
     update_definition_status,
 )
-from phalanx.api.errors import Cause, MethodNotAllowed, NoSuchResource, invalid
+from phalanx.api.errors import Cause, Conflict, MethodNotAllowed, NoSuchResource, invalid
 from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, Kind
 from phalanx.api.normalization import NormalizationResult
 from phalanx.api.schema import Schema, schema
@@ -39,12 +45,14 @@ from phalanx.api.validation.custom_resource_definition import (
     causes_of_versions,
     check_definition,
     check_definition_status,
+    check_rule_count,
 )
 from phalanx.api.validation.metadata import check_metadata
-from phalanx.api.wire import Object
+from phalanx.api.wire import Object, Reply, StreamReply
 from phalanx.server.context import ServerContext
 from phalanx.server.dynamic_admission.registry import HOOK_PREFIXES
 from phalanx.server.objects import decode_record, encoder, name_version, split_version
+from phalanx.server.request_info import RequestInfo
 from phalanx.server.resource_quotas import release_writes
 from phalanx.store.kv import KeyValue, RevisionConflict, StoreChange, StoreWrite
 
@@ -52,6 +60,12 @@ _PREFIX = CUSTOM_RESOURCE_DEFINITION.store_prefix()
 _CONFIGURATION_PREFIXES = (_PREFIX, *HOOK_PREFIXES)
 #: Objects that are deleted per transaction.
 _DELETE_BATCH = 500
+#: Smaller schemas are compiled by the request itself, in a few milliseconds.
+_LARGE_SCHEMA_BYTES = 8 * 1024
+#: Attempts of a patch of a definition that others change at the same time.
+_MAX_ATTEMPTS = 5
+
+Endpoint = Callable[[ServerContext, RequestInfo], Awaitable[Reply | StreamReply]]
 
 
 class CustomResourceRegistrar:
@@ -143,6 +157,9 @@ class CustomResourceDefinitionStrategy:
 
     def validate(self, new: Object, old: Object | None, subresource: str) -> Sequence[Cause]:
         """Return the causes to refuse a definition."""
+        if causes := check_rule_count(new, old):
+            return causes
+        require_compiled_schemas(new)
         check = check_definition_status if subresource == "status" else check_definition
         metadata = check_metadata(CUSTOM_RESOURCE_DEFINITION, new, old)
         causes = [
@@ -178,8 +195,8 @@ def names_in_use(context: ServerContext, definition: Object) -> TakenNames:
     group, name = definition["spec"].get("group", ""), definition["metadata"].get("name", "")
     others = [
         decode_record(one)
-        for one in _definitions_of_group(context, group)
-        if one.key != _PREFIX + name
+        for one in context.store.pending_range(_PREFIX)  # Another may be about to be committed.
+        if one.key.endswith(f".{group}") and one.key != _PREFIX + name
     ]
     accepted = [one.get("status", {}).get("acceptedNames", {}) for one in others]
     known = [kind for kind in context.registry.built_in if kind.group == group]
@@ -194,6 +211,55 @@ def names_in_use(context: ServerContext, definition: Object) -> TakenNames:
 def _definitions_of_group(context: ServerContext, group: str) -> list[KeyValue]:
     """The definitions of a group; the group is part of their name."""
     return [one for one in context.store.range(_PREFIX) if one.key.endswith(f".{group}")]
+
+
+# ---- compilation ---------------------------------------------------------------------------------
+
+
+class SchemasNotCompiled(Exception):
+    """A definition has large schemas that are not compiled yet."""
+
+    def __init__(self, schemas: Sequence[SharedSchema]) -> None:
+        super().__init__(f"{len(schemas)} schemas are not compiled yet")
+        self.schemas = schemas
+
+
+def require_compiled_schemas(definition: Object) -> None:
+    """Raise SchemasNotCompiled if the check of a definition would occupy the server for long."""
+    schemas = [
+        (one.get("schema") or {}).get("openAPIV3Schema")
+        for one in definition["spec"].get("versions") or ()
+    ]
+    shared = dict.fromkeys(share_schema(one) for one in schemas if one)
+    missing = [one for one in shared if one.size > _LARGE_SCHEMA_BYTES and not one.is_ready]
+    if missing:
+        raise SchemasNotCompiled(missing)
+
+
+async def handle_definition(
+    context: ServerContext, request_info: RequestInfo, *, endpoint: Endpoint
+) -> Reply | StreamReply:
+    """Call the handler of a request about a definition, again if schemas had to be compiled."""
+    compiled: list[SharedSchema] = []  # Referred to here until the definition is served.
+    for _ in range(_MAX_ATTEMPTS):
+        request_info.warnings.clear()
+        try:
+            return await endpoint(context, request_info)
+        except SchemasNotCompiled as found:
+            await _compile(context, found.schemas)
+            compiled += found.schemas
+    raise Conflict("the definition changes faster than its schemas can be compiled")
+
+
+async def _compile(context: ServerContext, schemas: Sequence[SharedSchema]) -> None:
+    def compile_all() -> None:
+        for one in schemas:
+            one.prepare()
+
+    if context.compiler is None:
+        compile_all()
+    else:
+        await asyncio.get_running_loop().run_in_executor(context.compiler, compile_all)
 
 
 # ---- deletion ------------------------------------------------------------------------------------

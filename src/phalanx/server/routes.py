@@ -16,6 +16,7 @@ from phalanx.api.errors import BadRequest, MethodNotAllowed, NoSuchResource
 from phalanx.api.kinds import (
     BINDING,
     COMPONENT_STATUS,
+    CUSTOM_RESOURCE_DEFINITION,
     GROUP_BINDING,
     GROUP_EVICTION,
     LEASE_RENEWAL,
@@ -47,6 +48,7 @@ from phalanx.server import (
 )
 from phalanx.server.context import ServerContext
 from phalanx.server.converted_store import handle_converted
+from phalanx.server.custom_resources import handle_definition
 from phalanx.server.request_info import RequestInfo, is_illegal_path_name, parse_query
 from phalanx.server.serialization import media_type
 
@@ -136,6 +138,8 @@ def resolve_route(context: ServerContext, request: Request) -> tuple[Route, Requ
     if isinstance(kind, CustomKind) and kind.conversion is not None:
         endpoint = partial(handle_converted, verb=route.verb, endpoint=route.endpoint)
         route = Route(route.verb, endpoint)
+    elif kind is CUSTOM_RESOURCE_DEFINITION and request_info.request.method != "GET":
+        route = Route(route.verb, partial(handle_definition, endpoint=route.endpoint))
     return route, request_info
 
 

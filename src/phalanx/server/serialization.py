@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import lru_cache
+from io import BytesIO
 from itertools import accumulate
 from typing import Any
 
@@ -22,6 +23,8 @@ import yaml
 
 from phalanx.api import protobuf, protobuf_encoder
 from phalanx.api.errors import BadRequest, NotAcceptable, TooLarge, UnsupportedMediaType
+from phalanx.api.kinds import Kind
+from phalanx.api.protobuf import message_name
 from phalanx.api.wire import (
     APPLY_PATCH,
     JSON,
@@ -326,6 +329,8 @@ _JSON_MEDIA_TYPES = ("*/*", JSON)
 _LIST_END = b"]}"
 #: Values and bytes that are decoded or encoded before other requests have their turn.
 _TURN_VALUES, _TURN_BYTES = 100, 256 * 1024
+#: The longest list that is joined in one piece, which takes a few milliseconds.
+_MAX_JOINED_BYTES = 4 * 1024 * 1024
 _REPLY_MEDIA_TYPES = {JSON: JSON, "*/*": JSON, _YAML_REPLY: _YAML_REPLY, PROTOBUF: PROTOBUF}
 _TRANSFORMS = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
 _TRANSFORM_GROUP, _TRANSFORM_VERSIONS = "meta.k8s.io", ("v1", "v1beta1")
@@ -465,26 +470,45 @@ async def encode_list(opening: bytes, items: list[bytes], accepted: MediaTypeOpt
     """
     is_block_style = len(opening) + sum(map(len, items)) <= _MAX_BLOCK_STYLE_BYTES
     if accepted.media == JSON or (accepted.media == YAML and is_block_style):
-        return encode_reply(Reply(200, _join_list(opening, items)), accepted)
+        return encode_reply(Reply(200, await _join_list(opening, items)), accepted)
     if accepted.media == YAML:
         parts = [_to_flow_style(item) async for item in take_turns(items)]
-        text = _join_list(_to_flow_style(opening), parts, end=_LIST_END + b"\n")
+        text = await _join_list(_to_flow_style(opening), parts, end=_LIST_END + b"\n")
         return Reply(200, text, _YAML_REPLY)
     head = orjson.loads(opening + _LIST_END)
-    if protobuf.message_name(head["apiVersion"], head["kind"]) is None:
-        return _encode_protobuf(Reply(200, _join_list(opening, items)), accepted)
+    if message_name(head["apiVersion"], head["kind"]) is None:
+        if not accepted.allows_json:
+            raise _not_acceptable()
+        return Reply(200, await _join_list(opening, items))
     encoded = [protobuf_encoder.encode_item(head, item) async for item in take_turns(items)]
-    return Reply(200, protobuf_encoder.encode(head, encoded) or b"", PROTOBUF)
+    start = protobuf_encoder.encode_list_opening(head, sum(map(len, encoded)))
+    return Reply(200, await _join_in_turns([start, *encoded]), PROTOBUF)
 
 
-def _join_list(opening: bytes, items: list[bytes], *, end: bytes = _LIST_END) -> bytes:
+async def _join_list(opening: bytes, items: list[bytes], *, end: bytes = _LIST_END) -> bytes:
     """Join a list with one copy of its items."""
     parts = [opening + items[0], *items[1:]] if items else [opening]
     parts[-1] += end
-    return b",".join(parts)
+    return await _join_in_turns(parts, b",")
 
 
-def encode_if_accepted(request: Request, reply: Reply | StreamReply) -> Reply | StreamReply:
+async def _join_in_turns(parts: list[bytes], separator: bytes = b"") -> bytes:
+    """Join parts with one copy of each; other requests have their turn while many are copied."""
+    if sum(map(len, parts)) <= _MAX_JOINED_BYTES:
+        return separator.join(parts)
+    # Grows without a second copy, and gives up its buffer as it is.
+    joined, is_first = BytesIO(), True
+    async for part in take_turns(parts):
+        if not is_first:
+            joined.write(separator)
+        joined.write(part)
+        is_first = False
+    return joined.getvalue()
+
+
+def encode_if_accepted(
+    request: Request, kind: Kind, reply: Reply | StreamReply
+) -> Reply | StreamReply:
     """Encode what a handler has left in JSON, an error or a review, as the client prefers it."""
     accept = request.headers.get("accept")
     if not accept or not ("protobuf" in accept or "yaml" in accept):
@@ -492,6 +516,10 @@ def encode_if_accepted(request: Request, reply: Reply | StreamReply) -> Reply | 
     if not isinstance(reply, Reply):
         return reply
     try:
-        return encode_reply(reply, negotiate(request))
+        accepted = negotiate(request)
+        is_final = reply.code < 400 and message_name(kind.api_version, kind.name) is None
+        if accepted.media == PROTOBUF and is_final:
+            return reply  # A list of any size, which would be parsed to find that out.
+        return encode_reply(reply, accepted)
     except NotAcceptable:
         return reply  # It says so itself.

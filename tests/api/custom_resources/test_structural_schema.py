@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from phalanx.api.custom_resources.compiled_schemas import share_schema
 from phalanx.api.custom_resources.structural_schema import CustomResourceStrategy
 from phalanx.api.kinds import Kind
 from phalanx.api.normalization import Malformed, NormalizationResult
@@ -18,7 +19,7 @@ KEEPS: Object = {"x-kubernetes-preserve-unknown-fields": True}
 
 
 def strategy(schema: Object = WIDGET, *, has_status: bool = False) -> CustomResourceStrategy:
-    return CustomResourceStrategy(KIND, schema, has_status=has_status)
+    return CustomResourceStrategy(KIND, share_schema(schema), has_status=has_status)
 
 
 def make_widget(spec: Any = None, **more: Any) -> Object:

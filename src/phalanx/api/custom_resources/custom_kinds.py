@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from phalanx.api.custom_resources.compiled_schemas import share_schema
 from phalanx.api.custom_resources.json_path import (
     BadJsonPath,
     JsonPath,
@@ -20,7 +21,7 @@ from phalanx.api.custom_resources.json_path import (
     find_values,
     parse_json_path,
 )
-from phalanx.api.custom_resources.structural_schema import CustomResourceStrategy, compile_defaulter
+from phalanx.api.custom_resources.structural_schema import CustomResourceStrategy
 from phalanx.api.defaults.custom_resource_definition import ESTABLISHED, find_condition
 from phalanx.api.definitions import TYPE_META_DESCRIPTIONS, full_definition_name
 from phalanx.api.kinds import METADATA_SELECTORS, Kind, ScalePaths
@@ -141,6 +142,7 @@ def _served_kind(
     spec, names = definition["spec"], definition["status"]["acceptedNames"]
     schema, parts = version["schema"]["openAPIV3Schema"], version.get("subresources", {})
     name = f"{spec['group']}/{version['name']} {names['kind']}"
+    shared = share_schema(schema)
     deprecation = version.get("deprecationWarning") or f"{name} is deprecated"
     kind = CustomKind(
         spec["group"],
@@ -165,11 +167,11 @@ def _served_kind(
         is_terminating="deletionTimestamp" in definition["metadata"],
         deprecation=deprecation if version.get("deprecated") else "",
         components=_openapi_components(names, spec["group"], version["name"], schema=schema),
-        add_defaults=compile_defaulter(schema),
+        add_defaults=shared.compiled.apply_defaults,
         conversion=conversion,
     )
     return ServedCustomKind(
-        kind, CustomResourceStrategy(kind, schema, has_status="status" in parts)
+        kind, CustomResourceStrategy(kind, shared, has_status="status" in parts)
     )
 
 

@@ -16,7 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from phalanx.api.custom_resources.schema_validation import (
     EMBEDDED_RESOURCE,
@@ -24,7 +27,6 @@ from phalanx.api.custom_resources.schema_validation import (
     LIST_KEYS,
     LIST_TYPE,
     VALIDATIONS,
-    compile_schema,
 )
 from phalanx.api.definitions import SchemaNode
 from phalanx.api.errors import Cause, invalid
@@ -43,6 +45,7 @@ from phalanx.api.wire import Object
 
 if TYPE_CHECKING:
     from phalanx.api.cel.validation_rules import RuleValidator
+    from phalanx.api.custom_resources.compiled_schemas import SharedSchema
 
 
 PRESERVE_UNKNOWN_FIELDS = "x-kubernetes-preserve-unknown-fields"
@@ -270,26 +273,36 @@ _RULES_NOT_CHECKED = (
 _STANDARD_FINALIZERS = ("foregroundDeletion", "orphan")
 
 
+@dataclass(frozen=True, slots=True)
+class CompiledSchema:
+    """What a schema does to objects: see the head of the module."""
+
+    matches_structure: StructureCheck
+    prune: Pruner
+    #: None if the schema has no defaults.
+    apply_defaults: Defaulter | None
+    check: SchemaCheck
+    check_status: SchemaCheck
+    rules: RuleValidator | None
+    schema: Schema
+
+
 class CustomResourceStrategy:
     """The strategy of one version of a custom kind."""
 
-    def __init__(self, kind: Kind, schema: Object, *, has_status: bool) -> None:
+    def __init__(self, kind: Kind, schema: SharedSchema, *, has_status: bool) -> None:
         self._kind, self._has_status = kind, has_status
-        self._matches_structure = compile_structure_check(schema) or (lambda obj: True)
-        self._prune = compile_pruner({**schema, EMBEDDED_RESOURCE: True})
-        self._apply_defaults = compile_defaulter(schema) or (lambda obj: None)
-        self._check = compile_schema(schema)
-        self._rules = compile_rules(schema, root=True)
-        status = schema.get("properties", {}).get("status")
-        self._check_status: SchemaCheck = (
-            compile_schema(status) if status else lambda value, old, path: ()
-        )
-        self._schema = Schema(schema_node(schema))
+        #: Referred to, so that later revisions of the definition share it.
+        self._shared, compiled = schema, schema.compiled
+        self._matches_structure, self._prune = compiled.matches_structure, compiled.prune
+        self._apply_defaults = compiled.apply_defaults or (lambda obj: None)
+        self._check, self._check_status = compiled.check, compiled.check_status
+        self._rules = compiled.rules
 
     @property
     def schema(self) -> Schema:
         """The schema, for patches and field management."""
-        return self._schema
+        return self._shared.compiled.schema
 
     def normalize(self, obj: Object, *, keep_empty: bool = False) -> NormalizationResult:
         """Prune unknown fields in place. Raises Malformed for metadata only."""
@@ -349,6 +362,20 @@ def has_rules(schema: Object) -> bool:
     parts = (schema.get("items"), schema.get("additionalProperties"))
     inner = [*schema.get("properties", {}).values(), *(one for one in parts if one)]
     return bool(schema.get(VALIDATIONS)) or any(has_rules(one) for one in inner if one is not True)
+
+
+def count_rules(value: Any) -> int:
+    """Return how many CEL rules there are in schemas, which may be malformed."""
+    count, unvisited = 0, [value] if VALIDATIONS.encode() in orjson.dumps(value) else []
+    while unvisited:
+        one = unvisited.pop()
+        if isinstance(one, dict):
+            rules = one.get(VALIDATIONS)
+            count += len(rules) if isinstance(rules, list) else 0
+            unvisited += one.values()
+        elif isinstance(one, list):
+            unvisited += one
+    return count
 
 
 def compile_rules(schema: Object, *, root: bool = False) -> RuleValidator | None:

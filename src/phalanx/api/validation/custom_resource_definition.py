@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from phalanx.api.custom_resources.compiled_schemas import SCHEMA_PATH, share_schema
 from phalanx.api.custom_resources.json_path import field_keys
+from phalanx.api.custom_resources.structural_schema import count_rules
 from phalanx.api.defaults.custom_resource_definition import ESTABLISHED, find_condition
 from phalanx.api.errors import (
     Cause,
@@ -40,7 +42,7 @@ from phalanx.api.validation.checks import (
     string_format,
     struct,
 )
-from phalanx.api.validation.structural_schema import check_schema, has_default
+from phalanx.api.validation.structural_schema import has_default
 from phalanx.api.wire import Object
 
 APPROVAL_ANNOTATION = "api-approved.kubernetes.io"
@@ -50,6 +52,8 @@ CONVERSION_REVIEW_VERSIONS = ("v1", "v1beta1")
 _MAX_WARNING_LENGTH = 256
 #: Each version is a kind of its own, which discovery and OpenAPI describe.
 _MAX_VERSIONS = 100
+#: Each rule takes about a millisecond to check and to compile.
+_MAX_RULES = 5_000
 _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 _COLUMN_FORMATS = (
     "byte", "date", "date-time", "double", "float", "int32", "int64", "password",
@@ -192,10 +196,10 @@ _SUBRESOURCES = struct(
 def _check_version_schema(new: Any, old: Any) -> Causes:
     """Check the schema of a version; with a status subresource its root is restricted."""
     schema = (new.get("schema") or {}).get("openAPIV3Schema")
-    path = "schema.openAPIV3Schema"
+    path = SCHEMA_PATH
     if schema is None:
         return [required(path)]
-    found = [*check_schema(schema, path)]
+    found = [*share_schema(schema).causes]
     if "status" not in new.get("subresources", {}):
         return found
     kind = schema.get("type", "")
@@ -286,6 +290,15 @@ def _check_versions(new: Any, old: Any) -> Causes:
         detail = "must have exactly one version marked as storage version"
         found.append(invalid("", shown, detail))
     return found
+
+
+def check_rule_count(new: Object, old: Object | None) -> Causes:
+    """Refuse a definition with too many CEL rules, unless the stored one has as many."""
+    count = count_rules(new["spec"].get("versions"))
+    if count <= _MAX_RULES or (old and count <= count_rules(old["spec"].get("versions"))):
+        return ()
+    detail = f"must have at most {_MAX_RULES} validation rules in all versions, not {count}"
+    return [forbidden("spec.versions", detail)]
 
 
 def _check_conversion(new: Any, old: Any) -> Causes:

@@ -97,10 +97,15 @@ def check_metadata(kind: Kind, new: Object, old: Object | None) -> Causes:
     if old is None:
         return prefix_causes("metadata", [*_check_name(kind, meta), *check_common(meta, CREATED)])
     before = old.get("metadata") or {}
+    if meta == before:
+        return ()
     found = _check_unchanged(meta, before)
     # What the stored object has was checked when it was stored.
-    if any(meta.get(field) != before.get(field) for field in _COMMON_FIELDS):
-        found = [*found, *check_common(meta, before)]
+    changed = [field for field in _COMMON_FIELDS if meta.get(field) != before.get(field)]
+    if changed:
+        new_part = {field: meta[field] for field in changed if field in meta}
+        old_part = {field: before[field] for field in changed if field in before}
+        found = [*found, *check_common(new_part, old_part)]
     return prefix_causes("metadata", found)
 
 
