@@ -22,6 +22,11 @@ def test_file_is_given_as_path_or_string(tmp_path: Path) -> None:
     assert list(load_objects(path)) == list(load_objects(str(path))) == [ONE, TWO]
 
 
+def test_missing_file_is_an_error_with_the_directory_that_was_searched() -> None:
+    with pytest.raises(FileNotFoundError, match=f"no file pods.yaml in {Path.cwd()}"):
+        list(load_objects("pods.yaml"))
+
+
 def test_yaml_is_parsed_as_the_server_parses_it() -> None:
     [found] = load_objects("metadata:\n  creationTimestamp: 2026-01-01T00:00:00Z\n")
     assert found == {"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"}}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import select
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from phalanx.api.errors import NotFound
+from phalanx.api.errors import BadRequest, NotFound
 from phalanx.api.kinds import CONFIG_MAP, JOB
 from phalanx.api.meta import Key
 from phalanx.api.wire import Object
@@ -146,6 +149,49 @@ def test_program_is_stopped_at_the_end_of_the_context(phalanx: Served) -> None:
     assert process.poll() is not None
 
 
+def test_program_ends_with_everything_that_it_has_started(phalanx: Served, tmp_path: Path) -> None:
+    # The pipe is closed when the last process that has opened it has ended.
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with phalanx.program("sh", "-c", 'sleep 600 > "$0" & wait', pipe):
+        reader = os.open(pipe, os.O_RDONLY)
+    with open(reader, "rb") as file:
+        is_closed, _, _ = select.select([file], [], [], 30)
+    assert is_closed
+
+
+def test_sigterm_ends_the_run_and_its_programs(phalanx: Served) -> None:
+    with pytest.raises(KeyboardInterrupt), phalanx.program("sleep", "600") as process:
+        signal.raise_signal(signal.SIGTERM)
+    assert process.returncode == -signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_program_that_does_not_start_fails_the_test(phalanx: Served) -> None:
+    with (
+        pytest.raises(ProgramFailed, match=r"\./none does not start: No such file or directory"),
+        phalanx.program("./none"),
+    ):
+        pass
+
+
+@pytest.mark.phalanx(virtual=True)
+def test_object_that_never_appears_is_reported_with_the_others(phalanx: Phalanx) -> None:
+    phalanx.apply({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "theirs"}})
+    phalanx.apply(settings_map("mine"), namespace="theirs")
+    others = (
+        r"after 30 s:\n  there is none\nother configmaps \(\d\):\n(.*\n)*  ConfigMap theirs/mine"
+    )
+    with pytest.raises(NotReached, match=others):
+        phalanx.wait_for("configmap", "mine", "Ready", timeout=30)
+
+
+@pytest.mark.phalanx(virtual=True)
+def test_manifest_without_a_kind_is_rejected(phalanx: Phalanx) -> None:
+    with pytest.raises(BadRequest, match="not a Kubernetes object: apiVersion or kind is missing"):
+        phalanx.apply({"metadata": {"name": "x"}})
+
+
 @pytest.mark.phalanx(virtual=True)
 def test_goal_that_is_not_reached_is_reported_with_the_status(phalanx: Phalanx) -> None:
     phalanx.apply(pod("lonely"))
@@ -216,6 +262,15 @@ def test_a_controller_that_fails_fails_the_test() -> None:
     with pytest.raises(ValueError, match="the controller failed"):  # noqa: SIM117
         with virtually(Settings()) as found:
             found.drive(wait(found.cluster))
+
+
+def test_virtual_time_is_refused_where_an_event_loop_runs() -> None:
+    async def start() -> None:
+        with virtually(Settings()):
+            pass
+
+    with pytest.raises(RuntimeError, match="an event loop runs in this thread already"):
+        asyncio.run(start())
 
 
 @pytest.mark.phalanx(virtual=True, nodes=1)

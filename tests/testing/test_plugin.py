@@ -76,6 +76,19 @@ def test_wrong_marker_is_an_error_in_one_line(pytester: pytest.Pytester) -> None
     )
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [("3", "settings are keyword arguments: nodes=3"), ("room={'cpu': 'many'}, nodes=1", "*")],
+)
+def test_wrong_settings_show_one_error_without_its_context(
+    pytester: pytest.Pytester, settings: str, message: str
+) -> None:
+    result = run(pytester, f"@pytest.mark.phalanx({settings})\ndef test_it(phalanx): pass\n")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"*{message}*"])
+    result.stdout.no_fnmatch_line("*ExceptionGroup*")
+
+
 def test_nearest_marker_wins(pytester: pytest.Pytester) -> None:
     source = (
         "pytestmark = pytest.mark.phalanx(nodes=1, virtual=True)\n"
@@ -116,7 +129,7 @@ def test_examples_of_the_documentation_pass(
     for name, text in files.items():
         (pytester.path / name).write_text(text)
     tests = [name for name in files if name.startswith("test_")]
-    assert len(tests) == 7
+    assert len(tests) == 9
     # kr8s warns of versions that it does not know, lightkube leaves connections to the collector.
     ignored = (
         ":Kubernetes version",
@@ -129,8 +142,8 @@ def test_examples_of_the_documentation_pass(
     # A process of its own: the official client imports its modules when they are first used, and an
     # inner run in this process would discard them.
     done = pytester.runpytest_subprocess("-p", "no:randomly", *filters, "--strict-markers")
-    # The clients have three tests in one file.
-    done.assert_outcomes(passed=len(tests) + 2)
+    # Three tests are of the clients, two share a control plane.
+    done.assert_outcomes(passed=len(tests) + 3)
 
 
 #: Another project: its own pytest settings and directories, and the installed package.

@@ -19,10 +19,12 @@ from phalanx.testing import Settings
             {"without": ["kubelets"]},
             'unknown component "kubelets"; available: scheduler, controllers, nodes',
         ),
+        ({"nodes": "3"}, "nodes must be a number such as 3, not '3'"),
+        ({"without": "nodes"}, r"without must be a list such as \["),
         ({"gates": {"Nonsense": True}}, "unrecognized feature gate: Nonsense"),
     ],
 )
-def test_unknown_setting_is_rejected(given: dict[str, Any], message: str) -> None:
+def test_wrong_setting_is_rejected(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Settings.of(given)
 

@@ -11,9 +11,11 @@ import asyncio
 import os
 import secrets
 import shlex
+import signal
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -21,8 +23,8 @@ from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
-from threading import Thread
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from threading import Thread, current_thread, main_thread
+from typing import IO, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import uvloop
 
@@ -50,6 +52,8 @@ T = TypeVar("T")
 _HOST = "127.0.0.1"
 #: Seconds between SIGTERM and SIGKILL of a program.
 _TERMINATE_TIMEOUT = 5.0
+#: Seconds between two looks at whether a process is left.
+_TERMINATE_POLL = 0.02
 #: How much of the output of a program that has failed the error shows.
 _OUTPUT_LINES = 40
 
@@ -70,7 +74,7 @@ def _blocking(
         __tracebackhide__ = True
         try:
             return self.drive(method(self.cluster, *args, **kwargs))
-        except (ApiError, NotReached, ProgramFailed) as error:
+        except (ApiError, FileNotFoundError, NotReached, ProgramFailed) as error:
             # The frames between the test and the error do not help the author of the test.
             raise error.with_traceback(None) from None
 
@@ -108,9 +112,25 @@ class Virtual(Phalanx):
         self.drive(asyncio.sleep(seconds))
 
 
+def is_loop_running() -> bool:
+    """Return whether an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 @contextmanager
 def virtually(settings: Settings) -> Iterator[Virtual]:
-    """Run a cluster in virtual time for the duration of the context."""
+    """Run a cluster in virtual time for the duration of the context, on an event loop of its own.
+
+    Raises RuntimeError where an event loop runs already, such as in a notebook.
+    """
+    if is_loop_running():
+        raise RuntimeError(
+            "an event loop runs in this thread already: start virtual time in another"
+        )
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         ready, stopped = asyncio.Event(), asyncio.Event()
         clusters: list[Cluster] = []
@@ -196,11 +216,63 @@ class RunningProgram:
         return self._output.read_text(errors="replace")
 
     def terminate(self) -> None:
-        """End the program: SIGTERM, then SIGKILL."""
-        self._process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_TERMINATE_TIMEOUT)
-        self._process.kill()
+        """End the program and what it has started: SIGTERM, then SIGKILL.
+
+        A second ^C ends the wait for those that handle SIGTERM.
+        """
+        try:
+            is_running, until = self._signal(signal.SIGTERM), time.monotonic() + _TERMINATE_TIMEOUT
+            while is_running and time.monotonic() < until:
+                time.sleep(_TERMINATE_POLL)
+                self._process.poll()
+                is_running = self._signal(0)
+        finally:
+            self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> bool:
+        """Send a signal to the process group; whether it has a process that can get it."""
+        # macOS denies permission for a group whose last process has ended.
+        try:
+            os.killpg(self._process.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+
+def start_program(
+    arguments: list[str], environment: dict[str, str], output: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    """Start a program in a process group of its own. Raises ProgramFailed if it does not start."""
+    try:
+        return subprocess.Popen(
+            arguments,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
+    except OSError as error:
+        message = f"{shlex.join(arguments)} does not start: {error.strerror}"
+        raise ProgramFailed(message) from None
+
+
+@contextmanager
+def signals_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the run as ^C does: by default they would leave its programs."""
+    is_main = current_thread() is main_thread()
+    numbers = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if is_main and signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in numbers:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class Served(Phalanx):
@@ -219,15 +291,15 @@ class Served(Phalanx):
         """Run a program with $KUBECONFIG set for the duration of the context.
 
         A program that ends by itself with an exit code other than 0 fails the test, also while the
-        test waits. Its output is printed when the context ends.
+        test waits. Its output is printed when the context ends. The program leads a process group
+        that ends with it: `go run` and shells do not end what they have started.
         """
         environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
         arguments = [str(part) for part in command]
         with (
             NamedTemporaryFile(prefix="phalanx-") as output,
-            subprocess.Popen(
-                arguments, env=environment, stdout=output, stderr=subprocess.STDOUT
-            ) as process,
+            signals_as_interrupt(),
+            start_program(arguments, environment, output) as process,
         ):
             program = RunningProgram(shlex.join(arguments), process, Path(output.name))
             self._programs.append(program)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from phalanx.api.core import Node, Pod
-from phalanx.api.errors import Expired, NotFound
+from phalanx.api.errors import BadRequest, Expired, NotFound
 from phalanx.api.feature_gates import FeatureGates, resolve_gates
 from phalanx.api.kinds import NODE, POD, POD_GROUP, Kind
 from phalanx.api.meta import Key
@@ -69,10 +69,18 @@ FIELD_MANAGER = "phalanx-test"
 #: Seconds that the wait methods wait by default, in real or virtual time.
 DEFAULT_TIMEOUT = 60.0
 
+#: The types of the settings that tests get wrong most often, and an example of each.
+_SETTING_TYPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+    "nodes": (int, "a number such as 3"),
+    "room": (Mapping, 'a dict such as {"cpu": 8}'),
+    "gates": (Mapping, 'a dict such as {"GangScheduling": False}'),
+    "without": ((list, tuple, set, frozenset), 'a list such as ["controllers"]'),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of a control plane. Raises ValueError for an unknown name.
+    """Settings of a control plane. Raises ValueError for an unknown name or a wrong type.
 
     `nodes` is the number of nodes at the start; `room` is the capacity of each, on top of the
     default. `gates` switch feature gates. `without` leaves out components: "scheduler",
@@ -99,6 +107,9 @@ class Settings:
         return cls(**arguments)
 
     def __post_init__(self) -> None:
+        for name, (types, example) in _SETTING_TYPES.items():
+            if not isinstance(value := getattr(self, name), types):
+                raise ValueError(f"{name} must be {example}, not {value!r}")
         for name in self.without:
             if name not in COMPONENTS:
                 raise ValueError(f'unknown component "{name}"; available: {", ".join(COMPONENTS)}')
@@ -136,9 +147,12 @@ def describe_goal(goal: WaitGoal) -> str:
 
 def load_objects(manifest: ManifestSource) -> Iterator[Object]:
     """Yield the objects of a manifest in order, and the items of a List one by one."""
-    if not isinstance(manifest, dict):
-        is_yaml = isinstance(manifest, str) and "\n" in manifest
-        yield from parse_manifests(str(manifest) if is_yaml else Path(manifest).read_text())
+    if isinstance(manifest, str) and "\n" in manifest:
+        yield from parse_manifests(manifest)
+    elif not isinstance(manifest, dict):
+        if not Path(manifest).exists():
+            raise FileNotFoundError(f"there is no file {manifest} in {Path.cwd()}")
+        yield from parse_manifests(Path(manifest).read_text())
     elif manifest.get("kind") == "List":
         yield from manifest.get("items") or ()
     else:
@@ -368,6 +382,8 @@ class Cluster:
 
     def _kind_of_object(self, obj: Object) -> Kind:
         version, name = obj.get("apiVersion"), obj.get("kind")
+        if not version or not name:
+            raise BadRequest("not a Kubernetes object: apiVersion or kind is missing")
         for kind in self.plane.server.context.registry.kinds:
             if (kind.api_version, kind.name) == (version, name):
                 return kind
@@ -414,7 +430,8 @@ def unwrap_exception_group() -> Iterator[None]:
         error = first_error(group)
     else:
         return
-    raise error
+    # Without the group as its context, which would be printed before it.
+    raise error from error.__cause__
 
 
 def _object_key(kind: Kind, namespace: str, name: str) -> Key:

@@ -20,10 +20,16 @@ MAX_SHOWN = 10
 async def describe_surroundings(
     client: Client, kind: Kind, objects: Sequence[Object], *, namespace: str
 ) -> str:
-    """Say what `phalanx why` says of the first object, and list pods and the last events."""
+    """Say what `phalanx why` says of the first object, and list pods and the last events.
+
+    If there is no object, list the others of its kind: its name or namespace may be misspelt.
+    """
     lines: list[str] = []
     if objects:
         lines += await _explain(client, kind, objects[0])
+    elif others := (await client.list(kind)).items:
+        named = [{"kind": kind.name, **other} for other in others[:MAX_SHOWN]]
+        lines += [f"other {kind.plural} ({len(others)}):", describe_objects(named)]
     pods = [] if kind is POD else (await client.list(POD, namespace=namespace)).items
     if pods:
         named = [{"kind": POD.name, **pod} for pod in pods[:MAX_SHOWN]]

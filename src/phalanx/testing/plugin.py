@@ -141,9 +141,13 @@ def _settings_from_markers(item: pytest.Item) -> Settings:
     """Merge the markers of a test; the nearest marker wins."""
     from phalanx.testing.cluster import Settings
 
-    markers = reversed(list(item.iter_markers("phalanx")))
-    arguments = {name: value for marker in markers for name, value in marker.kwargs.items()}
+    markers = list(item.iter_markers("phalanx"))
+    arguments = {
+        name: value for marker in reversed(markers) for name, value in marker.kwargs.items()
+    }
     try:
+        if any(marker.args for marker in markers):
+            raise ValueError("settings are keyword arguments: nodes=3")
         return Settings.of(arguments)
     except ValueError as error:
         message = f"@pytest.mark.phalanx of {item.nodeid}: {error}"
