@@ -4,7 +4,7 @@ import { open, until } from "./dom.mjs";
 
 const FOLDER = new URL("../../src/phalanx/ui/", import.meta.url);
 const $ = open(process.env.SERVER, FOLDER);
-const state = (text) => until(() => $("state").textContent.startsWith(text), () => $("state").textContent, 30000);
+const state = (text) => until(() => $("state").textContent.startsWith(text), () => $("state").textContent);
 
 sessionStorage.setItem("phalanx.token", process.env.TOKEN);
 await import(new URL("page.js", FOLDER));

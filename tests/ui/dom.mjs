@@ -127,8 +127,8 @@ export function open(url, folder) {
   return (id) => ids.get(id);
 }
 
-/** Waits until a condition is true; throws a description of the state after the limit. */
-export async function until(condition, describe = () => "", limit = 15000) {
+/** Waits until a condition is true; throws a description of the state after the limit, which is for hangs only. */
+export async function until(condition, describe = () => "", limit = 120000) {
   const end = performance.now() + limit;
   while (!condition()) {
     if (performance.now() > end) throw new Error(`never true: ${condition} ${describe()}`);

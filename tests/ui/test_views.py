@@ -83,6 +83,7 @@ def test_every_object_has_an_address_and_the_back_button_works(plane: ControlPla
         hides(page, "gang-table", "job/fits")
         for address, title, part, text in (
             (f"#/gang/default/{gang}", "Gang default/fits", "detail", "2 members on 2 nodes"),
+            ("#/gang/default/fits", "Gang default/fits", "detail", "2 at once, 2 active"),
             ("#/job/default/broken", "Job default/broken", "detail", "exit code 42"),
             ("#/job/default/done", "Job default/done", "chosen-state", "Done"),
             ("#/job/default/giant", "Job default/giant", "detail", "Why it can never run here"),
@@ -192,6 +193,92 @@ def test_views_fit_every_width_in_both_themes(plane: ControlPlane, theme: str) -
         assert used == 2560
 
 
+#: Roles of what a user operates.
+CONTROLS = {"button", "link", "textbox", "searchbox", "combobox", "checkbox", "application"}
+
+
+def accessible_nodes(page: DevTools) -> list[tuple[str, str]]:
+    """Return role and name of every part that a screen reader meets."""
+    found = page.send("Accessibility.getFullAXTree")["nodes"]
+    return [
+        (one["role"]["value"], one.get("name", {}).get("value", "").strip())
+        for one in found
+        if not one["ignored"]
+    ]
+
+
+def test_the_accessibility_tree_names_controls_and_heads_of_tables(plane: ControlPlane) -> None:
+    gang = entry(plane.access, "job/fits")["name"]
+    pods = request(plane.access, "GET", "/api/v1/namespaces/default/pods")["items"]
+    pod = next(one for one in pods if one["status"]["phase"] == "Running")["metadata"]["name"]
+    with browsing() as page:
+        page.send("Accessibility.enable")
+        sign_in(page, plane.access)
+        for view, heads in (
+            ("#/", 0), ("#/gangs", 10), ("#/forecast", 0), (f"#/gang/default/{gang}", 4),
+            ("#/node/node-0", 5), (f"#/pod/default/{pod}", 0),
+        ):  # fmt: skip
+            open_view(page, view)
+            page.until("document.querySelector('main').innerText.length > 100")
+            nodes = accessible_nodes(page)
+            unnamed = [role for role, name in nodes if role in CONTROLS and not name]
+            assert unnamed == [], (view, nodes)
+            assert sum(role == "columnheader" and bool(name) for role, name in nodes) >= heads, view
+            assert sum(role in CONTROLS for role, _ in nodes) > 5, view
+        assert has_no_errors(page), page.errors
+
+
+def test_focus_stays_while_the_lists_change(plane: ControlPlane) -> None:
+    access = plane.access
+    with browsing() as page:
+        sign_in(page, access, "#/gangs")
+        shows(page, "gang-table", "job/fits")
+        page.evaluate(
+            "[...document.querySelectorAll('#gang-table tbody a')]"
+            ".find((one) => one.textContent === 'job/fits').focus()"
+        )
+        request(access, "POST", jobs_path(), gang_job("late", 20, 4))
+        shows(page, "gang-table", "job/late")
+        request(access, "DELETE", f"{jobs_path()}/late?propagationPolicy=Background")
+        hides(page, "gang-table", "job/late")
+        assert page.evaluate("document.activeElement.textContent") == "job/fits"
+        outline = "getComputedStyle(document.activeElement).outlineStyle"
+        page.press("ArrowDown")
+        assert page.evaluate(outline) == "solid"
+        assert has_no_errors(page), page.errors
+
+
+MARKUP = "<img src=x onerror=document.title=1><script>document.title=2</script>"
+
+
+def test_markup_in_objects_is_shown_as_text(plane: ControlPlane) -> None:
+    access = plane.access
+    job = gang_job("markup", 20, 4, annotations={"example.com/note": MARKUP})
+    request(access, "POST", jobs_path(), job)
+    wait_for_states(access, never=2)
+    name = entry(access, "job/markup")["name"]
+    about = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": name}
+    event = {
+        "metadata": {"name": "markup"}, "reason": "FailedScheduling", "message": MARKUP,
+        "type": "Warning", "involvedObject": {**about, "namespace": "default"},
+        "lastTimestamp": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    request(access, "POST", "/api/v1/namespaces/default/events", event)
+    with browsing() as page:
+        sign_in(page, access)
+        shows(page, "decisions", MARKUP)
+        open_view(page, "#/job/default/markup")
+        shows(page, "detail", MARKUP)
+        open_view(page, "#/gangs?state=%3Cimg%3E&ns=%3Cscript%3E")
+        shows(page, "gang-namespace", "<script>")
+        open_view(page, "#/gang/%3Cimg%20src=x%3E/a")
+        shows(page, "chosen-title", "<img src=x>/a")
+        assert page.evaluate("document.querySelectorAll('body img, body script').length") == 0
+        assert page.evaluate("document.title") == "<img src=x>/a · Phalanx"
+        assert has_no_errors(page), page.errors
+    request(access, "DELETE", f"{jobs_path()}/markup?propagationPolicy=Background")
+
+
 CONTRAST = """
 (() => {
   const parse = (text) => text.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255);
@@ -261,9 +348,16 @@ def test_rights_in_one_namespace_show_it_and_say_what_is_missing(plane: ControlP
         open_view(page, "#/")
         shows(page, "map-empty", "You may not list nodes.")
         shows(page, "utilisation-note", "no right to list nodes and pods")
+        shows(page, "waiting", f"team/{LONG}")
+        shows(page, "waiting", "0 placed, 3 waiting")
+        waiting = page.evaluate("document.getElementById('waiting').textContent")
+        assert "fit" not in waiting
+        assert "add capacity" not in waiting
         page.evaluate("document.getElementById('rights-namespace').value = 'default'")
         page.evaluate("document.querySelector('#rights button').click()")
         shows(page, "rights-text", "You may not list pods, PodGroups and events in the namespace")
+        shows(page, "waiting-empty", "You may not list pods and PodGroups: waiting gangs cannot be")
+        shows(page, "decisions-empty", "You may not list PodGroups and events: decisions cannot be")
         open_view(page, "#/gangs")
         shows(page, "gangs-empty", "cannot list resource")
         assert all("403" in error for error in page.errors), page.errors

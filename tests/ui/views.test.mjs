@@ -4,18 +4,21 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { drawBlock } from "../../src/phalanx/ui/blocks.js";
-import { causeText, forecastSummary, horizonOf, secondsToStart, waitingInOrder } from "../../src/phalanx/ui/forecast.js";
+import { causeText, forecastSummary, horizonOf, secondsToStart, startSentence, waitingInOrder } from "../../src/phalanx/ui/forecast.js";
 import { formatDuration } from "../../src/phalanx/ui/format.js";
 import { deriveState, gangDetail } from "../../src/phalanx/ui/gang_detail.js";
 import { gangEvents, gangTimeline } from "../../src/phalanx/ui/gang_timeline.js";
 import { nodeDetail, ownerDetail, podDetail } from "../../src/phalanx/ui/object_detail.js";
-import { LogView } from "../../src/phalanx/ui/log.js";
+import { legendRows } from "../../src/phalanx/ui/legend.js";
+import { LogView, plainText } from "../../src/phalanx/ui/log.js";
 import { outlines } from "../../src/phalanx/ui/plot.js";
+import { Queue } from "../../src/phalanx/ui/queue.js";
 import { rightsText } from "../../src/phalanx/ui/rights.js";
 import { hrefOf, hrefOfObject, hrefOfView, OVERVIEW, parseRoute } from "../../src/phalanx/ui/route.js";
 import { countStates, STATES } from "../../src/phalanx/ui/states.js";
 import { Table } from "../../src/phalanx/ui/table.js";
 import { currentUse, shownResources, Utilisation } from "../../src/phalanx/ui/utilisation.js";
+import { waitingRows } from "../../src/phalanx/ui/waiting.js";
 import { open } from "./dom.mjs";
 import { clusterOf, event, group, node, pod } from "./objects.mjs";
 
@@ -90,6 +93,17 @@ test("the timeline says what is missing, and shows attempts with their reasons",
   assert.equal(steps[3].text, "waits for 1 more member");
 });
 
+test("the life of a gang begins again after a preemption", () => {
+  const decided = { type: "PodGroupInitiallyScheduled", status: "True", reason: "x", lastTransitionTime: at(1) };
+  const titlesOf = (options) => {
+    const cluster = gangOf({ conditions: [decided], ...options });
+    cluster.sinks().events.apply("ADDED", event("train-0-gone1", "Preempted", "Preempted by a", 4));
+    return timelineOf(cluster).map(({ title, time }) => (time ? title : `(${title})`));
+  };
+  assert.deepEqual(titlesOf({}), ["Created", "Decided", "Preempted", "Complete again", "Decided again", "Bound again", "Running again"]);
+  assert.deepEqual(titlesOf({ placed: 0 }), ["Created", "Decided", "Preempted", "Complete again", "(Decided again)", "(Bound again)", "(Running again)"]);
+});
+
 test("the timeline shows a refusal once", () => {
   const refusal = "minCount (2) cannot be satisfied: 0 scheduled, 1 remaining";
   const cluster = gangOf({ placed: 0, conditions: [{ type: "PodGroupScheduled", status: "False", reason: "Unschedulable", message: refusal, lastTransitionTime: at(9) }] });
@@ -97,6 +111,17 @@ test("the timeline shows a refusal once", () => {
   assert.deepEqual(refusals(), ["Refused"]);
   cluster.sinks().events.apply("ADDED", event("train-0-abcde", "FailedScheduling", refusal, 9));
   assert.deepEqual(refusals(), ["Attempt failed"]);
+});
+
+test("one preemption of several members is not called several preemptions", () => {
+  const cluster = gangOf({ placed: 0 });
+  const refuse = (name, uid, seconds) => cluster.sinks().events.apply("ADDED", event(name, "FailedScheduling", "0/2 nodes", seconds, uid));
+  for (const name of ["train-0-gone1", "train-1-gone2"]) cluster.sinks().events.apply("ADDED", event(name, "Preempted", "Preempted by a", 4));
+  refuse("train-0-abcde", "a", 7);
+  refuse("train-0-abcde", "b", 8);
+  refuse("train-1-abcde", "c", 8);
+  const texts = timelineOf(cluster).filter(({ tone }) => tone === "wait").map(({ text }) => text);
+  assert.deepEqual(texts, ["Preempted by a (2 members)", "0/2 nodes (2 members, 2 times)"]);
 });
 
 test("the timeline names a preemptor once, by its title", () => {
@@ -134,7 +159,8 @@ test("the page of a gang shows its entry of the queue", () => {
   const model = gangDetail(gangOf({ placed: 0 }), queueOf(entry), "default/train");
   assert.equal(model.title, "Gang default/train");
   assert.deepEqual(model.state, { label: "Reserved", tone: "plan" });
-  assert.equal(blockOf(model, "Why it waits").lines[0], "no room");
+  assert.match(blockOf(model, "Why it waits").lines[0], /^Nodes are reserved\. Expected to start .*, when job\/a ends\.$/);
+  assert.equal(blockOf(model, "Why it waits").lines[1], "no room");
   const facts = Object.fromEntries(blockOf(model, "About").rows);
   assert.deepEqual([facts.Position, facts["Waits for"], facts.Job.href], [3, "job/a", "#/job/default/train"]);
   assert.equal(blockOf(model, "Pods").rows.length, 2);
@@ -144,6 +170,19 @@ test("a gang that does not exist is said to be missing", () => {
   assert.match(gangDetail(gangOf({}), NO_QUEUE, "default/other").blocks[0].lines[0], /There is no gang default\/other/);
   assert.match(podDetail(gangOf({}), "default/x").blocks[0].lines[0], /There is no Pod default\/x/);
   assert.match(ownerDetail(gangOf({}), NO_QUEUE, "jobset", "default/x", { about: { isLoaded: true } }).blocks[0].lines[0], /There is no JobSet/);
+});
+
+test("a gang is found by the name of its owner, the newest group first", () => {
+  const owned = (name, age) => {
+    const found = group(name, { age });
+    found.metadata.ownerReferences = [{ apiVersion: "batch/v1", kind: "Job", name: "train", controller: true }];
+    return found;
+  };
+  const cluster = clusterOf({ groups: [owned("train-a", 0), owned("train-b", 60), owned("train-c", 30), group("other")] });
+  assert.equal(cluster.findGang("default/train"), "default/train-b");
+  assert.equal(cluster.findGang("default/train-a"), "default/train-a");
+  assert.equal(cluster.findGang("team/train"), "team/train");
+  assert.equal(gangDetail(cluster, NO_QUEUE, "default/train").title, "Gang default/train");
 });
 
 test("states are derived from objects until the queue is known", () => {
@@ -180,6 +219,50 @@ test("the forecast says for what a gang waits", () => {
   assert.equal(causeText({ state: "reserved", waitsFor: [], message: "m" }, reserved), "when job/a and job/b end");
   assert.equal(causeText({ state: "waiting", waitsFor: [], message: "m" }, reserved), "m");
   assert.equal(causeText({ state: "never", waitsFor: ["job/a"] }), "does not fit even if nothing else ran");
+});
+
+test("a waiting gang says when it is expected to start", () => {
+  const now = Date.parse(at(0));
+  assert.equal(startSentence({ state: "reserved", expectedStart: at(600), waitsFor: ["job/a"] }, null, now), "Nodes are reserved. Expected to start in 10m, when job/a ends.");
+  assert.equal(startSentence({ state: "waiting", expectedStart: at(0) }, null, now), "Expected to start now.");
+  assert.equal(startSentence({ state: "waiting" }, null, now), "");
+  assert.equal(startSentence(undefined, undefined, now), "");
+});
+
+test("the list of waiting gangs shows reserved nodes and gangs that never fit", () => {
+  open("http://unused", new URL("../../src/phalanx/ui/", import.meta.url));
+  const cluster = gangOf({ placed: 0 });
+  const textOf = (state) => {
+    const queue = queueOf({ namespace: "default", name: "train", state });
+    return waitingRows(cluster, cluster.waiting(), { queue, theme: "light" })[0].draw().map((one) => one.textContent ?? one).join("");
+  };
+  assert.match(textOf("reserved"), /Reserved.*Nodes are reserved\./);
+  assert.match(textOf("never"), /Never fits/);
+  assert.doesNotMatch(textOf("waiting"), /Waiting|reserved/);
+});
+
+test("the legend names the gangs on the map, with their pods there", () => {
+  const pods = [pod("a-0", { group: "a", node: "n0" }), pod("a-1", { group: "a" }), ...[0, 1].map((at) => pod(`b-${at}`, { group: "b", node: "n0" })),
+    pod("c-0", { group: "c" }), pod("d-0", { group: "d", node: "n0", phase: "Succeeded" })];
+  const cluster = clusterOf({ nodes: [node("n0")], pods, groups: ["a", "b", "c", "d"].map((name) => group(name)) });
+  assert.deepEqual(legendRows(cluster, () => true, "light").map(({ key, stamp }) => [key, stamp.split("|")[0]]), [["default/b", "2"], ["default/a", "1"]]);
+});
+
+test("a log is shown as a terminal would, without colours", () => {
+  assert.equal(plainText("\u001b[1;31mred\u001b[0m\r\n\u001b]0;title\u0007plain\n"), "red\nplain\n");
+  assert.equal(plainText("step 1\r 50 %\r100 %\nnext\r"), "100 %\nnext\r");
+  assert.equal(plainText("a\r\rb\u001b(B\u001b7\n"), "b\n");
+  assert.equal(plainText("a <b>[0m</b>\n"), "a <b>[0m</b>\n");
+});
+
+test("a report that is late is dated", async () => {
+  const [seen, stopper, times] = [[], new AbortController(), [10, 20, 45, 46]];
+  const api = { request: async () => ({ status: 200, json: async () => ({ at: at(0), items: [] }) }) };
+  const queue = new Queue(api, () => seen.push(queue.isOld), {
+    pause: async () => times.length || stopper.abort(), now: () => Date.parse(at(times.shift())),
+  });
+  await queue.run(stopper.signal);
+  assert.deepEqual(seen, [false, true]);
 });
 
 test("a plot has a gap where samples are missing", () => {

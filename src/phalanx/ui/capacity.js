@@ -73,7 +73,7 @@ export function gangCapacity(cluster, group, capacity) {
   const placed = members.length - waiting.length;
   const needed = Math.max(0, group.minCount - placed) || Math.min(1, waiting.length);
   const requests = waiting[0]?.requests ?? {};
-  return { placed, waiting: waiting.length, needed, requests, isEmpty: capacity.isEmpty, ...capacity.slotsFor(requests, group.topology) };
+  return { placed, waiting: waiting.length, needed, requests, isEmpty: capacity.isEmpty, isKnown: cluster.nodes.size > 0, ...capacity.slotsFor(requests, group.topology) };
 }
 
 /** Says how many members fit and what the nodes lack; "" if free resources are not what a gang waits for. */
@@ -85,15 +85,21 @@ export function shortageSentence({ placed, waiting, needed, all, limit, best, in
   return `${fit} of ${needed}${placed ? " more" : ""} ${needed === 1 ? "member fits" : "members fit"}${where}${isEmpty ? " even if nothing else ran" : ""}${lack}.`;
 }
 
-/** Says why a gang waits: the shortage first, else what the scheduler has written (`messages`), and the numbers. */
+/**
+ * Says why a gang waits: the shortage first, else what the scheduler has written (`messages`), and the numbers. Without
+ * nodes, which the user may not be allowed to list, nothing is said about free resources.
+ */
 export function waitingSentences(found, group, messages) {
+  if (found.isKnown === false) return [...new Set([...messages, placedSentence(found, group)])].filter(Boolean);
   const [shortage, numbers] = [shortageSentence(found, group), capacitySentences(found, group)];
   return [...new Set(shortage ? [shortage, ...numbers, ...messages] : [...messages, ...numbers])].filter(Boolean);
 }
 
+const placedSentence = ({ placed, waiting }, { minCount }) => `${placed} placed, ${waiting} waiting${minCount ? `, at least ${minCount} at once` : ""}.`;
+
 /** Formats the other numbers as sentences. */
 export function capacitySentences({ placed, waiting, needed, all, inBest, isEmpty }, { topology, minCount }) {
-  const texts = [`${placed} placed, ${waiting} waiting${minCount ? `, at least ${minCount} at once` : ""}.`];
+  const texts = [placedSentence({ placed, waiting }, { minCount })];
   if (!waiting) return texts;
   const fit = topology.length ? inBest : all;
   if (fit < needed) texts.push(`${isEmpty ? "Add" : "Free or add"} capacity for ${plural(needed - fit, "more member")}.`);

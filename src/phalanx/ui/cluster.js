@@ -90,6 +90,18 @@ export class Cluster {
     return [...(this.inGroup.get(group)?.values() ?? [])];
   }
 
+  /** Returns the groups of a CompositePodGroup. */
+  childrenOf(key) {
+    return [...this.groups.values()].filter(({ namespace, parent }) => parent && rows.keyOf(namespace, parent) === key);
+  }
+
+  /** Returns the key of the gang that is named so: a group, a tree, or else the newest group of the owner with this name. */
+  findGang(key) {
+    if (this.groups.has(key) || this.inGroup.has(key) || this.childrenOf(key).length) return key;
+    const owned = [...this.groups.values()].filter(({ namespace, owner }) => owner && rows.keyOf(namespace, owner.name) === key);
+    return owned.sort((a, b) => compare(b.created, a.created) || compare(a.key, b.key))[0]?.key ?? key;
+  }
+
   /** Returns groups with members without a node or with a False condition, by priority, then by age. */
   waiting() {
     const found = [...this.groups.values()].filter((one) => this.#isWaiting(one));

@@ -2,7 +2,7 @@
 
 import { drawBlock } from "./blocks.js";
 import { badge, make, setText } from "./element.js";
-import { childrenOf, gangDetail } from "./gang_detail.js";
+import { gangDetail } from "./gang_detail.js";
 import { LogView } from "./log.js";
 import { nodeDetail, ownerDetail, podDetail } from "./object_detail.js";
 
@@ -48,7 +48,8 @@ export class Detail {
     }
     const [namespace, name] = key.split("/").map(encodeURIComponent);
     if (Object.hasOwn(OWNERS, kind)) return { owner: await read(OWNER_PATHS[OWNERS[kind]](namespace, name)) };
-    const group = kind === "gang" && (this.cluster.groups.get(key) ?? childrenOf(this.cluster, key)[0]);
+    const gang = kind === "gang" && this.cluster.findGang(key);
+    const group = gang && (this.cluster.groups.get(gang) ?? this.cluster.childrenOf(gang)[0]);
     if (!group) return {};
     const [owner, workload] = await Promise.all([
       read(group.owner && OWNER_PATHS[group.owner.kind]?.(namespace, encodeURIComponent(group.owner.name))),

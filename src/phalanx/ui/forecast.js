@@ -90,10 +90,24 @@ function startPhrase({ state }, seconds) {
 /** Says for what an entry waits: as planned for the queue, else as the scheduler has written it when it reserved nodes. */
 export function causeText({ waitsFor, message, reason, state }, group) {
   if (state === "never") return "does not fit even if nothing else ran";
+  return endsText({ waitsFor, state }, group) || message || reason;
+}
+
+/** Says which gangs must end first; "" if that is not known. */
+function endsText({ waitsFor, state }, group) {
   if (waitsFor?.length) {
     const names = waitsFor.length > 3 ? [...waitsFor.slice(0, 3), `${waitsFor.length - 3} more`] : waitsFor;
     return `when ${names.join(", ")} ${waitsFor.length === 1 ? "ends" : "end"}`;
   }
   const reserved = state === "reserved" && group?.conditions.find((one) => one.type === "Reserved" && one.status === "True");
-  return /, (when .* ends?)$/.exec(reserved?.message ?? "")?.[1] ?? (message || reason);
+  return /, (when .* ends?)$/.exec(reserved?.message ?? "")?.[1] ?? "";
+}
+
+/** Says when a waiting gang is expected to start, and whether nodes are reserved for it; "" if nothing is known. */
+export function startSentence(entry, group, now = Date.now()) {
+  const reserved = entry?.state === "reserved" ? "Nodes are reserved." : "";
+  if (!entry?.expectedStart) return reserved;
+  const [seconds, ends] = [secondsToStart(entry, now), endsText(entry, group)];
+  const start = `Expected to start ${seconds ? `in ${formatDuration(seconds)}` : "now"}${ends && `, ${ends}`}.`;
+  return [reserved, start].filter(Boolean).join(" ");
 }

@@ -2,6 +2,7 @@
 
 import { FreeCapacity, gangCapacity, waitingSentences } from "./capacity.js";
 import { compare } from "./cluster.js";
+import { startSentence } from "./forecast.js";
 import { formatMoment, plural } from "./format.js";
 import { startText } from "./gangs.js";
 import { gangEvents, gangTimeline } from "./gang_timeline.js";
@@ -12,9 +13,10 @@ import { stateLabel, stateTone } from "./states.js";
 import { whyCommand } from "./waiting.js";
 
 /** Returns `{title, state, blocks}` of a gang; `about` has its owner and Workload if they could be read. */
-export function gangDetail(cluster, queue, key, { about = {}, theme = "light" } = {}) {
+export function gangDetail(cluster, queue, name, { about = {}, theme = "light" } = {}) {
+  const key = cluster.findGang(name);
   const group = cluster.groups.get(key);
-  const children = group ? [] : childrenOf(cluster, key);
+  const children = group ? [] : cluster.childrenOf(key);
   if (children.length) return compositeDetail(cluster, queue, key, { children, about });
   const members = cluster.members(key).sort((a, b) => compareNames(a.name, b.name));
   if (!group) {
@@ -42,9 +44,6 @@ const gangTitle = ({ namespace, name, title, owner }) => `${namespace}/${owner?.
 const order = new Intl.Collator("en", { numeric: true });
 const compareNames = (a, b) => order.compare(a, b);
 
-/** Returns the groups of a CompositePodGroup. */
-export const childrenOf = (cluster, key) => [...cluster.groups.values()].filter(({ namespace, parent }) => parent && `${namespace}/${parent}` === key);
-
 /** Returns the entry of a gang in the queue: its own, or that of the tree that it is scheduled with. */
 function entryOf(queue, group) {
   return queue.find(group.namespace, group.name) ?? (group.parent ? queue.find(group.namespace, group.parent) : undefined);
@@ -66,7 +65,7 @@ function reasonBlocks(cluster, group, entry, state, members) {
   const why = members.find((pod) => pod.why && !(message && pod.why.includes(message)))?.why;
   const messages = [entry?.message || message, why];
   const capacity = new FreeCapacity(cluster, { isEmpty: state === "never" });
-  const lines = cluster.nodes.size ? waitingSentences(gangCapacity(cluster, group, capacity), group, messages) : messages;
+  const lines = [startSentence(entry, group), ...waitingSentences(gangCapacity(cluster, group, capacity), group, messages)];
   return [
     { type: "text", title: state === "never" ? "Why it can never run here" : "Why it waits", lines: lines.filter(Boolean) },
     { type: "command", text: whyCommand(group) },

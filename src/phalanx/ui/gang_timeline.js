@@ -13,14 +13,20 @@ const MAX_ATTEMPTS = 12;
  */
 export function gangTimeline(group, members, events, owner = null) {
   const attempts = attemptSteps(events);
-  const steps = [...lifeSteps(group, members, owner), ...conditionSteps(group, attempts), ...attempts];
+  const steps = [...lifeSteps(group, members, owner, preemptionTime(group, attempts)), ...conditionSteps(group, attempts), ...attempts];
   const happened = steps.filter((one) => one.time).sort((a, b) => compare(a.time, b.time) || a.rank - b.rank);
   const missing = steps.filter((one) => !one.time);
   happened.forEach((one, at) => { one.after = at ? gap(happened[at - 1].time, one.time) : ""; });
   return [...happened, ...missing];
 }
 
-function lifeSteps(group, members, owner) {
+/** Returns when a gang was preempted last; "" if it is not known that it was. */
+function preemptionTime({ conditions }, attempts) {
+  const found = [...attempts.filter(({ title }) => title === "Preempted"), ...conditions.filter(({ type, status }) => type === "Preempted" && status === "True")];
+  return found.map(({ time }) => time).sort().at(-1) ?? "";
+}
+
+function lifeSteps(group, members, owner, preempted) {
   const needed = Math.max(1, group.minCount);
   const created = members.map((pod) => pod.created).filter(Boolean).sort();
   const placed = members.filter((pod) => pod.node);
@@ -28,12 +34,19 @@ function lifeSteps(group, members, owner) {
   const bound = placed.map((pod) => pod.scheduled).filter(Boolean).sort();
   const running = members.filter((pod) => pod.phase === "Running" || pod.ended);
   const started = running.map((pod) => pod.started).filter(Boolean).sort();
+  // The condition keeps the time of the first decision. Members that were created later replace preempted or failed ones.
+  const complete = created[needed - 1];
+  const isReplaced = complete > decided?.time || (preempted && complete >= preempted);
+  const isAgain = Boolean(decided && (!complete || isReplaced));
+  const again = isAgain ? " again" : "";
+  const found = "the scheduler found nodes for the gang";
   const steps = [
     { rank: 0, time: group.created, title: "Created", text: `PodGroup ${group.name}`, tone: "quiet" },
-    step(1, created[needed - 1], "Complete", `${plural(created.length, "member")} of ${needed} needed`, `waits for ${plural(needed - created.length, "more member")}`),
-    step(3, decided?.time ?? bound[needed - 1], "Decided", "the scheduler found nodes for the gang", "no nodes found yet"),
-    step(4, bound[needed - 1] && bound.at(-1), "Bound", `${plural(placed.length, "member")} on ${plural(new Set(placed.map((pod) => pod.node)).size, "node")}`, "not bound yet"),
-    step(5, started[needed - 1] && started.at(-1), "Running", `${plural(running.length, "member")} started`, "not running yet", "good"),
+    ...(isAgain ? [step(0, decided.time, "Decided", found)] : []),
+    step(isAgain ? 7 : 1, complete, `Complete${again}`, `${plural(created.length, "member")} of ${needed} needed`, `waits for ${plural(needed - created.length, "more member")}`),
+    step(isAgain ? 7 : 3, (isAgain ? "" : decided?.time) || bound[needed - 1], `Decided${again}`, found, "no nodes found yet"),
+    step(isAgain ? 7 : 4, bound[needed - 1] && bound.at(-1), `Bound${again}`, `${plural(placed.length, "member")} on ${plural(new Set(placed.map((pod) => pod.node)).size, "node")}`, "not bound yet"),
+    step(isAgain ? 7 : 5, started[needed - 1] && started.at(-1), `Running${again}`, `${plural(running.length, "member")} started`, "not running yet", "good"),
   ];
   const end = endStep(group, members, owner);
   if (!end) return steps;
@@ -72,20 +85,28 @@ function conditionSteps({ conditions }, attempts) {
   return steps;
 }
 
-/** Steps from events; equal messages of many members are one step, with how often. */
+/** Steps from events; equal messages of many members are one step, with how many members and how often. */
 function attemptSteps(events) {
   const found = new Map();
-  for (const { reason, message, time, count } of events) {
+  for (const { reason, message, time, count, about } of events) {
     if (!ATTEMPTS.has(reason)) continue;
     const key = `${reason}|${message}`;
-    const old = found.get(key);
-    if (!old) found.set(key, { time, reason, message, count });
-    else Object.assign(old, { count: old.count + count, time: old.time > time ? old.time : time });
+    const step = found.get(key) ?? { time, reason, message, counts: new Map() };
+    step.counts.set(about, (step.counts.get(about) ?? 0) + count);
+    if (step.time < time) step.time = time;
+    found.set(key, step);
   }
   const newest = [...found.values()].sort((a, b) => compare(b.time, a.time)).slice(0, MAX_ATTEMPTS);
-  return newest.map(({ time, reason, message, count }) => ({
-    rank: 2, time, title: reason === "FailedScheduling" ? "Attempt failed" : reason, text: `${message}${count > 1 ? ` (${count} times)` : ""}`, tone: "wait",
+  return newest.map(({ time, reason, message, counts }) => ({
+    rank: 2, time, title: reason === "FailedScheduling" ? "Attempt failed" : reason, text: `${message}${countText(counts)}`, tone: "wait",
   }));
+}
+
+/** Says of how many members a message is, and how often at most of one: six preempted pods are one preemption. */
+function countText(counts) {
+  const times = Math.max(...counts.values());
+  const parts = [counts.size > 1 && plural(counts.size, "member"), times > 1 && `${times} times`].filter(Boolean);
+  return parts.length ? ` (${parts.join(", ")})` : "";
 }
 
 function gap(from, to) {

@@ -102,7 +102,7 @@ function emptyText(queue, all, shown) {
   if (shown.length) return "";
   if (queue.problem) return `The gangs cannot be listed: ${queue.problem}`;
   if (!queue.items) return "Listing the gangs…";
-  return all.length ? "No gang matches the filters and the search." : "No gang runs or waits, and none has ended.";
+  return all.length ? "No gang matches the filters and the search." : "No gang runs or waits, and none has ended. The overview shows how to create one.";
 }
 
 /** The columns; a gang is named by its owner, as in commands. */

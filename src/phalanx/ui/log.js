@@ -6,6 +6,13 @@ import { sleep } from "./informer.js";
 const TAIL = 500;
 /** Milliseconds between two reads. */
 const INTERVAL = 3000;
+/** Escape sequences of terminals: colours, cursor moves, titles. */
+const ESCAPES = /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[ -/]*[0-~])/g;
+/** What a later part of the same line overwrites: progress bars end with a carriage return only. */
+const OVERWRITTEN = /^.*\r(?!\n|$)/gm;
+
+/** Returns the text that a terminal would show, without colours. */
+export const plainText = (text) => text.replace(ESCAPES, "").replace(/\r+/g, "\r").replaceAll("\r\n", "\n").replace(OVERWRITTEN, "");
 
 export class LogView {
   constructor({ section, text, containers, note }) {
@@ -45,7 +52,7 @@ export class LogView {
 
   async #read(path, signal) {
     const response = await this.api.request(path, { signal, headers: { accept: "*/*" } });
-    const text = await response.text();
+    const text = plainText(await response.text());
     if (signal.aborted) return;
     const isAtEnd = this.text.scrollTop + this.text.clientHeight >= this.text.scrollHeight - 4;
     setText(this.text, text);

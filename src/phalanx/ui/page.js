@@ -4,15 +4,16 @@ import { Cluster } from "./cluster.js";
 import { decisionRows } from "./decision_rows.js";
 import { Detail } from "./detail.js";
 import { setText } from "./element.js";
+import { FirstSteps } from "./first_steps.js";
 import { ForecastView } from "./forecast.js";
-import { plural } from "./format.js";
+import { formatMoment, plural } from "./format.js";
 import { GangsView } from "./gangs.js";
 import { legendRows } from "./legend.js";
 import { List } from "./list.js";
 import { Live } from "./live.js";
 import { NodeMap } from "./map.js";
 import { Queue } from "./queue.js";
-import { defaultNamespace, Rights } from "./rights.js";
+import { defaultNamespace, hiddenText, Rights } from "./rights.js";
 import { keyOf } from "./rows.js";
 import { hrefOf, OVERVIEW, parseRoute } from "./route.js";
 import { Session } from "./session.js";
@@ -43,6 +44,7 @@ class Page {
     this.utilisationUpdates = new Throttle(() => this.cluster && this.utilisationView.draw(this.cluster, this.history), UTILISATION_INTERVAL);
     this.theme = new Theme($("theme"), () => this.#redraw());
     this.shown = { waiting: new List($("waiting")), decisions: new List($("decisions")), legend: new List($("legend")) };
+    this.firstSteps = new FirstSteps({ section: $("first"), body: $("first-steps") });
     this.rights = new Rights({ form: $("rights"), text: $("rights-text"), scope: $("rights-scope"), field: $("rights-namespace") },
       (namespace) => this.#watch(namespace));
     this.utilisationView = new UtilisationView({ cards: $("cards"), ranges: $("ranges"), note: $("utilisation-note") });
@@ -180,7 +182,8 @@ class Page {
 
   /** Returns what the map shows in full: a node, a gang, the gang of a Job or of a pod. */
   #highlight(kind, key) {
-    if (kind === "node" || kind === "gang") return { kind, key };
+    if (kind === "node") return { kind, key };
+    if (kind === "gang") return { kind, key: this.cluster.findGang(key) };
     const isOwned = (one) => one.owner?.kind === "Job" && keyOf(one.namespace, one.owner.name) === key;
     const group = kind === "job" ? [...this.cluster.groups.values()].find(isOwned)?.key : kind === "pod" ? this.cluster.pods.get(key)?.group : "";
     return group ? { kind: "gang", key: group } : { kind: "", key: "" };
@@ -251,20 +254,24 @@ class Page {
   #countsText() {
     const { cluster, queue } = this;
     const states = countStates(queue.items ?? []).map(([state, count]) => `${count} ${stateLabel(state).toLowerCase()}`);
-    return [plural(cluster.nodes.size, "node"), plural(cluster.pods.size, "pod"), states.join(", ")].filter(Boolean).join(" · ");
+    const age = queue.isOld ? `gangs as of ${formatMoment(queue.at)}` : "";
+    return [plural(cluster.nodes.size, "node"), plural(cluster.pods.size, "pod"), states.join(", "), age].filter(Boolean).join(" · ");
   }
 
   #drawOverview(matches) {
-    const { cluster, theme: { name: theme } } = this;
+    const { cluster, queue, theme: { name: theme } } = this;
     const all = cluster.waiting();
     const waiting = all.filter((one) => matches(one.key) || matches(`${one.namespace}/${one.title}`));
     const decisions = decisionRows(cluster, matches, theme);
     this.utilisationUpdates.request();
-    this.shown.waiting.show(waitingRows(cluster, waiting, theme));
+    this.shown.waiting.show(waitingRows(cluster, waiting, { queue, theme }));
     this.shown.decisions.show(decisions);
+    this.firstSteps.show(cluster, this.complete && !this.denied.size && !cluster.groups.size && !cluster.pods.size);
     setText($("waiting-title"), waiting.length > MAX_ROWS ? `Waiting: first ${MAX_ROWS} of ${waiting.length}` : `Waiting: ${waiting.length}`);
-    setText($("waiting-empty"), waiting.length || !this.complete ? "" : all.length ? "No waiting gang matches the search." : "No gang waits.");
-    setText($("decisions-empty"), decisions.length || !this.complete ? "" : "No decision yet. Create a Job to see the first one.");
+    const noGang = this.complete && (hiddenText(this.denied, ["pods", "groups"], "waiting gangs") || "No gang waits.");
+    const noDecision = this.complete && (hiddenText(this.denied, ["groups", "events"], "decisions") || "No decision yet.");
+    setText($("waiting-empty"), waiting.length || !noGang ? "" : all.length ? "No waiting gang matches the search." : noGang);
+    setText($("decisions-empty"), decisions.length || !noDecision ? "" : noDecision);
   }
 }
 

@@ -7,14 +7,19 @@ const PATH = "/phalanx/v1/queue";
 const INTERVAL = 2000;
 const FIRST_INTERVAL = 400;
 const PENDING = 202;
+/** Milliseconds after which a report is called old: a busy machine makes the next one later than usual. */
+const MAX_AGE = 30000;
 
 export class Queue {
   /** Calls `changed()` after every new report or error. */
-  constructor(api, changed, pause = sleep) {
-    Object.assign(this, { api, changed, pause });
+  constructor(api, changed, { pause = sleep, now = Date.now } = {}) {
+    Object.assign(this, { api, changed, pause, now });
     /** Entries; null before the first report. */
     this.items = null;
     this.at = "";
+    this.since = 0;
+    /** Whether the page must say from when the report is. */
+    this.isOld = false;
     this.problem = "";
     this.namespace = "";
   }
@@ -33,7 +38,12 @@ export class Queue {
     if (response.status === PENDING) return;
     const { at, items, error = "" } = await response.json();
     if (error) return this.#report(error);
-    if (at === this.at && !this.problem) return;
+    // Two clocks may differ: the age is counted from when the page first got the report.
+    const now = this.now();
+    if (at !== this.at) this.since = now;
+    const isOld = now - this.since > MAX_AGE;
+    if (at === this.at && isOld === this.isOld && !this.problem) return;
+    this.isOld = isOld;
     [this.items, this.at] = [items, at];
     this.#report("");
   }

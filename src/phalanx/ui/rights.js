@@ -47,4 +47,10 @@ export function rightsText(denied, namespace) {
   return shown + parts.join(" ");
 }
 
+/** Says that a list is empty because the user may not list what it is made of; "" if the user may. */
+export function hiddenText(denied, names, subject) {
+  const found = names.filter((name) => denied.has(name)).map((name) => NAMES[name]);
+  return found.length ? `You may not list ${join(found)}: ${subject} cannot be shown.` : "";
+}
+
 const join = (names) => (names.length < 2 ? names.join() : `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`);
