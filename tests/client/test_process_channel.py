@@ -9,6 +9,7 @@ from contextlib import aclosing, asynccontextmanager
 from functools import wraps
 from typing import ParamSpec
 
+import msgspec
 import pytest
 import uvloop
 
@@ -187,6 +188,50 @@ async def test_request_in_progress_completes_although_its_caller_is_cancelled() 
         may_finish.set()
         await asyncio.wait_for(finished.wait(), 240)
         assert sent.cancelled()
+
+
+@run_on_uvloop
+async def test_reply_to_a_call_cancelled_in_the_same_iteration_is_dropped() -> None:
+    never = asyncio.Event()
+    streams = ChunkStream(1)
+
+    async def wait_or_stream(request: Request) -> Reply | StreamReply:
+        if request.path == "/watch":
+            return await streams(request)
+        await never.wait()
+        raise AssertionError
+
+    async with connected_channels(far_handler=wait_or_stream) as (near, _):
+        sent = asyncio.create_task(near.request(Request("GET", "/")))
+        await asyncio.sleep(0)
+        sent.cancel()
+        reply = msgspec.msgpack.encode(
+            process_channel.ReplyFrame(1, 200, "text/plain", headers=(), body=b"")
+        )
+        near.data_received(len(reply).to_bytes(4, "big") + reply)
+        with pytest.raises(asyncio.CancelledError):
+            await sent
+        stream = await near.request(Request("GET", "/watch"))
+        assert isinstance(stream, StreamReply)
+        assert await anext(stream.chunks) == b"0;"
+
+
+@run_on_uvloop
+async def test_channel_that_ends_with_a_cancelled_call_fails_the_other_calls() -> None:
+    async def never(request: Request) -> Reply:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with connected_channels(far_handler=never) as (near, _):
+        cancelled = asyncio.create_task(near.request(Request("GET", "/")))
+        pending = asyncio.create_task(near.request(Request("GET", "/")))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        near.connection_lost(None)
+        with pytest.raises(Unreachable):
+            await pending
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
 
 
 @run_on_uvloop

@@ -163,6 +163,19 @@ def test_closed_queue_drops_delayed_keys() -> None:
     run(scenario())
 
 
+def test_key_of_a_worker_that_is_woken_and_cancelled_at_once_goes_to_another() -> None:
+    async def scenario() -> None:
+        queue: WorkQueue[str] = WorkQueue()
+        first, second = (asyncio.create_task(queue.get()) for _ in range(2))
+        await asyncio.sleep(0)
+        queue.add("a")
+        first.cancel()
+        assert await asyncio.wait_for(second, 1) == "a"
+        assert first.cancelled()
+
+    run(scenario())
+
+
 def test_worker_cancelled_while_waiting_leaves_its_key_in_the_queue() -> None:
     async def scenario() -> None:
         queue: WorkQueue[str] = WorkQueue()

@@ -162,13 +162,21 @@ class Client:
         return self.watch_batches(kind, decoder, **scope)
 
     async def create(
-        self, kind: Kind, new: Object, *, dry_run: bool = False, brief: bool = False
+        self,
+        kind: Kind,
+        new: Object,
+        *,
+        dry_run: bool = False,
+        brief: bool = False,
+        strict: bool = False,
     ) -> Object:
         """Create an object in its namespace; a dry run only returns what would be created.
 
-        If `brief`, only its name, uid and version are returned.
+        If `brief`, only its name, uid and version are returned. A `strict` server rejects fields
+        that it does not know instead of dropping them.
         """
-        at, query = Key(_object_key(new).namespace, ""), {"dryRun": "All" if dry_run else ""}
+        at = Key(_object_key(new).namespace, "")
+        query = {"dryRun": "All" if dry_run else "", "fieldValidation": "Strict" if strict else ""}
         request = build_request("create", kind, at, query=query, body=new)
         return decode_written(await self._request(request), brief=brief)
 

@@ -213,7 +213,10 @@ class ProcessChannel(asyncio.Protocol):
                     self._handler_tasks[frame.call].cancel()
 
     def _receive_reply(self, reply: ReplyFrame) -> None:
-        if future := self._pending_calls.pop(reply.call, None):
+        future = self._pending_calls.get(reply.call)
+        # A cancelled call stays pending until its task runs and abandons it.
+        if future and not future.done():
+            del self._pending_calls[reply.call]
             if reply.body is None:
                 self._incoming_streams[reply.call] = _StreamBuffer()
             future.set_result(reply)
@@ -251,7 +254,8 @@ class ProcessChannel(asyncio.Protocol):
         """The other process is gone: pending calls fail, streams to it are cancelled."""
         self._writable.set()
         for future in self._pending_calls.values():
-            future.set_exception(Unreachable(_PEER, "it has ended"))
+            if not future.done():
+                future.set_exception(Unreachable(_PEER, "it has ended"))
         for inbox in self._incoming_streams.values():
             inbox.fail(Unreachable(_PEER, "it has ended"))
         for call in self._outgoing_streams:

@@ -79,7 +79,8 @@ def build_request(
             raise BadRequest(
                 f'"{part}" is not a valid name: it must not be "." or ".." or contain "/" or "%"'
             )
-    options = urlencode({name: value for name, value in (query or {}).items() if value})
+    given = {name: value for name, value in query.items() if value} if query else {}
+    options = urlencode(given) if given else ""
     if verb == "watch":
         options = f"{_WATCH_QUERY}&{options}" if options else _WATCH_QUERY
     path = kind.url_path(key.namespace, key.name, subresource)
@@ -213,14 +214,22 @@ _ENVELOPE_DECODER = Decoder(_EventEnvelope)
 _BOOKMARK_DECODER = Decoder(_Bookmark)
 _STATUS_DECODER = Decoder(dict[str, Any])
 _METADATA_DECODER = Decoder(PartialObjectMetadata)
+_decoders: dict[type, Decoder[Any]] = {}
 
 
 def decode_reply(reply: Reply, struct: type[T]) -> T:
     """Decode a successful reply. Raises the ApiError of any other reply."""
     try:
-        return msgspec.json.decode(ensure_success(reply).body, type=struct)
+        return _decoder_for(struct).decode(ensure_success(reply).body)
     except _DECODE_ERRORS as error:
         raise ServerError(f"the server's answer cannot be read: {error}") from error
+
+
+def _decoder_for(struct: type[T]) -> Decoder[T]:
+    """Return the decoder of a type. To build one takes longer than to decode a short list."""
+    if (found := _decoders.get(struct)) is None:
+        found = _decoders[struct] = Decoder(struct)
+    return found
 
 
 class _WrittenMeta(TypedDict, total=False):
@@ -273,7 +282,7 @@ def decode_page(
     except ServerError:
         if on_unreadable is None:
             raise
-    page, decoder = decode_reply(reply, ObjectListPage[Raw]), Decoder(struct)
+    page, decoder = decode_reply(reply, ObjectListPage[Raw]), _decoder_for(struct)
     items: list[T] = []
     for raw in page.items or ():
         try:
@@ -312,9 +321,9 @@ class WatchDecoder(Generic[T]):
     ) -> None:
         self.revision, self._on_unreadable = since, on_unreadable
         self.error: ApiError | None = None
-        self._decoder, self._is_typed = Decoder(struct), issubclass(struct, Struct)
+        self._decoder, self._is_typed = _decoder_for(struct), issubclass(struct, Struct)
         event_type = cast("type[_ObjectEvent[T]]", GenericAlias(_ObjectEvent, (struct,)))
-        self._event_decoder = Decoder(event_type)
+        self._event_decoder = _decoder_for(event_type)
         self._incomplete_line = b""
 
     def feed(self, data: bytes) -> list[WatchEvent[T]]:

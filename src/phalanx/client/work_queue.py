@@ -15,6 +15,7 @@ only: a worker reads the present state, so ten changes of one object are one rec
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
@@ -60,9 +61,10 @@ class WorkQueue(Generic[K]):
     ) -> None:
         self.name, self.errors = name, errors or ErrorContainment(Metrics())
         self._capacity = capacity
-        self._queue: asyncio.Queue[K] = asyncio.Queue()
-        #: The time since when each key is queued or processed.
-        self._queued: dict[K, float] = {}
+        #: The time since when each key is queued, in the order of the queue.
+        self._queued: OrderedDict[K, float] = OrderedDict()
+        #: Workers that wait for a key.
+        self._idle_workers: deque[asyncio.Future[None]] = deque()
         self._processing: dict[K, float] = {}
         self._dirty: set[K] = set()
         self._timers: dict[K, asyncio.TimerHandle] = {}
@@ -128,15 +130,30 @@ class WorkQueue(Generic[K]):
     def start(self, clock: Callable[[], float]) -> None:
         """Start measuring durations: workers begin."""
         self._clock, now = clock, clock()
-        self._queued = dict.fromkeys(self._queued, now)
+        self._queued = OrderedDict.fromkeys(self._queued, now)
 
     async def get(self) -> K:
         """Return the next key as soon as there is one; `done` must follow."""
-        key = await self._queue.get()
+        while not self._queued:
+            await self._wait_for_key()
+        key, since = self._queued.popitem(last=False)
         now = self._clock()
-        self.on_dequeued(now - self._queued.pop(key))
+        self.on_dequeued(now - since)
         self._processing[key] = now
         return key
+
+    async def _wait_for_key(self) -> None:
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._idle_workers.append(woken)
+        try:
+            await woken
+        except asyncio.CancelledError:
+            if woken in self._idle_workers:
+                self._idle_workers.remove(woken)
+            elif self._queued and not woken.cancelled():
+                # Woken and cancelled at once: the key is for the next worker.
+                self._wake_worker()
+            raise
 
     def done(self, key: K) -> None:
         """Mark a key as processed, successfully or not."""
@@ -152,7 +169,14 @@ class WorkQueue(Generic[K]):
 
     def _put(self, key: K) -> None:
         self._queued[key] = self._clock()
-        self._queue.put_nowait(key)
+        self._wake_worker()
+
+    def _wake_worker(self) -> None:
+        while self._idle_workers:
+            woken = self._idle_workers.popleft()
+            if not woken.done():
+                woken.set_result(None)
+                return
 
     def _timer_fired(self, key: K) -> None:
         del self._timers[key]

@@ -58,6 +58,7 @@ SETUPS = {
 }
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize("name", SETUPS)
 def test_equal_members_are_planned_on_the_nodes_of_a_cycle(
     name: str, monkeypatch: pytest.MonkeyPatch

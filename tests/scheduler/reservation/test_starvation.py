@@ -36,6 +36,7 @@ def test_large_gang_starts_about_as_early_as_under_easy_backfill(is_known: bool)
     assert wait_of(gangs, 48, is_known=is_known) <= 1.25 * run_easy(gangs, 48)
 
 
+@pytest.mark.slow
 def test_large_gang_starves_without_reservations() -> None:
     run = StarvationRun(small_gangs(0.7, 1, 36), 48, profiles=profiles(mode="Off"))
     run.run(36 * HOUR)

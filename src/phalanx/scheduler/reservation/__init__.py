@@ -6,6 +6,7 @@
     reservation.py      Reservation, and what reservations keep from an entity (ReservationHolds)
     reserved_claims.py  the devices and attach slots that a reservation keeps
     planner.py          plans one reservation: the earliest start, and the nodes
+    plan_basis.py       whether a new plan would be the same, so that it need not be made
     tracker.py          which entities get one, in order; what is kept between passes
 
 Planning is a function of the snapshot, the waiting entities in order and `now`.

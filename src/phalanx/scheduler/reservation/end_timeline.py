@@ -113,7 +113,15 @@ class CapacityGrowth:
 
     def capacity(self, snapshot: Snapshot) -> IntArray:
         """Return how many members each node holds, as if shapes did not compete."""
-        return self._count(np.arange(len(snapshot)), self._allocatable - snapshot.requested)
+        return self.count(self._allocatable - snapshot.requested)
+
+    def count(self, free: IntArray) -> IntArray:
+        """Count the members that each node holds if so much is left."""
+        return self._count(np.arange(len(free)), free)
+
+    def count_on(self, row: int, free: IntArray) -> int:
+        """Count the members that one node holds if so much is left."""
+        return int(self._count(np.array([row]), free[np.newaxis])[0])
 
     def _count(self, rows: IntArray, free: IntArray) -> IntArray:
         """Count the members that nodes hold that have so much left of each resource."""

@@ -27,7 +27,6 @@ from typing import NamedTuple
 import numpy as np
 
 from phalanx.api.meta import Key
-from phalanx.api.scheduling import TOPOLOGY_ANNOTATION
 from phalanx.scheduler.cluster.hypothetical import with_changes
 from phalanx.scheduler.cluster.pod_index import AssignedPod
 from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot, label_value
@@ -54,7 +53,8 @@ from phalanx.scheduler.plugins.plugin import StaticScore
 from phalanx.scheduler.plugins.settings_plugins import ReservationMode
 from phalanx.scheduler.policy import SchedulerPolicy, WeightedScore
 from phalanx.scheduler.reservation.end_timeline import CapacityGrowth, EndTimeline
-from phalanx.scheduler.reservation.pod_ends import amounts_per_node
+from phalanx.scheduler.reservation.plan_basis import PlanBasis, needs_resources_only
+from phalanx.scheduler.reservation.pod_ends import OVERDUE_SECONDS, amounts_per_node
 from phalanx.scheduler.reservation.reservation import (
     KeptAmount,
     Reservation,
@@ -69,9 +69,6 @@ from phalanx.scheduler.reservation.reserved_claims import (
 from phalanx.scheduler.reservation.run_times import RunTimes, name_owner
 from phalanx.scheduler.search.solver import NO_SOLVER_ANSWER, SolverRequest, Steps
 
-#: A pod that runs longer than expected is expected to end now for so many seconds, then its end is
-#: unknown.
-OVERDUE_SECONDS = 30.0
 #: How many times are tried by placing the entity, after the estimate.
 _MAX_TRIALS = 8
 #: How many topology domains are tried for a reservation without an expected start.
@@ -136,7 +133,7 @@ class ReservationPlanner:
         self._growths: dict[Hashable, CapacityGrowth] = {}
         #: The reservation that was planned last. It counts for others from the next one on, and
         #: mostly there is none.
-        self._last: tuple[Entity, _Plan] | None = None
+        self._last: tuple[ReservationRequest, _Plan] | None = None
 
     def _timeline(self, slots: IntArray) -> EndTimeline:
         """Order pods by node and end; an unknown end is `inf`."""
@@ -180,7 +177,8 @@ class ReservationPlanner:
     def plan(self, request: ReservationRequest) -> Steps[Reservation | None]:
         """Plan a reservation; None if the entity cannot run even if all pods that end are gone."""
         if self._last is not None:
-            self._add(*self._last)
+            request_before, plan_before = self._last
+            self._add(request_before.entity, plan_before)
             self._last = None
         running, ending = [pod.metadata.key for pod in request.entity.other_members], self._ending
         if running:
@@ -214,8 +212,36 @@ class ReservationPlanner:
         if request.written_start is not None:
             # The scheduler knows more run times than the objects say.
             plan = plan._replace(start=max(request.written_start, self._now))
-        self._last = (entity, plan)
+        self._last = (request, plan)
         return self._build(request, plan)
+
+    def basis(self) -> PlanBasis | None:
+        """Return what the plan of the only reservation follows from; None if that is more.
+
+        The members are equal and need nothing but resources, and start at a known time.
+        """
+        if self._last is None or self._reserved_pods or self._nominated:
+            return None
+        request, plan = self._last
+        entity, snapshot = request.entity, self._real
+        if (
+            not self._now < plan.start < np.inf
+            or count_needed(entity, snapshot) != entity.quorum
+            or request.written_start is not None
+            or not needs_resources_only(entity, snapshot, request.policy)
+        ):
+            return None
+        return PlanBasis(
+            entity,
+            snapshot,
+            request.policy,
+            ends=self._ends,
+            planned_at=self._now,
+            start=plan.start,
+            rows=plan.needs,
+            growth=self._growth(request),
+            timeline=self._ending,
+        )
 
     def _add(self, entity: Entity, plan: _Plan) -> None:
         """Let the entity count as running, from now on, for the reservations that follow."""
@@ -340,7 +366,7 @@ class ReservationPlanner:
         """
         entity = request.entity
         needed = entity.quorum - count_scheduled(entity, snapshot)
-        if needed <= 0 or not _needs_resources_only(entity, snapshot, request.policy):
+        if needed <= 0 or not needs_resources_only(entity, snapshot, request.policy):
             return None
         capacity = self._growth(request).capacity(snapshot)
         order = np.argsort(-ranks, kind="stable")
@@ -498,21 +524,6 @@ class ReservationPlanner:
 def _has_peers(entity: Entity) -> bool:
     """Whether members have ports or constraints on other pods."""
     return any(one.shape.has_peer_constraints or one.shape.ports for one in entity.members)
-
-
-def _needs_resources_only(entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy) -> bool:
-    """Whether members are equal, and each node that has enough resources takes them."""
-    first, group, pods = entity.members[0].shape, entity.group, snapshot.pod_index
-    has_others = first.has_peer_constraints or first.has_claims or first.has_volumes or first.ports
-    has_peers = pods.existing_terms or (pods.services and policy.spread_defaults.spreads)
-    has_topology = entity.topology_key or (
-        group is not None and TOPOLOGY_ANNOTATION in group.metadata.annotations
-    )
-    return (
-        not (entity.children or has_others or has_peers or has_topology)
-        and policy.has_default_filters
-        and all(member.shape is first or member.shape == first for member in entity.members)
-    )
 
 
 def place_by_rank(

@@ -27,6 +27,9 @@ from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot
 
 FloatArray = NDArray[np.float64]
+#: A pod that runs longer than expected is expected to end now for so many seconds, then its end is
+#: unknown.
+OVERDUE_SECONDS = 30.0
 
 
 class PodEnds:
@@ -44,6 +47,8 @@ class PodEnds:
         self._amounts: IntArray = np.zeros((64, 0), np.int64)
         self._index: Mapping[str, int] = {}
         self._columns: Mapping[str, int] = {}
+        #: The nodes on which pods have changed since this was cleared last.
+        self.touched: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -63,11 +68,13 @@ class PodEnds:
             self._slots[key] = slot
         self._keys[slot], self._nodes[slot], self._shapes[slot] = key, node, shape
         self._ends[slot] = end
+        self.touched.add(node)
         self._write_row(slot)
 
     def remove(self, key: Key) -> None:
         """Remove a pod that has ended."""
         slot = self._slots.pop(key)
+        self.touched.add(self._nodes[slot])
         self._keys[slot], self._shapes[slot] = None, None
         self._ends[slot], self._rows[slot] = -np.inf, -1
         self._unused.append(slot)
@@ -103,6 +110,14 @@ class PodEnds:
     def slots_of(self, keys: Iterable[Key]) -> IntArray:
         """Return the slots of those of the pods that end."""
         return np.array([self._slots[key] for key in keys if key in self._slots], np.int64)
+
+    def slots_on(self, row: int) -> IntArray:
+        """Return the slots of the pods on a node."""
+        return np.flatnonzero(self._rows == row)
+
+    def has_end_between(self, first: float, until: float) -> bool:
+        """Whether a pod has its expected end from one time on and before another."""
+        return bool(((self._ends >= first) & (self._ends < until)).any())
 
     def ends(self, slots: IntArray) -> FloatArray:
         """Return the expected ends of slots."""

@@ -28,6 +28,7 @@ from phalanx.scheduler.decision import Binding, Decision, Placed, Waiting, nomin
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.plugins.settings_plugins import ReservationArgs, ReservationMode
 from phalanx.scheduler.policy import Profiles
+from phalanx.scheduler.reservation.plan_basis import PlanBasis
 from phalanx.scheduler.reservation.planner import ReservationPlanner, ReservationRequest
 from phalanx.scheduler.reservation.reservation import (
     IMMINENT_SECONDS,
@@ -113,6 +114,10 @@ class ReservationTracker:
         #: Whether the last plan ended at MAX_INFEASIBLE.
         self._has_unexamined = False
         self._is_changed, self._next_time = False, float("inf")
+        #: What the last plan follows from, if it is easily compared, and whether anything else than
+        #: the pods on nodes has changed since.
+        self._basis: PlanBasis | None = None
+        self._may_differ = False
 
     # ---- what happens --------------------------------------------------------------------------
 
@@ -125,21 +130,26 @@ class ReservationTracker:
 
     def observe_job(self, key: Key, job: JobRunTime | None) -> bool:
         """A Job was created, changed or (None) deleted; whether run times have changed."""
-        is_changed = self.run_times.observe_job(key, job)
-        self._is_changed |= is_changed
+        if is_changed := self.run_times.observe_job(key, job):
+            self._note_change()
         return is_changed
 
     def observe_node(self) -> None:
         """A node was added, changed or removed."""
         self._infeasible.clear()
-        self._is_changed = True
+        self._note_change()
 
     def observe_entity(self, ref: Ref) -> None:
         """A group or a pending pod changed: its entity may be incomplete, or need other room.
 
         Nothing is planned for an entity that was not refused yet.
         """
-        self._is_changed |= ref in self._waiting or self._has_trees
+        if ref in self._waiting or self._has_trees:
+            self._note_change()
+
+    def _note_change(self) -> None:
+        """Something has changed that only a new plan can take into account."""
+        self._is_changed = self._may_differ = True
 
     def observe_pending_pod(self, pod: Pod) -> None:
         """A pending pod was created or changed."""
@@ -182,7 +192,7 @@ class ReservationTracker:
         """Bindings failed: the pods are on no node."""
         for key in pods:
             self.run_times.observe_pod(key, None, now)
-        self._is_changed = True
+        self._note_change()
 
     def _note_waiting(self, entity: Entity, args: ReservationArgs) -> None:
         waiting = _WaitingEntity(self.order_of(entity), entity.ready_since, args)
@@ -231,16 +241,29 @@ class ReservationTracker:
         yield from self.run_times.update()
         is_changed = self._is_changed or self.run_times.is_changed or now >= self._next_time
         before, self._is_changed, self.run_times.is_changed = self.current, False, False
+        # A plan that is not carried through leaves no basis.
+        basis, self._basis = None if self._may_differ else self._basis, None
+        self._may_differ = False
         promoted = self._promote(now)
         if not is_changed and all(map(self._is_behind_reservation, promoted)):
+            self._basis = basis
             return FreedRoom(is_any=False, concerns_each=False, nodes=())
-        self._end_turns(now)
         reserved = frozenset(pod for one in before for pod, _, _ in one.bindings)
         self._preemptors = {
             ref: entity
             for ref, entity in self._preemptors.items()
             if not entity.pod_keys.isdisjoint(snapshot.nominations)
         }
+        if (
+            basis is not None
+            and snapshot.nominations.keys() <= reserved
+            and (entity := self._find_reserved(lookup, now)) is not None
+            and basis.still_holds(entity, snapshot, now)
+        ):
+            self._basis = basis
+            self._keep_plan([but(before[0], progress_at=now)], now)
+            return FreedRoom(is_any=False, concerns_each=False, nodes=())
+        self._end_turns(now)
         planner = ReservationPlanner(
             snapshot,
             self.run_times,
@@ -250,16 +273,33 @@ class ReservationTracker:
         )
         try:
             found = yield from self._plan_in_order(planner, lookup, now)
+            self._basis = planner.basis() if len(found) == 1 else None
         finally:
             planner.close()
-        self.current = tuple(found)
+        self.run_times.ends.touched.clear()
+        self._keep_plan(found, now)
+        return _freed_room(before, found)
+
+    def _keep_plan(self, found: Sequence[Reservation], now: float) -> None:
+        """Replace the reservations by those of a plan."""
+        before, self.current = self.current, tuple(found)
         self.version += self.current != before
         self._dropped = _without_successor(before, found)
         review_times = [self._review_time(one, now) for one in found]
         if self._has_unexamined:
             review_times.append(now + MIN_PLAN_INTERVAL)
         self._next_time = min(review_times, default=float("inf"))
-        return _freed_room(before, found)
+
+    def _find_reserved(self, lookup: EntityLookup, now: float) -> Entity | None:
+        """Return the entity with the only reservation, if no other may get one in a new plan."""
+        if not (self._is_easy and self._eligible and len(self.current) == 1) or self._infeasible:
+            return None
+        order, waiting = self.current[0].order, self._eligible[0]
+        last = self._eligible[-1].order
+        if waiting.order != order or last.negated_priority != order.negated_priority:
+            return None
+        entity = lookup(order.ref, now)
+        return entity if entity and entity.ready_since == waiting.ready_since else None
 
     def restore(
         self, found: Sequence[Reservation], turns: Sequence[tuple[Ref, float]]
@@ -267,7 +307,7 @@ class ReservationTracker:
         """Set reservations that were planned before; returns the room that others may now use."""
         before, self.current, self._turns = self.current, tuple(found), dict(turns)
         self.version += self.current != before
-        self._dropped = _without_successor(before, found)
+        self._dropped, self._basis = _without_successor(before, found), None
         return _freed_room(before, found)
 
     def _promote(self, now: float) -> list[_WaitingEntity]:
