@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.api.batch import Job
+from phalanx.api.core import Pod
+from phalanx.api.scheduling import PodGroup, Workload
+from phalanx.controllers.reconcile_loop import Informers
+from phalanx.controllers.scheduling.scheduler import Scheduler
 from phalanx.scheduler.plugins.settings_plugins import ReservationMode
 from phalanx.sim.core_engine import CoreEngine
 from phalanx.sim.full_engine import FullEngine
@@ -79,6 +84,27 @@ SMALL_SETUPS = {
 @pytest.mark.parametrize("name", SMALL_SETUPS)
 def test_both_engines_give_the_same_report(name: str) -> None:
     assert_equal_results(SMALL_SETUPS[name])
+
+
+class _ObservedEngine(FullEngine):
+    """Keeps the caches of the components, and the finalizers that Jobs have had."""
+
+    def _attach(self, informers: Informers, scheduler: Scheduler | None) -> None:
+        super()._attach(informers, scheduler)
+        self.caches = [informers.of(kind).cache for kind in (Job, Workload, PodGroup, Pod)]
+        self.finalizers = set[str]()
+        informers.of(Job).cache.subscribe(self._note_finalizers)
+
+    def _note_finalizers(self, old: Job | None, new: Job | None) -> None:
+        self.finalizers.update(new.metadata.finalizers if new is not None else ())
+
+
+def test_complete_job_goes_at_once_and_its_dependents_after_it() -> None:
+    engine = _ObservedEngine(setup(job(0, 10, 2), job(50, 10, 2)))
+    engine.run()
+    left = [key.name for cache in engine.caches for key in cache]
+    assert [name for name in left if name.startswith("job-0")] == []
+    assert engine.finalizers == set()
 
 
 def test_stopped_simulation_has_a_partial_result() -> None:

@@ -34,6 +34,7 @@ def simulate(*args: object) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.mostly_slow(quick_every=2)
 @pytest.mark.parametrize(
     ("path", "mode", "jobs", "wait", "slowdown"),
     [

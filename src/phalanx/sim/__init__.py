@@ -12,6 +12,8 @@
 
     simulation_setup.py                  SimulationSetup and SimulationResult: input and outcome
     core_engine.py                       queue and scheduling cycle alone, without an API server
+    direct_engine.py                     the same, without the scheduler while no job waits
+    direct_placement.py                  the nodes of jobs that need not wait
     counted_engine.py                    the same where it suffices to count free nodes
     full_engine.py                       the whole control plane, driven by the jobs of a workload
     simulation_recorder.py               job records and samples, written by both engines

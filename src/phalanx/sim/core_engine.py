@@ -84,11 +84,11 @@ from phalanx.sim.workloads.workload import TraceJob
 _MIN_STEP = 1.0
 #: Attempts at one instant after which the scheduler must be in a loop.
 _MAX_ATTEMPTS = 1_000_000
-#: The order of what happens at one instant.
-_END, _NODE_LOST, _NODE_BACK = range(3)
+#: The order of what happens at one instant: jobs end, nodes are lost, nodes return.
+EVENT_END, _NODE_LOST, _NODE_BACK = range(3)
 
 
-class _LiveJob:
+class LiveJob:
     """A job that waits or runs: its gang and pods."""
 
     __slots__ = ("group", "job", "nodes", "number", "pods", "run")
@@ -116,9 +116,9 @@ class CoreEngine:
         #: What happens at a time: (time, order, number of a job or name of a node, run of the job).
         self._events: list[tuple[float, int, int | str, int]] = []
         self._arrived = 0
-        self._by_entity: dict[str, _LiveJob] = {}
-        self._by_pod: dict[Key, _LiveJob] = {}
-        self._running: dict[int, _LiveJob] = {}
+        self._by_entity: dict[str, LiveJob] = {}
+        self._by_pod: dict[Key, LiveJob] = {}
+        self._running: dict[int, LiveJob] = {}
         #: The claims for shares of GPUs; each has the name of its pod.
         self._claims: dict[Key, DeviceClaim] = {}
         self._nodes_lost: dict[str, int] = {}
@@ -150,8 +150,7 @@ class CoreEngine:
                 self._now = self._setup.horizon
                 break
             self._now = now
-            self._apply_events(now)
-            self._run_cycles(now)
+            self._run_instant(now)
             if self.on_progress is not None:
                 self.on_progress(now, self._recorder.finished_jobs)
         return self._recorder.result(
@@ -162,6 +161,11 @@ class CoreEngine:
         )
 
     # ---- time ----------------------------------------------------------------------------------
+
+    def _run_instant(self, now: float) -> None:
+        """Let happen what happens at one time."""
+        self._apply_events(now)
+        self._run_cycles(now)
 
     def _next_time(self) -> float | None:
         """Return when something happens next; None if nothing does any more."""
@@ -187,7 +191,7 @@ class CoreEngine:
         while self._events and self._events[0][0] <= now:
             _, kind, subject, run = heappop(self._events)
             self._last_event = now
-            if kind == _END:
+            if kind == EVENT_END:
                 assert isinstance(subject, int)
                 live = self._running.get(subject)
                 if live is not None and live.run == run:
@@ -199,16 +203,16 @@ class CoreEngine:
         while self._arrived < len(jobs) and jobs[self._arrived].submit <= now:
             self._last_event = now
             self._recorder.submit(self._arrived)
-            self._submit(_LiveJob(self._arrived, jobs[self._arrived]), now)
+            self._submit(LiveJob(self._arrived, jobs[self._arrived]), now)
             self._arrived += 1
 
     # ---- jobs ----------------------------------------------------------------------------------
 
-    def _submit(self, live: _LiveJob, now: float) -> None:
+    def _submit(self, live: LiveJob, now: float) -> None:
         """Create the group and the pods of a job."""
         job, name = live.job, f"job-{live.number:0{self._width}}"
         name += f"-{live.run}" if live.run else ""
-        spec = _build_pod_spec(job, name)
+        spec = build_pod_spec(job, name)
         if spec.scheduling_group is not None:
             live.group = Key(NAMESPACE, name)
             self._state.observe(PodGroupObserved(now, live.group, _build_group(job, name)))
@@ -226,14 +230,17 @@ class CoreEngine:
             self._state.observe(PodObserved(now, key, pod))
         self._by_entity[name if live.group else f"{name}-0"] = live
 
-    def _start(self, live: _LiveJob, bindings: Sequence[Binding], now: float) -> None:
+    def _start(self, live: LiveJob, bindings: Sequence[Binding], now: float) -> None:
         """All pods of a job were placed: it runs."""
-        job = live.job
         self._recorder.start(live.number, now)
         self._running[live.number] = live
+        heappush(self._events, (now + live.job.run_time, EVENT_END, live.number, live.run))
+        self._note_start(live, bindings, now)
+
+    def _note_start(self, live: LiveJob, bindings: Sequence[Binding], now: float) -> None:
+        """Keep the nodes of a job, and let the scheduler observe its start if it needs that."""
         live.nodes = dict.fromkeys(node for _, _, node in bindings)
-        heappush(self._events, (now + job.run_time, _END, live.number, live.run))
-        if self._reports_starts or job.estimate is None:
+        if self._reports_starts or live.job.estimate is None:
             started = PodStatus(phase="Running", start_time=timestamp(now))
             for key, _, node in bindings:
                 pod = live.pods[key]
@@ -241,17 +248,21 @@ class CoreEngine:
                 live.pods[key] = pod
                 self._state.observe(PodObserved(now, key, pod))
 
-    def _end(self, live: _LiveJob, now: float) -> None:
+    def _end(self, live: LiveJob, now: float) -> None:
         """A job has run for its run time."""
         self._recorder.end(live.number, now)
+        self._observe_success(live, now)
+        self._remove(live, now)
+
+    def _observe_success(self, live: LiveJob, now: float) -> None:
+        """Let the scheduler observe that pods succeeded, if it learns run times from them."""
         if live.job.estimate is None:
             succeeded = PodStatus(phase="Succeeded")
             for key, pod in live.pods.items():
                 status = but(succeeded, start_time=pod.status.start_time)
                 self._state.observe(PodObserved(now, key, but(pod, status=status)))
-        self._remove(live, now)
 
-    def _restart(self, jobs: Iterable[_LiveJob], now: float, *, is_preempted: bool) -> None:
+    def _restart(self, jobs: Iterable[LiveJob], now: float, *, is_preempted: bool) -> None:
         """Jobs have lost nodes: all their pods are gone, and new gangs begin from the start."""
         for live in sorted(jobs, key=lambda one: one.number):
             self._recorder.interrupt(live.number, now, is_preempted=is_preempted)
@@ -259,9 +270,13 @@ class CoreEngine:
             live.run += 1
             self._submit(live, now)
 
-    def _remove(self, live: _LiveJob, now: float) -> None:
-        """Delete the pods and the group of a job that runs."""
+    def _remove(self, live: LiveJob, now: float) -> None:
+        """A job runs no longer."""
         del self._running[live.number]
+        self._delete_objects(live, now)
+
+    def _delete_objects(self, live: LiveJob, now: float) -> None:
+        """Delete the pods and the group of a job."""
         for key in live.pods:
             del self._by_pod[key]
             self._state.observe(PodObserved(now, key, None))
@@ -369,8 +384,8 @@ def _build_group(job: TraceJob, name: str) -> PodGroup:
     return PodGroup(meta, spec)
 
 
-def _build_pod_spec(job: TraceJob, name: str) -> PodSpec:
-    """Build the spec of each pod."""
+def build_pod_spec(job: TraceJob, name: str) -> PodSpec:
+    """Build the spec of each pod of a job."""
     affinity = None
     if job.node_labels:
         terms = tuple(

@@ -10,8 +10,8 @@ parallel machines, in which a job has a number of processors.
 
 The rules are those of the scheduler, which places the same jobs in `CoreEngine`: reservations in
 the modes `Easy`, `Strict` and `Off`, first come, first served. The tests run both engines on random
-workloads and compare every record and sample. `applies_to` says which setups can be counted; all
-others are simulated by `CoreEngine`.
+workloads and compare every record and sample. `applies_to` says which setups can be counted; most
+others are simulated by `DirectEngine`, and those with shares of GPUs by `CoreEngine`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from phalanx.api.resources import node_allocatable, to_amounts
 from phalanx.scheduler.plugins.settings_plugins import ReservationMode
 from phalanx.scheduler.reservation.reservation import IMMINENT_SECONDS
 from phalanx.sim.core_engine import CoreEngine
+from phalanx.sim.direct_engine import DirectEngine, can_place_directly
 from phalanx.sim.simulation_recorder import SimulationRecorder
 from phalanx.sim.simulation_setup import SimulationEngine, SimulationResult, SimulationSetup
 from phalanx.sim.workloads.workload import MILLI_GPU
@@ -34,8 +35,10 @@ _MODES = (ReservationMode.EASY, ReservationMode.STRICT, ReservationMode.OFF)
 
 
 def build_core_engine(setup: SimulationSetup) -> CoreEngine | CountedEngine:
-    """Return the faster engine of those that simulate the queue and the cycle of a setup."""
-    return CountedEngine(setup) if applies_to(setup) else CoreEngine(setup)
+    """Return the fastest engine of those that simulate the queue and the cycle of a setup."""
+    if applies_to(setup):
+        return CountedEngine(setup)
+    return DirectEngine(setup) if can_place_directly(setup) else CoreEngine(setup)
 
 
 def applies_to(setup: SimulationSetup) -> bool:

@@ -192,7 +192,8 @@ def check_overloaded(seed: int) -> None:
     assert found.differences == ()
 
 
-@pytest.mark.parametrize("seed", [4, pytest.param(21, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [4, 21])
 def test_overloaded_cluster_is_replayed_as_it_happened(seed: int) -> None:
     check_overloaded(seed)
 

@@ -81,6 +81,7 @@ def test_jobs_that_cannot_run_are_counted_by_reason() -> None:
         (line(submit=-5), "log.swf, line 3: field 2, the submit time, is negative: -5"),
         (line(run=-7), "log.swf, line 3: field 4, the run time, is negative: -7"),
         (line().replace("10", "ten", 1), 'log.swf, line 3: field 4: "ten" is not a number'),
+        (line().replace("10", "1_0", 1), 'log.swf, line 3: field 4: "1_0" is not a number'),
         (line(used=1).replace(" 1 -1 -1", " 1.5 -1 -1", 1), "field 5: 1.5 is not a whole number"),
         (line(requested=-7), "line 3: field 9, the requested time, is negative: -7"),
         (line(run=float("nan")), "line 3: field 4: nan is out of range"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 from ipaddress import IPv4Address
 
 from phalanx.api.core import Pod
@@ -50,6 +51,7 @@ _STATES = ("waiting", "running", "terminated")
 _READINESS = ("Initialized", "ContainersReady", "Ready")
 
 
+@lru_cache(maxsize=8192)
 def node_address(name: str) -> str:
     """Return the address that a hosted node reports; nothing listens there.
 

@@ -354,7 +354,7 @@ class SimulatedKubelets:
     def reconcile(self, key: Key) -> ReconcilePlan:
         """Plan the next step of a pod."""
         pod = self._pods.get(key)
-        if pod is None or pod.spec.node_name not in self._names:
+        if pod is None or not self._has_next_step(pod):
             return ReconcilePlan()
         try:
             lifetime = stages_of(pod.metadata, self._rules).sample_lifetime(str(key))
@@ -365,8 +365,6 @@ class SimulatedKubelets:
             return self._reject(pod, "InvalidUsage", f"annotation {USAGE_ANNOTATION}: {error}")
         if pod.metadata.deletion_timestamp:
             return self._terminate(pod, lifetime)
-        if pod.is_terminal:
-            return ReconcilePlan()
         if pod.status.phase == "Pending":
             rejection = self._admission.check(pod)
             if rejection is None:
@@ -386,8 +384,6 @@ class SimulatedKubelets:
         """Fail a pod whose annotations are invalid; it never runs."""
         if pod.metadata.deletion_timestamp:
             return ReconcilePlan([self._delete_action(pod)])
-        if pod.is_terminal:
-            return ReconcilePlan()
         LOG.info("pod rejected", kind="Pod", key=pod.metadata.key, reason=message)
         return ReconcilePlan([status_patch(pod, rejected_status(reason, message))])
 
@@ -460,8 +456,13 @@ class SimulatedKubelets:
         return Delete(POD, pod.metadata.key, pod.metadata.uid, grace=0)
 
     def _on_pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        if new is not None and new.spec.node_name in self._names:
+        if new is not None and self._has_next_step(new):
             self._loop.queue.add(new.metadata.key)
+
+    def _has_next_step(self, pod: Pod) -> bool:
+        """Whether a pod is on a simulated node and has not ended, or is to be removed."""
+        is_over = pod.is_terminal and not pod.metadata.deletion_timestamp
+        return not is_over and pod.spec.node_name in self._names
 
 
 def _is_warming_up(pod: Pod) -> bool:

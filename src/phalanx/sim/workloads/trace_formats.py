@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from phalanx.sim.recording.recorded_workload import read_recorded_workload
@@ -58,7 +59,7 @@ FORMAT_NAMES = ", ".join(row.name for row in TRACE_FORMATS)
 
 def read_trace(trace: TraceFile, format_name: str = "") -> TraceWorkload:
     """Read a trace of a named format, or of the one that it looks like. Raises InvalidTrace."""
-    lines = [line for _, line in trace.numbered()][:_FIRST_LINES]
+    lines = [line for _, line in islice(trace.numbered(), _FIRST_LINES)]
     for row in TRACE_FORMATS:
         if row.name == format_name or (not format_name and lines and row.is_format(lines)):
             return row.read(trace)

@@ -128,9 +128,12 @@ def build_equal_nodes(count: int, resources: Mapping[str, str]) -> tuple[Node, .
 def parse_seconds(text: str) -> float:
     """Parse a number of seconds. Raises ValueError with the reason."""
     try:
-        value = float(text)
+        # Python also reads `1_0`, and the digits of all scripts.
+        value = float(text) if text.isascii() and "_" not in text else None
     except ValueError:
-        raise ValueError(f'"{text}" is not a number') from None
+        value = None
+    if value is None:
+        raise ValueError(f'"{text}" is not a number')
     if not abs(value) <= MAX_SECONDS:
         raise ValueError(f"{text} is out of range")
     return value
