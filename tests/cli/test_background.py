@@ -183,6 +183,7 @@ def test_start_that_ends_without_an_error_names_its_exit_code_and_log(
     assert str(failed.value) == expected
 
 
+@pytest.mark.slow
 def test_modules_of_the_working_directory_are_not_imported(tmp_path: Path) -> None:
     (tmp_path / "orjson.py").write_text("raise SystemExit('imported from the working directory')")
     data = ("--data", str(tmp_path / "data"))

@@ -49,6 +49,7 @@ def test_check_of_a_correct_cluster_passes_live_and_in_its_store(
     )
 
 
+@pytest.mark.slow
 def test_check_watches_changes(user: CliUser) -> None:
     code, output, _ = check(user, "--watch", "0.5")
     assert (code, output.endswith("all invariants hold\n")) == (0, True)

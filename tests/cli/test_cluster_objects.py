@@ -39,6 +39,7 @@ def test_service_kubernetes_leads_to_the_server(kubectl: Kubectl) -> None:
     assert service["spec"]["ports"][0]["targetPort"] == port["port"]
 
 
+@pytest.mark.mostly_slow(quick_every=4)
 @pytest.mark.parametrize("cascade", ["background", "foreground", "orphan", "definition"])
 def test_children_of_a_custom_resource_follow_its_deletion(kubectl: Kubectl, cascade: str) -> None:
     kind = f"Farm{cascade}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.cli_user import CliUser
+from tests.cli.cli_user import CliUser, gang_job
 from tests.cli.commands import phalanx
 from tools.control_plane import ControlPlane
 
@@ -57,6 +57,11 @@ def test_names_of_the_cluster_are_completed() -> None:
             assert done.stderr == ""
             return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
+        user.create(gang_job("train", 1))
+        user.eventually(
+            lambda: complete(f"phalanx why -n {user.namespace} gang/") == ["gang/train"]
+        )
+        assert complete("phalanx why g") == ["gang/"]
         assert complete("phalanx why p") == ["podgroup/", "pod/"]
         assert complete(f"phalanx describe -n {user.namespace} po/w") == ["po/web"]
         assert complete("phalanx what-if --drain node-") == ["node-0", "node-1"]

@@ -75,6 +75,7 @@ def get(url: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
+@pytest.mark.slow
 def test_standalone_controllers_replace_those_of_the_control_plane(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
     with start_up(*ALONE, "--kubeconfig", str(config)) as plane:

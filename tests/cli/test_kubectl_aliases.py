@@ -68,6 +68,7 @@ def test_edited_manifest_with_aliases_is_applied(kubectl: Kubectl, way: dict[str
     assert scheduling(kubectl) == stored(3)
 
 
+@pytest.mark.mostly_slow(quick_every=2)
 def test_manifest_may_switch_to_aliases_and_back(kubectl: Kubectl, way: dict[str, str]) -> None:
     for count, spelled in ((2, aliased), (2, stored), (3, aliased), (4, stored)):
         kubectl.apply(job("x", spelled(count)), **way)
@@ -82,6 +83,7 @@ def diff(kubectl: Kubectl, manifest: Object) -> list[str]:
     return [line for line in lines if line[:2] not in ("++", "--")]
 
 
+@pytest.mark.slow
 def test_switch_to_aliases_is_no_difference(kubectl: Kubectl) -> None:
     for applied, other in ((aliased, stored), (stored, aliased)):
         kubectl.apply(job("x", applied(2)))
@@ -115,6 +117,7 @@ def test_removed_reference_leaves_no_field_behind(kubectl: Kubectl, way: dict[st
     assert "annotations" not in template["metadata"]
 
 
+@pytest.mark.mostly_slow(quick_every=2)
 def test_an_edited_reference_to_a_group_is_applied(kubectl: Kubectl, way: dict[str, str]) -> None:
     def template() -> Any:
         return kubectl.get("cronjob/x")["spec"]["jobTemplate"]["spec"]["template"]

@@ -60,6 +60,7 @@ def test_both_processes_of_up_log_json_to_a_file(tmp_path: Path) -> None:
     assert {"DEBUG", "INFO"} == {row["level"] for row in rows}
 
 
+@pytest.mark.slow
 def test_log_file_is_appended_to(tmp_path: Path) -> None:
     file, config = tmp_path / "phalanx.log", str(tmp_path / "kubeconfig")
     counts = []
@@ -69,6 +70,7 @@ def test_log_file_is_appended_to(tmp_path: Path) -> None:
     assert 0 < counts[0] < counts[1]
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize("component", ["scheduler", "controllers", "nodes"])
 def test_component_logs_json_and_debug_lines(component: str, tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"

@@ -127,3 +127,11 @@ def test_custom_resources_are_read_as_the_kinds_of_kubernetes(tmp_path: Path) ->
     # A field of the user counts, and what the file says stays as it is.
     own = {**objects[1], "spec": {**pod_spec, "schedulingGroup": {"podGroupName": "own"}}}
     assert convert_to_native(POD, own) == (POD, own)
+
+
+def test_directory_without_manifests_is_wrong_usage(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("none")
+    with pytest.raises(
+        click.UsageError, match=r"contains no manifest \(\*\.yaml, \*\.yml, \*\.json\)"
+    ):
+        load_manifests([str(tmp_path)], "default")

@@ -74,6 +74,7 @@ def test_standalone_nodes_run_pods_until_a_signal(alone: Kubectl, tmp_path: Path
         assert {line.level for line in lines} == {"INFO"}
 
 
+@pytest.mark.slow
 def test_existing_node_is_logged_and_not_touched(alone: Kubectl) -> None:
     alone.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-0"}})
     with nodes(alone.kubeconfig, "--nodes", "2") as process:

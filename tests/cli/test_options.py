@@ -197,7 +197,7 @@ def test_unreadable_cluster_file_is_rejected(tmp_path: Path) -> None:
         ["up", "--unknown"],
         ["up", "surplus"],
         ["why"],
-        ["why", "train"],
+        ["why", "train/er/s"],
         ["why", "dragon/train"],
         ["why", "pod/"],
         ["why", "pod/a", "-o", "xml"],

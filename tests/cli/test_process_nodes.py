@@ -212,6 +212,7 @@ def test_process_that_ignores_sigterm_is_killed_with_its_children(running: Kubec
     assert not is_alive(child)
 
 
+@pytest.mark.slow
 def test_kubectl_top_shows_the_usage_of_a_process(running: Kubectl) -> None:
     busy = python("import time; kept = b'x' * 50_000_000\nwhile time.process_time() < 60: pass")
     running.apply(pod("busy", *busy))
@@ -273,6 +274,7 @@ def test_unsupported_pod_fails_with_a_reason(
     assert status["message"].startswith(message)
 
 
+@pytest.mark.slow
 def test_account_without_permission_runs_nothing(running: Kubectl) -> None:
     running.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "limited"}})
     made = pod("forbidden", "true", spec={"serviceAccountName": "limited"})
@@ -316,6 +318,7 @@ def test_standalone_process_nodes_need_a_loopback_server(tmp_path: Path) -> None
 # ---- standalone process nodes --------------------------------------------------------------------
 
 
+@pytest.mark.mostly_slow(quick_every=2)
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_processes_end_with_their_node(tmp_path: Path, is_killed: bool) -> None:
     if shutil.which("kubectl") is None:

@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
+from phalanx.api.batch import Job
 from phalanx.api.kinds import LEADER_WORKER_SET
+from phalanx.api.meta import parse_timestamp
 from phalanx.cli.cluster_queries import parse_subject_argument
 from phalanx.cli.queue import WorkloadListing, format_start_range, render_queue, start_data
-from phalanx.cli.workload_states import assess_workloads
+from phalanx.cli.workload_states import FAILED, GroupOwners, assess_workloads
 from phalanx.scheduler.diagnosis.expected_starts import ExpectedStart
 from phalanx.scheduler.diagnosis.queue_order import NOT_TRIED_YET
 from tests.builders import gang, node, pod, pod_group
@@ -187,3 +191,45 @@ def test_preemptor_is_named_by_its_owner() -> None:
     assert row.preempted == "preempted by job/urgent in team at 2027-01-15T08:00:00Z"
     lines = [line.text for line in render_queue(WorkloadListing(listed, "", 0.0))]
     assert lines[-1].endswith("by job/urgent")
+
+
+def test_history_has_a_job_whose_pods_are_gone() -> None:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "late", "uid": "u"}
+    group, *_ = gang("late-pg", 2, cpu="1")
+    group["metadata"] |= {
+        "creationTimestamp": "2027-01-15T08:00:00Z",
+        "annotations": {"phalanx.dev/finished": "Failed: DeadlineExceeded"},
+        "ownerReferences": [owner | {"controller": True}],
+    }  # fmt: skip
+    group["status"] = {"conditions": [{
+        "type": "PodGroupInitiallyScheduled", "status": "True", "reason": "Scheduled",
+        "lastTransitionTime": "2027-01-15T08:00:10Z",
+    }]}  # fmt: skip
+    late = {
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"name": "late", "namespace": "default"},
+        "status": {"failed": 2, "conditions": [{
+            "type": "Failed", "status": "True", "reason": "DeadlineExceeded",
+            "lastTransitionTime": "2027-01-15T08:00:40Z",
+        }]},
+    }  # fmt: skip
+    objects = replace(cluster(group), jobs=[msgspec.convert(late, Job)])
+    now = parse_timestamp("2027-01-15T08:01:00Z")
+    assert assess_workloads(objects, now) == []
+    listed = assess_workloads(objects, now, with_ended=True)
+    assert [one.state for one in listed] == [FAILED]
+    lines = [line.text for line in render_queue(WorkloadListing(listed, "", now))]
+    cells = "job/late  Failed  20s ago  10s  30s  -  0/2  DeadlineExceeded"
+    assert lines[-1].split() == cells.split()
+
+
+def test_messages_name_groups_by_their_owners() -> None:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "huge", "uid": "u"}
+    group, *_ = gang("huge-1-pg", 1, cpu="1")
+    group["metadata"]["ownerReferences"] = [owner | {"controller": True}]
+    owners = GroupOwners(cluster(group).groups)
+    text = "held by a reservation for podgroup/huge-1-pg (expected start unknown)"
+    named = "held by a reservation for job/huge (expected start unknown)"
+    assert owners.name_in(text, "default") == named
+    assert owners.name_in("by PodGroup default/huge-1-pg at", "x") == "by job/huge in default at"
+    assert owners.name_in("by podgroup/huge-1-pg2", "default") == "by podgroup/huge-1-pg2"

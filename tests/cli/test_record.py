@@ -109,6 +109,7 @@ def test_wrong_input_is_named(recording: Path, tmp_path: Path) -> None:
     assert run("replay", tmp_path / "none.jsonl")[0] == 2
 
 
+@pytest.mark.slow
 def test_same_recording_gives_the_same_bytes_under_any_hash_seed(recording: Path) -> None:
     code = "from phalanx.cli.main import main; main()"
     outputs = [

@@ -95,6 +95,7 @@ def test_options_that_leave_nodes_without_a_kubelet_are_refused_with_the_fix(
     assert (data / "cluster.json").read_text() == before
 
 
+@pytest.mark.slow
 def test_other_options_just_change(data: Path) -> None:
     before = load_record(data)
     with running(data, "--feature-gates", "", "--basic-workloads", "never"):
@@ -102,6 +103,21 @@ def test_other_options_just_change(data: Path) -> None:
     after = load_record(data)
     assert (after.options["feature-gates"], after.options["basic-workloads"]) == ("", "never")
     assert after.nodes == before.nodes
+
+
+@pytest.mark.slow
+def test_component_that_stays_left_out_is_named(data: Path) -> None:
+    for options, notice in (
+        (("--without", "scheduler"), ""),
+        ((), "without scheduler, as at an earlier start; --without '' starts all\n"),
+        (("--without", ""), ""),
+    ):
+        with start_up("--data", str(data), *options) as process:
+            assert first_line(process).startswith("ready ")
+            process.terminate()
+            errors = process.communicate(timeout=COMMAND_TIMEOUT)[1]
+        assert ("as at an earlier start" in errors) == bool(notice), options
+        assert notice in errors
 
 
 @pytest.mark.slow

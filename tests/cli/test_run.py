@@ -60,13 +60,13 @@ def test_run_fails_with_the_reason_of_a_gang_that_cannot_run(file: Path) -> None
     assert code == 1
     summary, why, *_ = output.splitlines()
     assert summary.startswith("1 gang ran, 1 did not")
-    # Progress and summary have the sentence of `phalanx why`.
+    # Progress and summary have the sentence of `phalanx why` about nodes as they are.
     sentence = why.partition("  Job/big   waiting 0/3: ")[2]
     assert sentence.startswith(("0 of 3 members fit: ", "1 of 3 members fit: "))
     assert f"Job/big: waiting 0/3: {sentence}" in progress
-    assert f"\nJob default/big never fits on these nodes: {sentence}\n" in output
-    # The end is what `phalanx why` says.
-    assert "\n\nJob default/big never fits on these nodes: " in output
+    # The end is what `phalanx why` says, and that about empty nodes.
+    never = "\n\nJob default/big never fits on these nodes: 2 of 3 members fit: "
+    assert f"{never}all nodes run out of cpu.\n" in output
     assert "\nPossible fixes (verified):\n  - " in output
 
 
@@ -119,6 +119,18 @@ def test_logs_of_containers_are_printed_at_the_end(file: Path) -> None:
     assert len(json.loads(output)["logs"]["alone"]) == 2
 
 
+def test_gang_that_fails_is_not_one_that_did_not_run(file: Path) -> None:
+    job = gang_job("crash", 2, cpu="1")
+    stages = {"phalanx.dev/stages": "{run: 0, failure: 1, exitCode: 42}"}
+    job["spec"]["template"].setdefault("metadata", {})["annotations"] = stages
+    job["spec"]["backoffLimit"] = 0
+    code, output, _ = run(file, job)
+    assert code == 1
+    head, *_, last = output.splitlines()
+    assert head.startswith("0 gangs ran, 1 failed, 0 did not run, in ")
+    assert re.search(r"; [12] pods? failed, exit code 42: crash-", last)
+
+
 def test_run_ends_after_the_timeout(file: Path) -> None:
     code, output, _ = run(
         file, gang_job("long", 1, seconds=600, cpu="1"), options="--timeout 500ms"
@@ -164,6 +176,7 @@ def test_run_rejects_an_invalid_manifest_in_one_line(file: Path) -> None:
     assert phalanx("run", "-f", str(file), "--nodes", "some").returncode == 2
 
 
+@pytest.mark.slow
 def test_run_draws_bars_on_a_terminal(file: Path) -> None:
     file.write_text(yaml.safe_dump(gang_job("mine", 2, cpu="1")))
     master, slave = pty.openpty()

@@ -127,6 +127,7 @@ def test_scheduler_waits_for_a_server_until_a_signal(tmp_path: Path) -> None:
         assert (code, split_log(errors)[1]) == (0, "")
 
 
+@pytest.mark.slow
 def test_scheduler_survives_a_restart_of_the_server(tmp_path: Path) -> None:
     config, data = tmp_path / "kubeconfig", tmp_path / "data"
     options = (*ALONE, "--data", str(data), "--kubeconfig", str(config))
@@ -144,6 +145,7 @@ def test_scheduler_survives_a_restart_of_the_server(tmp_path: Path) -> None:
                 assert stop(process)[0] == 0
 
 
+@pytest.mark.slow
 def test_scheduler_name_selects_pods_and_lease(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
     with start_up(*ALONE, "--data", ":memory:", "--kubeconfig", str(config)) as plane:

@@ -78,6 +78,7 @@ def test_up_rejects_an_invalid_configuration_with_exit_code_2(tmp_path: Path) ->
     )
 
 
+@pytest.mark.slow
 def test_up_starts_with_a_valid_configuration(tmp_path: Path) -> None:
     home = {"XDG_STATE_HOME": str(tmp_path)}
     good = write(tmp_path, f"{HEAD}podMaxBackoffSeconds: 60")

@@ -170,6 +170,7 @@ cohorts:
     assert (report["jobs"], report["unfinished"], report["nodes"]) == (6, 0, 2)
 
 
+@pytest.mark.slow
 def test_same_input_gives_the_same_bytes_under_any_hash_seed(tmp_path: Path) -> None:
     path = tmp_path / "sample.swf"
     path.write_text("".join(SAMPLE.read_text().splitlines(keepends=True)[:90]))

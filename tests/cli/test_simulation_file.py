@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from phalanx.cli import simulation_file
 from phalanx.cli.main import main
 from phalanx.cli.simulation_file import SimulationOptions, load_simulation
 from phalanx.scheduler.plugins.settings_plugins import ReservationMode
@@ -38,6 +41,16 @@ def test_jobs_of_a_list_are_repeated_and_begin_at_zero(tmp_path: Path) -> None:
     assert setup.workload.jobs[1].estimate == 120
     assert (len(setup.nodes), setup.seed, setup.horizon) == (4, 7, 7200)
     assert setup.profiles.keeps_arrival_order
+
+
+def test_jobs_may_merge_the_fields_of_an_anchor(tmp_path: Path) -> None:
+    one = "{runTime: 1m, requests: {cpu: 1}}"
+    text = f"workload:\n- &small {one}\n- {{<<: *small, runTime: 2m}}\ncluster: 4\n"
+    jobs = load(tmp_path, text).workload.jobs
+    assert [(job.run_time, job.requests) for job in jobs] == [
+        (60, {"cpu": "1"}),
+        (120, {"cpu": "1"}),
+    ]
 
 
 def test_options_replace_fields(tmp_path: Path) -> None:
@@ -110,7 +123,7 @@ def test_faults_by_rate_last_as_long_as_the_simulation(tmp_path: Path) -> None:
         ("- 1\n", "neither a simulation file, whose field workload is required, nor a trace"),
         ("workload: 3\n", "workload: must be the path of a trace or a list of jobs"),
         ("workload: [3]\n", "workload[0]: must be a map"),
-        ("workload: missing.swf\n", "cannot read"),
+        ("workload: missing.swf\n", "line 1: workload: cannot read"),
         ("workload: [{runTime: 1, requests: {cpu: x}}]\n", 'requests.cpu: invalid quantity "x"'),
         ("workload: [{runTime: 1}]\n", "workload[0].requests: must be a map of resources"),
         ("workload: [{requests: {cpu: 1}}]\n", "workload[0].runTime: must be more than 0"),
@@ -128,8 +141,19 @@ def test_faults_by_rate_last_as_long_as_the_simulation(tmp_path: Path) -> None:
             "priority: must be a whole number",
         ),
         (JOBS, "the trace states no machine"),
-        (JOBS + "cluster: missing.yaml\n", "cannot read"),
+        (JOBS + "cluster: missing.yaml\n", "line 4: cluster: cannot read"),
+        (JOBS + "cluster: 4\npolicy: missing.yaml\n", "line 5: policy: cannot read"),
+        (JOBS + "cluster: 0\n", "line 4: cluster: must be a whole number from 1"),
+        (JOBS + "cluster: -3\n", "line 4: cluster: must be a whole number from 1"),
+        (JOBS + "cluster: 4\nshape: cpu=-1\n", 'line 5: shape: invalid quantity "-1"'),
+        (JOBS + "cluster: 4\nseed: -1\n", "line 5: seed: must not be negative: -1"),
+        (JOBS + "cluster: 4\ncluster: 5\n", 'line 5: duplicate field "cluster"'),
+        (JOBS + "cluster: 4\nhorizon: .inf\n", "line 5: horizon: inf is out of range"),
+        ("[" * 3000, "nested too deeply"),
+        ("when: 2026-13-45\n", "is not a YAML file"),
+        (JOBS + "cluster: 4\nhorizon: 1" + "0" * 400 + "\n", "line 5: horizon: 1000"),
         (JOBS + "cluster: 4\nreservation: Perhaps\n", 'unknown mode "Perhaps"; available: Easy'),
+        (JOBS + "cluster: 4\nshape: {<<: [1]}\n", "expected a mapping for merging"),
         (JOBS + "cluster: 4\nfaults: 3\n", "faults: must be a map with rate or script"),
         (
             JOBS + "cluster: 4\nfaults: {rate: {repair: 1}}\n",
@@ -173,6 +197,33 @@ def test_lenient_loader_counts_and_skips_jobs_and_nodes_that_cannot_be_read(
     assert len(setup.workload.jobs) == 4
     assert setup.workload.skipped == {"entry cannot be read": 2, "node cannot be read": 1}
     assert len(setup.nodes) == 1
+
+
+def test_decompression_ends_at_the_largest_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulation_file, "_MAX_TRACE_BYTES", 1 << 20)
+    path = tmp_path / "log.swf.gz"
+    path.write_bytes(gzip.compress(bytes(64 << 20)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(click.ClickException, match="larger than 1048576 bytes"):
+            load_simulation(path, SimulationOptions())
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_lines_end_where_editors_end_them(tmp_path: Path) -> None:
+    rows = [
+        "timestamp,duration,num_gpus,gpu_time,cluster",
+        "2017-10-01 00:00:00,9,1,9,a\x0b\u2028b",
+    ]
+    write(tmp_path, "\r".join([*rows, "2017-10-01 00:00:00,x,1,9,c"]), "jobs.csv")
+    text = "workload: jobs.csv\ncluster: 1\nshape: nvidia.com/gpu=8\n"
+    with pytest.raises(click.ClickException, match=r"jobs\.csv, line 3: duration"):
+        load(tmp_path, text)
+    assert load(tmp_path, text, is_lenient=True).workload.jobs[0].owner == "a\x0b\u2028b"
 
 
 def test_invalid_cluster_file_is_named(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def test_invalid_event_ttl_is_wrong_usage() -> None:
     assert 'invalid duration "soon"; use for example 90s, 30m or 1h30m' in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl watches the event")
 def test_events_expire_while_the_api_server_runs_alone(tmp_path: Path) -> None:
     event = {
@@ -77,6 +78,7 @@ def test_up_refuses_a_store_that_lost_writes(tmp_path: Path) -> None:
     assert "phalanx up --accept-data-loss" in done.stderr
 
 
+@pytest.mark.slow
 def test_up_continues_after_a_loss_that_is_accepted(tmp_path: Path) -> None:
     data = data_directory(tmp_path / "data", acknowledged=5000)
     options = ("--data", data, "--nodes", "0", "--without", "scheduler,controllers,nodes")

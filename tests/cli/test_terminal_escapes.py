@@ -146,6 +146,7 @@ _FORMATS = [
 ]
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize(("command", "form"), _FORMATS)
 def test_no_command_prints_control_characters_of_the_api(
     hostile: tuple[HostileProxy, str], command: str, form: str

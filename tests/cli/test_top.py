@@ -41,10 +41,10 @@ def test_top_prints_once_without_a_terminal(user: CliUser) -> None:
     assert "\x1b" not in text
     tables = [line.partition(" ")[0] for line in text.splitlines()]
     assert [one for one in tables if one in ("GANG", "RACK", "NODE")] == ["GANG", "RACK", "NODE"]
-    gangs = [line.split() for line in text.splitlines() if line.startswith(("small", "big"))]
+    gangs = [line.split() for line in text.splitlines() if line.startswith("podgroup/")]
     assert [row[:2] + row[3:] for row in gangs] == [
-        ["small", "Running", "2/2"],
-        ["big", "Never", "0/3", "Unschedulable"],
+        ["podgroup/small", "Running", "2/2"],
+        ["podgroup/big", "Never", "0/3", "Unschedulable"],
     ]
 
 
@@ -60,6 +60,7 @@ def test_top_shows_the_gangs_of_one_namespace(user: CliUser) -> None:
     assert "No gang runs or waits." in other.run("top").stdout
 
 
+@pytest.mark.slow
 def test_top_refreshes_on_a_terminal_until_interrupted(user: CliUser) -> None:
     master, slave = pty.openpty()
     process = subprocess.Popen(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -9,7 +10,9 @@ from phalanx.api.scheduling import PodGroup
 from phalanx.api.wire import Object
 from phalanx.cli.cluster_overview import ClusterOverview, summarize_cluster
 from phalanx.cli.top import overview_data, render_overview
-from phalanx.cli.workload_states import assess_workloads
+from phalanx.cli.top_screen import TopScreen
+from phalanx.cli.workload_states import RESERVED, assess_workloads
+from phalanx.scheduler.diagnosis.expected_starts import ExpectedStart
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 from tests.builders import gang, node, pod
 
@@ -58,9 +61,10 @@ def test_a_node_that_is_not_ready_or_cordoned_is_marked() -> None:
 
 def test_overview_shows_the_progress_of_gangs() -> None:
     seen = summarize(node("a"), *gang("train", 2, cpu="1"))
-    [line] = [line for line in render_overview(seen) if line.text.startswith("train")]
+    [line] = [line for line in render_overview(seen) if line.text.startswith("podgroup/train")]
     assert (line.text.split()[1], line.text.split()[3], line.colour) == ("Waiting", "0/2", "yellow")
-    assert not [one for one in render_overview(seen, "elsewhere") if one.text.startswith("train")]
+    elsewhere = render_overview(seen, "elsewhere")
+    assert not [one for one in elsewhere if one.text.startswith("podgroup/train")]
 
 
 def test_overview_says_never_of_gangs_that_the_queue_calls_so() -> None:
@@ -69,7 +73,7 @@ def test_overview_says_never_of_gangs_that_the_queue_calls_so() -> None:
     assert {one.row.title: one.state for one in seen.gangs} == {
         one.row.title: one.state for one in assess_workloads(objects, 0.0)
     }
-    [line] = [line for line in render_overview(seen) if line.text.startswith("huge")]
+    [line] = [line for line in render_overview(seen) if line.text.startswith("podgroup/huge")]
     assert (line.text.split()[1], line.colour) == ("Never", "red")
 
 
@@ -77,3 +81,16 @@ def test_overview_of_an_empty_cluster() -> None:
     seen = summarize()
     assert render_overview(seen)[0].text == "0 nodes, 0 pods placed, 0 waiting"
     assert overview_data(seen)["nodes"] == []
+
+
+def test_overview_says_when_a_gang_with_reserved_nodes_starts() -> None:
+    objects = cluster(node("a"), *gang("train", 2, cpu="1"))
+    seen = summarize_cluster(objects, 0.0)
+    start = ExpectedStart(720.0, is_reserved=True)
+    gangs = [one._replace(state=RESERVED, expected=start) for one in seen.gangs]
+    reserved = replace(seen, gangs=gangs)
+    [line] = [one.text for one in render_overview(reserved) if one.text.startswith("podgroup/")]
+    assert line.endswith("0/2       starts in 12m")
+    screen = TopScreen(objects, reserved, now=0.0)
+    [line] = [one.text for one in screen.render(80, 24) if one.text.startswith("> podgroup/")]
+    assert line.endswith("starts in 12m")

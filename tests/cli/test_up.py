@@ -55,6 +55,7 @@ def test_ready_line_names_the_server_and_a_private_kubeconfig(
         assert stat.S_IMODE(data.stat().st_mode) == 0o700
 
 
+@pytest.mark.mostly_slow(quick_every=2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "^C"])
 def test_up_stops_at_a_signal_without_an_error_or_a_timeout(
     tmp_path: Path, number: signal.Signals
@@ -71,6 +72,7 @@ def test_up_stops_at_a_signal_without_an_error_or_a_timeout(
         assert [line for line in lines if (line.level, line.component) not in EXPECTED] == []
 
 
+@pytest.mark.slow
 def test_limit_critical_pods_refuses_system_classes_outside_kube_system(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with start_up("--nodes", "0", "--data", str(data), "--limit-critical-pods") as process:
@@ -184,6 +186,7 @@ def test_in_memory_control_plane_leaves_only_a_kubeconfig(tmp_path: Path) -> Non
     assert [path.name for path in (tmp_path / "phalanx").iterdir()] == ["kubeconfig"]
 
 
+@pytest.mark.slow
 def test_feature_gate_switches_off_pod_groups(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
     gates = ("--feature-gates", "GenericWorkloadPodGroup=false")

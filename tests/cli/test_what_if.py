@@ -63,7 +63,7 @@ def test_job_that_must_wait_is_reported_with_the_workloads_it_waits_for(user: Fo
     assert code == 3
     head, *_, last = output.splitlines()
     assert head == f"Job {user.namespace}/new must wait: 0 of 2 members fit: every node lacks cpu."
-    assert last == "  it can start when these have ended: Job/held (2 pods)"
+    assert last == "  it can start when these have ended: job/held (2 pods)"
 
 
 def test_gang_that_never_fits_is_reported_with_the_reason(user: Forecaster) -> None:
@@ -84,7 +84,7 @@ def test_preempting_pod_is_reported_with_its_victims(user: Forecaster) -> None:
     del urgent["metadata"]["namespace"]
     code, output, errors = user.what_if(high, urgent)
     assert (code, errors) == (3, "")
-    assert "  it would preempt Job/held (" in output
+    assert "  it would preempt job/held (" in output
 
 
 def test_changes_to_nodes_and_min_count_are_applied(user: Forecaster) -> None:
@@ -192,3 +192,13 @@ def test_job_whose_devices_come_from_a_claim_template_of_the_files(user: Forecas
     del devices[1]
     code, output, _ = user.what_if(*versioned, job)
     assert (code, "cannot allocate all claims" in output) == (4, True)
+
+
+def test_invalid_file_is_reported_before_the_cluster_is_asked(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("kind: Job\n spec: {}\n")
+    missing = tmp_path / "kubeconfig"
+    words = ["--kubeconfig", str(missing), "-f", str(file)]
+    done = CliRunner().invoke(what_if_command, words)
+    assert done.exit_code == 1
+    assert f"{file}: invalid YAML: line 2, column 6" in done.output

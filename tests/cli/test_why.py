@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from phalanx.api.conversion.hub import STORED_KINDS
-from phalanx.api.kinds import NAMESPACE
+from phalanx.api.kinds import NAMESPACE, POD_GROUP
 from phalanx.api.wire import Object
+from phalanx.cli.cluster_queries import parse_subject_argument
 from phalanx.client import kubeconfig
 from tests.builders import gang, pod
 from tests.cli.commands import phalanx
@@ -205,6 +206,16 @@ def test_workload_is_explained_by_its_composite_pod_group(user: User) -> None:
     )
 
 
+def test_gang_of_another_scheduler_is_not_said_to_lack_nodes(user: User) -> None:
+    group, *members = gang("v", 2, cpu="9")
+    user.create(
+        group, *({**one, "spec": {**one["spec"], "schedulerName": "volcano"}} for one in members)
+    )
+    headline = user.why("podgroup/v")[1].splitlines()[0]
+    assert headline.startswith(f"PodGroup {user.namespace}/v waits for another scheduler: ")
+    assert "every node lacks" not in headline
+
+
 def test_workload_without_groups_says_so(user: User) -> None:
     user.create(workload("w"))
     assert user.why("workload/w")[1] == (
@@ -237,6 +248,11 @@ def test_first_sentence_says_that_pods_name_another_scheduler(user: User) -> Non
         "job/train", "Waiting", "-", "0", done.stdout.splitlines()[1].split()[4], "0/2",
         "OtherScheduler",
     ]  # fmt: skip
+
+
+def test_name_alone_is_that_of_a_gang() -> None:
+    assert parse_subject_argument("train") == parse_subject_argument("gang/train")
+    assert parse_subject_argument("llm[0]") == (POD_GROUP, "llm")
 
 
 def test_unknown_kind_is_wrong_usage(user: User) -> None:

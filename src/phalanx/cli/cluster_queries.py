@@ -59,6 +59,9 @@ from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 T = TypeVar("T")
 IgnoredErrors = tuple[type[ApiError], ...]
 
+#: The word for a gang as a kind; the name may be that of its owner.
+GANG_WORD = "gang"
+
 #: Errors for which an optional kind counts as empty.
 _UNAVAILABLE: IgnoredErrors = (NotFound, Forbidden)
 
@@ -84,10 +87,12 @@ class SubjectQuery:
 def parse_subject_argument(subject: str) -> tuple[Kind, str]:
     """Split an argument such as `podgroup/train` into kind and name, or fail with a usage error.
 
-    The part of `leaderworkerset/llm[0]`, as tables have it, is left out: the owner is explained.
+    A name alone is that of a gang: `train` is `gang/train`. The part of `leaderworkerset/llm[0]`,
+    as tables have it, is left out: the owner is explained.
     """
+    text = subject.partition("[")[0]
     try:
-        return parse_subject(subject.partition("[")[0])
+        return parse_subject(text if "/" in text else f"{GANG_WORD}/{text}")
     except ValueError as error:
         raise click.UsageError(str(error)) from None
 
@@ -164,38 +169,11 @@ async def _read_objects(
     client: Client, nodes: Sequence[Node], namespace: str = ""
 ) -> ClusterObjects:
     """List everything except nodes. Kinds that may not be read count as empty, except groups."""
-    sources = await discover_sources(client, COMPAT_NAMES)
-    pods: Sequence[Pod] = (await client.list(POD, Pod, namespace=namespace)).items
+    pods, groups = await read_gangs(client, namespace)
 
     async def read(kind: Kind, struct: type[T]) -> Sequence[T]:
         scope = namespace if kind.namespaced else ""
-        return (
-            await _list_if_served(client, kind, struct, ignored=_UNAVAILABLE, namespace=scope) or ()
-        )
-
-    groups: list[Group] = []
-    pod_groups: Sequence[PodGroup] | None = await list_groups(
-        client, sources, POD_GROUP, namespace=namespace
-    )
-    if pod_groups is None:
-        pods = [pod.without_group for pod in pods]
-    else:
-        composites: Sequence[CompositePodGroup] = (
-            await list_groups(client, sources, COMPOSITE_POD_GROUP, namespace=namespace) or ()
-        )
-        if sources.need_conversion:
-            pods = [sources.link_pod(pod) for pod in pods]
-            members: dict[Key | None, list[Pod]] = {}
-            for pod in pods:
-                members.setdefault(pod.group, []).append(pod)
-            found = await read(PRIORITY_CLASS, PriorityClass)
-            classes = {one.metadata.name: one for one in found}
-            pod_groups = [
-                resolve_priority(group, members.get(group.metadata.key, ()), classes)
-                for group in pod_groups
-            ]
-            composites = [resolve_priority(group, (), classes) for group in composites]
-        groups = [*pod_groups, *composites]
+        return await list_if_readable(client, kind, struct, namespace=scope)
 
     namespaces = await read(NAMESPACE, PartialObjectMetadata)
     return ClusterObjects(
@@ -210,6 +188,33 @@ async def _read_objects(
         # Deadlines and expected run times, by which starts are foreseen.
         jobs=await read(JOB, Job),
     )
+
+
+async def read_gangs(client: Client, namespace: str = "") -> tuple[Sequence[Pod], list[Group]]:
+    """List the pods and groups of one namespace, or of all, whatever kinds the server has."""
+    sources = await discover_sources(client, COMPAT_NAMES)
+    pods: Sequence[Pod] = (await client.list(POD, Pod, namespace=namespace)).items
+    pod_groups: Sequence[PodGroup] | None = await list_groups(
+        client, sources, POD_GROUP, namespace=namespace
+    )
+    if pod_groups is None:
+        return [pod.without_group for pod in pods], []
+    composites: Sequence[CompositePodGroup] = (
+        await list_groups(client, sources, COMPOSITE_POD_GROUP, namespace=namespace) or ()
+    )
+    if sources.need_conversion:
+        pods = [sources.link_pod(pod) for pod in pods]
+        members: dict[Key | None, list[Pod]] = {}
+        for pod in pods:
+            members.setdefault(pod.group, []).append(pod)
+        found = await list_if_readable(client, PRIORITY_CLASS, PriorityClass)
+        classes = {one.metadata.name: one for one in found}
+        pod_groups = [
+            resolve_priority(group, members.get(group.metadata.key, ()), classes)
+            for group in pod_groups
+        ]
+        composites = [resolve_priority(group, (), classes) for group in composites]
+    return pods, [*pod_groups, *composites]
 
 
 async def read_library_cluster(
@@ -243,24 +248,34 @@ async def read_library_cluster(
 
 async def find_dropped_fields(client: Client, manifests: Sequence[Manifest]) -> list[str]:
     """Return warnings about Jobs whose scheduling fields the API server drops without an error."""
-    jobs = [one for one in manifests if one.kind is JOB]
+    found = await list_dropped_fields(client, manifests)
+    return [describe_dropped_field(job, field) for job, field in found]
+
+
+async def list_dropped_fields(
+    client: Client, manifests: Sequence[Manifest]
+) -> list[tuple[Manifest, str]]:
+    """Return the Jobs with scheduling fields that the API server drops, each with the field."""
     fields = [
-        (one.key.name, field)
-        for one in jobs
+        (one, field)
+        for one in manifests
         for field in ("scheduling", "gangPolicy")
-        if (one.content.get("spec") or {}).get(field)
+        if one.kind is JOB and (one.content.get("spec") or {}).get(field)
     ]
     sources = await discover_sources(client) if fields else None
     if sources is None or not sources.is_foreign:
         return []
     # A server with the workload APIs knows `scheduling`, but `gangPolicy` is ours.
     known = set() if sources.drops_scheduling_group else await _job_fields(client)
-    return [
-        f"Job {name}: the API server drops spec.{field}, so that its pods are no gang there; "
-        f"add the annotation {POLICY_ANNOTATION}: {GANG}"
-        for name, field in fields
-        if field not in known
-    ]
+    return [(one, field) for one, field in fields if field not in known]
+
+
+def describe_dropped_field(job: Manifest, field: str) -> str:
+    """Say what it means that an API server drops a field of a Job, and what to do."""
+    return (
+        f"Job {job.key.name}: the API server drops spec.{field}, so that its pods are no gang "
+        f"there; add the annotation {POLICY_ANNOTATION}: {GANG}"
+    )
 
 
 class _FieldsSchema(msgspec.Struct):
@@ -288,6 +303,14 @@ async def _job_fields(client: Client) -> set[str]:
         if name.endswith(".batch.v1.JobSpec")
         for field in schema.properties
     }
+
+
+async def list_if_readable(
+    client: Client, kind: Kind, struct: type[T], *, namespace: str = ""
+) -> Sequence[T]:
+    """All objects of a kind; none if the API does not serve it or the credential may not read."""
+    found = await _list_if_served(client, kind, struct, ignored=_UNAVAILABLE, namespace=namespace)
+    return found or ()
 
 
 async def _list_if_served(

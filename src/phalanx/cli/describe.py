@@ -53,8 +53,8 @@ from phalanx.cli.output import (
     pluralize,
 )
 from phalanx.cli.queue import QueueFilter, list_queue, queue_entry_data
-from phalanx.cli.why import explain_pending
-from phalanx.cli.workload_states import ListedWorkload
+from phalanx.cli.why import SubjectAnswers, answer_subject, format_answers
+from phalanx.cli.workload_states import FAILED, ListedWorkload
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
 from phalanx.library import Cluster, ObjectNotFound
@@ -103,8 +103,8 @@ def describe_command(
     """Show everything about one gang over its life: state, members, conditions, and a timeline.
 
     KIND is gang (or podgroup), compositepodgroup, or another one that phalanx why takes.
-    The timeline contains the events that the API still has. A gang that waits is explained as by
-    phalanx why. Changes nothing.
+    The timeline contains the events that the API still has. A gang that waits or
+    has failed is explained as by phalanx why. Changes nothing.
 
     \b
     Example:
@@ -115,14 +115,18 @@ def describe_command(
 
     async def query(
         client: Client, default_namespace: str
-    ) -> tuple[list[GangDescription], str, str]:
+    ) -> tuple[list[GangDescription], SubjectAnswers | None, str]:
         subject = SubjectQuery(kind, Key(namespace or default_namespace, name))
-        found = await describe_subject(client, subject, WallClock().now())
-        is_pending = any(one.entry and one.entry.row.pending for one in found)
-        why = await explain_pending(client, what, subject.key.namespace) if is_pending else ""
-        return found, why, str(subject.ref)
+        now = WallClock().now()
+        found = await describe_subject(client, subject, now)
+        needs_reason = any(
+            one.entry and (one.entry.row.pending or one.entry.state == FAILED) for one in found
+        )
+        answers = await answer_subject(client, subject, now=now) if needs_reason else None
+        return found, answers, str(subject.ref)
 
-    descriptions, why, subject = query_cluster(config, context, query)
+    descriptions, answers, subject = query_cluster(config, context, query)
+    why = format_answers(answers) if answers else ""
     if output == TEXT:
         texts = [format_description(one) for one in descriptions]
         echo("\n\n".join([*texts, *([why] if why else [])]) or f"{subject} has no groups and pods")
@@ -142,7 +146,7 @@ async def describe_subject(
     except ObjectNotFound as error:
         raise NotFound(str(error)) from None
     chosen = QueueFilter(namespace, owner="", states=())
-    listing = await list_queue(client, chosen, namespace, now=now, with_ended=True)
+    listing = await list_queue(client, chosen, namespace, now=now, with_ended=True, with_pods=True)
     entries = {entry.row.ref: entry for entry in listing.entries}
     try:
         events: Sequence[Object] = (await client.list(EVENT, namespace=namespace)).items
@@ -302,8 +306,9 @@ def _facts(description: GangDescription) -> Iterator[tuple[str, str]]:
         yield "queue", f"position {row.position}, reason {row.reason}"
     members = f"{row.placed} with a node, {row.pending} pending, {row.ended - row.failed} succeeded"
     yield "members", f"{members}, {row.failed} failed; {row.needed} needed"
-    yield "requests", _describe_requests(description.pods)
-    yield "scheduler", f"{row.scheduler}, priority {row.priority}"
+    if description.pods:
+        yield "requests", _describe_requests(description.pods)
+        yield "scheduler", f"{row.scheduler}, priority {row.priority}"
     if row.user:
         yield "user", row.user
 
@@ -351,11 +356,12 @@ def _member_cells(pod: Pod, now: float) -> tuple[str, ...]:
 
 
 def _member_state(pod: Pod) -> str:
-    """Return the phase of a pod, with the exit code of a container that failed."""
+    """Return the phase of a pod, with the reason or the exit code of a container that failed."""
     if pod.metadata.deletion_timestamp:
         return "Terminating"
     code = pod.failed_exit_code
-    return f"{pod.status.phase} ({code})" if code is not None else pod.status.phase
+    end = pod.status.reason or (str(code) if code is not None else "")
+    return f"{pod.status.phase} ({end})" if end else pod.status.phase
 
 
 def _moment_cells(moment: TimelineEntry) -> tuple[str, str, str]:

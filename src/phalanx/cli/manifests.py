@@ -77,8 +77,18 @@ def files_option(*, required: bool) -> Callable[[F], F]:
 
 
 def load_manifests(files: Iterable[str], namespace: str) -> list[Manifest]:
-    """Load all objects of the files in order. `namespace` is the default namespace."""
+    """Load all objects of the files in order. `namespace` is the default namespace.
+
+    Without a namespace, objects that name none have none; see `set_default_namespace`.
+    """
     return [manifest for batch in load_manifest_files(files, namespace) for manifest in batch]
+
+
+def set_default_namespace(manifests: Iterable[Manifest], namespace: str) -> None:
+    """Put the objects that name no namespace into this one."""
+    for manifest in manifests:
+        if manifest.kind.namespaced:
+            manifest.content["metadata"].setdefault("namespace", namespace)
 
 
 def load_manifest_files(files: Iterable[str], namespace: str) -> list[list[Manifest]]:
@@ -98,9 +108,13 @@ def _read_texts(file: str) -> Iterator[tuple[str, str]]:
     if file == STDIN:
         yield "stdin", sys.stdin.read()
         return
-    path = Path(file)
-    entries = sorted(path.iterdir()) if path.is_dir() else ()
-    for entry in [child for child in entries if child.suffix in _SUFFIXES] or [path]:
+    path, entries = Path(file), [Path(file)]
+    if path.is_dir():
+        entries = sorted(child for child in path.iterdir() if child.suffix in _SUFFIXES)
+        if not entries:
+            suffixes = ", ".join(f"*{suffix}" for suffix in _SUFFIXES)
+            raise click.UsageError(f"the directory {path} contains no manifest ({suffixes})")
+    for entry in entries:
         try:
             yield str(entry), entry.read_text()
         except OSError as error:
@@ -145,9 +159,10 @@ def _parse_manifest(content: Object, namespace: str, name: str) -> Manifest:
     if problems:
         title = f'{kind_name} "{meta.get("name") or meta["generateName"]}"'
         raise click.ClickException(f"{name}: {title}: {', '.join(problems)}")
-    if kind.namespaced:
-        meta.setdefault("namespace", namespace)
-    return Manifest(kind, content)
+    manifest = Manifest(kind, content)
+    if namespace:
+        set_default_namespace([manifest], namespace)
+    return manifest
 
 
 def _find_field_errors(kind: Kind, content: Object) -> list[str]:

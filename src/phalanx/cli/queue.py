@@ -191,7 +191,7 @@ def queue_command(
 
 async def list_queue(
     client: Client, chosen: QueueFilter, namespace: str, *, now: float, with_ended: bool = False,
-    with_ranges: bool = False,
+    with_pods: bool = False, with_ranges: bool = False,
 ) -> WorkloadListing:  # fmt: skip
     """Read the cluster once; list the chosen entries, and say whether a scheduler is running.
 
@@ -203,6 +203,7 @@ async def list_queue(
         now,
         is_whole=visibility.is_whole,
         with_ended=with_ended,
+        with_pods=with_pods,
         with_ranges=with_ranges,
         others=await find_other_schedulers(client, waiting_schedulers(cluster), now),
     )
@@ -300,8 +301,9 @@ def _ended_cells(entry: ListedWorkload, now: float) -> tuple[str, ...]:
         _format_span(row.created, row.started_at),
         _format_span(row.started_at, row.ended_at),
         pluralize(row.preemptions, "time") if row.preemptions else EMPTY_CELL,
-        f"{row.ended - row.failed}/{row.members}",
-        row.reason or EMPTY_CELL,
+        f"{row.ended - row.failed}/{row.members}" if row.members else EMPTY_CELL,
+        # The message ends with the reason of the condition: "Failed: DeadlineExceeded".
+        row.message.rpartition(": ")[2] or row.reason or EMPTY_CELL,
     )
 
 
@@ -312,14 +314,7 @@ def _format_span(begin: float | None, end: float | None, suffix: str = "") -> st
 
 
 def _queue_cells(entry: ListedWorkload, now: float) -> tuple[str, ...]:
-    row, expected = entry.row, entry.expected
-    reason = row.reason
-    if entry.state == RESERVED:
-        start = _format_start(expected, now)
-        reason = "start unknown" if start == UNKNOWN else f"starts {start}"
-    elif entry.state == PREEMPTED:
-        # Where the preemptor is and when it came, `describe` says.
-        reason = re.split(" in | at ", row.preempted.removeprefix("preempted "))[0]
+    row = entry.row
     return (
         row.display_name,
         entry.state.capitalize(),
@@ -327,8 +322,19 @@ def _queue_cells(entry: ListedWorkload, now: float) -> tuple[str, ...]:
         str(row.priority),
         format_duration(max(now - row.since, 0)),
         f"{row.placed}/{row.members}",
-        reason or EMPTY_CELL,
+        format_reason(entry, now) or EMPTY_CELL,
     )
+
+
+def format_reason(entry: ListedWorkload, now: float) -> str:
+    """Say why a gang waits, when one with reserved nodes starts, or what has preempted it."""
+    if entry.state == RESERVED:
+        start = _format_start(entry.expected, now)
+        return "start unknown" if start == UNKNOWN else f"starts {start}"
+    if entry.state == PREEMPTED:
+        # Where the preemptor is and when it came, `describe` says.
+        return re.split(" in | at ", entry.row.preempted.removeprefix("preempted "))[0]
+    return entry.row.reason
 
 
 def _wide_cells(entry: ListedWorkload, now: float) -> tuple[str, ...]:

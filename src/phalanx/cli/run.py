@@ -1,31 +1,30 @@
-"""`phalanx run -f FILES`: run manifests once on a temporary control plane and print a summary.
+"""`phalanx run -f FILES`: run manifests once and print a summary.
 
-`ManifestRun` submits the files and observes the gangs until all have run, nothing changes, or the
-time is over. `run_outcome` has the result.
+They run on a temporary control plane, or with `--context` on a cluster. `manifest_run` and
+`cluster_run` submit the files and observe the gangs; this module prints the progress.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import click
 import uvloop
 
 from phalanx import logs
-from phalanx.api.batch import FAILED, Job
-from phalanx.api.core import Pod
-from phalanx.api.errors import ApiError
-from phalanx.api.kinds import EVENT, JOB, NAMESPACE, POD
 from phalanx.api.meta import Ref
 from phalanx.cli import options
-from phalanx.cli.cluster_queries import read_cluster, report_scheduler_bugs
+from phalanx.cli.background import cluster_kubeconfig
+from phalanx.cli.cluster_run import ClusterRun, SubmittedObject, deletion_commands
+from phalanx.cli.cluster_state import existing_folder
+from phalanx.cli.completion import complete_namespace
+from phalanx.cli.connection import change_cluster, chosen_cluster, server_options
+from phalanx.cli.manifest_run import ManifestRun, ProgressCallback
 from phalanx.cli.manifests import Manifest, files_option, load_manifest_files
 from phalanx.cli.nodes import (
     LOOPBACK_HOSTS,
@@ -46,46 +45,32 @@ from phalanx.cli.output import (
     output_option,
     progress_bar,
 )
-from phalanx.cli.run_outcome import (
-    InterruptionCounter,
-    RunHistory,
-    RunOutcome,
-    describe_state,
-    format_summary,
-    outcome_data,
-)
-from phalanx.cli.sandbox import (
-    CLIENT_NAME,
-    ManifestRejected,
-    create_control_plane,
-    create_objects,
-    lacks_pods,
-)
+from phalanx.cli.run_outcome import RunOutcome, describe_state, format_summary, outcome_data
+from phalanx.cli.sandbox import CLIENT_NAME, ManifestRejected, create_control_plane
 from phalanx.cli.scheduler_configuration import load_configuration
-from phalanx.cli.why import explain_pending
 from phalanx.client.client import Client
 from phalanx.control_plane import ControlPlane
-from phalanx.controllers.nodes.simulated_kubelet import BadStages, stages_of
+from phalanx.controllers.nodes.node_pool import SimulatedNode
 from phalanx.logs import escape_unprintable
-from phalanx.scheduler.diagnosis.diagnosis import summarize_pending
-from phalanx.scheduler.diagnosis.queue_order import (
-    NOT_TRIED_YET,
-    WorkloadRow,
-    WorkloadState,
-    list_workloads,
-)
+from phalanx.scheduler.diagnosis.queue_order import WorkloadRow, WorkloadState
 from phalanx.scheduler.policy import DEFAULT_PROFILES
-from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 from phalanx.sim.simulation import first_error
 
-#: Gangs that the summary explains as `phalanx why` does, and owners that can be asked about.
-_MAX_EXPLAINED, _EXPLAINED_OWNERS = 3, ("job", "jobset", "leaderworkerset")
-#: Sentences about gangs that wait which a run finds out; each takes a decision.
-_MAX_SUMMARIES = 100
-#: Seconds between two reads of the cluster, and reads without a change after which the run ends.
-#: Between two reads the control plane, which is on the same event loop, does all that it can do:
-#: on a slow machine so many reads take longer.
-POLL_INTERVAL, QUIET_READS = 0.1, 20
+#: Seconds that a run on a temporary control plane has; a cluster may need any time.
+_DEFAULT_TIMEOUT = 60.0
+#: Options of the temporary control plane, which a cluster does not have, by parameter.
+_SANDBOX_OPTIONS = {
+    "nodes": "--nodes",
+    "shape": "--shape",
+    "topology": "--topology",
+    "devices": "--devices",
+    "stages": "--stages",
+    "processes": "--run-processes",
+    "programs": "--programs",
+    "policy": "--config",
+}
+#: The exit code of a command that ^C ended, as shells have it.
+_INTERRUPTED = 130
 
 _STATE_COLOURS = {
     WorkloadState.RUNNING: "green",
@@ -94,19 +79,18 @@ _STATE_COLOURS = {
     WorkloadState.HELD: "magenta",
 }
 
-ProgressCallback = Callable[[Sequence[WorkloadRow]], None]
-
 
 @click.command()
 @files_option(required=True)
 @click.option(
     "-n",
     "--namespace",
-    default="default",
+    default="",
     metavar="NAME",
-    show_default=True,
-    help="Namespace of objects that name none.",
+    shell_complete=complete_namespace,
+    help="Namespace of objects that name none. [default: default; the context's on a cluster]",
 )
+@server_options
 @node_options
 @options.configuration_option("KubeSchedulerConfiguration of the scheduler.")
 @click.option(
@@ -116,11 +100,11 @@ ProgressCallback = Callable[[Sequence[WorkloadRow]], None]
 )
 @click.option(
     "--timeout",
-    default="60s",
-    show_default=True,
+    default=None,
     metavar="DURATION",
-    callback=options.parse_timeout,
-    help="Time after which the run ends, such as 90s or 5m; a plain number is seconds.",
+    callback=options.parse_optional_time,
+    help="Time after which the run ends, such as 90s or 5m; a plain number is seconds. "
+    "[default: 60s; none on a cluster]",
 )
 @click.option("--logs", "with_logs", is_flag=True, help="Print the logs of containers at the end.")
 @output_option(TABLE, JSON, YAML)
@@ -128,6 +112,8 @@ def run_command(
     *,
     files: tuple[str, ...],
     namespace: str,
+    config: Path | None,
+    context: str,
     nodes: str,
     shape: str,
     topology: str,
@@ -137,32 +123,71 @@ def run_command(
     programs: Path | None,
     policy: Path | None,
     in_turn: bool,
-    timeout: float,
+    timeout: float | None,
     with_logs: bool,
     output: str,
 ) -> None:
-    """Run manifests once on a temporary control plane with its own nodes, and print a summary.
+    """Run manifests once, on a temporary control plane or on a cluster, and print a summary.
 
-    The annotations phalanx.dev/run-seconds and phalanx.dev/stages say how long a pod runs; a pod
-    without them counts as run once it has started. The run ends early when nothing changes any
-    more. Progress goes to stderr, the summary to stdout. Nothing is kept.
+    Without an option that names a cluster the files run on a temporary control plane with its own
+    nodes, and nothing is kept. The annotations phalanx.dev/run-seconds and phalanx.dev/stages say
+    there how long a pod runs; a pod without them counts as run once it has started. The run ends
+    early when nothing changes any more.
 
-    Exit code: 0 if all gangs ran and no Job failed, 1 if not.
+    With --context, --kubeconfig or --cluster the objects are created in that cluster and followed
+    until all Jobs have ended and all other gangs run. They stay there, also after ^C; stderr shows
+    the command that deletes them. Progress goes to stderr, the summary to stdout.
+
+    Exit code: 0 if all gangs ran and no Job failed, 1 if not, 130 after ^C on a cluster.
 
     \b
     Example:
       phalanx run -f job.yaml --nodes 16 --shape cpu=8,nvidia.com/gpu=8
+      phalanx run -f job.yaml --context prod --timeout 10m
     """
-    batches = load_manifest_files(files, namespace)
-    if not in_turn:
-        batches = [[manifest for batch in batches for manifest in batch]]
-    pool = parse_node_options(nodes, shape, topology, devices=devices)
+    progress = ProgressBars(sys.stderr) if sys.stderr.isatty() else ProgressLines(sys.stderr)
+    if config or context or chosen_cluster():
+        load = partial(_load_batches, files, namespace, in_turn=in_turn)
+        outcome = _run_on_cluster(
+            config, context, load, timeout=timeout, progress=progress, with_logs=with_logs
+        )
+    else:
+        outcome = _run_in_sandbox(
+            _load_batches(files, namespace, in_turn=in_turn),
+            parse_node_options(nodes, shape, topology, devices=devices),
+            stages=stages,
+            processes=processes,
+            programs=programs,
+            policy=policy,
+            timeout=timeout or _DEFAULT_TIMEOUT,
+            progress=progress,
+            with_logs=with_logs,
+        )
+    if output == TABLE:
+        echo(format_summary(outcome))
+    else:
+        echo(format_structured(outcome_data(outcome), output))
+    raise click.exceptions.Exit(0 if outcome.is_success else 1)
+
+
+def _run_in_sandbox(
+    batches: Sequence[Sequence[Manifest]],
+    pool: Sequence[SimulatedNode],
+    *,
+    stages: Path | None,
+    processes: bool,
+    programs: Path | None,
+    policy: Path | None,
+    timeout: float,
+    progress: ProgressCallback,
+    with_logs: bool,
+) -> RunOutcome:
+    """Run manifests on a temporary control plane with these nodes."""
     rules = options.load_stage_rules(stages)
     check_processes(processes, programs, LOOPBACK_HOSTS[0])
     # stderr shows the progress: only errors of the control plane may interrupt it.
     profiles = load_configuration(policy).profiles if policy else DEFAULT_PROFILES
     logs.configure(level=logging.ERROR)
-    progress = ProgressBars(sys.stderr) if sys.stderr.isatty() else ProgressLines(sys.stderr)
     with process_host(processes, programs) as host:
         plane = create_control_plane(with_node_type(pool, host), rules, host, profiles=profiles)
         run = ManifestRun(
@@ -174,14 +199,71 @@ def run_command(
             with_logs=with_logs,
         )
         try:
-            outcome = uvloop.run(_run_on(plane, run))
+            return uvloop.run(_run_on(plane, run))
         except ManifestRejected as error:
             raise click.ClickException(str(error)) from None
-    if output == TABLE:
-        echo(format_summary(outcome))
-    else:
-        echo(format_structured(outcome_data(outcome), output))
-    raise click.exceptions.Exit(0 if outcome.is_success else 1)
+
+
+def _load_batches(
+    files: Sequence[str], namespace: str, default_namespace: str = "default", *, in_turn: bool
+) -> list[list[Manifest]]:
+    """Load the manifests, those of each file as a batch if the files are submitted in turn."""
+    batches = load_manifest_files(files, namespace or default_namespace)
+    return batches if in_turn else [[manifest for batch in batches for manifest in batch]]
+
+
+def _reject_sandbox_options() -> None:
+    ctx = click.get_current_context()
+    given = [
+        option
+        for name, option in _SANDBOX_OPTIONS.items()
+        if ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+    ]
+    if given:
+        raise click.UsageError(
+            f"{given[0]} is an option of the temporary control plane; leave it out, "
+            "or leave out the options that name a cluster"
+        )
+
+
+def _run_on_cluster(
+    config: Path | None,
+    context: str,
+    load: Callable[[str], list[list[Manifest]]],
+    *,
+    timeout: float | None,
+    progress: ProgressCallback,
+    with_logs: bool,
+) -> RunOutcome:
+    """Run manifests on a cluster; however that ends, say how the objects are deleted."""
+    _reject_sandbox_options()
+    submitted: list[SubmittedObject] = []
+
+    async def run(client: Client, default_namespace: str) -> RunOutcome:
+        cluster_run = ClusterRun(
+            client,
+            load(default_namespace),
+            timeout,
+            on_progress=progress,
+            with_logs=with_logs,
+            submitted=submitted,
+        )
+        return await cluster_run.run()
+
+    try:
+        return change_cluster(config, context, run)
+    except ManifestRejected as error:
+        raise click.ClickException(str(error)) from None
+    except KeyboardInterrupt:
+        echo("\ninterrupted: what was submitted goes on", err=True)
+        raise click.exceptions.Exit(_INTERRUPTED) from None
+    finally:
+        file = cluster_kubeconfig(existing_folder(chosen_cluster())) if chosen_cluster() else config
+        server = ["--kubeconfig", str(file)] if file else []
+        server += ["--context", context] if context else []
+        if commands := deletion_commands(submitted, *server):
+            echo("the objects stay in the cluster; to delete them:", err=True)
+            echo("\n".join(f"  {command}" for command in commands), err=True)
 
 
 async def _run_on(plane: ControlPlane, run: ManifestRun) -> RunOutcome:
@@ -227,194 +309,3 @@ def progress_line(gang: WorkloadRow, width: int) -> StyledLine:
     bar = progress_bar(gang.started + gang.ended, gang.members)
     text = f"{gang.display_title.ljust(width)}  {bar}  {describe_state(gang)}"
     return StyledLine(text, _STATE_COLOURS[gang.state])
-
-
-# ---- the run -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Observation:
-    """The objects of the control plane at one moment."""
-
-    cluster: ClusterObjects
-    jobs: Sequence[Job]
-    gangs: Sequence[WorkloadRow]
-
-    def progress(self) -> list[Any]:
-        """Return a value that changes whenever a gang makes progress."""
-        return [(gang.ref, gang.state, gang.started, gang.ended) for gang in self.gangs]
-
-    def is_settled(self) -> bool:
-        """Return whether every submitted gang runs, has run, or has a reason to wait."""
-        if not self.gangs or any(map(lacks_pods, self.jobs)):
-            return False
-        return all(_has_started(gang) or _has_reason(gang) for gang in self.gangs)
-
-
-class ManifestRun:
-    """Submits batches of manifests in turn and follows them to their end."""
-
-    def __init__(
-        self,
-        client: Client,
-        batches: Sequence[Sequence[Manifest]],
-        timeout: float,
-        *,
-        on_progress: ProgressCallback,
-        has_processes: bool,
-        with_logs: bool,
-    ) -> None:
-        self._client, self._batches = client, list(batches)
-        self._timeout, self._on_progress = timeout, on_progress
-        self._has_processes, self._with_logs = has_processes, with_logs
-        self._interruptions, self._history = InterruptionCounter(), RunHistory()
-        #: Why a gang waits, by gang and message of the scheduler.
-        self._summaries: dict[tuple[Ref, str], str] = {}
-
-    async def run(self) -> RunOutcome:
-        """Submit and observe until all gangs have run, nothing changes, or the time is over."""
-        time = asyncio.get_running_loop().time
-        start, quiet_reads = time(), 0
-        namespaces = [one for batch in self._batches for one in _namespace_manifests(batch)]
-        await create_objects(self._client, namespaces)
-        await create_objects(self._client, self._batches.pop(0))
-        progress: list[Any] = []
-        while True:
-            seen = await self._observe()
-            quiet_reads = quiet_reads + 1 if seen.progress() == progress else 0
-            progress = seen.progress()
-            timed_out, is_quiet = time() - start > self._timeout, quiet_reads > QUIET_READS
-            if self._batches and seen.is_settled():
-                await create_objects(self._client, self._batches.pop(0))
-            elif self._is_complete(seen) or timed_out or (is_quiet and not self._will_end(seen)):
-                return await self._create_outcome(seen, time() - start, timed_out=timed_out)
-            await asyncio.sleep(POLL_INTERVAL)
-
-    async def _observe(self) -> _Observation:
-        cluster, jobs = await read_cluster(self._client), (await self._client.list(JOB, Job)).items
-        gangs = self._summarize(cluster, list_workloads(cluster, include_all=True))
-        self._on_progress(gangs)
-        ended = [one for one in gangs if one.state is WorkloadState.ENDED and not one.failed]
-        self._interruptions.observe(cluster, [gang.ref for gang in ended])
-        self._history.observe(cluster, gangs)
-        return _Observation(cluster, jobs, gangs)
-
-    def _summarize(
-        self, cluster: ClusterObjects, gangs: Sequence[WorkloadRow]
-    ) -> list[WorkloadRow]:
-        """Say of the gangs that wait why they do, as `phalanx why` does; once for each message."""
-        rows = []
-        for gang in gangs:
-            if gang.state is WorkloadState.WAITING and _has_reason(gang):
-                asked = gang.ref, gang.message
-                if asked not in self._summaries and len(self._summaries) < _MAX_SUMMARIES:
-                    with report_scheduler_bugs():
-                        self._summaries[asked] = summarize_pending(gang.ref, cluster)
-                gang = replace(gang, summary=self._summaries.get(asked, ""))
-            rows.append(gang)
-        return rows
-
-    def _is_complete(self, seen: _Observation) -> bool:
-        """Whether all gangs have started, no running pod will end, and no Job creates more pods."""
-        if not seen.gangs or self._batches or not all(map(_has_started, seen.gangs)):
-            return False
-        running = [pod for pod in seen.cluster.pods if pod.occupied_node]
-        owners = {ref.uid for pod in running for ref in pod.metadata.owner_references}
-        will_create_pods = any(
-            not job.is_finished and job.metadata.uid not in owners for job in seen.jobs
-        )
-        return not will_create_pods and not self._will_end(seen)
-
-    def _will_end(self, seen: _Observation) -> bool:
-        """Whether a running pod ends by itself."""
-        running = [pod for pod in seen.cluster.pods if pod.occupied_node]
-        return any(self._has_processes or _terminates(pod) for pod in running)
-
-    async def _create_outcome(
-        self, seen: _Observation, seconds: float, *, timed_out: bool
-    ) -> RunOutcome:
-        gangs, nodes, domains = self._history.restore(seen.cluster, seen.gangs)
-        if not gangs and not seen.jobs:
-            raise ManifestRejected("the files contain nothing to run: no Job, PodGroup or Pod")
-        pods = list(seen.cluster.pods)
-        return RunOutcome(
-            gangs=gangs,
-            nodes=nodes,
-            domains=domains,
-            seconds=seconds,
-            timed_out=timed_out,
-            interruptions=self._interruptions,
-            failed_jobs=await self._failed_jobs(seen),
-            explanations=await self._explain(gangs),
-            logs=await self._container_logs(pods) if self._with_logs else {},
-        )
-
-    async def _explain(self, gangs: Sequence[WorkloadRow]) -> list[str]:
-        """Diagnose the first gangs that wait, each under the name that the user knows."""
-        waiting = (WorkloadState.WAITING, WorkloadState.HELD)
-        pending = [gang for gang in gangs if gang.state in waiting and not gang.has_run]
-        names: dict[tuple[str, str], None] = {}
-        for gang in sorted(pending, key=lambda gang: (gang.title, gang.ref)):
-            is_known = gang.argument.partition("/")[0] in _EXPLAINED_OWNERS
-            own_name = f"{gang.kind}/{gang.ref.name}"
-            names[gang.ref.namespace, gang.argument if is_known else own_name] = None
-        return [
-            await explain_pending(self._client, name, namespace)
-            for namespace, name in list(names)[:_MAX_EXPLAINED]
-        ]
-
-    async def _failed_jobs(self, seen: _Observation) -> dict[str, str]:
-        """The Jobs that failed, are suspended or got no pods, each with the reason."""
-        reasons: dict[str, str] = {}
-        owners = {ref.uid for pod in seen.cluster.pods for ref in pod.metadata.owner_references}
-        for job in seen.jobs:
-            title, failure = f"Job/{job.metadata.name}", job.true_condition(FAILED)
-            if failure:
-                reasons[title] = f"failed, {failure.reason}: {failure.message}"
-            elif job.spec.suspend:
-                reasons[title] = "is suspended"
-            elif not job.is_finished and job.metadata.uid not in owners:
-                selector = f"involvedObject.uid={job.metadata.uid},type=Warning"
-                events = (await self._client.list(EVENT, field_selector=selector)).items
-                why = events[-1].get("message", "") if events else "there is no event about it"
-                reasons[title] = f"has no pods: {why}"
-        return reasons
-
-    async def _container_logs(self, pods: Sequence[Pod]) -> dict[str, list[str]]:
-        """The log lines of containers, by pod name, or by pod and container if it has several."""
-        lines: dict[str, list[str]] = {}
-        for pod in sorted(pods, key=lambda pod: pod.metadata.key):
-            path = POD.url_path(*pod.metadata.key, "log")
-            for container in pod.spec.containers:
-                name = pod.metadata.name
-                if len(pod.spec.containers) > 1:
-                    name = f"{name} {container.name}"
-                with contextlib.suppress(ApiError):
-                    text = await self._client.get_raw(path, {"container": container.name})
-                    lines[name] = text.decode(errors="replace").splitlines()
-        return lines
-
-
-def _namespace_manifests(manifests: Sequence[Manifest]) -> list[Manifest]:
-    """The namespaces of the manifests: a temporary cluster has every namespace that is named."""
-    names = dict.fromkeys(
-        manifest.key.namespace for manifest in manifests if manifest.key.namespace
-    )
-    head = {"apiVersion": NAMESPACE.api_version, "kind": NAMESPACE.name}
-    return [Manifest(NAMESPACE, {**head, "metadata": {"name": name}}) for name in names]
-
-
-def _has_reason(gang: WorkloadRow) -> bool:
-    is_pending = gang.state in (WorkloadState.WAITING, WorkloadState.HELD)
-    return is_pending and gang.reason != NOT_TRIED_YET
-
-
-def _has_started(gang: WorkloadRow) -> bool:
-    return gang.state is WorkloadState.ENDED or (not gang.pending and gang.started == gang.placed)
-
-
-def _terminates(pod: Pod) -> bool:
-    try:
-        return stages_of(pod.metadata).run is not None
-    except BadStages:
-        return False

@@ -204,9 +204,12 @@ def format_summary(outcome: RunOutcome) -> str:
     """Format an outcome as text: one sentence, then a line for each gang."""
     gangs = sorted(outcome.gangs, key=lambda gang: (gang.title, gang.part, gang.ref))
     ran = sum(gang.has_run for gang in gangs)
+    failed = sum(gang.failed > 0 and not gang.has_run for gang in gangs)
+    others = f"{failed} failed, {len(gangs) - ran - failed} did not run" if failed else ""
     width = max((len(gang.display_title) for gang in gangs), default=0)
     lines = [
-        f"{pluralize(ran, 'gang')} ran, {len(gangs) - ran} did not, in {outcome.seconds:.1f} s",
+        f"{pluralize(ran, 'gang')} ran, {others or f'{len(gangs) - ran} did not'}, "
+        f"in {outcome.seconds:.1f} s",
         *(
             f"  {gang.display_title.ljust(width)}  {_describe_gang(outcome, gang)}"
             for gang in gangs

@@ -83,7 +83,7 @@ def _package_name(entry_point: EntryPoint) -> str:
 
 def _load_yaml(path: Path) -> object:
     try:
-        document: object = yaml.load(path.read_text(), _UniqueKeyLoader)
+        document: object = yaml.load(path.read_text(), UniqueKeyLoader)
     except OSError as error:
         raise click.UsageError(f"cannot read {path}: {error.strerror}") from None
     except yaml.MarkedYAMLError as error:
@@ -94,12 +94,20 @@ def _load_yaml(path: Path) -> object:
     return document
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
+#: The tag of the key `<<`, whose value is a map or a list of maps to merge.
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+
+
+class UniqueKeyLoader(yaml.SafeLoader):
     """The safe loader, which also rejects duplicate keys: YAML would silently drop the first."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """Build a map, each of whose keys exists once."""
         seen: list[object] = []
-        for key, _ in node.value:
+        # The super class refuses nodes of other kinds; merged keys (`<<`) may be overridden.
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if key.tag == _MERGE_TAG:
+                continue
             name = self.construct_object(key, deep=True)
             if name in seen:
                 raise yaml.MarkedYAMLError(

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,7 +40,7 @@ from phalanx.cli.options import (
     parse_duration,
     parse_shape,
 )
-from phalanx.cli.scheduler_configuration import load_configuration
+from phalanx.cli.scheduler_configuration import UniqueKeyLoader, load_configuration
 from phalanx.scheduler.plugins.settings_plugins import ReservationArgs, ReservationMode
 from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
 from phalanx.sim.recording.recorded_workload import RecordedWorkload
@@ -53,6 +54,7 @@ from phalanx.sim.simulation_setup import (
 from phalanx.sim.workloads.csv_traces import read_node_list
 from phalanx.sim.workloads.trace_formats import FORMAT_NAMES, read_trace
 from phalanx.sim.workloads.workload import (
+    MAX_SECONDS,
     InvalidTrace,
     TraceFile,
     TraceJob,
@@ -179,6 +181,8 @@ class _Loader:
         seed = options.seed
         if seed is None:
             seed = self._read_integer(fields.get("seed", 0), "seed")
+            if seed < 0:
+                raise self._invalid("seed", f"must not be negative: {seed}")
         horizon = options.horizon
         if horizon is None:
             horizon = self._read_seconds(fields.get("horizon"), "horizon", float("inf"))
@@ -197,17 +201,17 @@ class _Loader:
         found, lenient = fields.get("workload"), self._options.is_lenient
         if isinstance(found, str) and found:
             path = self._path.parent / found
-            text = _decode(path, self._read(path))
+            text = _decode(path, self._read(path, "workload"))
             format_name = self._options.format_name or str(fields.get("format") or "")
             shown = self._path if str(path.resolve()) == found else path
             case = self._options.case or str(fields.get("case") or "")
 
             def read_beside(name: str) -> tuple[str, str]:
                 beside = path.parent / name
-                return str(shown.parent / name), _decode(beside, self._read(beside))
+                return str(shown.parent / name), _decode(beside, self._read(beside, "workload"))
 
             trace = TraceFile(
-                str(shown), text.splitlines(), lenient, case=case, read_beside=read_beside
+                str(shown), text.split("\n"), lenient, case=case, read_beside=read_beside
             )
             return read_trace(trace, format_name)
         if not isinstance(found, list):
@@ -261,18 +265,22 @@ class _Loader:
         """Load the nodes of `--nodes` or `cluster`; none if neither is given."""
         options = self._options
         found = options.nodes or fields.get("cluster")
-        if not found:
+        if found is None:
             return ()
-        capacity = parse_shape(options.shape or str(fields.get("shape") or ""))
-        if str(found).isdecimal():
-            count = self._read_count(found, "cluster")
+        where = "--nodes" if options.nodes else "cluster"
+        try:
+            capacity = parse_shape(options.shape or str(fields.get("shape") or ""))
+        except click.BadParameter as error:
+            raise self._invalid("--shape" if options.shape else "shape", error.message) from None
+        if not isinstance(found, str) or found.isdecimal():
+            count = self._read_count(found, where)
             pool = numbered_pool(count, capacity, ())
             return tuple(_to_node(node.manifest("")) for node in pool.nodes())
         base = Path() if options.nodes else self._path.parent
-        path = base / str(found)
-        content = self._read(path)
+        path = base / found
+        content = self._read(path, where)
         if path.suffix in (".csv", ".gz"):
-            lines = _decode(path, content).splitlines()
+            lines = _decode(path, content).split("\n")
             rows = TraceFile(str(path), lines, options.is_lenient)
             nodes = read_node_list(rows)
             self._skipped_nodes = rows.skipped.total()
@@ -288,7 +296,7 @@ class _Loader:
         if path is None and fields.get("policy") and not self._options.reservation:
             path = self._path.parent / str(fields["policy"])
         if path is not None:
-            self._read(path)
+            self._read(path, "--config" if self._options.policy else "policy")
             return load_configuration(path).profiles
         mode = self._options.reservation or fields.get("reservation") or ReservationMode.EASY
         if mode not in tuple(ReservationMode):
@@ -327,6 +335,8 @@ class _Loader:
     # ---- fields --------------------------------------------------------------------------------
 
     def _invalid(self, where: str, reason: str) -> _InvalidField:
+        if where.startswith("--"):
+            return _InvalidField(f"{where}: {reason}")
         line = find_line(self._text, where)
         shown = f"{self._path}, line {line}" if line else str(self._path)
         return _InvalidField(f"{shown}: {where}: {reason}")
@@ -348,8 +358,12 @@ class _Loader:
             seconds = float(found) if is_number else parse_duration(str(found))
         except click.BadParameter as error:
             raise self._invalid(where, error.message) from None
-        if not 0 <= seconds < float("inf"):
+        except OverflowError:
+            raise self._invalid(where, f"{found} is out of range") from None
+        if seconds < 0:
             raise self._invalid(where, f"must not be negative: {found}")
+        if not seconds <= MAX_SECONDS:
+            raise self._invalid(where, f"{found} is out of range")
         return seconds
 
     def _read_integer(self, found: Any, where: str) -> int:
@@ -364,12 +378,13 @@ class _Loader:
 
     # ---- files ---------------------------------------------------------------------------------
 
-    def _read(self, path: Path) -> bytes:
-        """Read a file and keep its hash."""
+    def _read(self, path: Path, where: str = "") -> bytes:
+        """Read a file, which a field of the simulation file may name, and keep its hash."""
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise _InvalidField(f"cannot read {path}: {error.strerror}") from None
+            reason = f"cannot read {path}: {error.strerror}"
+            raise self._invalid(where, reason) if where else _InvalidField(reason) from None
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         # Files of several folders may have one name.
         is_taken = self.inputs.get(path.name, digest) != digest
@@ -379,12 +394,15 @@ class _Loader:
     def _load_yaml(self, path: Path) -> Any:
         try:
             self._text = self._read(path).decode()
-            return yaml.safe_load(self._text)
+            return yaml.load(self._text, UniqueKeyLoader)
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
             raise _InvalidField(f"{path}, line {line}: {error.problem}") from None
-        except (yaml.YAMLError, UnicodeDecodeError):
+        except (yaml.YAMLError, ValueError):
+            # ValueError: bytes that are no text, or a date that does not exist.
             raise _InvalidField(f"{path} is not a YAML file") from None
+        except RecursionError:
+            raise _InvalidField(f"{path}: nested too deeply") from None
 
 
 def _is_trace(found: Any) -> bool:
@@ -400,13 +418,17 @@ def _decode(path: Path, content: bytes) -> str:
     """Decode a trace, which may be compressed."""
     if content.startswith(_GZIP_MAGIC):
         try:
-            content = gzip.decompress(content)
+            with gzip.open(io.BytesIO(content)) as compressed:
+                # A small file may be petabytes of zeros.
+                content = compressed.read(_MAX_TRACE_BYTES + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise _InvalidField(f"{path}: cannot be decompressed: {error}") from None
     if len(content) > _MAX_TRACE_BYTES:
         raise _InvalidField(f"{path}: larger than {_MAX_TRACE_BYTES} bytes")
-    # Comments of old logs name people and places in other encodings.
-    return content.decode("utf-8-sig", errors="replace")
+    # Comments of old logs name people and places in other encodings. Lines are those of an editor,
+    # which does not end them at the other characters of `str.splitlines`.
+    text = content.decode("utf-8-sig", errors="replace")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _to_node(manifest: Mapping[str, Any]) -> Node:

@@ -33,7 +33,7 @@ from phalanx.cli.output import (
     output_option,
     progress_bar,
 )
-from phalanx.cli.queue import queue_entry_data
+from phalanx.cli.queue import format_reason, queue_entry_data
 from phalanx.cli.scheduler_status import find_other_schedulers
 from phalanx.cli.top_screen import TopScreen, run_screen
 from phalanx.cli.workload_states import ListedWorkload, waiting_schedulers
@@ -45,7 +45,9 @@ from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 _BAR_WIDTH = 10
 
 
-def render_overview(overview: ClusterOverview, namespace: str = "") -> list[StyledLine]:
+def render_overview(
+    overview: ClusterOverview, namespace: str = "", *, now: float = 0.0
+) -> list[StyledLine]:
     """Format the overview as lines, with the gangs of one namespace or of all."""
     resources = overview.resources
     gangs = overview.gangs_of(namespace)
@@ -54,7 +56,7 @@ def render_overview(overview: ClusterOverview, namespace: str = "") -> list[Styl
         StyledLine(overview.summary),
         *(StyledLine(text) for text in format_totals(overview.total, resources)),
         StyledLine(""),
-        *_gang_table(gangs),
+        *_gang_table(gangs, now),
     ]
     for level, domains in overview.domains.items():
         title = level.rpartition("/")[2].upper()
@@ -92,7 +94,7 @@ def _usage_cell(node: NodeSummary, resource: str) -> str:
     return f"{progress_bar(used, allocatable, _BAR_WIDTH)} {used * 100 // allocatable:3}%"
 
 
-def _gang_table(gangs: Sequence[ListedWorkload]) -> Iterator[StyledLine]:
+def _gang_table(gangs: Sequence[ListedWorkload], now: float) -> Iterator[StyledLine]:
     if not gangs:
         yield StyledLine("No gang runs or waits.")
         return
@@ -104,7 +106,8 @@ def _gang_table(gangs: Sequence[ListedWorkload]) -> Iterator[StyledLine]:
         done = row.placed + row.ended
         bar = progress_bar(done, row.members)
         state = gang.state.capitalize()
-        cells = (row.display_title, state, bar, f"{done}/{row.members}", row.reason)
+        reason = format_reason(gang, now)
+        cells = (row.display_name, state, bar, f"{done}/{row.members}", reason)
         rows.append((row.ref.namespace, *cells) if has_namespaces else cells)
     colours = ["", *(gang.colour for gang in gangs)]
     yield from map(StyledLine, align_columns(rows), colours)
@@ -177,7 +180,7 @@ def top_command(
 
     overview = query_cluster(config, context, query)
     if output == TABLE:
-        for line in render_overview(overview, namespace):
+        for line in render_overview(overview, namespace, now=WallClock().now()):
             echo(line.text, colour=line.colour)
         return
     now = WallClock().now()

@@ -33,6 +33,7 @@ from phalanx.cli.output import (
     natural_key,
     progress_bar,
 )
+from phalanx.cli.queue import format_reason
 from phalanx.cli.workload_states import (
     HELD,
     NEVER,
@@ -225,8 +226,9 @@ class TopScreen:
         share = done / row.members if row.members else 0.0
         bar = progress_bar(done, row.members, _BAR_WIDTH)
         counts, name = f"{done}/{row.members}", row.display_name
-        cells = (name, state, bar, counts, format_duration(age), row.reason or EMPTY_CELL)
-        keys = (natural_key(name), state, share, row.members, age, row.reason)
+        reason = format_reason(gang, self.now)
+        cells = (name, state, bar, counts, format_duration(age), reason or EMPTY_CELL)
+        keys = (natural_key(name), state, share, row.members, age, reason)
         space = (row.ref.namespace,) if with_namespace else ()
         return TableRow((*space, *cells), (*space, *keys), TableName(MEMBERS, row.ref), gang.colour)
 

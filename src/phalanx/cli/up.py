@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from phalanx.api.core import PROCESS_NODE_TYPE, SIMULATED_NODE_TYPE
 from phalanx.cli import background, options
@@ -42,6 +43,7 @@ from phalanx.cli.options import (
     decision_log_option,
     log_options,
 )
+from phalanx.cli.output import echo
 from phalanx.cli.up_processes import (
     AUDIT_DISABLED,
     AUDIT_FILE,
@@ -372,7 +374,11 @@ def _plan_cluster(settings: UpOptions) -> ClusterPlan | None:
     storage, nodes = settings.storage, None
     if storage.store == "memory":
         return None
-    remembered = given_options(click.get_current_context())
+    context = click.get_current_context()
+    remembered = given_options(context)
+    if settings.disabled and context.get_parameter_source("without") is ParameterSource.DEFAULT_MAP:
+        names = ", ".join(sorted(settings.disabled))
+        echo(f"without {names}, as at an earlier start; --without '' starts all", err=True)
     if storage.cluster:
         remembered.setdefault("listen", f"{settings.host}:{settings.port}")
     if "nodes" not in settings.disabled:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
@@ -82,8 +83,7 @@ def run_server(settings: UpOptions, folder: Path, components: ComponentProcess |
 
 async def _serve(settings: UpOptions, folder: Path, components: ComponentProcess | None) -> None:
     clock, random = WallClock(), SystemRandom()
-    sock = _open_socket(settings)
-    keyring, names = _open_keyring(folder), _extra_names(settings)
+    sock, keyring, names = _open_socket(settings), _open_keyring(folder), _extra_names(settings)
     tls, authority = keyring.tls_context(names, clock.now())
     failures: list[Exception] = []
     async with stop_signals() as stopped:
@@ -108,6 +108,7 @@ async def _serve(settings: UpOptions, folder: Path, components: ComponentProcess
             admit_service_accounts=settings.admits_service_accounts,
             event_ttl=settings.storage.event_ttl,
             webhook_urls=settings.webhook_urls,
+            compiler=ThreadPoolExecutor(1, "compiler"),
         )
         hosts = (*LOCAL_NAMES, *CLUSTER_NAMES, *names, settings.host)
         file = settings.kubeconfig or settings.runtime_directory() / "kubeconfig"

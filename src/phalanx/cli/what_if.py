@@ -24,7 +24,12 @@ from phalanx.cli.cluster_queries import (
 )
 from phalanx.cli.completion import complete_node
 from phalanx.cli.connection import cluster_options, query_cluster
-from phalanx.cli.manifests import files_option, load_manifests
+from phalanx.cli.manifests import (
+    Manifest,
+    files_option,
+    load_manifests,
+    set_default_namespace,
+)
 from phalanx.cli.options import MAX_NODES, configuration_option, parse_shape
 from phalanx.cli.output import (
     JSON,
@@ -176,12 +181,17 @@ def what_if_command(
     """
     changes, now = HypotheticalChanges(add, drain, min_counts), WallClock().now()
     profiles = load_configuration(policy).profiles if policy else DEFAULT_PROFILES
+    # Before the cluster is asked: an error in a file is the user's first one to correct.
+    manifests = load_manifests(files, namespace) if files else []
 
     async def query(client: Client, default_namespace: str) -> tuple[list[Ref], Cluster]:
         space = namespace or default_namespace
+        set_default_namespace(manifests, space)
         cluster, visibility = await read_library_cluster(client, space, profiles=profiles, now=now)
         _check_visibility(visibility)
-        return await hypothetical_cluster(client, cluster, files, changes=changes, namespace=space)
+        return await hypothetical_cluster(
+            client, cluster, manifests, changes=changes, namespace=space
+        )
 
     try:
         subjects, cluster = query_cluster(config, context, query)
@@ -229,18 +239,17 @@ def _check_visibility(visibility: Visibility) -> None:
 async def hypothetical_cluster(
     client: Client,
     cluster: Cluster,
-    files: Sequence[str],
+    manifests: Sequence[Manifest],
     *,
     changes: HypotheticalChanges,
     namespace: str,
 ) -> tuple[list[Ref], Cluster]:
-    """Return the cluster with the files and changes applied, and what the files bring.
+    """Return the cluster with the manifests and changes applied, and what the manifests bring.
 
-    Without files there are no subjects, and the forecast is about everything that is pending.
+    Without manifests there are no subjects, and the forecast is about everything that is pending.
     """
-    if not files:
+    if not manifests:
         return [], changes.apply(cluster, namespace)
-    manifests = load_manifests(files, namespace)
     for warning in await find_dropped_fields(client, manifests):
         echo(f"warning: {warning}", err=True)
     new, old = await expand_manifests(client, manifests), cluster.objects
@@ -319,7 +328,10 @@ def _forecast_lines(
 
 def _describe_workloads(workloads: Iterable[RunningWorkload], owners: Mapping[Ref, str]) -> str:
     """List workloads by their owners, or by themselves if they have none."""
-    titles = [f"{owners.get(ref) or ref} ({pluralize(pods, 'pod')})" for ref, pods in workloads]
+    titles = []
+    for ref, pods in workloads:
+        kind, _, name = owners.get(ref, "").partition("/")
+        titles.append(f"{f'{kind.lower()}/{name}' if name else ref} ({pluralize(pods, 'pod')})")
     return join_names(titles, _MAX_NAMES)
 
 

@@ -16,12 +16,13 @@ The library makes the diagnosis; this module formats it as text, or as data for 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from phalanx.api.batch import FAILED
+from phalanx.api.batch import FAILED as JOB_FAILED
 from phalanx.api.errors import NotFound
 from phalanx.api.kinds import JOB
 from phalanx.api.meta import POD_KIND, Key, Ref, composite_pod_group_ref
@@ -58,7 +59,7 @@ from phalanx.cli.scheduler_status import (
     find_other_schedulers,
     find_scheduler_outage,
 )
-from phalanx.cli.workload_states import waiting_schedulers
+from phalanx.cli.workload_states import GroupOwners, waiting_schedulers
 from phalanx.cli.workload_tree import TREE_KINDS, GroupRow, build_tree, format_tree
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
@@ -66,6 +67,7 @@ from phalanx.library import Cluster, ObjectNotFound
 from phalanx.scheduler.diagnosis.capacity_evidence import CapacityEvidence, label_suffix
 from phalanx.scheduler.diagnosis.diagnosis import (
     EMPTY,
+    FAILED,
     FINISHED,
     FITS,
     NOT_READY,
@@ -74,7 +76,7 @@ from phalanx.scheduler.diagnosis.diagnosis import (
 )
 from phalanx.scheduler.diagnosis.expected_starts import ExpectedStart, expected_starts
 from phalanx.scheduler.diagnosis.queue_order import list_workloads, recorded_diagnosis
-from phalanx.scheduler.diagnosis.what_if import find_impossible
+from phalanx.scheduler.diagnosis.what_if import describe_impossible
 from phalanx.scheduler.explain import Cure
 from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
 
@@ -84,6 +86,7 @@ _HEADLINES = {
     NOT_READY: "is not ready to be scheduled",
     EMPTY: "has nothing to place",
     FINISHED: "has finished",
+    FAILED: "has failed",
     OTHER_SCHEDULER: "waits for another scheduler",
 }
 #: Pods named in a line about pods with the same message.
@@ -105,8 +108,8 @@ class WhyAnswer(NamedTuple):
     now: float = 0.0
     #: The object that the user asked about, if this is its only group.
     asked: Ref | None = None
-    #: Whether it would not fit even if nothing else ran.
-    never_fits: bool = False
+    #: Why it would not fit even if nothing else ran; "" if it would.
+    never_fits: str = ""
 
     @property
     def is_group(self) -> bool:
@@ -135,7 +138,7 @@ def format_answer(answer: WhyAnswer) -> str:
     headline = _HEADLINES.get(diagnosis.state, waits)
     if answer.outage and diagnosis.state == FITS:
         headline = "would fit, but no scheduler is running"
-    summary = diagnosis.summary
+    summary = answer.never_fits or diagnosis.summary
     title = answer.asked or answer.subject
     lines = [f"{title} {headline}: {summary or diagnosis.message}"]
     if title != answer.subject:
@@ -148,9 +151,9 @@ def format_answer(answer: WhyAnswer) -> str:
         lines.append(f"  start:   {answer.expected.describe(answer.now)}")
     if answer.outage:
         lines.append(f"  scheduler: {answer.outage}")
-    if summary:
+    if summary not in ("", diagnosis.message):
         lines.append(f"  message: {diagnosis.message}")
-    if answer.is_group:
+    if answer.is_group and (diagnosis.bound or diagnosis.pending):
         lines.append(f"  members: {diagnosis.bound} placed, {diagnosis.pending} pending")
     if diagnosis.tree:
         lines.append(f"  part of: CompositePodGroup {diagnosis.tree}, which is placed as a whole")
@@ -196,8 +199,8 @@ def answer_data(answer: WhyAnswer) -> dict[str, Any]:
         "namespace": subject.namespace,
         "name": subject.name,
         "state": diagnosis.state,
-        "neverFits": answer.never_fits,
-        "summary": diagnosis.summary or diagnosis.message,
+        "neverFits": bool(answer.never_fits),
+        "summary": answer.never_fits or diagnosis.summary or diagnosis.message,
         "message": diagnosis.message,
         "bound": diagnosis.bound,
         "pending": diagnosis.pending,
@@ -294,10 +297,10 @@ def why_command(
 ) -> None:
     """Explain why a workload is pending, and list the smallest changes that would let it run.
 
-    KIND is podgroup, compositepodgroup, pod, job, workload, jobset, leaderworkerset, deployment,
-    replicaset, statefulset or daemonset. Every verified fix was tried on a copy of the cluster. A
-    credential for one namespace sees what the scheduler has written, without fixes. Changes
-    nothing.
+    KIND is gang, podgroup, compositepodgroup, pod, job, workload, jobset, leaderworkerset,
+    deployment, replicaset, statefulset or daemonset; a name alone is that of a gang. Every verified
+    fix was tried on a copy of the cluster. A credential for one namespace sees what the scheduler
+    has written, without fixes. Changes nothing.
 
     \b
     Example:
@@ -310,22 +313,13 @@ def why_command(
 
     async def query(client: Client, default_namespace: str) -> SubjectAnswers:
         subject = SubjectQuery(kind, Key(namespace or default_namespace, name))
-        now = WallClock().now()
-        cluster, answers, note = await _diagnose_subject(client, subject, profiles, now=now)
-        findings = await _find_job_findings(client, subject, answers)
-        if any(answer.diagnosis.pending for answer in answers):
-            outage = await find_scheduler_outage(client, _waiting_schedulers(cluster, subject), now)
-            answers = [answer._replace(outage=outage) for answer in answers]
-        answers = await _mark_other_schedulers(client, cluster, answers, known=known, now=now)
-        tree = _build_subject_tree(cluster, subject, answers)
-        failures = _find_failures(cluster, subject, findings)
-        return SubjectAnswers(subject, answers, findings, failures, tree=tree, note=note)
+        return await answer_subject(client, subject, profiles, known=known, now=WallClock().now())
 
     found = query_cluster(config, context, query)
     if found.note:
         echo(f"Warning: {found.note}; reasons are those of the scheduler's last attempt", err=True)
     if output == TEXT:
-        echo(_format_answers(found))
+        echo(format_answers(found))
     else:
         items = [
             answer_data(answer) | ({"warning": answer.outage} if answer.outage else {})
@@ -344,6 +338,22 @@ def why_command(
         echo(format_structured(data, output))
 
 
+async def answer_subject(
+    client: Client, subject: SubjectQuery, profiles: Profiles = DEFAULT_PROFILES, *,
+    known: Collection[str] = (), now: float,
+) -> SubjectAnswers:  # fmt: skip
+    """Diagnose the groups of a subject, and say if no scheduler is running for them."""
+    cluster, answers, note = await _diagnose_subject(client, subject, profiles, now=now)
+    findings = await _find_job_findings(client, subject, answers)
+    if any(answer.diagnosis.pending for answer in answers):
+        outage = await find_scheduler_outage(client, _waiting_schedulers(cluster, subject), now)
+        answers = [answer._replace(outage=outage) for answer in answers]
+    answers = await _mark_other_schedulers(client, cluster, answers, known=known, now=now)
+    tree = _build_subject_tree(cluster, subject, answers)
+    failures = _find_failures(cluster, subject, findings)
+    return SubjectAnswers(subject, answers, findings, failures, tree=tree, note=note)
+
+
 async def explain_pending(client: Client, what: str, namespace: str) -> str:
     """Return the answer of `phalanx why` as text, for callers that have a client."""
     kind, name = parse_subject_argument(what)
@@ -353,14 +363,14 @@ async def explain_pending(client: Client, what: str, namespace: str) -> str:
     answers = await _mark_other_schedulers(client, cluster, answers, now=WallClock().now())
     tree = _build_subject_tree(cluster, subject, answers)
     failures = _find_failures(cluster, subject, findings)
-    return _format_answers(SubjectAnswers(subject, answers, findings, failures, tree=tree))
+    return format_answers(SubjectAnswers(subject, answers, findings, failures, tree=tree))
 
 
 def _find_failures(
     cluster: Cluster, subject: SubjectQuery, findings: Iterable[JobFinding]
 ) -> list[str]:
     """Say how the pods ended if the subject has failed."""
-    if all(finding.type != FAILED for finding in findings):
+    if all(finding.type != JOB_FAILED for finding in findings):
         return []
     return describe_failed_pods(cluster.objects.pods, subject.kind, subject.key)
 
@@ -383,6 +393,8 @@ async def _diagnose_subject(
     except ObjectNotFound as error:
         raise NotFound(str(error)) from None
     answers: list[WhyAnswer] = []
+    #: Why an entity would not fit even if nothing else ran, of the entities of several answers.
+    impossible: dict[Ref, str] = {}
     with report_scheduler_bugs():
         is_timed = visibility.is_whole and now
         starts = expected_starts(cluster.objects, profiles, now) if is_timed else {}
@@ -394,18 +406,37 @@ async def _diagnose_subject(
             entity = composite_pod_group_ref(diagnosis.tree) if diagnosis.tree else ref
             # What has an expected start can run, and without nodes nothing is known.
             is_open = diagnosis.pending > 0 and entity not in starts and bool(cluster.objects.nodes)
-            never_fits = (
-                visibility.is_whole
-                and is_open
-                and entity in find_impossible([entity], cluster.objects, profiles, now=now)
-            )
+            if visibility.is_whole and is_open and entity not in impossible:
+                impossible[entity] = describe_impossible(entity, cluster.objects, profiles, now=now)
+            never_fits = impossible.get(entity, "") if is_open else ""
+            if never_fits and diagnosis.tree:
+                # That is about the whole tree, and this answer about a part.
+                never_fits = diagnosis.message
             start = starts.get(entity)
             answers.append(
                 WhyAnswer(ref, diagnosis, expected=start, now=now, never_fits=never_fits)
             )
+    owners = GroupOwners(cluster.objects.groups)
+    answers = [_name_groups_by_owner(answer, owners) for answer in answers]
     if len(answers) == 1 and answers[0].is_group:
         answers = [answers[0]._replace(asked=name_subject(cluster, subject, subjects))]
     return cluster, answers, visibility.note
+
+
+def _name_groups_by_owner(answer: WhyAnswer, owners: GroupOwners) -> WhyAnswer:
+    """Return the answer; its messages name groups, such as a preemptor, by their owners."""
+
+    def name(text: str) -> str:
+        return owners.name_in(text, answer.subject.namespace)
+
+    found = answer.diagnosis
+    diagnosis = replace(
+        found,
+        message=name(found.message),
+        preempted=name(found.preempted),
+        pods=tuple(pod._replace(message=name(pod.message)) for pod in found.pods),
+    )
+    return answer._replace(diagnosis=diagnosis)
 
 
 async def _mark_other_schedulers(
@@ -439,7 +470,7 @@ def _describe_other(answer: WhyAnswer, other: OtherScheduler) -> WhyAnswer:
         cures=tuple(map(Cure, other.cures)),
         tree=answer.diagnosis.tree,
     )
-    return answer._replace(diagnosis=found, expected=None)
+    return answer._replace(diagnosis=found, expected=None, never_fits="")
 
 
 def _waiting_schedulers(cluster: Cluster, subject: SubjectQuery) -> set[str]:
@@ -464,14 +495,15 @@ async def _find_job_findings(
     return await read_job_findings(client, subject.key, has_pods=has_pods)
 
 
-def _format_answers(found: SubjectAnswers) -> str:
+def format_answers(found: SubjectAnswers) -> str:
+    """Format the answers about all groups of a subject as text."""
     subject, parts = found.subject, [finding.text for finding in found.findings]
     parts[:1] = ["\n".join([*parts[:1], *found.failures])] if parts else []
     has_pods = any(row.placed or row.pending for row in found.tree)
     if found.tree and (has_pods or not parts):
         parts.append(format_tree(subject, found.tree))
     # A Job that explains itself needs no "nothing to place", a tree no "is placed".
-    hidden: tuple[str, ...] = (EMPTY, FINISHED) if parts else ()
+    hidden: tuple[str, ...] = (EMPTY, FINISHED, FAILED) if parts else ()
     hidden += (PLACED,) if found.tree else ()
     parts += [format_answer(one) for one in found.answers if one.diagnosis.state not in hidden]
     return "\n\n".join(parts) or (

@@ -9,14 +9,23 @@ Phalanx has no position and no expected start: Phalanx does not decide about it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import NamedTuple
 
+from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD_GROUP
 from phalanx.api.meta import POD_KIND, Ref
 from phalanx.cli.scheduler_status import OTHER_SCHEDULER, OtherScheduler
+from phalanx.scheduler.cluster.group_tree import Group, group_ref
 from phalanx.scheduler.diagnosis.expected_starts import ExpectedStart, expected_starts
-from phalanx.scheduler.diagnosis.queue_order import WorkloadRow, WorkloadState, list_workloads
+from phalanx.scheduler.diagnosis.queue_order import (
+    WorkloadRow,
+    WorkloadState,
+    list_workloads,
+    owner_of,
+)
 from phalanx.scheduler.diagnosis.start_forecast import add_ranges
 from phalanx.scheduler.diagnosis.what_if import find_impossible
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects
@@ -29,6 +38,13 @@ STATES = (RUNNING, WAITING, RESERVED, PREEMPTED, NEVER, HELD, COMPLETED, FAILED)
 #: The colours of states; those of other states are yellow.
 _COLOURS = {RUNNING: "green", NEVER: "red", FAILED: "red", COMPLETED: "blue"}
 _OTHER_COLOUR = "yellow"
+#: A group in a message: `PodGroup default/train`, or `podgroup/train` in its own namespace.
+_GROUP_KINDS = {kind.name.lower(): kind.name for kind in (POD_GROUP, COMPOSITE_POD_GROUP)}
+_GROUP_NAME = re.compile(
+    rf"\b(?P<kind>{'|'.join(_GROUP_KINDS)})"
+    r"(?: (?P<space>[a-z0-9-]+))?/(?P<name>[a-z0-9.-]*[a-z0-9])",
+    re.IGNORECASE,
+)
 
 
 class ListedWorkload(NamedTuple):
@@ -50,10 +66,11 @@ def assess_workloads(
     *,
     is_whole: bool = True,
     with_ended: bool = False,
+    with_pods: bool = False,
     with_ranges: bool = False,
     others: Mapping[str, OtherScheduler] | None = None,
 ) -> list[ListedWorkload]:
-    """List gangs, and pods that wait, each with its state.
+    """List gangs, and pods without a gang that wait (or all, `with_pods`), each with its state.
 
     Of a part of the cluster neither positions nor starts are known. Ranges of the expected starts
     take a simulation of the queue ahead. `others` are the scheduler names that are not served.
@@ -62,9 +79,15 @@ def assess_workloads(
     listed = [
         row
         for row in list_workloads(cluster, include_all=with_ended)
-        if row.kind != POD_KIND or row.state in waiting
+        if row.kind != POD_KIND or row.state in waiting or with_pods
     ]
-    rows = [_name_preemptor(row, listed) for row in _mark_others(listed, others or {})]
+    owners = GroupOwners(cluster.groups)
+    rows = [
+        replace(row, preempted=owners.name_in(row.preempted, row.ref.namespace))
+        if row.preempted
+        else row
+        for row in _mark_others(listed, others or {})
+    ]
     starts: Mapping[Ref, ExpectedStart] = {}
     impossible: Collection[Ref] = ()
     if is_whole:
@@ -105,17 +128,29 @@ def _mark_others(
             yield replace(row, position=row.position - skipped) if row.position else row
 
 
-def _name_preemptor(row: WorkloadRow, rows: Iterable[WorkloadRow]) -> WorkloadRow:
-    """Name the group that has preempted a workload by its owner: `preempted by job/urgent at …`."""
-    if not row.preempted:
-        return row
-    start, by, text = row.preempted.partition(" by ")
-    for other in rows:
-        if text.startswith(f"{other.ref} at "):
-            named, space = other.display_name, other.ref.namespace
-            where = "" if space == row.ref.namespace else f" in {space}"
-            text = f"{named}{where}{text.removeprefix(str(other.ref))}"
-    return replace(row, preempted=f"{start}{by}{text}")
+class GroupOwners:
+    """Names the groups in messages of the scheduler by their owners: `preempted by job/urgent`."""
+
+    def __init__(self, groups: Iterable[Group]) -> None:
+        self._groups = groups
+
+    @cached_property
+    def _owners(self) -> dict[Ref, str]:
+        return {group_ref(group): owner_of(group) for group in self._groups}
+
+    def name_in(self, text: str, namespace: str) -> str:
+        """Return a message for a reader of a namespace; groups of others are named with theirs."""
+
+        def name_owner(found: re.Match[str]) -> str:
+            kind, space, name = found["kind"].lower(), found["space"] or namespace, found["name"]
+            owner = self._owners.get(Ref(_GROUP_KINDS[kind], space, name))
+            if not owner:
+                return found[0]
+            owner_kind, _, owner_name = owner.partition("/")
+            where = "" if space == namespace else f" in {space}"
+            return f"{owner_kind.lower()}/{owner_name}{where}"
+
+        return _GROUP_NAME.sub(name_owner, text)
 
 
 def _user_state(

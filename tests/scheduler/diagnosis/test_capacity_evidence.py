@@ -144,3 +144,9 @@ def test_summary_does_not_refuse_what_is_undecided() -> None:
     assert summarize_refusal(undecided, evidence) == (
         "no placement was found, but one may exist: the limit of the search is reached."
     )
+
+
+def test_limit_is_what_empty_nodes_lack_if_no_member_fits_there_either() -> None:
+    one = alone(pod("p", cpu="2", requests={"gpu.com/one": "1"}))
+    (row,) = evidence_for(one, [node("a", cpu="4")], [pod("r", on="a", cpu="4")]).rows
+    assert (row.fit, row.empty, row.limit) == (0, 0, "gpu.com/one")

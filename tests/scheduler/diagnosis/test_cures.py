@@ -344,6 +344,7 @@ def verify_cures(one: PlacementInstance) -> Counter[CureKind]:
     return Counter(counts.keys())
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize("family", ["plain", *FAMILIES])
 def test_cures_are_minimal_and_complete(family: str) -> None:
     for seed in range(SEEDS):

@@ -12,6 +12,8 @@ from phalanx.api.scheduling import TOPOLOGY_ANNOTATION
 from phalanx.scheduler.cluster.group_tree import Group
 from phalanx.scheduler.diagnosis.diagnosis import (
     EMPTY,
+    FAILED,
+    FINISHED,
     FITS,
     NOT_READY,
     PLACED,
@@ -170,3 +172,18 @@ def test_removal_of_the_topology_is_suggested_if_no_node_has_the_label() -> None
     assert [cure.text for cure in found.cures if cure.is_verified] == [
         "let the members be anywhere, not in one rack"
     ]
+
+
+def test_pods_that_have_ended_say_how() -> None:
+    refused = pod("p", "g", on="a", phase="Failed")
+    refused = but(refused, status=but(refused.status, reason="Refused", message="no right to run"))
+    lone = but(refused, spec=but(refused.spec, scheduling_group=None))
+    found = diagnose_objects(pod_ref(key("p")), [node("a")], [lone])
+    assert (found.state, found.message) == (FAILED, "Refused: no right to run")
+    pods = [refused, pod("q", "g", on="a", phase="Succeeded")]
+    found = diagnose_objects(group_id("g"), [node("a")], pods, [gang("g", 2)])
+    assert (found.state, found.message) == (
+        FAILED, "1 of 2 members failed: Refused: no right to run"
+    )  # fmt: skip
+    found = diagnose_objects(group_id("g"), [node("a")], pods[1:], [gang("g", 1)])
+    assert (found.state, found.message) == (FINISHED, "1 of 1 members succeeded")

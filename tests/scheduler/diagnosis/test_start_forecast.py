@@ -122,6 +122,7 @@ def with_claim(pod: Pod, name: str) -> Pod:
     return replace(pod, spec=replace(pod.spec, resource_claims=claims))
 
 
+@pytest.mark.slow
 def test_gang_that_waits_for_devices_of_unknown_end_is_planned_a_limited_number_of_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

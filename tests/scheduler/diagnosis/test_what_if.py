@@ -14,6 +14,7 @@ from phalanx.scheduler.diagnosis.what_if import (
     ForecastVerdict,
     NewNodeTemplate,
     UnknownObject,
+    describe_impossible,
     forecast,
     node_template,
     with_min_count,
@@ -112,6 +113,16 @@ def test_gang_that_does_not_fit_alone_never_fits() -> None:
     assert found.verdict is ForecastVerdict.NEVER
     assert found.message.startswith("even if nothing else ran: minCount (2) cannot be satisfied")
     assert found.summary == "1 of 2 members fit even if nothing else ran: all nodes run out of cpu."
+    assert describe_impossible(group_id("new"), seen) == (
+        "1 of 2 members fit: all nodes run out of cpu."
+    )
+
+
+def test_gang_that_fits_on_empty_nodes_is_not_impossible() -> None:
+    seen = cluster(
+        node("a"), *running("old", "a", cpu="3"), *with_creation_time(gang("new", 1, cpu="3"))
+    )
+    assert describe_impossible(group_id("new"), seen) == ""
 
 
 def test_waiting_gang_precedes_a_new_one() -> None:

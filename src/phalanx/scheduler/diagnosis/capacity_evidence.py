@@ -139,8 +139,10 @@ def _capacity_rows(
         places = ((value, domains.nodes(number)) for number, value in enumerate(domains.values))
     for place, nodes in places:
         fit, fit_if_empty = int(capacities[nodes].sum()), int(if_empty[nodes].sum())
+        # What would not fit on empty nodes either is limited by what those have.
+        limiting = snapshot if fit_if_empty else empty
         limit = (
-            _limiting_reason(shape, nodes, rejections, snapshot=snapshot) if fit < members else ""
+            _limiting_reason(shape, nodes, rejections, snapshot=limiting) if fit < members else ""
         )
         yield CapacityRow(
             str(shape),

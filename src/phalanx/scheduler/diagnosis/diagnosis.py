@@ -16,7 +16,7 @@ Nothing is placed, evicted or written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -57,13 +57,14 @@ PROVISIONING = "Provisioning"
 NOT_READY = "NotReady"
 EMPTY = "Empty"
 FINISHED = "Finished"
+FAILED = "Failed"
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """Why a pod or group is pending, and what would let it be placed."""
 
-    #: PLACED, FITS, PROVISIONING, NOT_READY, EMPTY, FINISHED, or a reason of the decision
+    #: PLACED, FITS, PROVISIONING, NOT_READY, EMPTY, FINISHED, FAILED, or a reason of the decision
     state: str
     #: What the scheduler would write into conditions.
     message: str
@@ -102,7 +103,7 @@ def describe_preemption(groups: Iterable[Group]) -> str:
 class NotAttempted:
     """No cycle runs for the subject: it is placed, has no pods, or is not ready."""
 
-    #: PLACED, EMPTY, FINISHED or NOT_READY.
+    #: PLACED, EMPTY, FINISHED, FAILED or NOT_READY.
     state: str
     message: str
     bound: int
@@ -152,8 +153,9 @@ def prepare_attempt(
     )
     group = group_trees.get(subject) if subject.kind != POD_KIND else None
     if isinstance(group, PodGroup) and group.is_finished:
-        message = f"its Job has ended: {group.metadata.annotations[FINISHED_ANNOTATION]}"
-        return NotAttempted(FINISHED, message, bound=bound, pending=0)
+        end = group.metadata.annotations[FINISHED_ANNOTATION]
+        outcome = FAILED if end.startswith(FAILED) else FINISHED
+        return NotAttempted(outcome, f"its Job has ended: {end}", bound=bound, pending=0)
     root = subject if subject.kind == POD_KIND else group_trees.root(subject)
     if isinstance(root, GroupTreeProblem):
         return NotAttempted(NOT_READY, root.message, bound=bound, pending=pending)
@@ -161,6 +163,10 @@ def prepare_attempt(
     if queued is None or not pending:
         if bound:
             return NotAttempted(PLACED, "every member has a node", bound=bound, pending=0)
+        if ended := [
+            pod for pod in cluster.pods if _belongs_to(pod, subject, group_trees, is_ended=True)
+        ]:
+            return _describe_ended(subject, ended)
         return NotAttempted(EMPTY, "no pod waits for a node", bound=0, pending=0)
     if queued.unready is not None:
         message = describe_unready(queued.unready)
@@ -180,9 +186,31 @@ def prepare_attempt(
     return Attempt(subject, entity, known, policy=policy, solver=solver, pods=pods, holds=holds)
 
 
-def _belongs_to(pod: Pod, subject: Ref, group_trees: GroupTrees) -> bool:
-    """Whether a live pod is the subject, or a member of it."""
-    if pod.is_terminal or (pod.metadata.deletion_timestamp and not pod.occupied_node):
+def _describe_ended(subject: Ref, pods: Sequence[Pod]) -> NotAttempted:
+    """Say how the pods of a subject ended, none of which is left."""
+    failed = [pod for pod in pods if pod.status.phase == "Failed"]
+    state = FAILED if failed else FINISHED
+    if subject.kind == POD_KIND:
+        message = _describe_failure(pods[0]) or f"its phase is {pods[0].status.phase}"
+    elif failed:
+        reason = next(filter(None, map(_describe_failure, failed)), "")
+        message = f"{len(failed)} of {len(pods)} members failed" + (f": {reason}" if reason else "")
+    else:
+        message = f"{len(pods)} of {len(pods)} members succeeded"
+    return NotAttempted(state, message, bound=0, pending=0)
+
+
+def _describe_failure(pod: Pod) -> str:
+    """Return what the kubelet says about a failed pod, or the exit code; "" for neither."""
+    status, code = pod.status, pod.failed_exit_code
+    text = ": ".join(part for part in (status.reason, status.message) if part)
+    return text or (f"exit code {code}" if code is not None else "")
+
+
+def _belongs_to(pod: Pod, subject: Ref, group_trees: GroupTrees, *, is_ended: bool = False) -> bool:
+    """Whether a live pod, or one that has ended, is the subject or a member of it."""
+    is_leaving = bool(pod.metadata.deletion_timestamp) and not pod.occupied_node
+    if pod.is_terminal != is_ended or (is_leaving and not is_ended):
         return False
     if subject.kind == POD_KIND or pod.group is None:
         return subject == pod_ref(pod.metadata.key)

@@ -24,6 +24,7 @@ from phalanx.api.meta import (
     POD_KIND,
     Condition,
     Key,
+    ObjectMeta,
     Ref,
     find_condition,
     parse_timestamp,
@@ -38,7 +39,13 @@ from phalanx.api.scheduling import (
     CompositePodGroup,
     PodGroup,
 )
-from phalanx.scheduler.cluster.group_tree import Group, GroupTreeProblem, GroupTrees, group_ref
+from phalanx.scheduler.cluster.group_tree import (
+    Group,
+    GroupTreeProblem,
+    GroupTrees,
+    group_ref,
+    parent_ref,
+)
 from phalanx.scheduler.diagnosis.diagnosis import (
     NOT_READY,
     Diagnosis,
@@ -68,7 +75,7 @@ class WorkloadState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRow:
-    """A gang, a tree of groups, or a pod without a group."""
+    """A gang, a tree of groups, or a pod without a group; the pods of an ended one may be gone."""
 
     ref: Ref
     state: WorkloadState
@@ -150,6 +157,11 @@ class _EntityPods:
     pending: list[Pod] = field(default_factory=list)
     ended: list[Pod] = field(default_factory=list)
 
+    @property
+    def any_pod(self) -> Pod | None:
+        """One of them, a live one if there is one; None without pods."""
+        return next(iter((*self.placed, *self.pending, *self.ended)), None)
+
 
 def list_workloads(cluster: ClusterObjects, *, include_all: bool = False) -> list[WorkloadRow]:
     """List running workloads, the oldest first, then waiting ones in queue order.
@@ -158,6 +170,11 @@ def list_workloads(cluster: ClusterObjects, *, include_all: bool = False) -> lis
     """
     group_trees = _build_group_tree(cluster.groups)
     pods_by_entity = _pods_by_entity(cluster.pods, group_trees)
+    if include_all:
+        # A Job that exceeds its deadline deletes its pods; its group says how it ended.
+        finished = [one for one in cluster.groups if _is_finished(one) and not parent_ref(one)]
+        for group in finished:
+            pods_by_entity.setdefault(group_ref(group), _EntityPods())
     # A Job that has ended may still have pods without a node, which are being deleted.
     queued = [
         info
@@ -170,28 +187,32 @@ def list_workloads(cluster: ClusterObjects, *, include_all: bool = False) -> lis
         for ref, pods in pods_by_entity.items()
         if ref not in waiting
         and (ref.kind != POD_KIND or include_all)
-        and (pods.placed or pods.ended or pods.pending)
+        and (pods.any_pod or _is_finished(group_trees.get(ref)))
     ]
     ended = [row for row in settled if row.state is WorkloadState.ENDED and include_all]
     running = [row for row in settled if row.state is WorkloadState.RUNNING]
     rows = [*sorted(ended, key=_age_key), *sorted(running, key=_age_key)]
     rows += _waiting_rows(queued, pods_by_entity, group_trees)
-    return _with_users(_with_parts(rows, pods_by_entity), cluster.jobs)
+    return _with_jobs(_with_parts(rows, pods_by_entity), cluster.jobs)
 
 
-def _with_users(rows: Iterable[WorkloadRow], jobs: Iterable[Job]) -> list[WorkloadRow]:
-    """Return the rows; those without a user have the one that the label of their Job names."""
-    users = {
-        (job.metadata.namespace, f"{JOB.name}/{job.metadata.name}"): user
-        for job in jobs
-        if (user := job.metadata.labels.get(USER_LABEL))
+def _with_jobs(rows: Iterable[WorkloadRow], jobs: Iterable[Job]) -> list[WorkloadRow]:
+    """Return the rows, with what only their Jobs say: the user, the end, the pods that are gone."""
+    jobs_by_owner = {
+        (job.metadata.namespace, f"{JOB.name}/{job.metadata.name}"): job for job in jobs
     }
-    return [
-        replace(row, user=row.user or users.get((row.ref.namespace, row.owner), ""))
-        if users
-        else row
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        if job := jobs_by_owner.get((row.ref.namespace, row.owner)):
+            if user := job.metadata.labels.get(USER_LABEL, ""):
+                row = replace(row, user=row.user or user)
+            if row.state is WorkloadState.ENDED and row.ended_at is None:
+                row = replace(row, ended_at=job.end_time)
+            if not row.members:
+                failed = job.status.failed
+                row = replace(row, ended=job.status.succeeded + failed, failed=failed)
+        found.append(row)
+    return found
 
 
 def _with_parts(
@@ -264,14 +285,17 @@ def pods_with_entities(cluster: ClusterObjects) -> list[tuple[Ref, Pod]]:
 
 def _build_settled_row(ref: Ref, pods: _EntityPods, group_tree: GroupTrees) -> WorkloadRow:
     group = group_tree.get(ref)
-    any_pod = (pods.placed or pods.ended or pods.pending)[0]
+    any_pod = pods.any_pod
     condition = _find_scheduled_condition(group)
-    since = creation_time(group.metadata if group else any_pod.metadata)
+    since = creation_time(_metadata_of(group, any_pod))
+    placed_at = None
     if condition is not None and condition.status == "True" and condition.last_transition_time:
-        since = parse_timestamp(condition.last_transition_time)
+        since = placed_at = parse_timestamp(condition.last_transition_time)
     is_over = _is_finished(group) or not pods.placed
     state = WorkloadState.ENDED if is_over else WorkloadState.RUNNING
-    return _build_row(ref, state, position=0, since=since, pods=pods, group_tree=group_tree)
+    row = _build_row(ref, state, position=0, since=since, pods=pods, group_tree=group_tree)
+    # If its pods are gone, the group says when it was placed.
+    return row if any_pod else replace(row, started_at=placed_at)
 
 
 def _waiting_rows(
@@ -318,7 +342,7 @@ def _build_row(
         # How its Job ended; empty while the Job goes on.
         end = group.metadata.annotations.get(FINISHED_ANNOTATION, "") if group else ""
         reason, message = end.partition(":")[0], f"its Job has ended: {end}" if end else ""
-    any_pod = (pods.pending or pods.placed or pods.ended)[0]
+    any_pod = pods.any_pod
     run_pods = [*pods.placed, *pods.ended]
     starts = [pod.status.start_time for pod in run_pods if pod.status.start_time]
     names = dict.fromkeys(
@@ -330,7 +354,7 @@ def _build_row(
         ref,
         state,
         position,
-        priority=group.spec.priority if group else any_pod.spec.priority,
+        priority=group.spec.priority if group else any_pod.spec.priority if any_pod else 0,
         since=since,
         placed=len(pods.placed),
         pending=len(pods.pending),
@@ -339,22 +363,30 @@ def _build_row(
         reason=reason,
         message=message,
         nodes=tuple(sorted({pod.occupied_node for pod in pods.placed})),
-        scheduler=any_pod.spec.scheduler_name,
+        scheduler=any_pod.spec.scheduler_name if any_pod else "",
         started=sum(pod.status.phase == "Running" for pod in pods.placed),
         failed=sum(pod.status.phase == "Failed" for pod in pods.ended),
-        owner=owner_of(group or any_pod),
+        owner=_owner_in(_metadata_of(group, any_pod)),
         preempted=preempted,
         preemptions=max((one.status.preemptions for one in pod_groups), default=0),
-        created=creation_time((group or any_pod).metadata),
+        created=creation_time(_metadata_of(group, any_pod)),
         started_at=min(map(parse_timestamp, starts), default=None),
         ended_at=max(ends, default=None) if state is WorkloadState.ENDED else None,
         user=_find_user(group, any_pod),
     )
 
 
-def _find_user(group: Group | None, pod: Pod) -> str:
+def _metadata_of(group: Group | None, pod: Pod | None) -> ObjectMeta:
+    """Return the metadata of a group, or else of the pod that has none."""
+    found = group or pod
+    if found is None:
+        raise ValueError("a workload has a group or a pod")
+    return found.metadata
+
+
+def _find_user(group: Group | None, pod: Pod | None) -> str:
     """Return the user that the label of a group, or else of its pod, names."""
-    labels = pod.metadata.labels | (group.metadata.labels if group else {})
+    labels = (pod.metadata.labels if pod else {}) | (group.metadata.labels if group else {})
     return labels.get(USER_LABEL, "")
 
 
@@ -394,7 +426,11 @@ def _find_scheduled_condition(group: Group | None) -> Condition | None:
 
 def owner_of(obj: Group | Pod) -> str:
     """Return the controller of a group or pod, such as `Job/train`; "" for none."""
-    controller = obj.metadata.controller
+    return _owner_in(obj.metadata)
+
+
+def _owner_in(metadata: ObjectMeta) -> str:
+    controller = metadata.controller
     return f"{controller.kind}/{controller.name}" if controller else ""
 
 

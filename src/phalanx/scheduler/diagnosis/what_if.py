@@ -14,7 +14,7 @@ the queue are placed first. The answer for each subject is one of three:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
@@ -149,22 +149,44 @@ def find_impossible(
 
     Only the first `MAX_PLANNED` are examined; an undecided one is not among the results.
     """
+    refused = _decide_alone(list(refs)[:MAX_PLANNED], cluster, profiles, now=now)
+    return frozenset(entity.ref for entity, *_ in refused)
+
+
+def describe_impossible(
+    ref: Ref,
+    cluster: ClusterObjects,
+    profiles: Profiles = DEFAULT_PROFILES,
+    *,
+    now: float = 0.0,
+) -> str:
+    """Say why a waiting entity would not fit even if nothing else ran; "" if it would."""
+    for entity, decision, snapshot, policy in _decide_alone([ref], cluster, profiles, now=now):
+        summary = _summarize(entity, decision, snapshot, policy=policy)
+        return summary or explain(decision).message
+    return ""
+
+
+def _decide_alone(
+    refs: Collection[Ref], cluster: ClusterObjects, profiles: Profiles, *, now: float
+) -> Iterator[tuple[Entity, Decision, Snapshot, SchedulerPolicy]]:
+    """Decide about each entity as if nothing else ran, and yield those that are refused."""
     alone = [
         pod
         for ref, pod in pods_with_entities(cluster)
         if not pod.occupied_node or pod.is_daemon or ref in refs
     ]
     state = load_state(replace(cluster, pods=alone), profiles)
-    snapshot, found = state.cache.snapshot(), set[Ref]()
-    for ref in list(refs)[:MAX_PLANNED]:
+    snapshot = state.cache.snapshot()
+    for ref in refs:
         entity = state.queue.waiting_entity(ref, now)
         if entity is None:
             continue
-        decision = decide(entity, snapshot, state.profiles.policy(entity))
+        policy = state.profiles.policy(entity)
+        decision = decide(entity, snapshot, policy)
         is_undecided = isinstance(decision, Waiting) and decision.undecided
         if not isinstance(decision, Placed) and not is_undecided:
-            found.add(ref)
-    return frozenset(found)
+            yield entity, decision, snapshot, policy
 
 
 class _QueueSimulation:
