@@ -8,6 +8,7 @@ import importlib
 import logging
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,8 @@ settings.load_profile("ci")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # A worker writes its coverage when it ends; ten seconds are too few on a busy machine.
 NodeManager.EXIT_TIMEOUT = 120
+#: Number of collected cases of each `mostly_slow` test: their order decides which are quick.
+_cases_by_test = Counter[str]()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -55,7 +58,12 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark every property test as soak under the soak profile."""
+    """Mark most cases of some tests as slow, and every property test as soak under that profile."""
+    if (marker := item.get_closest_marker("mostly_slow")) is not None:
+        name, _, _ = item.nodeid.partition("[")
+        if _cases_by_test[name] % marker.kwargs["quick_every"]:
+            item.add_marker("slow")
+        _cases_by_test[name] += 1
     function = getattr(item, "obj", None)
     if (
         getattr(function, "is_hypothesis_test", False)

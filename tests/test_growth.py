@@ -215,7 +215,7 @@ CACHED_TABLES = {
     "phalanx.api.field_management.field_types.empty_object_of_definition",
     "phalanx.api.protobuf._load_messages",
     "phalanx.api.protobuf._message_decoder",
-    "phalanx.api.protobuf_encoder._ordered_fields",
+    "phalanx.api.protobuf_encoder._field_rows",
     "phalanx.api.schema._compile_filler",
     "phalanx.api.schema._has_defaults",
     "phalanx.api.schema.schema",

@@ -125,7 +125,7 @@ NOT_PROVIDED: Mapping[str, Sequence[str]] = {
         "async_api_call_execution_duration_seconds",
         "pending_async_api_calls",
     ),
-    "binding conditions of devices are not implemented": (
+    "waiting for the binding conditions of devices is not measured": (
         "dra_bindingconditions_allocations_total",
         "dra_bindingconditions_wait_duration_seconds",
     ),

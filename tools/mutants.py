@@ -373,8 +373,10 @@ MUTANTS = (
     Mutant(
         "the reservation of an entity that is gone is kept",
         "scheduler/reservation/tracker.py",
-        "        self.current = tuple(found)\n",
-        "        self.current = tuple(dict.fromkeys((*found, *before)))\n",
+        "before, self.current = self.current, tuple(found)\n        self.version +=",
+        "before = self.current\n"
+        "        self.current = tuple(dict.fromkeys((*found, *before)))\n"
+        "        self.version +=",
         ("tests/scheduler/reservation/test_reservation.py",),
     ),
     Mutant(

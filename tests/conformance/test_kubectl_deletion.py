@@ -136,6 +136,7 @@ def test_a_finalizer_delays_deletion(kubectl: Kubectl) -> None:
     assert names(kubectl, "cm") == []
 
 
+@pytest.mark.slow
 def test_delete_accepts_labels_files_and_all(kubectl: Kubectl) -> None:
     for name in ("a", "b", "c", "d"):
         kubectl("create", "cm", name)

@@ -60,6 +60,7 @@ MADE: list[tuple[str, str, dict[str, str]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize(
     ("words", "name", "fields"), MADE, ids=[" ".join(words.split()[:2]) for words, _, _ in MADE]
 )

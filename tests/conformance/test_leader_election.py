@@ -91,6 +91,7 @@ def test_a_renewed_lease_is_not_taken_over(new_candidate: NewCandidate) -> None:
     assert not try_to_lead(follower)
 
 
+@pytest.mark.slow
 def test_one_of_many_candidates_takes_over_an_expired_lease(
     api: client.ApiClient, namespace: str, new_candidate: NewCandidate
 ) -> None:

@@ -99,6 +99,7 @@ def _own_version(meta: Object) -> object:
     return meta["generation"], meta.get("labels"), meta.get("annotations")
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize("batch", list(batches()), ids=lambda batch: batch[0].path.stem)
 def test_manifests_are_applied_once_and_stored_as_written(
     kubectl: Kubectl, batch: list[Manifest]
@@ -136,6 +137,7 @@ def test_a_leader_worker_set_is_scaled_and_found_by_its_short_name(kubectl: Kube
     assert (shown, desired, updated) == (name, "5", "5")
 
 
+@pytest.mark.slow
 def test_the_dependents_of_a_job_set_are_deleted_with_it(kubectl: Kubectl) -> None:
     job_set: Object = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "a"},

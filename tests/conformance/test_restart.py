@@ -19,6 +19,7 @@ from tests.conformance.official_client import (
 from tools.control_plane import ControlPlane
 
 
+@pytest.mark.mostly_slow(quick_every=2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
 def test_acknowledged_writes_survive_a_restart_and_watches_continue(
     tmp_path: Path, number: signal.Signals

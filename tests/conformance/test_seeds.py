@@ -120,6 +120,7 @@ def _uid(kubectl: Kubectl, what: str) -> str:
 # ---- applying ------------------------------------------------------------------------------------
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize("row", [row for row in ROWS if row.edit], ids=lambda row: row.file)
 def test_an_edited_manifest_is_refused_without_the_edit(cluster: Kubectl, row: Manifest) -> None:
     args = ("create", "--dry-run=server", "-f", "-")
@@ -135,6 +136,7 @@ def test_every_manifest_is_applied_without_unknown_fields(
     assert "unknown field" not in done.stderr
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @each
 def test_applying_a_manifest_again_changes_nothing(
     applied: Mapping[str, Applied], row: Manifest

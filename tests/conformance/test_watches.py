@@ -310,12 +310,13 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watches, "BOOKMARK_INTERVAL", 0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize(
     ("load", "cuts", "events"),
     [
         (WatchLoad(watchers=32, writes=800, idlers=(200, 700)), 25, 5_000),
-        pytest.param(WatchLoad(), 100, 10_000, marks=pytest.mark.slow),
+        (WatchLoad(), 100, 10_000),
     ],
     ids=["32 watchers", "64 watchers"],
 )

@@ -339,6 +339,7 @@ async def test_claims_are_written_before_the_pods_are_bound() -> None:
         assert sorted(await allocations(c)) == ["n0/gpu-0", "n0/gpu-1"]
 
 
+@pytest.mark.slow
 @in_virtual_time
 async def test_claims_are_released_if_one_of_them_cannot_be_written() -> None:
     async with foreign(1, 2) as c:

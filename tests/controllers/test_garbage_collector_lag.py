@@ -167,6 +167,7 @@ class LimitedWritesTransport:
         """Nothing to close."""
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize("writes", range(12))
 @in_virtual_time
 async def test_next_collector_finishes_what_a_crashed_one_started(writes: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -133,6 +134,7 @@ def test_successive_deletions_leave_the_expected_objects(scenario: DeletionScena
     run_virtual(story)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(deletion_scenarios(pauses=(0.0, 0.0, 0.02, 0.3)), st.sampled_from((0.0, 0.05, 0.5)))
 def test_concurrent_deletions_leave_no_dangling_reference_and_delete_no_orphan(

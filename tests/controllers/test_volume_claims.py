@@ -146,14 +146,14 @@ async def test_selected_node_is_removed_after_the_timeout_and_no_claim_is_delete
     async with cluster(nodes=nodes(1)) as c:
         await c.create(storage_class("absent.example"))
         await c.create(claim("c0"), pod("m0", spec=uses("c0")))
-        await asyncio.sleep(300)
+        await asyncio.sleep(580)
         assert [selected(one) for one in (await claims(c)).values()] == ["n0"]
         assert await c.events("FailedScheduling") == []
 
         async def are_returned() -> bool:
             return not any(map(selected, (await claims(c)).values()))
 
-        assert 299 < await c.until(are_returned, 310) < 301
+        assert 19 < await c.until(are_returned, 30) < 21
         await asyncio.sleep(10)
         ((name, message),) = await c.events("FailedScheduling")
         assert (name, message) == ("m0", "claim c0 was not bound within 600 s")

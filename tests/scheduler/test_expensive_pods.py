@@ -133,6 +133,7 @@ async def decide_in_steps(one: Entity, cache: SchedulerCache) -> Decision:
         answer = no_solver(step.program) if isinstance(step, SolverRequest) else None
 
 
+@pytest.mark.mostly_slow(quick_every=4)
 @pytest.mark.parametrize("name", SPECS)
 @in_virtual_time
 async def test_no_pod_stalls_the_scheduler(name: str) -> None:

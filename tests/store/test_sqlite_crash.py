@@ -84,6 +84,7 @@ async def examine(folder: Path, acknowledged: int, revision: int) -> int:
     return transactions
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize(("words", "nth"), POINTS, ids=[f"{w} {n}" for w, n in POINTS])
 def test_acknowledged_writes_survive_a_process_exit(tmp_path: Path, words: str, nth: int) -> None:
     transactions, revision, code = killed(tmp_path, words, nth)
@@ -165,6 +166,7 @@ FAULTS = [
 WHERE = {"a new folder": True, "a folder with a store": False}
 
 
+@pytest.mark.mostly_slow(quick_every=5)
 @needs_strace
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("fault", FAULTS)

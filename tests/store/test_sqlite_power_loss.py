@@ -91,6 +91,7 @@ def test_acknowledged_writes_survive_a_power_loss(tmp_path: Path, image: Path) -
             judge(disk, image, chance, chance.choice(WAYS))
 
 
+@pytest.mark.slow
 def test_power_loss_during_recovery_loses_nothing(tmp_path: Path, image: Path) -> None:
     first, chance = ran(tmp_path / "data", TRANSACTIONS), random.Random(2)
     chosen = chance.sample(range(len(first)), 2)
@@ -113,6 +114,7 @@ def opened(folder: Path) -> dict[str, str]:
     return stored_values(store)
 
 
+@pytest.mark.slow
 def test_power_loss_during_a_restore_leaves_old_store_or_backup(
     tmp_path: Path, image: Path
 ) -> None:
@@ -140,6 +142,7 @@ def test_power_loss_during_a_restore_leaves_old_store_or_backup(
     assert is_done
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize("file", ["store.db-wal", "store.db", ""], ids=["log", "tables", "names"])
 def test_power_loss_test_detects_a_missing_flush(tmp_path: Path, image: Path, file: str) -> None:
     calls = ran(tmp_path / "data", TRANSACTIONS)

@@ -438,6 +438,7 @@ def test_crash_after_any_write_leads_to_the_same_end() -> None:
     assert assert_survives_every_crash(without_recorder, a_day) >= 10
 
 
+@pytest.mark.slow
 def test_repeated_late_and_missed_events_lead_to_the_same_end() -> None:
     assert_survives_bad_watches(without_recorder, a_day)
 

@@ -67,6 +67,7 @@ def test_there_are_manifests() -> None:
     assert len(PATHS) > 10
 
 
+@pytest.mark.mostly_slow(quick_every=4)
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 @in_virtual_time
 async def test_published_job_set_completes(path: Path) -> None:

@@ -226,6 +226,7 @@ def test_missed_events_do_not_change_the_end(scenario: Scenario) -> None:
     assert compare_trials(scenario, controller, gaps(undisturbed, most=10), undisturbed) == []
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @EACH
 def test_repeated_and_reordered_events_do_not_change_the_end(scenario: Scenario) -> None:
     assert (

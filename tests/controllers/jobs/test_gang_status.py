@@ -85,7 +85,9 @@ async def test_preempted_gang_names_its_preemptor_until_it_runs_again() -> None:
         ]
         assert row.state is WorkloadState.WAITING
         assert row.preempted.startswith(by)
-        assert f"history: {by}" in await explain_pending(c.client, "job/low", "default")
+        assert "history: preempted by job/urgent at 2027-01-15T08:" in await explain_pending(
+            c.client, "job/low", "default"
+        )
         status = low.status
         assert (status.desired_pods, status.scheduled_pods, status.ready_pods) == (2, 0, 0)
         preempted = find_condition(status.conditions, "Preempted")
@@ -139,8 +141,7 @@ async def test_group_of_a_finished_job_is_never_waiting() -> None:
         )
         name = group.metadata.name
         assert await explain_pending(c.client, f"podgroup/{name}", "default") == (
-            f"PodGroup default/{name} has finished: its Job has ended: Failed: DeadlineExceeded\n"
-            "  members: 0 placed, 0 pending"
+            f"PodGroup default/{name} has failed: its Job has ended: Failed: DeadlineExceeded"
         )
         assert await explain_pending(c.client, "job/done", "default") == (
             "Job default/done has completed: CompletionsReached: "

@@ -37,6 +37,7 @@ PATHS = [
 ]
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 @in_virtual_time
 async def test_a_published_set_runs_as_gangs(path: Path) -> None:

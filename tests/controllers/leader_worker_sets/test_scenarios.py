@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from phalanx.api.kinds import (
     CONTROLLER_REVISION,
     LEADER_WORKER_SET,
@@ -349,6 +351,7 @@ async def test_groups_below_the_partition_keep_their_template_even_when_rebuilt(
         assert await user.true_conditions() == ["Available"]
 
 
+@pytest.mark.slow
 @in_virtual_time
 async def test_surge_groups_are_added_for_an_update_and_removed_after_it() -> None:
     async with cluster(nodes=simulated_nodes(3, cpu="8")) as c:

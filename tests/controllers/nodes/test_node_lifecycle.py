@@ -358,6 +358,7 @@ def test_after_a_crash_at_any_write_another_controller_continues() -> None:
     assert assert_survives_every_crash(build, run_outage) >= 5
 
 
+@pytest.mark.slow
 def test_duplicate_and_late_events_change_nothing() -> None:
     assert_survives_bad_watches(build, run_outage)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from phalanx.api.errors import NotFound
 from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD_GROUP, Kind
 from phalanx.api.meta import Key
@@ -262,5 +264,6 @@ def test_after_a_crash_at_any_write_the_result_is_the_same() -> None:
     assert assert_survives_every_crash(counting_controller, run_scenario) > 5
 
 
+@pytest.mark.slow
 def test_late_duplicate_or_missed_events_lead_to_the_same_result() -> None:
     assert_survives_bad_watches(counting_controller, run_scenario)

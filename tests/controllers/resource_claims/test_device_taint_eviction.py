@@ -271,5 +271,6 @@ def test_after_a_crash_at_any_write_another_controller_evicts_the_rest() -> None
     assert assert_survives_every_crash(build, run_outage) >= 4
 
 
+@pytest.mark.slow
 def test_duplicate_and_late_events_change_nothing() -> None:
     assert_survives_bad_watches(build, run_outage)

@@ -67,6 +67,7 @@ async def fill_free_node(c: Cluster) -> bool:
     return bool(free)
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @every_crash_point
 @in_virtual_time
 async def test_a_gang_is_complete_after_a_crash_at_any_write(end: int, arrives: bool) -> None:
@@ -86,6 +87,7 @@ async def test_a_gang_is_complete_after_a_crash_at_any_write(end: int, arrives: 
         assert condition.status == "True"
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @every_crash_point
 @in_virtual_time
 async def test_a_gang_without_free_resources_after_a_crash_is_bound_wholly_or_not_at_all(
@@ -109,6 +111,7 @@ async def test_a_gang_without_free_resources_after_a_crash_is_bound_wholly_or_no
                 await c.until_placed(*members("a"))
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @every_crash_point
 @in_virtual_time
 async def test_pods_without_a_controller_are_never_deleted(end: int, arrives: bool) -> None:
@@ -150,6 +153,7 @@ async def start_gang(c: Cluster, count: int, manifests: list[Object]) -> None:
     assert len(await c.node_by_pod()) == count
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @every_crash_point
 @in_virtual_time
 async def test_an_undo_is_completed_after_a_crash_at_any_write(end: int, arrives: bool) -> None:

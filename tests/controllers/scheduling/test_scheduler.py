@@ -425,6 +425,7 @@ sizes = st.lists(
 )
 
 
+@pytest.mark.slow
 @share_of_examples(0.25)
 @given(sizes, st.lists(st.sampled_from((0.0, 0.1, 1.0, 3.0)), min_size=2, max_size=3), st.data())
 @in_virtual_time

@@ -57,6 +57,7 @@ def test_decisions_of_the_scheduler_pass() -> None:
     assert objections(cluster(VIP), alone(VIP), decision) == []
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_victims_in_many_instances_pass(family: str) -> None:
     for seed in range(25):

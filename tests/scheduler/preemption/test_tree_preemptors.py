@@ -55,6 +55,7 @@ def build_tree(seed: int) -> tuple[ClusterObjects, Entity]:
     return ClusterObjects(nodes, groups, pods), one
 
 
+@pytest.mark.mostly_slow(quick_every=4)
 @pytest.mark.parametrize("seed", range(12))
 def test_solver_never_chooses_worse_victims_for_a_tree(seed: int) -> None:
     seen, one = build_tree(seed)

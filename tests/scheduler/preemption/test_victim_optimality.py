@@ -61,6 +61,7 @@ def compare_with_optimum(family: str, seeds: range) -> tuple[int, int, list[str]
     return best, all_of_them, worse
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_victims_are_optimal_in_nearly_all_instances(family: str) -> None:
     best, all_of_them, worse = compare_with_optimum(family, range(60))
@@ -91,6 +92,7 @@ def solve(family: str, nodes: int, seeds: range) -> list[str]:
     return wrong
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize("family", LARGE_FAMILIES)
 @pytest.mark.parametrize(("nodes", "seeds"), [(4, 5), (14, 3), (50, 1)])
 def test_victims_are_optimal_up_to_50_nodes(family: str, nodes: int, seeds: int) -> None:
@@ -189,6 +191,7 @@ def test_spare_members_are_evicted_before_a_gang_is_broken() -> None:
     assert (decision.broken_groups, decision.optimal) == ((), True)
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_victim_could_stay_beside_the_nominated_members(family: str) -> None:
     for seed in range(60):

@@ -336,6 +336,7 @@ def change_randomly(data: st.DataObject, cluster: QuietCluster, *, constraints: 
         cluster.set_pods(replace(old, metadata=meta))
 
 
+@pytest.mark.mostly_slow(quick_every=2)
 @pytest.mark.parametrize("constraints", [False, True])
 @settings(max_examples=60)
 @given(data=st.data())

@@ -39,7 +39,12 @@ def crowded_setup(seed: int, mode: str, *, keeps_arrival_order: bool) -> Simulat
 )
 @pytest.mark.parametrize("keeps_arrival_order", [True, False])
 @pytest.mark.parametrize(
-    "mode", [ReservationMode.EASY, ReservationMode.CONSERVATIVE, ReservationMode.OFF]
+    "mode",
+    [
+        ReservationMode.EASY,
+        pytest.param(ReservationMode.CONSERVATIVE, marks=pytest.mark.slow),
+        ReservationMode.OFF,
+    ],
 )
 def test_jobs_start_as_if_every_refused_entity_were_attempted(
     mode: str, keeps_arrival_order: bool, seeds: range

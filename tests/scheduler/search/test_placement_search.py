@@ -115,6 +115,7 @@ def compare_with_brute_force(family: str, seed: int) -> None:
     assert any(isinstance(outcome, PlacementFound) for outcome in outcomes) is possible
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_search_agrees_with_brute_force(family: str) -> None:
     for seed in range(SEEDS):

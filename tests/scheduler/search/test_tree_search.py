@@ -125,6 +125,7 @@ def test_small_trees_without_a_valid_order_are_enumerated(family: str, seed: int
     compare_with_brute_force(family, seed)
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_a_solver_a_tree_is_unschedulable_only_if_it_is_proven(family: str) -> None:
     for seed in range(SEEDS // 3):

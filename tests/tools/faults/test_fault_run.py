@@ -57,6 +57,7 @@ def run_seed(
     return result
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize("seed", SHORT_SEEDS)
 def test_short_fault_run_violates_no_invariant(seed: int) -> None:
     run_seed(seed, SHORT_STEPS)
