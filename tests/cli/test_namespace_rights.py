@@ -193,6 +193,12 @@ def test_what_if_needs_the_nodes_and_says_what_it_does_not_count(
     refused = reader.run("what-if", "-f", str(file))
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "a forecast needs the nodes, which this credential may not read" in refused.stderr
+    described = reader.run("what-if", "-f", str(file), "--add-nodes", "2:cpu=1")
+    assert described.returncode == 0, described.stderr
+    assert "PodGroup research/new fits" in described.stdout
+    assert f"{NOTE}: the forecast is for the added nodes alone" in described.stderr
+    too_small = reader.run("what-if", "-f", str(file), "--add-nodes", "1:cpu=1")
+    assert too_small.returncode == 4, too_small.stderr
     rules = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]
     nodes = role("ClusterRole", "node-reader", rules)
     anywhere = Kubectl(reader.admin.kubeconfig, "", reader.admin.home)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from phalanx.api.batch import Job
 from phalanx.api.core import Pod
 from phalanx.api.custom_resources.workload_definitions import workload_definitions
-from phalanx.api.errors import NotFound
+from phalanx.api.errors import Forbidden, NotFound
 from phalanx.api.feature_gates import resolve_gates
 from phalanx.api.kinds import JOB, POD, POD_GROUP, PRIORITY_CLASS
 from phalanx.api.meta import Key
@@ -199,6 +199,28 @@ async def test_gang_of_volcano_is_bound_and_its_phase_and_condition_are_written(
         status = (await get_group(c, "a", VOLCANO_POD_GROUP))["status"]
         assert status["phase"] == "Running"
         assert [one["type"] for one in status["conditions"]] == ["Scheduled"]
+
+
+@in_virtual_time
+async def test_forbidden_groups_of_a_project_are_logged_under_their_own_name() -> None:
+    async with custom_cluster(VOLCANO_DEFINITION) as c:
+        path = VOLCANO_POD_GROUP.url_path()
+        transport = ScriptedTransport(
+            c, refuse=lambda request: Forbidden("not for you") if request.path == path else None
+        )
+        async with running_scheduler(c, transport, compat=["volcano"]) as log:
+            link = {"annotations": {"scheduling.k8s.io/group-name": "a"}}
+            names = {"schedulerName": FOREIGN_SCHEDULER}
+            await c.create(pod("member", meta=link, spec=names), pod("alone", spec=names))
+            await c.until_placed("alone")
+            await asyncio.sleep(60)
+            assert list(await c.node_by_pod()) == ["alone"]
+            (line,) = [one for one in log.lines if one.message == "cannot read a resource"]
+            assert line.fields == {
+                "resource": "podgroups.scheduling.volcano.sh",
+                "reason": "not for you",
+                "effect": "pods of these groups wait",
+            }
 
 
 @in_virtual_time

@@ -83,6 +83,11 @@ class HypotheticalChanges:
     drain: tuple[str, ...]
     min_counts: tuple[tuple[str, int], ...]
 
+    @property
+    def describes_nodes(self) -> bool:
+        """Whether nodes are added by their resources, not by their likeness to others."""
+        return any("=" in text for text in self.add)
+
     def apply(self, cluster: Cluster, namespace: str) -> Cluster:
         """Return the cluster with all changes."""
         try:
@@ -188,7 +193,7 @@ def what_if_command(
         space = namespace or default_namespace
         set_default_namespace(manifests, space)
         cluster, visibility = await read_library_cluster(client, space, profiles=profiles, now=now)
-        _check_visibility(visibility)
+        _check_visibility(visibility, changes)
         return await hypothetical_cluster(
             client, cluster, manifests, changes=changes, namespace=space
         )
@@ -224,14 +229,17 @@ def _progress_display() -> Callable[[int, int], None]:
     return show
 
 
-def _check_visibility(visibility: Visibility) -> None:
-    """Fail if the nodes may not be read; warn if pods of other namespaces may not."""
+def _check_visibility(visibility: Visibility, changes: HypotheticalChanges) -> None:
+    """Warn about nodes and pods that may not be read; fail if no node is known, nor described."""
     if not visibility.has_nodes:
-        raise click.ClickException(
-            "a forecast needs the nodes, which this credential may not read; "
-            "ask for the right to list nodes, and pods of all namespaces"
-        )
-    if not visibility.is_whole:
+        if not changes.describes_nodes:
+            raise click.ClickException(
+                "a forecast needs the nodes, which this credential may not read; ask for the right "
+                "to list nodes, and pods of all namespaces; or describe free nodes on which to try "
+                "it: --add-nodes 4:cpu=8,memory=32Gi"
+            )
+        echo(f"Warning: {visibility.note}: the forecast is for the added nodes alone", err=True)
+    elif not visibility.is_whole:
         text = f"{visibility.note}, which use nodes too: what fits here may have to wait"
         echo(f"Warning: {text}", err=True)
 

@@ -66,9 +66,14 @@ class Informer(Generic[R]):
         _observe_informer(client.metrics, kind.resource, self)
 
     @property
+    def failures(self) -> dict[Kind, ApiError | Unreachable]:
+        """Why the informer cannot follow the server at present, by the kind that the server has."""
+        return {self._kind: self._failure} if self._failure is not None else {}
+
+    @property
     def failure(self) -> ApiError | Unreachable | None:
-        """Why the informer cannot follow the server at present."""
-        return self._failure
+        """Why the informer cannot follow the server at present; one reason if there are several."""
+        return next(iter(self.failures.values()), None)
 
     async def run(self) -> None:
         """Follow the server until cancelled."""

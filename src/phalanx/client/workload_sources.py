@@ -106,9 +106,9 @@ class MergedInformer(Informer[R]):
             part.on_batch.append(self._notify_batch)
 
     @property
-    def failure(self) -> ApiError | Unreachable | None:
-        """Why one of the informers cannot follow the server at present."""
-        return next((part.failure for part in self._parts if part.failure is not None), None)
+    def failures(self) -> dict[Kind, ApiError | Unreachable]:
+        """Why informers cannot follow the server at present, by the kind that the server has."""
+        return {kind: error for part in self._parts for kind, error in part.failures.items()}
 
     async def run(self) -> None:
         """Follow the server until cancelled."""
@@ -176,7 +176,8 @@ class SourcedObjects:
                 row.kind,
                 row.struct,
                 random=self._random,
-                optional=optional,
+                # Pods of groups that cannot be read wait, so nothing else needs to wait for them.
+                optional=optional or bool(row.compat),
                 convert=self._converter(row) if row.convert else None,
             )
             for row in rows

@@ -274,9 +274,9 @@ class Informers:
 
     @property
     def failures(self) -> dict[Kind, ApiError | Unreachable]:
-        """The current failures of informers, by kind."""
-        found = {kind: informer.failure for kind, informer in self._informers.items()}
-        return {kind: failure for kind, failure in found.items() if failure is not None}
+        """The current failures of informers, by the kind that the server has."""
+        informers = self._informers.values()
+        return {kind: error for one in informers for kind, error in one.failures.items()}
 
     def metadata_informer(self, kind: Kind) -> Informer[HasMetadata]:
         """Return the informer of any kind, for readers of the metadata alone."""

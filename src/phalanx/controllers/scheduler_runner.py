@@ -22,7 +22,7 @@ from phalanx.api.kinds import (
     SERVICE,
     Kind,
 )
-from phalanx.api.workload_sources import ServedSources
+from phalanx.api.workload_sources import WORKLOAD_SOURCES, ServedSources
 from phalanx.client.client import Client, is_served
 from phalanx.client.workload_sources import discover_sources
 from phalanx.clock import Clock
@@ -52,6 +52,7 @@ _MISSING_KIND_EFFECTS: Mapping[Kind, str] = {
     NAMESPACE: "namespaceSelectors see namespaces without labels",
     PRIORITY_CLASS: "groups have the priority of their pods instead of that of their class",
     SERVICE: "pods are not spread by service",
+    **{row.kind: "pods of these groups wait" for row in WORKLOAD_SOURCES if row.compat},
 }
 
 
