@@ -29,6 +29,18 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 NodeManager.EXIT_TIMEOUT = 120
 #: Number of collected cases of each `mostly_slow` test: their order decides which are quick.
 _cases_by_test = Counter[str]()
+#: Set while workers start, and not for the tests that they run.
+_NAMED_PLUGINS_ONLY = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
+os.environ.pop(_NAMED_PLUGINS_ONLY, None)
+
+
+def pytest_xdist_setupnodes() -> None:
+    """Have the workers load the named plugins alone, as this process does.
+
+    They do not read `addopts`, and would find our plugin by themselves: then pytest rewrites every
+    module of the package under test.
+    """
+    os.environ[_NAMED_PLUGINS_ONLY] = "1"
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

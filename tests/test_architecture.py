@@ -10,7 +10,7 @@ import ast
 import importlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -50,6 +50,20 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Return every node of a module."""
+    return tuple(ast.walk(tree(path)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_trees() -> Iterator[None]:
+    """Millions of nodes would slow down every garbage collection of the tests that follow."""
+    yield
+    tree.cache_clear()
+    nodes.cache_clear()
+
+
 def location(path: Path, node: ast.AST) -> str:
     return f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
 
@@ -59,7 +73,7 @@ def function_lengths() -> dict[str, int]:
     return {
         f"{location(path, node)} {node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
         for path in MODULES
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
 
@@ -113,14 +127,14 @@ def word_counts() -> Counter[str]:
     return Counter(word for path in MODULES for word in re.findall(r"\b\w+\b", path.read_text()))
 
 
-def small_helpers(module: ast.Module) -> Iterator[str]:
+def small_helpers(module: Iterable[ast.AST]) -> Iterator[str]:
     """Yield private functions of less than four lines that are called once and not passed on."""
     called = {
         node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
-        for node in ast.walk(module)
+        for node in module
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name)
     }
-    for node in ast.walk(module):
+    for node in module:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.decorator_list:
             continue
         body = node.body[1:] if ast.get_docstring(node) and len(node.body) > 1 else node.body
@@ -130,9 +144,9 @@ def small_helpers(module: ast.Module) -> Iterator[str]:
             yield node.name
 
 
-def functions_with_four_arguments(module: ast.Module) -> Iterator[str]:
+def functions_with_four_arguments(module: Iterable[ast.AST]) -> Iterator[str]:
     """Yield functions that take four or more arguments by position."""
-    for node in ast.walk(module):
+    for node in module:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
             if len([name for name in names if name not in ("self", "cls")]) >= 4:
@@ -142,8 +156,8 @@ def functions_with_four_arguments(module: ast.Module) -> Iterator[str]:
 @pytest.mark.parametrize("package", PACKAGE_PARTS)
 def test_packages_do_not_get_more_small_parts(package: str) -> None:
     paths = [path for path in MODULES if path.relative_to(SOURCE).parts[0] == package]
-    helpers = [name for path in paths for name in small_helpers(tree(path))]
-    functions = [name for path in paths for name in functions_with_four_arguments(tree(path))]
+    helpers = [name for path in paths for name in small_helpers(nodes(path))]
+    functions = [name for path in paths for name in functions_with_four_arguments(nodes(path))]
     modules = [
         path.stem
         for path in paths
@@ -175,8 +189,10 @@ def test_only_the_cli_prints() -> None:
         location(path, node)
         for path in MODULES
         if path.relative_to(SOURCE).parts[0] != "cli"
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
+        for node in nodes(path)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
     ]
     assert printing == []
 
@@ -209,15 +225,15 @@ ORDERLESS = {"all", "any", "frozenset", "len", "max", "min", "set", "sorted", "s
 ORDERED = {"dict", "enumerate", "iter", "list", "map", "next", "reversed", "tuple", "zip"}
 
 
-def impure_calls(module: ast.Module) -> Iterator[ast.AST]:
-    for node in ast.walk(module):
+def impure_calls(module: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    for node in module:
         if isinstance(node, ast.Call) and IMPURE.search(ast.unparse(node.func)):
             yield node
 
 
-def foreign_imports(module: ast.Module) -> Iterator[ast.AST]:
+def foreign_imports(module: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Find imports of our own packages that are not pure."""
-    for node in ast.walk(module):
+    for node in module:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         if any(re.match(r"phalanx(?!\.(api|builder|scheduler)\b)", name) for name in names):
@@ -256,15 +272,17 @@ def ordered_iterations(node: ast.AST) -> list[ast.expr]:
     return []
 
 
-def iterated_sets(module: ast.Module) -> Iterator[ast.AST]:
-    for node in ast.walk(module):
+def iterated_sets(module: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    for node in module:
         yield from (source for source in ordered_iterations(node) if is_set(source))
 
 
 @pytest.mark.parametrize("wrong", [impure_calls, foreign_imports, iterated_sets])
-def test_pure_packages_are_pure(wrong: Callable[[ast.Module], Iterator[ast.AST]]) -> None:
+def test_pure_packages_are_pure(wrong: Callable[[Iterable[ast.AST]], Iterator[ast.AST]]) -> None:
     found = [
-        f"{location(path, node)} {ast.unparse(node)}" for path in PURE for node in wrong(tree(path))
+        f"{location(path, node)} {ast.unparse(node)}"
+        for path in PURE
+        for node in wrong(nodes(path))
     ]
     assert found == []
 
@@ -285,9 +303,9 @@ def test_pure_packages_are_pure(wrong: Callable[[ast.Module], Iterator[ast.AST]]
     ],
 )
 def test_purity_check_finds_impure_code(
-    line: str, wrong: Callable[[ast.Module], Iterator[ast.AST]]
+    line: str, wrong: Callable[[Iterable[ast.AST]], Iterator[ast.AST]]
 ) -> None:
-    assert list(wrong(ast.parse(line))) != []
+    assert list(wrong(ast.walk(ast.parse(line)))) != []
 
 
 @pytest.mark.parametrize(
@@ -301,7 +319,7 @@ def test_purity_check_finds_impure_code(
     ],
 )
 def test_purity_check_accepts_pure_code(line: str) -> None:
-    module = ast.parse(line)
+    module = tuple(ast.walk(ast.parse(line)))
     assert [*impure_calls(module), *foreign_imports(module), *iterated_sets(module)] == []
 
 

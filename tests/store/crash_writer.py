@@ -1,8 +1,9 @@
 """A process that dies while it writes: `python -m tests.store.crash_writer FOLDER WORDS NTH [N]`.
 
 It kills itself when, for the NTH time, a statement that begins with WORDS is about to be executed;
-LANDED instead of words: when a batch is on disk and not yet acknowledged. With NTH 0 it does not,
-and ends after N transactions. Each committed transaction is one line on its output.
+LANDED instead of words: when a batch is on disk and not yet acknowledged. How many transactions
+that takes depends on how many of them become one batch. With NTH 0 it does not kill itself, and
+ends after N transactions. Each committed transaction is one line on its output.
 
 What it leaves behind depends on nothing but the number of transactions, see `expected`.
 """
@@ -34,6 +35,9 @@ LARGE, LARGE_EVERY, LARGE_LIFETIME = "x" * 40_000, 16, 5
 
 #: Default number of transactions of one process: a little over 3,000 writes.
 DEFAULT_TRANSACTIONS = 436
+
+#: Number of transactions after which a process that should have killed itself ends nevertheless.
+MAX_TRANSACTIONS = 20_000
 
 #: What is left of history after each transaction.
 HISTORY = 40
@@ -112,12 +116,13 @@ def _countdown(nth: int) -> Callable[[], None]:
     return tick
 
 
-async def _main(folder: Path, words: str, nth: int, enough: int = DEFAULT_TRANSACTIONS) -> None:
+async def _main(folder: Path, words: str, nth: int, enough: int | None = None) -> None:
     store = SqliteStore(
         folder,
         create_writer=partial(killing_writer, words, nth),
         on_failure=lambda _: os._exit(BROKEN),
     )
+    enough = enough or (MAX_TRANSACTIONS if nth else DEFAULT_TRANSACTIONS)
     await asyncio.gather(*(write_transactions(store, enough) for _ in range(WRITERS)))
     await store.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import urllib.error
 from collections import Counter
 from collections.abc import Iterator
@@ -29,6 +30,8 @@ from tools.control_plane import Access, ControlPlane
 #: Each test starts a browser.
 pytestmark = pytest.mark.slow
 SHAPE = "cpu=8,memory=8Gi,example.com/gpu=4"
+#: How many of the gangs are in each state.
+STATES = {"running": 2, "completed": 1, "failed": 1, "waiting": 1, "never": 1}
 LONG = "a-gang-with-the-longest-name-that-a-job-may-have-on-this-cluster"[:55]
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 READS = ["get", "list", "watch"]
@@ -64,13 +67,25 @@ def create_gangs(access: Access) -> None:
         request(access, "POST", jobs_path(namespace), job)
         if job["metadata"]["name"] == "other":
             wait_for_states(access, running=2, completed=1, failed=1)
-    wait_for_states(access, running=2, completed=1, failed=1, waiting=1, never=1)
+    wait_for_states(access, **STATES)
 
 
 def entry(access: Access, argument: str) -> dict[str, str]:
     """Return the entry of a gang in the queue."""
     items = request(access, "GET", "/phalanx/v1/queue")["items"]
     return next(item for item in items if item["argument"] == argument)
+
+
+def delete_gang(access: Access, job: str) -> None:
+    """Delete a Job and wait until the queue, on which the page relies, has none of its gangs."""
+    request(access, "DELETE", f"{jobs_path()}/{job}?propagationPolicy=Background")
+    end = time.monotonic() + 60
+    while any(
+        item["argument"] == f"job/{job}"
+        for item in request(access, "GET", "/phalanx/v1/queue")["items"]
+    ):
+        assert time.monotonic() < end, f"job/{job} stays in the queue"
+        time.sleep(0.2)
 
 
 def test_every_object_has_an_address_and_the_back_button_works(plane: ControlPlane) -> None:
@@ -239,7 +254,7 @@ def test_focus_stays_while_the_lists_change(plane: ControlPlane) -> None:
         )
         request(access, "POST", jobs_path(), gang_job("late", 20, 4))
         shows(page, "gang-table", "job/late")
-        request(access, "DELETE", f"{jobs_path()}/late?propagationPolicy=Background")
+        delete_gang(access, "late")
         hides(page, "gang-table", "job/late")
         assert page.evaluate("document.activeElement.textContent") == "job/fits"
         outline = "getComputedStyle(document.activeElement).outlineStyle"
@@ -276,7 +291,7 @@ def test_markup_in_objects_is_shown_as_text(plane: ControlPlane) -> None:
         assert page.evaluate("document.querySelectorAll('body img, body script').length") == 0
         assert page.evaluate("document.title") == "<img src=x>/a · Phalanx"
         assert has_no_errors(page), page.errors
-    request(access, "DELETE", f"{jobs_path()}/markup?propagationPolicy=Background")
+    delete_gang(access, "markup")
 
 
 CONTRAST = """
