@@ -18,6 +18,7 @@
     control_plane, components    a server with its components on one event loop; the components
     clock, randomness            passed in, so that tests and simulations choose them
     logs, telemetry, version     log lines, metrics, the version
+    yaml_files                   configuration and scenario files
 """
 
 from importlib import import_module

@@ -10,10 +10,8 @@ plugins from here as values. Enabling them is up to the configuration.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
 
 import click
 import yaml
@@ -25,6 +23,7 @@ from phalanx.scheduler.configuration.scheduler_configuration import (
 )
 from phalanx.scheduler.plugins.plugin import Plugin
 from phalanx.scheduler.plugins.registry import PluginRegistry, out_of_tree_plugin
+from phalanx.yaml_files import UniqueKeyLoader
 
 ENTRY_POINT_GROUP = "phalanx.scheduler_plugins"
 
@@ -95,23 +94,3 @@ def _load_yaml(path: Path) -> object:
 
 
 #: The tag of the key `<<`, whose value is a map or a list of maps to merge.
-_MERGE_TAG = "tag:yaml.org,2002:merge"
-
-
-class UniqueKeyLoader(yaml.SafeLoader):
-    """The safe loader, which also rejects duplicate keys: YAML would silently drop the first."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Build a map, each of whose keys exists once."""
-        seen: list[object] = []
-        # The super class refuses nodes of other kinds; merged keys (`<<`) may be overridden.
-        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-            if key.tag == _MERGE_TAG:
-                continue
-            name = self.construct_object(key, deep=True)
-            if name in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f'duplicate field "{name}"', problem_mark=key.start_mark
-                )
-            seen.append(name)
-        return super().construct_mapping(node, deep)

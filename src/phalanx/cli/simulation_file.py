@@ -40,7 +40,7 @@ from phalanx.cli.options import (
     parse_duration,
     parse_shape,
 )
-from phalanx.cli.scheduler_configuration import UniqueKeyLoader, load_configuration
+from phalanx.cli.scheduler_configuration import load_configuration
 from phalanx.scheduler.plugins.settings_plugins import ReservationArgs, ReservationMode
 from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
 from phalanx.sim.recording.recorded_workload import RecordedWorkload
@@ -62,6 +62,7 @@ from phalanx.sim.workloads.workload import (
     build_workload,
 )
 from phalanx.sim.workloads.yaml_lines import find_line
+from phalanx.yaml_files import UniqueKeyLoader
 
 _GZIP_MAGIC = b"\x1f\x8b"
 #: A larger trace is refused, and so is a larger number of jobs or pods of a row.

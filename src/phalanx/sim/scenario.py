@@ -16,9 +16,7 @@ Events are in `events`, values in `fields`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 
 import yaml
 
@@ -34,6 +32,7 @@ from phalanx.sim.fields import (
     read_one_or_many,
     read_seconds,
 )
+from phalanx.yaml_files import UniqueKeyLoader
 
 #: Seconds after the last event, unless the scenario has `until`.
 DEFAULT_TAIL = 60.0
@@ -62,7 +61,7 @@ class Scenario:
 def parse_scenario(text: str) -> Scenario:
     """Parse a scenario file. Raises InvalidScenario."""
     try:
-        found = yaml.load(text, _UniqueKeyLoader)
+        found = yaml.load(text, UniqueKeyLoader)
     except yaml.MarkedYAMLError as error:
         where = f"line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InvalidScenario(where, "YAML", error.problem) from None
@@ -107,17 +106,3 @@ def _read_moments(fields: ScenarioFields, known: ScenarioNames) -> tuple[Scenari
                 raise InvalidScenario(key, f"another time than that of {keys[at]}", at)
             keys[at] = key
     return tuple(ScenarioMoment(at, fields.require(keys[at], events)) for at in sorted(keys))
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """The safe YAML loader that refuses duplicate keys, which YAML would silently drop."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: list[object] = []
-        for key, _ in node.value:
-            entry = self.construct_object(key, deep=True)
-            if entry in seen:
-                where = f"line {key.start_mark.line + 1}"
-                raise InvalidScenario(where, "each name once", entry)
-            seen.append(entry)
-        return super().construct_mapping(node, deep)
