@@ -27,7 +27,7 @@ settings.load_profile("ci")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # A worker writes its coverage when it ends; ten seconds are too few on a busy machine.
 NodeManager.EXIT_TIMEOUT = 120
-#: Number of collected cases of each `mostly_slow` test: their order decides which are quick.
+#: Number of collected cases of each `mostly_slow` and `mostly_soak` test: their order decides.
 _cases_by_test = Counter[str]()
 #: Set while workers start, and not for the tests that they run.
 _NAMED_PLUGINS_ONLY = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
@@ -70,11 +70,14 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark most cases of some tests as slow, and every property test as soak under that profile."""
+    """Mark most cases of some tests as slow or soak, and every property as soak in its profile."""
+    name, _, _ = item.nodeid.partition("[")
     if (marker := item.get_closest_marker("mostly_slow")) is not None:
-        name, _, _ = item.nodeid.partition("[")
         if _cases_by_test[name] % marker.kwargs["quick_every"]:
             item.add_marker("slow")
+        _cases_by_test[name] += 1
+    elif (marker := item.get_closest_marker("mostly_soak")) is not None:
+        item.add_marker("soak" if _cases_by_test[name] % marker.kwargs["slow_every"] else "slow")
         _cases_by_test[name] += 1
     function = getattr(item, "obj", None)
     if (

@@ -454,7 +454,7 @@ def run_calm(one: TrialCase) -> TrialResult:
     return calm
 
 
-@pytest.mark.mostly_slow(quick_every=3)
+@pytest.mark.mostly_slow(quick_every=6)
 @EACH
 def test_a_crash_after_any_write_leads_to_the_same_result(one: TrialCase) -> None:
     calm = run_calm(one)
@@ -491,7 +491,7 @@ def test_a_fault_at_every_write_and_event_leads_to_the_same_result(one: TrialCas
     assert compare_trials(one.scenario, one.subject, gaps(calm, most=999), calm) == []
 
 
-@pytest.mark.mostly_slow(quick_every=3)
+@pytest.mark.mostly_slow(quick_every=6)
 @EACH
 def test_duplicate_and_reordered_events_lead_to_the_same_result(one: TrialCase) -> None:
     assert (

@@ -251,7 +251,8 @@ def test_decisions_about_volumes_agree_with_every_assignment() -> None:
     assert counts.get("undecided", 0) <= 2
 
 
-@pytest.mark.slow
-def test_decisions_about_volumes_agree_with_every_assignment_of_many() -> None:
-    counts = count_outcomes(range(1000, 2500))
+@pytest.mark.mostly_soak(slow_every=3)
+@pytest.mark.parametrize("first", [1000, 1500, 2000])
+def test_decisions_about_volumes_agree_with_every_assignment_of_many(first: int) -> None:
+    counts = count_outcomes(range(first, first + 500))
     assert counts.get("undecided", 0) <= 0.01 * sum(counts.values())

@@ -124,7 +124,7 @@ def test_both_engines_agree_on_recorded_jobs(mode: str) -> None:
     assert_equal_results(SimulationSetup(few, workload.nodes, profiles(mode)))
 
 
-@pytest.mark.slow
+@pytest.mark.mostly_soak(slow_every=2)
 @pytest.mark.parametrize("seed", range(4))
 def test_both_engines_agree_on_preemptions_and_lost_nodes(seed: int) -> None:
     assert_equal_results(contended_setup(seed))

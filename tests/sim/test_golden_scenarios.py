@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parent.parent / "scenarios"
 FILES = sorted(FOLDER.glob("*.yaml"))
 
 
-@pytest.mark.mostly_slow(quick_every=2)
+@pytest.mark.mostly_slow(quick_every=4)
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_scenario_gives_its_expected_timeline(file: Path, is_update: bool) -> None:
     expected, text = (

@@ -20,6 +20,7 @@ FOLDER = Path(__file__).parent.parent / "recorded"
 FILES = sorted([*FOLDER.glob("scenarios/*.json"), *FOLDER.glob("wanted/*.json")])
 
 
+@pytest.mark.mostly_slow(quick_every=3)
 @pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
 def test_recorded_scenario_gives_its_recorded_outcome(file: Path) -> None:
     case = json.loads(file.read_text())

@@ -200,7 +200,10 @@ def test_gang_needs_all_members_unless_min_or_basic_is_set() -> None:
         ("nodes: [{name: n}, {name: n}]", "nodes[1]: expected a name that was not used before,"),
         ("nodes: {}\nat noon: {pod: a}", "at noon: expected seconds such as 90, or 90s, 5m, 2h"),
         ("nodes: {}\nat 1: {pod: a}\nat 1s: {pod: b}", "at 1s: expected another time than that"),
-        ("nodes: {}\nat 1: {pod: a}\nat 1: {pod: b}", "line 3: expected each name once, found"),
+        (
+            "nodes: {}\nat 1: {pod: a}\nat 1: {pod: b}",
+            "line 3: expected YAML, found 'duplicate field",
+        ),
         ("nodes: {}\nat 1: {pod: a}\nuntil: 0", "until: expected a time not before the last"),
         ("nodes: {}\nsometimes: 1", "the scenario: expected only gates, nodes, seed, until, found"),
         ("nodes: {}\nat 0: {on: 1}", "at 0: expected names with values, found {True: 1}"),

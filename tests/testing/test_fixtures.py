@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import select
 import signal
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +264,14 @@ def test_a_controller_that_fails_fails_the_test() -> None:
     with pytest.raises(ValueError, match="the controller failed"):  # noqa: SIM117
         with virtually(Settings()) as found:
             found.drive(wait(found.cluster))
+
+
+def test_control_plane_that_does_not_start_leaves_no_socket_open() -> None:
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        with pytest.raises(BadRequest), control_plane(nodes=1, room={"cpu": "many"}):
+            pass
+        gc.collect()
+    assert [one.message for one in caught if one.category is ResourceWarning] == []
 
 
 def test_virtual_time_is_refused_where_an_event_loop_runs() -> None:

@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -367,19 +367,21 @@ async def _serve(
     settings: Settings, folder: Path, identity: ServerIdentity, *, started: Future[Served]
 ) -> None:
     token = secrets.token_urlsafe(32)
-    tokens, sock = Tokens({token: ADMIN}), bind_socket(_HOST, 0)
-    port = sock.getsockname()[1]
-    url, config = f"https://{_HOST}:{port}", folder / f"kubeconfig-{port}"
-    async with (
-        running_cluster(
-            settings, MemoryStore(), WallClock(), random=SystemRandom(), tokens=tokens
-        ) as cluster,
-        serve_http(cluster.plane.server.handle, tokens, sock, tls=identity.tls),
-    ):
-        kubeconfig.write(config, url, ca_pem=identity.ca, token=token)
-        served = Served(cluster, url, config)
-        started.set_result(served)
-        await served.wait_until_stopped()
+    tokens = Tokens({token: ADMIN})
+    # The socket is closed too if the cluster does not start.
+    with closing(bind_socket(_HOST, 0)) as sock:
+        port = sock.getsockname()[1]
+        url, config = f"https://{_HOST}:{port}", folder / f"kubeconfig-{port}"
+        async with (
+            running_cluster(
+                settings, MemoryStore(), WallClock(), random=SystemRandom(), tokens=tokens
+            ) as cluster,
+            serve_http(cluster.plane.server.handle, tokens, sock, tls=identity.tls),
+        ):
+            kubeconfig.write(config, url, ca_pem=identity.ca, token=token)
+            served = Served(cluster, url, config)
+            started.set_result(served)
+            await served.wait_until_stopped()
 
 
 @contextmanager

@@ -357,7 +357,7 @@ def test_a_priority_class_preempts_and_is_worth_nothing() -> None:
     }
 
 
-@pytest.mark.mostly_slow(quick_every=4)
+@pytest.mark.mostly_slow(quick_every=8)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @given(data=st.data())
 def test_defaults_once_are_defaults_for_ever(kind: Kind, data: st.DataObject) -> None:

@@ -293,7 +293,7 @@ def test_what_a_priority_class_means_never_changes() -> None:
 # ---- every kind ----------------------------------------------------------------------------------
 
 
-@pytest.mark.mostly_slow(quick_every=4)
+@pytest.mark.mostly_slow(quick_every=8)
 @pytest.mark.parametrize(
     ("kind", "part"),
     [(kind, part) for kind in KINDS for part in ("", *kind.subresources)],

@@ -43,7 +43,7 @@ def test_large_gang_starves_without_reservations() -> None:
     assert run.started_at is None
 
 
-@pytest.mark.slow
+@pytest.mark.mostly_soak(slow_every=5)
 @pytest.mark.parametrize(("load", "large"), list(product(LOADS, SIZES)))
 def test_mean_wait_is_near_easy(load: float, large: int) -> None:
     streams = [small_gangs(load, seed, 24 + 40) for seed in SEEDS]
@@ -53,7 +53,7 @@ def test_mean_wait_is_near_easy(load: float, large: int) -> None:
     assert mean(wait_of(gangs, large, is_known=True) for gangs in streams) <= bound
 
 
-@pytest.mark.slow
+@pytest.mark.mostly_soak(slow_every=5)
 @pytest.mark.parametrize(("load", "large"), list(product(LOADS, SIZES)))
 def test_wait_is_bounded_without_known_run_times(load: float, large: int) -> None:
     for seed in SEEDS:
@@ -61,7 +61,7 @@ def test_wait_is_bounded_without_known_run_times(load: float, large: int) -> Non
         assert wait_of(gangs, large, is_known=False) < 4 * HOUR, f"seed {seed}"
 
 
-@pytest.mark.slow
+@pytest.mark.mostly_soak(slow_every=5)
 @pytest.mark.parametrize(("load", "seed"), list(product(LOADS, (1, 2, 3))))
 def test_reservations_cost_little_utilization(load: float, seed: int) -> None:
     """One large gang in a day, measured over the day that begins with its arrival."""

@@ -53,7 +53,7 @@ from tests.scheduler.tree_instances import FAMILIES, build_tree_instance
 
 pytest.importorskip("highspy", reason="the extra phalanx[exact] is not installed")
 
-SEEDS, SLOW, MANY = 9, 60, 3_000
+SEEDS, SLOW, MANY = 5, 30, 3_000
 SOLVER = HighsSolver()
 
 

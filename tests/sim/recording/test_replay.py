@@ -198,7 +198,7 @@ def test_overloaded_cluster_is_replayed_as_it_happened(seed: int) -> None:
     check_overloaded(seed)
 
 
-@pytest.mark.slow
+@pytest.mark.mostly_soak(slow_every=4)
 @pytest.mark.parametrize("seed", [1, 2, 3, 5, 6, 7, 8, 14, 16, 18])
 def test_latencies_do_not_add_up_in_an_overloaded_cluster(seed: int) -> None:
     check_overloaded(seed)

@@ -63,7 +63,7 @@ def test_short_fault_run_violates_no_invariant(seed: int) -> None:
     run_seed(seed, SHORT_STEPS)
 
 
-@pytest.mark.slow
+@pytest.mark.mostly_soak(slow_every=8)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_fault_run_violates_no_invariant(seed: int) -> None:
     run_seed(seed, DEFAULT_STEPS)
@@ -81,7 +81,7 @@ def test_fault_run_with_claims_leaks_nothing(seed: int, options: RunOptions) -> 
     run_seed(seed, CLAIM_STEPS, options=options)
 
 
-@pytest.mark.slow
+@pytest.mark.mostly_soak(slow_every=3)
 @pytest.mark.parametrize(("seed", "events", "options"), REGRESSIONS)
 def test_regression_seed_violates_no_invariant(seed: int, events: int, options: RunOptions) -> None:
     run_seed(seed, events, share=2, options=options)
