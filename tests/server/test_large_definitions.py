@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 import orjson
 import pytest
 
+from phalanx.api import protobuf_encoder
 from phalanx.api.custom_resources.compiled_schemas import share_schema
 from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION
 from phalanx.api.wire import APPLY_PATCH, MERGE_PATCH, Object
@@ -30,6 +31,7 @@ from tests.store.sqlite_stores import in_real_time
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Query = dict[str, str] | None
 
 PATH = CUSTOM_RESOURCE_DEFINITION.url_path()
 NAME = CUSTOM_RESOURCE_DEFINITION.url_path("", "widgets.example.com")
@@ -125,6 +127,10 @@ async def test_no_definition_stalls_the_event_loop(name: str) -> None:
         await assert_no_stall(
             lambda api: api.ask("PATCH", NAME, spec, headers=MERGE), start_with_definition
         )
+        await assert_no_stall(
+            lambda api: api.ask("POST", PATH, body, query={"dryRun": "All"}), start
+        )
+        await assert_no_stall(lambda api: api.ask("DELETE", NAME), start_with_definition)
         api = await start_with_definition()
 
         async def prepare() -> Api:
@@ -137,9 +143,22 @@ async def test_no_definition_stalls_the_event_loop(name: str) -> None:
             lambda api: api.ask("GET", PATH, headers={"accept": PROTOBUF}),
             lambda api: api.ask("GET", WIDGETS),
             lambda api: api.ask("GET", "/openapi/v3/apis/example.com/v1"),
-            lambda api: api.ask("DELETE", NAME),
         ):
             await assert_no_stall(request, prepare)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("query", [None, {"dryRun": "All"}], ids=["stored", "dry run"])
+@in_real_time
+async def test_no_definition_in_protobuf_stalls_the_event_loop(query: Query) -> None:
+    """The definition has nearly as many fields as a protobuf body may have records."""
+    body = protobuf_encoder.encode(make_definition(define_fields(24_500)))
+    headers = {"content-type": PROTOBUF, "accept": PROTOBUF}
+    with ThreadPoolExecutor(1) as compiler:
+        await assert_no_stall(
+            lambda api: api.ask("POST", PATH, body, headers=headers, query=query),
+            lambda: Api.start(compiler=compiler),
+        )
 
 
 @in_real_time
