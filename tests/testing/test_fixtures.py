@@ -7,9 +7,14 @@ import gc
 import os
 import select
 import signal
+import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +32,7 @@ from phalanx.testing import (
     Served,
     Settings,
     Virtual,
+    blocking,
     control_plane,
     virtually,
 )
@@ -162,11 +168,68 @@ def test_program_ends_with_everything_that_it_has_started(phalanx: Served, tmp_p
     assert is_closed
 
 
-def test_sigterm_ends_the_run_and_its_programs(phalanx: Served) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
+def test_signal_ends_the_run_and_its_programs(phalanx: Served, number: signal.Signals) -> None:
     with pytest.raises(KeyboardInterrupt), phalanx.program("sleep", "600") as process:
-        signal.raise_signal(signal.SIGTERM)
-    assert process.returncode == -signal.SIGTERM
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        signal.raise_signal(number)
+    assert process.wait() == -signal.SIGTERM
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def run_until_ready(
+    phalanx: Served, folder: Path, on_sigterm: str
+) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """Run a program that handles SIGTERM; within the context, its handler is set."""
+    pipe = folder / "pipe"
+    os.mkfifo(pipe)
+    source = (
+        "import signal, sys, time\n"
+        f"signal.signal(signal.SIGTERM, {on_sigterm})\n"
+        "open(sys.argv[1], 'w').close()\n"
+        "time.sleep(600)\n"
+    )
+
+    @contextmanager
+    def run() -> Iterator[subprocess.Popen[bytes]]:
+        with phalanx.program(sys.executable, "-c", source, pipe) as process:
+            pipe.read_bytes()
+            yield process
+
+    return run()
+
+
+def test_program_has_time_to_end_itself(
+    phalanx: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handler = "lambda *_: (time.sleep(0.2), print('cleaned up'), sys.exit())"
+    with run_until_ready(phalanx, tmp_path, handler) as process:
+        pass
+    assert process.returncode == 0
+    assert capsys.readouterr().out == "cleaned up\n"
+
+
+def test_program_that_does_not_end_is_killed_after_its_time(
+    phalanx: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocking, "_TERMINATE_TIMEOUT", 0.1)
+    with run_until_ready(phalanx, tmp_path, "signal.SIG_IGN") as process:
+        pass
+    assert process.wait() == -signal.SIGKILL
+
+
+def test_second_interrupt_kills_a_program_that_takes_its_time(
+    phalanx: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt("second")
+
+    monkeypatch.setattr(blocking, "time", SimpleNamespace(sleep=interrupt, monotonic=monotonic))
+    with (
+        pytest.raises(KeyboardInterrupt, match="second"),
+        run_until_ready(phalanx, tmp_path, "signal.SIG_IGN") as process,
+    ):
+        raise KeyboardInterrupt
+    assert process.wait() == -signal.SIGKILL
 
 
 def test_program_that_does_not_start_fails_the_test(phalanx: Served) -> None:
