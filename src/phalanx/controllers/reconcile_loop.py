@@ -32,7 +32,7 @@ from phalanx.api.workload_sources import NATIVE_SOURCES, ServedSources
 from phalanx.client.cache import ObjectCache, R
 from phalanx.client.client import Client
 from phalanx.client.informer import Informer
-from phalanx.client.protocol import HasMetadata, ListScope
+from phalanx.client.protocol import HasMetadata, ListScope, parse_revision
 from phalanx.client.transports import Unreachable
 from phalanx.client.work_queue import WorkQueue, observe_queue
 from phalanx.client.workload_sources import SourcedObjects, WorkloadSourceTransport
@@ -440,6 +440,12 @@ class StatusPatchLoop(ReconcileLoop[Key]):
         #: Those of them that are reconciled again as soon as the cache shows a newer version.
         self._deferred: set[Key] = set()
         objects.subscribe(self._on_change)
+
+    def await_version(self, key: Key, version: str) -> None:
+        """Wait until the cache shows a version that another loop of this process has made."""
+        cached = self._cached_version(key)
+        if cached and parse_revision(cached) < parse_revision(version):
+            self._stale_until[key] = asyncio.get_running_loop().time() + OWN_PATCH_SECONDS
 
     async def _handle(self, key: Key) -> float | None:
         now = asyncio.get_running_loop().time()

@@ -343,6 +343,19 @@ async def test_pods_alone_and_late_members_need_no_intent() -> None:
 
 
 @in_virtual_time
+async def test_a_gang_of_three_takes_three_writes_per_member() -> None:
+    async with foreign_cluster(SIZE, cpu="1") as c:
+        transport = ScriptedTransport(c)
+        async with running_scheduler(c, transport):
+            await c.create(*gang("a", SIZE, cpu="1"))
+            await c.until_placed(*members("a"))
+            await asyncio.sleep(LONG)
+        of_group = [r.path.split("/")[-2:] for r in transport.writes if "podgroups" in r.path]
+        assert of_group == [["podgroups", "a"], ["a", "status"], ["podgroups", "a"]]
+        assert len(transport.writes) == 3 * SIZE
+
+
+@in_virtual_time
 async def test_a_foreign_server_gets_no_member_counts() -> None:
     async with foreign_cluster(1, cpu="4") as c:
         transport = ScriptedTransport(c)

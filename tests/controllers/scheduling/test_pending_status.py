@@ -92,16 +92,24 @@ ONE_OF_THREE, TWO_OF_THREE = MissingMembers(3, 1), MissingMembers(3, 2)
 ONE, BOTH = "waiting for 3 members, 1 is there", "waiting for 3 members, 2 are there"
 
 
-def test_a_group_is_reported_at_once_and_again_only_when_its_message_changes() -> None:
+def test_a_group_is_reported_after_a_moment_and_again_only_when_its_message_changes() -> None:
     fixture = PendingFixture(*TWO, group=gang("g", 3))
-    assert fixture.update(1.0, queue_entry(ONE_OF_THREE, "a")) == [f"g: {ONE}"]
-    assert fixture.update(2.0, queue_entry(ONE_OF_THREE, "a")) == []
-    assert fixture.update(3.0, queue_entry(TWO_OF_THREE, "a", "b")) == [f"g: {BOTH}"]
+    assert fixture.update(1.0, queue_entry(ONE_OF_THREE, "a")) == []
+    assert fixture.update(2.0, queue_entry(ONE_OF_THREE, "a")) == [f"g: {ONE}"]
+    assert fixture.update(3.0, queue_entry(ONE_OF_THREE, "a")) == []
+    assert fixture.update(4.0, queue_entry(TWO_OF_THREE, "a", "b")) == [f"g: {BOTH}"]
+
+
+def test_a_group_that_is_complete_after_a_moment_is_not_reported() -> None:
+    fixture = PendingFixture(*TWO, group=gang("g", 3))
+    assert fixture.update(1.0, queue_entry(TWO_OF_THREE, "a", "b")) == []
+    assert fixture.update(2.0) == []
 
 
 def test_pods_are_reported_once_after_a_delay_with_an_event() -> None:
     fixture = PendingFixture(*TWO, group=gang("g", 3))
     fixture.update(1.0, queue_entry(TWO_OF_THREE, "a", "b"))
+    assert fixture.update(2.0, queue_entry(TWO_OF_THREE, "a", "b")) == [f"g: {BOTH}"]
     assert fixture.update(5.9, queue_entry(TWO_OF_THREE, "a", "b")) == []
     assert fixture.update(6.0, queue_entry(TWO_OF_THREE, "a", "b")) == [f"a: {BOTH}", f"b: {BOTH}"]
     assert fixture.update(7.0, queue_entry(TWO_OF_THREE, "a", "b")) == []
@@ -119,7 +127,7 @@ def test_a_changed_message_neither_delays_nor_repeats_the_reports_of_pods() -> N
 def test_a_pod_that_joins_a_waiting_group_is_reported() -> None:
     fixture = PendingFixture(*TWO, group=gang("g", 3))
     fixture.update(1.0, queue_entry(ONE_OF_THREE, "a"))
-    assert fixture.update(6.0, queue_entry(ONE_OF_THREE, "a")) == [f"a: {ONE}"]
+    assert fixture.update(6.0, queue_entry(ONE_OF_THREE, "a")) == [f"g: {ONE}", f"a: {ONE}"]
     assert fixture.update(7.0, queue_entry(TWO_OF_THREE, "a", "b")) == [f"g: {BOTH}", f"b: {BOTH}"]
 
 
@@ -136,31 +144,36 @@ def test_a_new_wait_has_a_new_delay() -> None:
     fixture = PendingFixture(*TWO, group=gang("g", 3))
     fixture.update(1.0, queue_entry(ONE_OF_THREE, "a"))
     assert fixture.update(2.0) == []
-    assert fixture.update(6.0, queue_entry(ONE_OF_THREE, "a")) == [f"g: {ONE}"]
+    assert fixture.update(6.0, queue_entry(ONE_OF_THREE, "a")) == []
+    assert fixture.update(7.0, queue_entry(ONE_OF_THREE, "a")) == [f"g: {ONE}"]
     assert fixture.update(11.0, queue_entry(ONE_OF_THREE, "a")) == [f"a: {ONE}"]
 
 
 def test_a_group_tried_between_two_updates_is_reported_again() -> None:
     fixture = PendingFixture(*TWO, group=gang("g", 3))
     fixture.update(1.0, queue_entry(ONE_OF_THREE, "a"))
-    tried = replace(queue_entry(ONE_OF_THREE, "a"), attempts=1, timestamp=1.5)
-    assert fixture.update(2.0, tried) == [f"g: {ONE}"]
+    assert fixture.update(2.0, queue_entry(ONE_OF_THREE, "a")) == [f"g: {ONE}"]
+    tried = replace(queue_entry(ONE_OF_THREE, "a"), attempts=1, timestamp=2.5)
+    assert fixture.update(3.0, tried) == []
+    assert fixture.update(4.0, tried) == [f"g: {ONE}"]
 
 
 def test_a_recreated_group_is_reported() -> None:
     fixture = PendingFixture(*TWO, group=gang("g", 3))
     fixture.update(1.0, queue_entry(ONE_OF_THREE, "a"))
+    assert fixture.update(2.0, queue_entry(ONE_OF_THREE, "a")) == [f"g: {ONE}"]
     fixture.groups.replace(Listing([], 2))
     recreated = ObjectMeta(name="g", namespace="default", uid="new")
     fixture.groups.replace(Listing([PodGroup(recreated, gang("g", 3).spec)], 3))
-    assert fixture.update(2.0, queue_entry(ONE_OF_THREE, "a")) == [f"g: {ONE}"]
+    assert fixture.update(3.0, queue_entry(ONE_OF_THREE, "a")) == [f"g: {ONE}"]
 
 
 def test_a_gated_pod_is_not_reported() -> None:
     fixture = PendingFixture(pod("a", "g"), pod("b", "g", gates=["quota"]), group=gang("g", 2))
     held = queue_entry(SchedulingGated(("b",), ("quota",)), "a", "b")
     why = "waiting for scheduling gates quota of b"
-    assert fixture.update(1.0, held) == [f"g: {why}"]
+    assert fixture.update(1.0, held) == []
+    assert fixture.update(2.0, held) == [f"g: {why}"]
     assert fixture.update(6.0, held) == [f"a: {why}"]
 
 
@@ -168,7 +181,8 @@ def test_a_pod_alone_is_not_mistaken_for_a_group_of_its_name() -> None:
     fixture = PendingFixture(pod("g"), group=gang("g", 3))
     alone = queue_entry(SchedulingGated(("g",), ("quota",)), "g", kind=POD_KIND)
     why = "waiting for scheduling gates quota of g"
-    assert fixture.update(1.0, alone, queue_entry(ONE_OF_THREE)) == [f"g: {ONE}"]
+    fixture.update(1.0, alone, queue_entry(ONE_OF_THREE))
+    assert fixture.update(2.0, alone, queue_entry(ONE_OF_THREE)) == [f"g: {ONE}"]
     assert fixture.update(6.0, alone, queue_entry(ONE_OF_THREE)) == [f"g: {why}"]
 
 
@@ -184,7 +198,8 @@ def test_a_recreated_pod_is_reported() -> None:
 def test_a_pod_without_its_gate_is_reported_with_the_cause_of_its_gang() -> None:
     gated = [pod(name, "g", gates=["quota"]) for name in "ab"]
     fixture = PendingFixture(*gated, group=gang("g", 2))
-    fixture.update(1.0, queue_entry(SchedulingGated(("a", "b"), ("quota",)), "a", "b"))
+    for now in (1.0, 2.0):
+        fixture.update(now, queue_entry(SchedulingGated(("a", "b"), ("quota",)), "a", "b"))
     assert fixture.update(6.0, queue_entry(SchedulingGated(("a", "b"), ("quota",)), "a", "b")) == []
     fixture.pods.replace(Listing([], 2))
     fixture.pods.replace(Listing([TWO[0], gated[1]], 3))

@@ -28,8 +28,8 @@ from phalanx import logs
 from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError, Conflict, Invalid
 from phalanx.api.kinds import POD, POD_GROUP
-from phalanx.api.meta import Key
-from phalanx.api.scheduling import BINDING_INTENT_ANNOTATION, PodGroup
+from phalanx.api.meta import Key, find_condition
+from phalanx.api.scheduling import BINDING_INTENT_ANNOTATION, POD_GROUP_SCHEDULED, PodGroup
 from phalanx.api.wire import JSON_PATCH, Object
 from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
@@ -53,6 +53,8 @@ LOG = logs.component("scheduler")
 
 #: Seconds that the rest of a gang has to find nodes before the bound members are deleted.
 COMPLETION_TIMEOUT = 15.0
+#: Seconds that the condition of a gang has to be written before its intent is closed without it.
+REPORT_TIMEOUT = 1.0
 #: Attempts to write an intent while other clients change the group at the same time.
 _MAX_WRITE_ATTEMPTS = 5
 #: Seconds before the second of these attempts; doubled for each further one.
@@ -131,18 +133,30 @@ class BindIntents:
         group, opened = self._groups.get(key), self._open.get(key)
         if group is None or opened is None or key in self._in_progress:
             return ReconcilePlan()
+        now = asyncio.get_running_loop().time()
+        idle = now - self._idle_since.setdefault(opened.intent_id, now)
         bound = [pod for pod in self._members[key] if _has_node(pod)]
         if opened.intent_id in self._fulfilled or len(bound) >= group.quorum:
-            LOG.debug("bind intent fulfilled", kind="PodGroup", key=key, intent=opened.intent_id)
+            return self._complete(group, opened.intent_id, idle)
+        if idle < COMPLETION_TIMEOUT:
+            return ReconcilePlan(requeue_after=COMPLETION_TIMEOUT - idle)
+        return self._undo(group, opened.intent_id, bound)
+
+    def _complete(self, group: PodGroup, intent_id: str, idle: float) -> ReconcilePlan:
+        """Report a gang as scheduled, then close its intent: one write after the other.
+
+        Both at once would make the second one conflict, because each changes the version.
+        """
+        condition = find_condition(group.status.conditions, POD_GROUP_SCHEDULED)
+        if condition is None or condition.status != "True":
             self._status_writer.report_group(
                 group.metadata, ConditionUpdate("True", "Scheduled", "", quorum=group.quorum)
             )
-            return ReconcilePlan([_close_patch(key, opened.intent_id)])
-        now = asyncio.get_running_loop().time()
-        left = self._idle_since.setdefault(opened.intent_id, now) + COMPLETION_TIMEOUT - now
-        if left > 0:
-            return ReconcilePlan(requeue_after=left)
-        return self._undo(group, opened.intent_id, bound)
+            if idle < REPORT_TIMEOUT:
+                return ReconcilePlan(requeue_after=REPORT_TIMEOUT - idle)
+        key = group.metadata.key
+        LOG.debug("bind intent fulfilled", kind="PodGroup", key=key, intent=intent_id)
+        return ReconcilePlan([_close_patch(key, intent_id)])
 
     def _undo(self, group: PodGroup, intent_id: str, bound: list[Pod]) -> ReconcilePlan:
         """Delete the members that the intent bound, if a controller creates all of them again."""
@@ -188,7 +202,9 @@ class BindIntents:
                 group = await self._client.get(POD_GROUP, key, PodGroup)
                 self._observe_group(group)
             else:
-                self._observe_group(msgspec.convert(answer, PodGroup))
+                written = msgspec.convert(answer, PodGroup)
+                self._observe_group(written)
+                self._status_writer.await_group_version(written.metadata)
                 LOG.debug("bind intent opened", kind="PodGroup", key=key, intent=intent_id)
                 return intent_id
         raise Conflict(f"PodGroup {key} changed during each of {_MAX_WRITE_ATTEMPTS} attempts")

@@ -1,9 +1,10 @@
 """Conditions of entities that the scheduler cannot try yet: gated or incomplete ones.
 
-The scheduler calls `update` once a second. The condition of a group is written at once and whenever
-its message changes ("2 of 3 members"). The conditions of its pods are written once, after a delay,
-and again only if the cause changes: otherwise a gang whose pods arrive one by one would rewrite all
-of its pods with each new one. Decides nothing.
+The scheduler calls `update` once a second. The condition of a group is written once it has waited
+for a moment, in which most gangs become complete, and whenever its message changes ("2 of 3
+members"). The conditions of its pods are written once, after a longer delay, and again only if the
+cause changes: otherwise a gang whose pods arrive one by one would rewrite all of its pods with each
+new one. Decides nothing.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ LOG = logs.component("scheduler")
 
 #: The condition reasons of a pod that cannot be tried yet, and of one whose group tree is invalid.
 NOT_READY, INVALID = "NotReadyForScheduling", "Invalid"
-#: Seconds that a pod waits before its condition is written.
-POD_REPORT_DELAY = 5.0
+#: Seconds that a group and a pod wait before their conditions are written.
+GROUP_REPORT_DELAY, POD_REPORT_DELAY = 0.5, 5.0
 
 
 @dataclass(slots=True)
@@ -117,7 +118,7 @@ class PendingStatusReporter:
     def _report(self, entry: QueuedEntityInfo, pending: _PendingEntry, now: float) -> None:
         if entry.ref.kind == COMPOSITE_POD_GROUP_KIND:
             self._report_composite(entry.key, _pending_update(entry.unready))
-        elif entry.is_group:
+        elif entry.is_group and now - pending.since >= GROUP_REPORT_DELAY:
             self._report_group(entry, pending)
         if now - pending.since >= POD_REPORT_DELAY:
             self._report_pods(entry, pending)

@@ -139,6 +139,10 @@ class SchedulingStatusWriter:
                 self._reports.set_incomplete(meta, update.message)
         self._group_loop.queue.add(meta.key)
 
+    def await_group_version(self, meta: ObjectMeta) -> None:
+        """Write a group only once the cache shows this version of it, or a newer one."""
+        self._group_loop.await_version(meta.key, meta.resource_version)
+
     def report_shortfall(self, shortfall: GroupShortfall) -> None:
         """Report what a group lacks after an attempt."""
         group = self._groups.get(shortfall.group.key)
