@@ -2,8 +2,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
+from phalanx.api.custom_resources.schema_validation import compile_schema
+from phalanx.api.validation import structural_schema
+from phalanx.api.validation.schema_values import SchemaCheck
 from phalanx.api.validation.structural_schema import check_schema
 from phalanx.api.wire import Object
 from tests.api.custom_resource_definitions import WIDGET, object_schema, resource_schema
@@ -175,3 +179,50 @@ def test_a_list_type_without_a_type_is_reported_twice() -> None:
 
 def test_an_unknown_type_at_the_root_is_no_object() -> None:
     assert schema_causes({"type": "x"}) == [("s.type", INVALID), ("s.type", UNSUPPORTED)]
+
+
+def test_default_is_checked_by_what_it_reaches_at_every_level() -> None:
+    item = {**object_schema(k=TEXT, n={"type": "integer", "maximum": 3}), "required": ["k"]}
+    schema: Object = {
+        **object_schema(
+            more={"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}},
+            items={"type": "array", "items": item},
+            absent=object_schema(k={**TEXT, "maxLength": 1}),
+        ),
+        "default": {"more": {"a": 1, "b": 0}, "items": [{"k": "x"}, {"n": 4}]},
+    }
+    assert schema_causes(resource_schema(a=schema)) == [
+        ("[a].default.items[1].k", REQUIRED),
+        ("[a].default.items[1].n", INVALID),
+        ("[a].default.more.b", INVALID),
+    ]
+
+
+def test_default_is_checked_by_rules_that_name_fields_which_it_lacks() -> None:
+    inner = {
+        **object_schema(x={"type": "integer"}, y={"type": "integer"}),
+        "x-kubernetes-validations": [{"rule": "!has(self.y) && self.x > 5"}],
+    }
+    schema = {**object_schema(a=inner), "default": {"a": {"x": 2}}}
+    assert schema_causes(resource_schema(a=schema)) == [("[a].default.a", INVALID)]
+    assert schema_causes(resource_schema(a={**schema, "default": {"a": {"x": 6}}})) == []
+    assert schema_causes(resource_schema(a={**schema, "default": {}})) == []
+
+
+def test_cost_of_defaults_does_not_grow_with_the_levels_above(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled = 0
+
+    def count_fields(schema: Object) -> SchemaCheck:
+        nonlocal compiled
+        compiled += orjson.dumps(schema).count(b'"type"')
+        return compile_schema(schema)
+
+    monkeypatch.setattr(structural_schema, "compile_schema", count_fields)
+    levels, schema = 20, object_schema(b=TEXT)
+    for _ in range(levels):
+        fields = {f"b{at}": {**TEXT, "default": "x"} for at in range(9)}
+        schema = object_schema(a={**schema, "default": {}}, **fields)
+    assert schema_causes(resource_schema(a=schema)) == []
+    assert compiled == levels * (9 + 1)

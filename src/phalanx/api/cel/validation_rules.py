@@ -221,24 +221,32 @@ class RuleValidator:
                 budget.causes.append(cause)
 
 
-def compile_validator(schema: Object, *, root: bool = False) -> RuleValidator | None:
-    """Compile the rules of a schema and of the schemas below it; None if there are none."""
-    declared_rules, items = schema.get(VALIDATIONS, ()), None
-    more = schema.get("additionalProperties")
-    inner = {
-        n: made
-        for n, one in schema.get("properties", {}).items()
-        if (made := compile_validator(one))
+def compile_validator(
+    schema: Object, *, root: bool = False, reached: Object | None = None
+) -> RuleValidator | None:
+    """Compile the rules of a schema and of the schemas below it; None if there are none.
+
+    With `reached`, a part of the schema, only the rules in it; they may name all fields.
+    """
+    part = schema if reached is None else reached
+
+    def compile_below(key: str) -> RuleValidator | None:
+        below = part.get(key)
+        return compile_validator(schema[key], reached=below) if isinstance(below, dict) else None
+
+    fields = {
+        name: made
+        for name, one in part.get("properties", {}).items()
+        if (made := compile_validator(schema["properties"][name], reached=one))
     }
-    values = compile_validator(more) if isinstance(more, dict) else None
-    if isinstance(schema.get("items"), dict):
-        items = compile_validator(schema["items"])
-    if not (declared_rules or inner or values or items):
+    values, items = compile_below("additionalProperties"), compile_below("items")
+    declared_rules = part.get(VALIDATIONS, ())
+    if not (declared_rules or fields or values or items):
         return None
     kind = schema_type(schema, root=root) if declared_rules else None
     rules = tuple(_compile_rule(one, kind, schema) for one in declared_rules)
     return RuleValidator(
-        schema, rules, compile_converter(schema) or _identity, inner, values, items
+        schema, rules, compile_converter(schema) or _identity, fields, values, items
     )
 
 

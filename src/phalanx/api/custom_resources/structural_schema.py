@@ -378,13 +378,18 @@ def count_rules(value: Any) -> int:
     return count
 
 
-def compile_rules(schema: Object, *, root: bool = False) -> RuleValidator | None:
-    """Return the validator of the CEL rules of a schema. Imports the CEL package at first use."""
-    if not has_rules(schema):
+def compile_rules(
+    schema: Object, *, root: bool = False, reached: Object | None = None
+) -> RuleValidator | None:
+    """Return the validator of the CEL rules of a schema, or of a part of it (`reached`).
+
+    Imports the CEL package at first use.
+    """
+    if not has_rules(schema if reached is None else reached):
         return None
     from phalanx.api.cel.validation_rules import compile_validator
 
-    return compile_validator(schema, root=root)
+    return compile_validator(schema, root=root, reached=reached)
 
 
 # -------------------------------------------------------------------------------------------- shape

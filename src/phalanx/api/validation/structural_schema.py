@@ -9,7 +9,7 @@ A schema is a tree; each check looks at one schema, its path and its level (root
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -379,14 +379,43 @@ def _check_default(schema: Object, path: str) -> Causes:
     if "default" not in schema:
         return ()
     default, place = deepcopy(schema["default"]), f"{path}.default"
+    reached = _reached_schema(schema, [default])
     try:
-        unknown = compile_pruner(schema)(default)
+        unknown = compile_pruner(reached)(default)
     except Malformed as error:
         return [invalid(place, schema["default"], f"must result in valid metadata: {error}")]
     if unknown:
         return [invalid(place, schema["default"], "must not have unknown fields")]
-    causes, rules = compile_schema(schema)(default, CREATED, place), compile_rules(schema)
+    causes = compile_schema(reached)(default, CREATED, place)
+    rules = None if causes else compile_rules(schema, reached=reached)
     return causes or (rules.validate(default, CREATED, place) if rules else ())
+
+
+def _reached_schema(schema: Object, values: Sequence[Any]) -> Object:
+    """Return the schema of these values without the schemas of fields and items that they lack.
+
+    Small defaults at every level of a large schema are checked in the time of one pass over it.
+    """
+    reached, fields = dict(schema), schema.get("properties", {})
+    inner: dict[str, list[Any]] = {}
+    for name, value in (pair for one in values if isinstance(one, dict) for pair in one.items()):
+        inner.setdefault(name, []).append(value)
+    if fields:
+        reached["properties"] = {
+            name: _reached_schema(fields[name], found)
+            for name, found in inner.items()
+            if name in fields
+        }
+    below = {
+        "additionalProperties": [
+            value for name, found in inner.items() if name not in fields for value in found
+        ],
+        "items": [item for one in values if isinstance(one, list) for item in one],
+    }
+    for key, found in below.items():
+        if isinstance(schema.get(key), dict):
+            reached[key] = _reached_schema(schema[key], found) if found else {}
+    return reached
 
 
 _SCHEMA_RULES: tuple[_SchemaRule, ...] = (
