@@ -48,6 +48,7 @@ class InlineWriter:
         self._batches: list[CommitBatch] = []
         # No power is lost in virtual time.
         log.db.execute("PRAGMA synchronous=OFF")
+        weakref.finalize(self, log.db.close)
 
     def write(self, batch: CommitBatch) -> None:
         if not self._batches:
@@ -83,6 +84,8 @@ def create_sqlite_store(latency: Callable[[], float]) -> SqliteStore:
     (folder / DATABASE_FILE).write_bytes(_empty_database())
     store = SqliteStore(folder, history_bytes=600, create_writer=partial(InlineWriter, latency))
     weakref.finalize(store, shutil.rmtree, folder, ignore_errors=True)
+    # Many tests do not close it.
+    weakref.finalize(store, store._archive.close)
     return store
 
 

@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
@@ -169,7 +170,12 @@ def test_program_ends_with_everything_that_it_has_started(phalanx: Served, tmp_p
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
-def test_signal_ends_the_run_and_its_programs(phalanx: Served, number: signal.Signals) -> None:
+def test_signal_ends_the_run_and_its_programs(
+    phalanx: Served, number: signal.Signals, request: pytest.FixtureRequest
+) -> None:
+    # SIGHUP is ignored in a run that nohup has started.
+    request.addfinalizer(partial(signal.signal, number, signal.getsignal(number)))
+    signal.signal(number, signal.SIG_DFL)
     with pytest.raises(KeyboardInterrupt), phalanx.program("sleep", "600") as process:
         signal.raise_signal(number)
     assert process.wait() == -signal.SIGTERM

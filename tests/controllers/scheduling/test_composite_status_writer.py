@@ -19,7 +19,8 @@ from phalanx.client.client import Client
 from phalanx.client.protocol import Listing
 from phalanx.client.transports import InProcessTransport
 from phalanx.controllers.reconcile_loop import Patch
-from phalanx.controllers.scheduling.status_writer import CompositeStatusWriter, ConditionUpdate
+from phalanx.controllers.scheduling.composite_status_writer import CompositeStatusWriter
+from phalanx.controllers.scheduling.status_writer import ConditionUpdate
 from tests.controllers.scheduling.test_status_writer import FrozenClock, refuse_request
 from tests.scheduler.builders import composite, gang, key
 

@@ -35,6 +35,7 @@ from phalanx.controllers.scheduling.binder import (
     RequestError,
 )
 from phalanx.controllers.scheduling.claim_writer import ClaimWriter, IdleClaimReleaser
+from phalanx.controllers.scheduling.composite_status_writer import CompositeStatusWriter
 from phalanx.controllers.scheduling.decision_log import DecisionLog
 from phalanx.controllers.scheduling.device_prebinder import DevicePreBinder
 from phalanx.controllers.scheduling.event_handlers import EventHandlers
@@ -45,7 +46,6 @@ from phalanx.controllers.scheduling.pending_status import PendingStatusReporter
 from phalanx.controllers.scheduling.report_limits import FailureEvents
 from phalanx.controllers.scheduling.scheduling_log import SchedulingLog
 from phalanx.controllers.scheduling.status_writer import (
-    CompositeStatusWriter,
     ConditionUpdate,
     SchedulerView,
     SchedulingStatusWriter,

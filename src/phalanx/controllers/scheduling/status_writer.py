@@ -1,4 +1,4 @@
-"""Writes scheduling results to the status of pods, PodGroups and CompositePodGroups.
+"""Writes scheduling results to the status of pods and PodGroups.
 
 The scheduler reports the latest result of each object; a work queue writes one patch per object,
 and only if its status differs. Every patch carries the resourceVersion from which it was computed,
@@ -6,24 +6,24 @@ so that a late patch never overwrites newer data. Changes of counts alone wait u
 is idle, and changes of messages alone are limited (`report_limits.py`).
 
 "Initially scheduled" is a lasting fact: once such a condition is True it stays. It also follows
-from bound members and scheduled child groups, so that it is written even if the scheduler that
-bound them has crashed. The DisruptionTarget condition is removed once the group has its quorum
-again. `group_reports` decides about Degraded, Preempted and the shortfall of a group.
+from bound members, so that it is written even if the scheduler that bound them has crashed. The
+DisruptionTarget condition is removed once the group has its quorum again. `group_reports` decides
+about Degraded, Preempted and the shortfall of a group, `composite_status_writer` writes the status
+of CompositePodGroups.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import orjson
 
 from phalanx.api.core import Pod
-from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD, POD_GROUP, Kind
+from phalanx.api.kinds import POD, POD_GROUP, Kind
 from phalanx.api.meta import Condition, Key, ObjectMeta, find_condition, timestamp
 from phalanx.api.scheduling import (
-    COMPOSITE_INITIALLY_SCHEDULED,
     DEGRADED,
     DISRUPTION_TARGET,
     POD_GROUP_INITIALLY_SCHEDULED,
@@ -31,7 +31,6 @@ from phalanx.api.scheduling import (
     PREEMPTED,
     RESERVED,
     SHORTFALL_ANNOTATION,
-    CompositePodGroup,
     PodGroup,
     scheduled_conditions,
 )
@@ -39,7 +38,7 @@ from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
 from phalanx.clock import Clock
-from phalanx.controllers.pod_groups import ChildGroup, groups_of, parents_of
+from phalanx.controllers.pod_groups import groups_of
 from phalanx.controllers.reconcile_loop import Patch, ReconcilePlan, StatusPatchLoop
 from phalanx.controllers.scheduling.group_reports import (
     BINDING_INCOMPLETE,
@@ -49,7 +48,6 @@ from phalanx.controllers.scheduling.group_reports import (
     read_annotated_shortfall,
 )
 from phalanx.controllers.scheduling.report_limits import MessageLimit
-from phalanx.scheduler.cluster.group_tree import MAX_DEPTH
 from phalanx.scheduler.shortfall import GroupShortfall
 
 POD_SCHEDULED = "PodScheduled"
@@ -74,6 +72,10 @@ class ConditionUpdate:
     is_pending: bool = False
     #: For a pod: the nominated node, while victims are leaving it or volumes are provisioned.
     nominated_node: str = ""
+
+    def matches(self, old: Condition) -> bool:
+        """Whether a condition says the same already."""
+        return (old.status, old.reason, old.message) == (self.status, self.reason, self.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,7 @@ class SchedulingStatusWriter:
         old = find_condition(pod.status.conditions, POD_SCHEDULED)
         # The server's condition about scheduling gates stays while the pod has gates.
         is_gated = old and old.reason == SCHEDULING_GATED and pod.spec.scheduling_gates
-        if old is not None and (_matches(old, update) or is_gated):
+        if old is not None and (update.matches(old) or is_gated):
             return []
         return [{**self._condition(POD_SCHEDULED, update, old), "lastProbeTime": None}]
 
@@ -346,7 +348,7 @@ class SchedulingStatusWriter:
             is_started = self._has_quorum(group)
             reason = "Started" if is_started else "Dropped"
             return ConditionUpdate("False", reason, "no nodes are reserved any more")
-        return None if old is not None and _matches(old, update) else update
+        return None if old is not None and update.matches(old) else update
 
     def _changed_counts(self, group: PodGroup) -> Object:
         """Return the changed member counts of a group."""
@@ -458,144 +460,14 @@ def _group_updates(update: ConditionUpdate) -> list[tuple[str, ConditionUpdate]]
     ]
 
 
-def _matches(old: Condition, update: ConditionUpdate) -> bool:
-    return (old.status, old.reason, old.message) == (update.status, update.reason, update.message)
-
-
 def _is_up_to_date(old: Condition | None, update: ConditionUpdate, tried: ObjectMeta) -> bool:
     """Whether a condition matches for this generation, or is True and therefore stays."""
     if old is None or old.status == "True":
         return old is not None
-    return _matches(old, update) and old.observed_generation == tried.generation
+    return update.matches(old) and old.observed_generation == tried.generation
 
 
 def _nominated_nodes(pod: Pod) -> list[str]:
     """Return the nominated node of a pod that has no node yet."""
     node = pod.status.nominated_node_name
     return [node] if node and not pod.spec.node_name else []
-
-
-class CompositeStatusWriter:
-    """Writes the conditions of CompositePodGroups.
-
-    `placed_members` returns how many live members of a PodGroup have a node.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        groups: ObjectCache[PodGroup],
-        composites: ObjectCache[CompositePodGroup],
-        *,
-        clock: Clock,
-        placed_members: Callable[[Key], int],
-    ) -> None:
-        self._composites, self._clock, self._placed_members = composites, clock, placed_members
-        self._message_limit = MessageLimit(clock)
-        self._child_indexes = composites.index(parents_of), groups.index(parents_of)
-        #: The latest result by key, with the metadata of the object that was tried.
-        self._updates: dict[Key, tuple[ObjectMeta, ConditionUpdate]] = {}
-        self._loop = StatusPatchLoop(client, self.reconcile, composites)
-        composites.subscribe(self._on_composite_changed)
-        composites.subscribe(self._on_child_changed)
-        groups.subscribe(self._on_child_changed)
-
-    async def run(self) -> None:
-        """Write status until cancelled."""
-        await self._loop.run()
-
-    def report_composite(self, meta: ObjectMeta, update: ConditionUpdate) -> None:
-        """Report the result of a CompositePodGroup."""
-        if self._updates.get(meta.key) != (meta, update):
-            self._updates[meta.key] = meta, update
-            self._loop.queue.add(meta.key)
-
-    def forget_updates(self, groups: Iterable[ObjectMeta]) -> None:
-        """Forget the results of groups that are being preempted."""
-        for meta in groups:
-            self._updates.pop(meta.key, None)
-
-    def reconcile(self, key: Key) -> ReconcilePlan:
-        """Patch the conditions of a CompositePodGroup."""
-        composite = self._composites.get(key)
-        if composite is None:
-            self._updates.pop(key, None)
-            return ReconcilePlan()
-        conditions = self._scheduled_condition(composite)
-        is_disrupted = find_condition(composite.status.conditions, DISRUPTION_TARGET) is not None
-        if is_disrupted and self._has_quorum(composite):
-            conditions.append({"type": DISRUPTION_TARGET, "$patch": "delete"})
-        if not conditions:
-            return ReconcilePlan()
-        meta = composite.metadata
-        wait = self._message_limit.delay(meta.uid, composite.status.conditions, conditions)
-        if wait:
-            return ReconcilePlan(requeue_after=wait)
-        change: Object = {
-            "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
-            "status": {"conditions": conditions},
-        }
-        patch = Patch(
-            COMPOSITE_POD_GROUP, key, change, subresource="status", content=STRATEGIC_PATCH
-        )
-        return ReconcilePlan([patch])
-
-    def _scheduled_condition(self, composite: CompositePodGroup) -> list[Object]:
-        """Return the InitiallyScheduled condition if it has changed; once True it stays."""
-        tried, update = self._latest_update(composite)
-        old = find_condition(composite.status.conditions, COMPOSITE_INITIALLY_SCHEDULED)
-        if update is None or (old and (old.status == "True" or _matches(old, update))):
-            return []
-        since = old.last_transition_time if old and old.status == update.status else None
-        condition = {
-            "type": COMPOSITE_INITIALLY_SCHEDULED,
-            "status": update.status,
-            "reason": update.reason,
-            "message": update.message,
-            "lastTransitionTime": since or timestamp(self._clock.now()),
-            "observedGeneration": tried.generation,
-        }
-        return [condition]
-
-    def _latest_update(
-        self, composite: CompositePodGroup
-    ) -> tuple[ObjectMeta, ConditionUpdate | None]:
-        """Return the latest result; with enough scheduled children it is "scheduled"."""
-        meta = composite.metadata
-        if sum(map(_is_scheduled, self._children(meta.key))) >= composite.quorum:
-            return meta, ConditionUpdate("True", "Scheduled", "")
-        tried, update = self._updates.get(meta.key, (meta, None))
-        return tried, update if tried.uid == meta.uid else None
-
-    def _has_quorum(self, group: ChildGroup) -> bool:
-        if isinstance(group, PodGroup):
-            return self._placed_members(group.metadata.key) >= group.quorum
-        return sum(map(self._has_quorum, self._children(group.metadata.key))) >= group.quorum
-
-    def _children(self, key: Key) -> list[ChildGroup]:
-        composites, groups = self._child_indexes
-        return [*composites[key], *groups[key]]
-
-    def _on_composite_changed(
-        self, old: CompositePodGroup | None, new: CompositePodGroup | None
-    ) -> None:
-        if new is None and old is not None:
-            self._updates.pop(old.metadata.key, None)
-        elif new is not None and new.metadata.key in self._updates:
-            self._loop.queue.add(new.metadata.key)
-
-    def _on_child_changed(self, old: ChildGroup | None, new: ChildGroup | None) -> None:
-        """Queue all ancestors of a changed group."""
-        child = new or old
-        for _ in range(MAX_DEPTH):
-            parents = parents_of(child) if child else ()
-            for key in parents:
-                self._loop.queue.add(key)
-            child = self._composites.get(parents[0]) if parents else None
-
-
-def _is_scheduled(child: ChildGroup) -> bool:
-    is_group = isinstance(child, PodGroup)
-    kind = POD_GROUP_INITIALLY_SCHEDULED if is_group else COMPOSITE_INITIALLY_SCHEDULED
-    condition = find_condition(child.status.conditions, kind)
-    return condition is not None and condition.status == "True"
