@@ -7,25 +7,25 @@ counts: objects that they create, objects owned by these, and the members of the
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from phalanx.api.batch import Job
+from phalanx.api.batch import FAILED, Job
 from phalanx.api.core import Node, Pod
 from phalanx.api.errors import AlreadyExists, ApiError, Forbidden, NotFound, Unauthorized
-from phalanx.api.job_sets import JobSet
+from phalanx.api.job_sets import COMPLETED, JobSet
 from phalanx.api.kinds import (
-    DAEMON_SET,
     DEPLOYMENT,
     JOB,
     JOB_SET,
     LEADER_WORKER_SET,
     NODE,
-    POD,
     POD_GROUP,
     REPLICA_SET,
-    REPLICATION_CONTROLLER,
     STATEFUL_SET,
     Kind,
 )
@@ -39,22 +39,47 @@ from phalanx.cli.cluster_queries import (
     read_gangs,
     read_visible_cluster,
 )
-from phalanx.cli.manifest_run import ManifestRun, ProgressCallback, RunObservation, has_started
+from phalanx.cli.followed_objects import (
+    ENDING_KINDS,
+    RUNNABLE_KINDS,
+    FollowedState,
+    ending_state,
+    pod_state,
+    read_states,
+)
+from phalanx.cli.manifest_run import (
+    ManifestRun,
+    ProgressCallback,
+    RunObjects,
+    RunObservation,
+    has_started,
+)
 from phalanx.cli.manifests import Manifest
 from phalanx.cli.output import echo
 from phalanx.cli.run_outcome import RunOutcome
 from phalanx.cli.sandbox import ManifestRejected
 from phalanx.client.client import Client
+from phalanx.client.informer import Informer
+from phalanx.client.transports import Unreachable
+from phalanx.randomness import SystemRandom
 from phalanx.scheduler.cluster.group_tree import Group
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 
-#: Kinds that have pods at once; of these at least one must be in the files.
-_RUNNABLE_KINDS = (
-    POD, JOB, JOB_SET, LEADER_WORKER_SET, STATEFUL_SET, DEPLOYMENT, REPLICA_SET, DAEMON_SET,
-    REPLICATION_CONTROLLER,
-)  # fmt: skip
 #: The kind between an object of the files and its pods, if it is not listed anyway.
 _OWNED_KINDS = {DEPLOYMENT: REPLICA_SET, LEADER_WORKER_SET: STATEFUL_SET}
+#: Seconds that the first lists of Jobs may take before objects are created without them.
+_SYNC_TIMEOUT = 10.0
+
+J = TypeVar("J", Job, JobSet)
+
+
+@dataclass(slots=True)
+class FollowedObject:
+    """A submitted object that has pods, and how far it is."""
+
+    kind: Kind
+    title: str
+    state: FollowedState = FollowedState.STARTING
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +95,6 @@ class ClusterRun(ManifestRun):
 
     #: Lists of a server that others use too are requested less often.
     poll_interval = 1.0
-    nothing_left = "the objects were deleted while they were followed"
 
     def __init__(
         self,
@@ -93,18 +117,60 @@ class ClusterRun(ManifestRun):
         #: The objects that exist now, or may exist; the caller knows them if the run ends early.
         self._submitted = submitted
         self._uids: set[str] = set()
-        self._kinds = {manifest.kind for batch in batches for manifest in batch}
         self._dropped: Sequence[tuple[Manifest, str]] = ()
-        self._has_gangs = self._has_unfinished_sets = False
+        #: The submitted objects that have pods, with how far each is, by uid.
+        self._followed: dict[str, FollowedObject] = {}
+        #: The Jobs and JobSets of the namespaces, and those that were deleted, as they were last.
+        self._jobs: list[Informer[Job]] = []
+        self._job_sets: list[Informer[JobSet]] = []
+        self._deleted: dict[str, Job | JobSet] = {}
+        self._last_read: RunObjects | None = None
+        self._is_unreachable = False
+
+    async def run(self) -> RunOutcome:
+        """Submit and observe. Jobs are watched: a TTL may delete them right after their end."""
+        for space in sorted({one.key.namespace for batch in self._batches for one in batch}):
+            if JOB in self._kinds or JOB_SET in self._kinds:
+                self._jobs.append(self._follow(JOB, Job, space))
+            if JOB_SET in self._kinds:
+                self._job_sets.append(self._follow(JOB_SET, JobSet, space))
+        watches = [asyncio.create_task(informer.run()) for informer in self._informers()]
+        try:
+            return await super().run()
+        finally:
+            for watch in watches:
+                watch.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
+
+    def _follow(self, kind: Kind, struct: type[J], namespace: str) -> Informer[J]:
+        informer = Informer(
+            self._client, kind, struct, random=SystemRandom(), optional=True, namespace=namespace
+        )
+        informer.cache.subscribe(self._on_changed)
+        return informer
+
+    def _informers(self) -> list[Informer[Job] | Informer[JobSet]]:
+        return [*self._jobs, *self._job_sets]
+
+    def _on_changed(self, old: Job | JobSet | None, new: Job | JobSet | None) -> None:
+        if new is None and old is not None:
+            self._deleted[old.metadata.uid] = old
 
     async def _prepare(self) -> None:
         """Refuse files without pods, and warn about fields that the server drops."""
         manifests = [manifest for batch in self._batches for manifest in batch]
-        if self._kinds.isdisjoint(_RUNNABLE_KINDS):
+        if self._kinds.isdisjoint(RUNNABLE_KINDS):
             raise ManifestRejected("the files contain nothing to run: no Job or Pod")
+        for kind, space in dict.fromkeys((one.kind, one.key.namespace) for one in manifests):
+            if kind in RUNNABLE_KINDS:
+                await self._require_readable(kind, space)
         self._dropped = await list_dropped_fields(self._client, manifests)
         for manifest, field in self._dropped:
             echo(f"warning: {describe_dropped_field(manifest, field)}", err=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SYNC_TIMEOUT):
+                for informer in self._informers():
+                    await informer.synced.wait()
 
     async def _submit(self, batch: Sequence[Manifest]) -> None:
         """Create objects in order; an object that exists is left as it is, unless it has pods."""
@@ -117,7 +183,7 @@ class ClusterRun(ManifestRun):
                 )
             except AlreadyExists:
                 self._submitted.remove(entry)
-                if manifest.kind in _RUNNABLE_KINDS or "PodGroup" in manifest.kind.name:
+                if manifest.kind in RUNNABLE_KINDS or "PodGroup" in manifest.kind.name:
                     raise ManifestRejected(
                         f"{manifest} exists already; delete it or give the new one another name"
                     ) from None
@@ -131,6 +197,9 @@ class ClusterRun(ManifestRun):
             else:
                 meta = created["metadata"]
                 self._uids.add(meta["uid"])
+                if manifest.kind in RUNNABLE_KINDS:
+                    title = f"{manifest.kind.name}/{meta['name']}"
+                    self._followed[meta["uid"]] = FollowedObject(manifest.kind, title)
                 self._submitted[-1] = replace(entry, key=Key(entry.key.namespace, meta["name"]))
 
     def _without_dropped(self, manifest: Manifest) -> dict[str, object]:
@@ -141,34 +210,82 @@ class ClusterRun(ManifestRun):
         spec = {k: v for k, v in manifest.content["spec"].items() if k not in fields}
         return {**manifest.content, "spec": spec}
 
-    async def _read(self) -> tuple[ClusterObjects, Sequence[Job]]:
+    async def _require_readable(self, kind: Kind, namespace: str) -> None:
+        """Refuse to begin what could not be followed to its end."""
+        try:
+            await self._client.list(kind, PartialObjectMetadata, namespace=namespace)
+        except Forbidden as error:
+            text = f"a {kind.name} of this run could not be followed: {error}; ask for that right"
+            raise ManifestRejected(text) from None
+        except NotFound:
+            return  # The submission says so.
+
+    async def _read(self) -> RunObjects:
+        """Read the namespaces of the files; while that fails for a time, nothing has changed."""
+        try:
+            self._last_read = await self._read_namespaces()
+        except (ApiError, Unreachable) as error:
+            is_passing = isinstance(error, Unreachable) or error.code == 429 or error.code >= 500
+            if self._last_read is None or not is_passing:
+                raise
+            if not self._is_unreachable:
+                echo(f"warning: {error}; the run goes on, trying again", err=True)
+            self._is_unreachable = True
+            return self._last_read
+        self._is_unreachable = False
+        return self._last_read
+
+    async def _read_namespaces(self) -> RunObjects:
         """Read the namespaces of the files; keep what belongs to the files."""
         spaces = sorted({one.key.namespace for one in self._submitted if one.kind.namespaced})
         pods: list[Pod] = []
         groups: list[Group] = []
-        jobs: list[Job] = []
         owned: list[PartialObjectMetadata] = []
-        self._has_unfinished_sets = False
         for space in spaces:
             found, found_groups = await read_gangs(self._client, space)
             pods += found
             groups += found_groups
-            jobs += await list_if_readable(self._client, JOB, Job, namespace=space)
             for kind in self._kinds & _OWNED_KINDS.keys():
                 owned += await list_if_readable(
                     self._client, _OWNED_KINDS[kind], PartialObjectMetadata, namespace=space
                 )
-            if JOB_SET in self._kinds:
-                sets = await list_if_readable(self._client, JOB_SET, JobSet, namespace=space)
-                self._has_unfinished_sets |= any(
-                    one.metadata.uid in self._uids
-                    and one.end_condition is None
-                    and not one.spec.suspend
-                    for one in sets
-                )
-        cluster = ClusterObjects(nodes=(), groups=groups, pods=pods)
-        metas = [one.metadata for one in owned]
-        return select_submitted(cluster, jobs, self._uids, owned=metas)
+        states = await read_states(self._client, self._kinds - {JOB_SET}, spaces)
+        states |= {pod.metadata.uid: pod_state(pod) for pod in pods}
+        jobs, job_sets = self._list_jobs(), self._list_job_sets()
+        states |= {one.metadata.uid: ending_state(one) for one in jobs}
+        states |= {one.metadata.uid: ending_state(one) for one in job_sets}
+        self._update_followed(states)
+        cluster, jobs = select_submitted(
+            ClusterObjects(nodes=(), groups=groups, pods=pods),
+            jobs,
+            self._uids,
+            owned=[one.metadata for one in owned],
+        )
+        return RunObjects(cluster, jobs, [one.state for one in self._followed.values()])
+
+    def _list_jobs(self) -> list[Job]:
+        """Return the Jobs of the namespaces; what a TTL has deleted is as it was at its end."""
+        present = [one for informer in self._jobs for one in informer.cache.values()]
+        return present + [one for one in self._list_ended() if isinstance(one, Job)]
+
+    def _list_job_sets(self) -> list[JobSet]:
+        """Return the JobSets of the namespaces, in the same way."""
+        present = [one for informer in self._job_sets for one in informer.cache.values()]
+        return present + [one for one in self._list_ended() if isinstance(one, JobSet)]
+
+    def _list_ended(self) -> list[Job | JobSet]:
+        """Return the deleted objects of the files that had ended before."""
+        deleted = [self._deleted[uid] for uid in self._uids & self._deleted.keys()]
+        return [one for one in deleted if ending_state(one) is FollowedState.ENDED]
+
+    def _update_followed(self, states: Mapping[str, FollowedState]) -> None:
+        """Take over how far objects are; one that is missing was deleted, or is not watched yet."""
+        for uid, followed in self._followed.items():
+            if state := states.get(uid):
+                followed.state = state
+            elif followed.state is not FollowedState.ENDED:
+                is_deleted = followed.kind not in ENDING_KINDS or uid in self._deleted
+                followed.state = FollowedState.GONE if is_deleted else followed.state
 
     async def _read_for_diagnosis(self, cluster: ClusterObjects) -> ClusterObjects | None:
         space = next((one.key.namespace for one in self._submitted if one.kind.namespaced), "")
@@ -177,28 +294,57 @@ class ClusterRun(ManifestRun):
 
     def _is_complete(self, seen: RunObservation) -> bool:
         """Whether all Jobs have ended, or wait for their user, and all other gangs run."""
-        is_first, self._has_gangs = not self._has_gangs, self._has_gangs or bool(seen.gangs)
-        are_suspended = bool(seen.jobs) and all(job.spec.suspend for job in seen.jobs)
-        if self._batches or (not seen.gangs and is_first and not are_suspended):
-            return False
-        is_unfinished = any(not job.is_finished and not job.spec.suspend for job in seen.jobs)
+        over = {FollowedState.ENDED, FollowedState.GONE}
         return (
-            not is_unfinished
-            and not self._has_unfinished_sets
+            not self._batches
+            and all(
+                one.state in over
+                or (one.state is FollowedState.RUNNING and one.kind not in ENDING_KINDS)
+                for one in self._followed.values()
+            )
             and all(map(has_started, seen.gangs))
         )
+
+    def _completed_owners(self, seen: RunObjects) -> list[tuple[str, str]]:
+        """Return the namespaces and titles of complete Jobs and JobSets."""
+        owners = super()._completed_owners(seen)
+        return owners + [
+            (one.metadata.namespace, f"JobSet/{one.metadata.name}")
+            for one in self._list_job_sets()
+            if one.true_condition(COMPLETED)
+        ]
 
     def _may_change(self, seen: RunObservation) -> bool:
         """Other workloads of a cluster end at any time: waiting is always worth it."""
         return True
 
     async def _create_outcome(
-        self, seen: RunObservation, seconds: float, *, timed_out: bool
+        self,
+        seen: RunObservation,
+        seconds: float,
+        *,
+        timed_out: bool = False,
+        is_interrupted: bool = False,
     ) -> RunOutcome:
         """Add the nodes, whose domains the summary names, if the credential may read them."""
         nodes = await list_if_readable(self._client, NODE, Node)
         seen = replace(seen, cluster=replace(seen.cluster, nodes=nodes))
-        return await super()._create_outcome(seen, seconds, timed_out=timed_out)
+        return await super()._create_outcome(
+            seen, seconds, timed_out=timed_out, is_interrupted=is_interrupted
+        )
+
+    async def _failed_jobs(self, seen: RunObservation) -> dict[str, str]:
+        """The Jobs that failed, are suspended or got no pods, and objects that were deleted."""
+        reasons = await super()._failed_jobs(seen)
+        for job_set in self._list_job_sets():
+            failure = job_set.true_condition(FAILED)
+            if failure and job_set.metadata.uid in self._uids:
+                title = f"JobSet/{job_set.metadata.name}"
+                reasons[title] = f"failed, {failure.reason}: {failure.message}"
+        for one in self._followed.values():
+            if one.state is FollowedState.GONE:
+                reasons[one.title] = "was deleted while it was followed"
+        return reasons
 
 
 def select_submitted(

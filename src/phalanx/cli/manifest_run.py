@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from phalanx.api.batch import FAILED, Job
+from phalanx.api.batch import COMPLETE, FAILED, Job
 from phalanx.api.core import Pod
-from phalanx.api.errors import ApiError
+from phalanx.api.errors import ApiError, Forbidden
 from phalanx.api.kinds import EVENT, JOB, NAMESPACE, POD
-from phalanx.api.meta import Ref
+from phalanx.api.meta import ObjectMeta, Ref
 from phalanx.cli.cluster_queries import read_cluster, report_scheduler_bugs
+from phalanx.cli.followed_objects import FollowedState, read_states
 from phalanx.cli.job_status import describe_failed_pods
 from phalanx.cli.manifests import Manifest
 from phalanx.cli.run_outcome import InterruptionCounter, RunHistory, RunOutcome
@@ -47,12 +48,20 @@ ProgressCallback = Callable[[Sequence[WorkloadRow]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class RunObservation:
-    """The objects of the control plane at one moment."""
+class RunObjects:
+    """The objects of a run at one moment."""
 
     cluster: ClusterObjects
     jobs: Sequence[Job]
-    gangs: Sequence[WorkloadRow]
+    #: How far the submitted objects are that have pods; bare pods may be missing.
+    states: Sequence[FollowedState] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunObservation(RunObjects):
+    """The objects of a run at one moment, and their gangs."""
+
+    gangs: Sequence[WorkloadRow] = ()
 
     def progress(self) -> list[Any]:
         """Return a value that changes whenever a gang makes progress."""
@@ -60,17 +69,23 @@ class RunObservation:
 
     def is_settled(self) -> bool:
         """Return whether every submitted gang runs, has run, or has a reason to wait."""
-        if not self.gangs or any(map(lacks_pods, self.jobs)):
+        if any(map(lacks_pods, self.jobs)):
             return False
-        return all(has_started(gang) or _has_reason(gang) for gang in self.gangs)
+        if waiting := [gang for gang in self.gangs if not has_started(gang)]:
+            # The next pod of a StatefulSet is not created while one waits.
+            return all(map(_has_reason, waiting))
+        return not self.is_starting
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether a submitted object has yet to create pods."""
+        return FollowedState.STARTING in self.states
 
 
 class ManifestRun:
     """Submits batches of manifests in turn and follows them to their end."""
 
     poll_interval = POLL_INTERVAL
-    #: What the error says if there is nothing to report at the end.
-    nothing_left = "the files contain nothing to run: no Job, PodGroup or Pod"
 
     def __init__(
         self,
@@ -86,24 +101,40 @@ class ManifestRun:
         self._timeout, self._on_progress = timeout, on_progress
         self._has_processes, self._with_logs = has_processes, with_logs
         self._interruptions, self._history = InterruptionCounter(), RunHistory()
+        self._kinds = {manifest.kind for batch in batches for manifest in batch}
         #: Why a gang waits, by gang and message of the scheduler.
         self._summaries: dict[tuple[Ref, str], str] = {}
+        self._seen: RunObservation | None = None
 
     async def run(self) -> RunOutcome:
-        """Submit and observe until all gangs have run, nothing changes, or the time is over."""
-        time = asyncio.get_running_loop().time
-        start, quiet_reads = time(), 0
+        """Submit and observe until all gangs have run, nothing changes, or the time is over.
+
+        After ^C, which cancels the task, the outcome is what was observed last.
+        """
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        start = loop.time()
+        try:
+            return await self._observe_until_end(start)
+        except asyncio.CancelledError:
+            if self._seen is None or task is None:
+                raise
+            task.uncancel()
+            return await self._create_outcome(self._seen, loop.time() - start, is_interrupted=True)
+
+    async def _observe_until_end(self, start: float) -> RunOutcome:
+        time, quiet_reads = asyncio.get_running_loop().time, 0
         await self._prepare()
         await self._submit(self._batches.pop(0))
         progress: list[Any] = []
         while True:
-            seen = await self._observe()
+            seen = self._seen = await self._observe()
             quiet_reads = quiet_reads + 1 if seen.progress() == progress else 0
             progress = seen.progress()
             timed_out = self._timeout is not None and time() - start > self._timeout
             is_quiet = quiet_reads > QUIET_READS
-            if self._batches and seen.is_settled():
+            if self._batches and (seen.is_settled() or is_quiet):
                 await self._submit(self._batches.pop(0))
+                quiet_reads = 0
             elif self._is_complete(seen) or timed_out or (is_quiet and not self._may_change(seen)):
                 return await self._create_outcome(seen, time() - start, timed_out=timed_out)
             await asyncio.sleep(self.poll_interval)
@@ -116,18 +147,28 @@ class ManifestRun:
     async def _submit(self, batch: Sequence[Manifest]) -> None:
         await create_objects(self._client, batch)
 
-    async def _read(self) -> tuple[ClusterObjects, Sequence[Job]]:
+    async def _read(self) -> RunObjects:
         """Read the objects that are observed: all of the control plane."""
-        return await read_cluster(self._client), (await self._client.list(JOB, Job)).items
+        cluster, jobs = await read_cluster(self._client), await self._client.list(JOB, Job)
+        states = await read_states(self._client, self._kinds)
+        return RunObjects(cluster, jobs.items, list(states.values()))
 
     async def _observe(self) -> RunObservation:
-        cluster, jobs = await self._read()
+        seen = await self._read()
+        cluster = seen.cluster
         gangs = await self._summarize(cluster, list_workloads(cluster, include_all=True))
         self._on_progress(gangs)
-        ended = [one for one in gangs if one.state is WorkloadState.ENDED and not one.failed]
-        self._interruptions.observe(cluster, [gang.ref for gang in ended])
+        ended = {one.ref for one in gangs if one.state is WorkloadState.ENDED and not one.failed}
+        for namespace, title in self._completed_owners(seen):
+            ended |= self._history.note_end(namespace, title)
+        self._interruptions.observe(cluster, ended)
         self._history.observe(cluster, gangs)
-        return RunObservation(cluster, jobs, gangs)
+        return RunObservation(cluster, seen.jobs, seen.states, gangs)
+
+    def _completed_owners(self, seen: RunObjects) -> list[tuple[str, str]]:
+        """Return the namespaces and titles of complete Jobs, whose pods may be deleted already."""
+        complete = [job.metadata for job in seen.jobs if job.true_condition(COMPLETE)]
+        return [(meta.namespace, f"Job/{meta.name}") for meta in complete]
 
     async def _summarize(
         self, cluster: ClusterObjects, gangs: Sequence[WorkloadRow]
@@ -153,6 +194,8 @@ class ManifestRun:
         """Whether all gangs have started, no running pod will end, and no Job creates more pods."""
         if not seen.gangs or self._batches or not all(map(has_started, seen.gangs)):
             return False
+        if seen.is_starting:
+            return False
         running = [pod for pod in seen.cluster.pods if pod.occupied_node]
         owners = {ref.uid for pod in running for ref in pod.metadata.owner_references}
         will_create_pods = any(
@@ -162,7 +205,12 @@ class ManifestRun:
 
     def _may_change(self, seen: RunObservation) -> bool:
         """Whether it is worth waiting although nothing has changed for a while."""
-        return self._will_end(seen)
+        waits_to_retry = any(
+            job.status.failed and not job.status.active and not job.is_finished
+            for job in seen.jobs
+            if not job.spec.suspend
+        )
+        return waits_to_retry or self._will_end(seen)
 
     def _will_end(self, seen: RunObservation) -> bool:
         """Whether a running pod ends by itself."""
@@ -170,11 +218,16 @@ class ManifestRun:
         return any(self._has_processes or _terminates(pod) for pod in running)
 
     async def _create_outcome(
-        self, seen: RunObservation, seconds: float, *, timed_out: bool
+        self,
+        seen: RunObservation,
+        seconds: float,
+        *,
+        timed_out: bool = False,
+        is_interrupted: bool = False,
     ) -> RunOutcome:
         gangs, nodes, domains = self._history.restore(seen.cluster, seen.gangs)
-        if not gangs and not seen.jobs:
-            raise ManifestRejected(self.nothing_left)
+        if not (gangs or seen.jobs or seen.states):
+            raise ManifestRejected("the files contain nothing to run: no Job, PodGroup or Pod")
         pods = list(seen.cluster.pods)
         return RunOutcome(
             gangs=gangs,
@@ -182,6 +235,8 @@ class ManifestRun:
             domains=domains,
             seconds=seconds,
             timed_out=timed_out,
+            is_interrupted=is_interrupted,
+            limit=self._timeout or 0.0,
             interruptions=self._interruptions,
             failed_jobs=await self._failed_jobs(seen),
             explanations=await self._explain(gangs),
@@ -216,13 +271,23 @@ class ManifestRun:
             elif job.spec.suspend:
                 reasons[title] = "is suspended"
             elif not job.is_finished and job.metadata.uid not in owners:
-                selector = f"involvedObject.uid={job.metadata.uid},type=Warning"
-                space = job.metadata.namespace
-                listing = await self._client.list(EVENT, namespace=space, field_selector=selector)
-                events = listing.items
-                why = events[-1].get("message", "") if events else "there is no event about it"
-                reasons[title] = f"has no pods: {why}"
+                reasons[title] = f"has no pods: {await self._last_warning(job.metadata)}"
         return reasons
+
+    async def _last_warning(self, meta: ObjectMeta) -> str:
+        """Return the last event that warns about an object, or why there is none."""
+        selector = f"involvedObject.uid={meta.uid},type=Warning"
+        try:
+            events = await self._client.list(
+                EVENT, namespace=meta.namespace, field_selector=selector
+            )
+        except Forbidden:
+            return "its events may not be read"
+        return (
+            str(events.items[-1].get("message", ""))
+            if events.items
+            else ("there is no event about it")
+        )
 
     async def _container_logs(self, pods: Sequence[Pod]) -> dict[str, list[str]]:
         """The log lines of containers, by pod name, or by pod and container if it has several."""

@@ -138,7 +138,7 @@ def run_command(
     until all Jobs have ended and all other gangs run. They stay there, also after ^C; stderr shows
     the command that deletes them. Progress goes to stderr, the summary to stdout.
 
-    Exit code: 0 if all gangs ran and no Job failed, 1 if not, 130 after ^C on a cluster.
+    Exit code: 0 if all gangs ran and no Job failed, 1 if not, 130 after ^C.
 
     \b
     Example:
@@ -167,7 +167,8 @@ def run_command(
         echo(format_summary(outcome))
     else:
         echo(format_structured(outcome_data(outcome), output))
-    raise click.exceptions.Exit(0 if outcome.is_success else 1)
+    code = 0 if outcome.is_success else 1
+    raise click.exceptions.Exit(_INTERRUPTED if outcome.is_interrupted else code)
 
 
 def _run_in_sandbox(
@@ -251,7 +252,10 @@ def _run_on_cluster(
         return await cluster_run.run()
 
     try:
-        return change_cluster(config, context, run)
+        outcome = change_cluster(config, context, run)
+        if outcome.is_interrupted:
+            echo("\ninterrupted: what was submitted goes on", err=True)
+        return outcome
     except ManifestRejected as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:

@@ -40,6 +40,10 @@ class RunOutcome:
     domains: Mapping[Ref, str]
     seconds: float
     timed_out: bool
+    #: The time limit of the run in seconds; 0: none.
+    limit: float = 0.0
+    #: Whether ^C ended the run.
+    is_interrupted: bool = False
     #: How often each gang lost running members and had to wait again.
     interruptions: Mapping[Ref, int] = field(default_factory=dict)
     #: Jobs that failed or got no pods, each with its reason.
@@ -51,10 +55,9 @@ class RunOutcome:
 
     @property
     def is_success(self) -> bool:
-        """Return whether all gangs ran and no Job failed."""
-        return (
-            all(gang.has_run for gang in self.gangs) and not self.timed_out and not self.failed_jobs
-        )
+        """Return whether all gangs ran and no Job failed, before the run was ended."""
+        was_ended = self.timed_out or self.is_interrupted
+        return not was_ended and not self.failed_jobs and all(gang.has_run for gang in self.gangs)
 
 
 class InterruptionCounter(Counter[Ref]):
@@ -119,6 +122,16 @@ class RunHistory:
                 self._ran[ref] = _RanGang(gang, ran, nodes[ref], domains[ref])
             is_ended = gang.state is WorkloadState.ENDED
             (self._ended.add if is_ended else self._ended.discard)(gang.ref)
+
+    def note_end(self, namespace: str, title: str) -> set[Ref]:
+        """Remember that an owner is complete; return its gangs that ran: they have ended."""
+        owned = {
+            ref
+            for ref, ran in self._ran.items()
+            if (ref.namespace, ran.row.title) == (namespace, title)
+        }
+        self._ended |= owned
+        return owned
 
     def restore(
         self, cluster: ClusterObjects, gangs: Sequence[WorkloadRow]
@@ -219,8 +232,10 @@ def format_summary(outcome: RunOutcome) -> str:
     if outcome.timed_out:
         running = [gang.display_title for gang in gangs if gang.state is WorkloadState.RUNNING]
         subject = f"{join_names(running, _MAX_GANG_NAMES)} ran but" if running else "the run"
-        time = f"{outcome.seconds:.1f} s"
+        time = f"{outcome.limit:g} s"
         lines.append(f"  {subject} did not finish within {time}; allow more time with --timeout")
+    if outcome.is_interrupted:
+        lines.append("  interrupted: this is what had happened until then")
     for text in outcome.explanations:
         lines += ["", text]
     lines += [f"{name} | {line}" for name, text in outcome.logs.items() for line in text]
@@ -268,6 +283,7 @@ def outcome_data(outcome: RunOutcome) -> dict[str, Any]:
         "ran": outcome.is_success,
         "seconds": round(outcome.seconds, 3),
         "timedOut": outcome.timed_out,
+        "interrupted": outcome.is_interrupted,
         "failedJobs": dict(outcome.failed_jobs),
         "items": items,
     }

@@ -62,8 +62,8 @@ LOG = logs.component("simulated-kubelet")
 RUN_SECONDS = "phalanx.dev/run-seconds"
 #: Annotation: the stages of the pod.
 STAGES = "phalanx.dev/stages"
-#: The longest text of this annotation.
-_MAX_ANNOTATION = 1024
+#: The longest text of this annotation, and the most digits of the other: some 30 years.
+_MAX_ANNOTATION, _MAX_DIGITS = 1024, 9
 
 #: Returns a number from 0 up to 1 for each label.
 RandomFraction = Callable[[str], float]
@@ -182,17 +182,25 @@ class StageRule:
 def stages_of(meta: ObjectMeta, rules: Sequence[StageRule] = ()) -> Stages:
     """Return the stages of a pod: its annotation, else the first matching rule, else the default.
 
-    Raises BadStages if the annotation is invalid.
+    Raises BadStages, which names the annotation, if one is invalid.
     """
     annotation = meta.annotations.get(STAGES)
     if annotation is not None:
         if len(annotation) > _MAX_ANNOTATION:
-            raise BadStages(f"longer than {_MAX_ANNOTATION} characters")
-        stages = _parse_annotation(annotation)
+            raise BadStages(f"annotation {STAGES}: longer than {_MAX_ANNOTATION} characters")
+        try:
+            stages = _parse_annotation(annotation)
+        except BadStages as error:
+            raise BadStages(f"annotation {STAGES}: {error}") from None
     else:
         stages = next((rule.stages for rule in rules if rule.matches(meta)), Stages())
-    seconds = meta.annotations.get(RUN_SECONDS, "")
-    return _with_run_seconds(stages, float(seconds)) if seconds.isdecimal() else stages
+    seconds = meta.annotations.get(RUN_SECONDS)
+    if seconds is None:
+        return stages
+    if not (seconds.isascii() and seconds.isdecimal()) or len(seconds) > _MAX_DIGITS:
+        shown = seconds[:_MAX_DIGITS]
+        raise BadStages(f'annotation {RUN_SECONDS}: must be a number of seconds, not "{shown}"')
+    return _with_run_seconds(stages, float(seconds))
 
 
 @lru_cache(maxsize=1024)
@@ -360,7 +368,7 @@ class SimulatedKubelets:
             lifetime = stages_of(pod.metadata, self._rules).sample_lifetime(str(key))
             parse_usage_annotation(pod.metadata.annotations)
         except BadStages as error:
-            return self._reject(pod, "InvalidStages", f"annotation {STAGES}: {error}")
+            return self._reject(pod, "InvalidStages", str(error))
         except BadUsage as error:
             return self._reject(pod, "InvalidUsage", f"annotation {USAGE_ANNOTATION}: {error}")
         if pod.metadata.deletion_timestamp:
