@@ -12,7 +12,14 @@ from phalanx.cli import check as check_module
 from phalanx.cli.check import check_command
 from tests.builders import gang, pod, pod_group
 from tests.cli.cli_user import CliUser
-from tests.cli.commands import phalanx
+from tests.cli.commands import (
+    COMMAND_TIMEOUT,
+    Kubectl,
+    first_line,
+    phalanx,
+    start_command,
+    start_up,
+)
 from tools.control_plane import ControlPlane
 
 
@@ -53,6 +60,24 @@ def test_check_of_a_correct_cluster_passes_live_and_in_its_store(
 def test_check_watches_changes(user: CliUser) -> None:
     code, output, _ = check(user, "--watch", "0.5")
     assert (code, output.endswith("all invariants hold\n")) == (0, True)
+
+
+@pytest.mark.slow
+def test_check_says_in_one_line_that_the_server_went_away(tmp_path: Path) -> None:
+    config = tmp_path / "kubeconfig"
+    kubectl = Kubectl(config, "default", tmp_path)
+    without = ("--data", ":memory:", "--without", "scheduler,controllers,nodes", "--nodes", "0")
+    with start_up(*without, "--kubeconfig", str(config)) as up:
+        assert first_line(up).startswith("ready")
+        with start_command("check", "--watch", "60", "--kubeconfig", str(config)) as process:
+            watches = 'apiserver_longrunning_requests{verb="WATCH"} 3\n'
+            while watches not in kubectl("get", "--raw", "/metrics"):
+                assert process.poll() is None
+            up.terminate()
+            _, errors = process.communicate(timeout=COMMAND_TIMEOUT)
+    assert process.returncode == 1
+    assert errors.startswith("Error: cannot reach https://127.0.0.1:")
+    assert errors.count("\n") == 1
 
 
 def test_check_prints_one_line_per_violation() -> None:

@@ -43,6 +43,7 @@ from phalanx.controllers.nodes.node_heartbeats import LEASE_NAMESPACE, LEASE_SEC
 from phalanx.randomness import SystemRandom
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 from phalanx.sim.invariants import GROUP_INVARIANTS, POD_INVARIANTS, InvariantAuditor, check_cluster
+from phalanx.sim.simulation import first_error
 from phalanx.sim.timeline import ApiObserver
 from phalanx.store.backup import backup
 from phalanx.store.database_file import DATABASE_FILE
@@ -243,7 +244,8 @@ async def _watch_violations(client: Client, seconds: float) -> list[str]:
     observer.on_batch.append(lambda _: violations.extend(auditor.audit()))
     done, _ = await asyncio.wait([following], timeout=seconds)
     for task in done:
-        task.result()
+        if error := task.exception():
+            raise first_error(error)
     following.cancel()
     return violations
 

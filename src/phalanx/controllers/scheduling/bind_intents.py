@@ -90,9 +90,9 @@ class BindIntents:
         self._open: dict[Key, _OpenIntent] = {}
         #: Gangs that are being bound, and in how many attempts.
         self._in_progress: Counter[Key] = Counter()
-        #: By intent id: since when no attempt is in progress; and which intents are fulfilled.
+        #: By intent id: when its first attempt had ended, and since when it is fulfilled.
         self._idle_since: dict[str, float] = {}
-        self._fulfilled: set[str] = set()
+        self._fulfilled: dict[str, float] = {}
         #: Uids of deleted pods that the cache may still show.
         self._deleted_uids: set[str] = set()
         pods.subscribe(self._on_pod_changed)
@@ -125,7 +125,7 @@ class BindIntents:
         self._in_progress[key] -= 1
         self._in_progress += Counter()
         if has_quorum:
-            self._fulfilled.add(intent_id)
+            self._fulfilled[intent_id] = asyncio.get_running_loop().time()
         self._loop.queue.add(key)
 
     def reconcile(self, key: Key) -> ReconcilePlan:
@@ -137,12 +137,13 @@ class BindIntents:
         idle = now - self._idle_since.setdefault(opened.intent_id, now)
         bound = [pod for pod in self._members[key] if _has_node(pod)]
         if opened.intent_id in self._fulfilled or len(bound) >= group.quorum:
-            return self._complete(group, opened.intent_id, idle)
+            since = self._fulfilled.setdefault(opened.intent_id, now)
+            return self._complete(group, opened.intent_id, now - since)
         if idle < COMPLETION_TIMEOUT:
             return ReconcilePlan(requeue_after=COMPLETION_TIMEOUT - idle)
         return self._undo(group, opened.intent_id, bound)
 
-    def _complete(self, group: PodGroup, intent_id: str, idle: float) -> ReconcilePlan:
+    def _complete(self, group: PodGroup, intent_id: str, waited: float) -> ReconcilePlan:
         """Report a gang as scheduled, then close its intent: one write after the other.
 
         Both at once would make the second one conflict, because each changes the version.
@@ -152,8 +153,8 @@ class BindIntents:
             self._status_writer.report_group(
                 group.metadata, ConditionUpdate("True", "Scheduled", "", quorum=group.quorum)
             )
-            if idle < REPORT_TIMEOUT:
-                return ReconcilePlan(requeue_after=REPORT_TIMEOUT - idle)
+            if waited < REPORT_TIMEOUT:
+                return ReconcilePlan(requeue_after=REPORT_TIMEOUT - waited)
         key = group.metadata.key
         LOG.debug("bind intent fulfilled", kind="PodGroup", key=key, intent=intent_id)
         return ReconcilePlan([_close_patch(key, intent_id)])
@@ -223,7 +224,7 @@ class BindIntents:
     def _forget(self, key: Key) -> None:
         if opened := self._open.pop(key, None):
             self._idle_since.pop(opened.intent_id, None)
-            self._fulfilled.discard(opened.intent_id)
+            self._fulfilled.pop(opened.intent_id, None)
 
     def _on_pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if new is None and old is not None:
