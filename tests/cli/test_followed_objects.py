@@ -9,7 +9,16 @@ from copy import deepcopy
 import pytest
 
 from phalanx.api.errors import ApiError, Forbidden, ServerError
-from phalanx.api.kinds import CONFIG_MAP, DEPLOYMENT, JOB, JOB_SET, STATEFUL_SET, Kind
+from phalanx.api.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    JOB,
+    JOB_SET,
+    POD,
+    PRIORITY_CLASS,
+    STATEFUL_SET,
+    Kind,
+)
 from phalanx.api.wire import Object, Reply, Request, StreamReply
 from phalanx.cli.cluster_run import ClusterRun
 from phalanx.cli.manifests import Manifest
@@ -205,6 +214,22 @@ async def test_run_ends_with_a_summary_though_events_may_not_be_listed() -> None
         run = prepare_run(c, foreign, fail=refuse("GET", "/events"), timeout=5.0)
         outcome = await run.run()
     assert outcome.failed_jobs == {"Job/train": "has no pods: its events may not be read"}
+
+
+@in_virtual_time
+async def test_run_reads_the_namespaces_of_its_files_only() -> None:
+    paths = set[str]()
+
+    def note(request: Request) -> None:
+        paths.add(request.path)
+
+    low = {**manifest(PRIORITY_CLASS, "low").content, "value": 1}
+    low["metadata"] = {"name": "low"}
+    async with cluster(nodes=simulated_nodes(2, cpu="4")) as c:
+        run = prepare_run(c, Manifest(PRIORITY_CLASS, low), job("train"), fail=note)
+        assert (await run.run()).is_success
+    assert JOB.url_path("default") in paths
+    assert not {JOB.url_path(), POD.url_path()} & paths
 
 
 @in_virtual_time

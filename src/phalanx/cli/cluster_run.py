@@ -120,7 +120,8 @@ class ClusterRun(ManifestRun):
         self._dropped: Sequence[tuple[Manifest, str]] = ()
         #: The submitted objects that have pods, with how far each is, by uid.
         self._followed: dict[str, FollowedObject] = {}
-        #: The Jobs and JobSets of the namespaces, and those that were deleted, as they were last.
+        #: The Jobs and JobSets of the namespaces, and those of the run that were deleted, as they
+        #: were last.
         self._jobs: list[Informer[Job]] = []
         self._job_sets: list[Informer[JobSet]] = []
         self._deleted: dict[str, Job | JobSet] = {}
@@ -129,7 +130,8 @@ class ClusterRun(ManifestRun):
 
     async def run(self) -> RunOutcome:
         """Submit and observe. Jobs are watched: a TTL may delete them right after their end."""
-        for space in sorted({one.key.namespace for batch in self._batches for one in batch}):
+        manifests = [one for batch in self._batches for one in batch if one.kind.namespaced]
+        for space in sorted({one.key.namespace for one in manifests}):
             if JOB in self._kinds or JOB_SET in self._kinds:
                 self._jobs.append(self._follow(JOB, Job, space))
             if JOB_SET in self._kinds:
@@ -153,7 +155,7 @@ class ClusterRun(ManifestRun):
         return [*self._jobs, *self._job_sets]
 
     def _on_changed(self, old: Job | JobSet | None, new: Job | JobSet | None) -> None:
-        if new is None and old is not None:
+        if new is None and old is not None and old.metadata.uid in self._uids:
             self._deleted[old.metadata.uid] = old
 
     async def _prepare(self) -> None:
@@ -274,9 +276,8 @@ class ClusterRun(ManifestRun):
         return present + [one for one in self._list_ended() if isinstance(one, JobSet)]
 
     def _list_ended(self) -> list[Job | JobSet]:
-        """Return the deleted objects of the files that had ended before."""
-        deleted = [self._deleted[uid] for uid in self._uids & self._deleted.keys()]
-        return [one for one in deleted if ending_state(one) is FollowedState.ENDED]
+        """Return the objects of the files that were deleted after their end."""
+        return [one for one in self._deleted.values() if ending_state(one) is FollowedState.ENDED]
 
     def _update_followed(self, states: Mapping[str, FollowedState]) -> None:
         """Take over how far objects are; one that is missing was deleted, or is not watched yet."""
