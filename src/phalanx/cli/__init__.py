@@ -12,7 +12,7 @@
     install                    manifests that run scheduler and controllers on a cluster
     migrate                    moves groups from our custom resources to `scheduling.k8s.io`
     run, run_outcome           manifests on a temporary control plane (sandbox, manifest_run) or
-                               on a cluster (cluster_run)
+                               on a cluster (cluster_run), until they have run (followed_objects)
     why, describe, what_if,    read-only questions to a cluster; cluster_queries reads its objects,
       queue, top, check,       scheduler_status whether a scheduler runs; completion completes the
       debug, decisions         names of objects; job_status and workload_tree describe Jobs and

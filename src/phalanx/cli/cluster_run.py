@@ -253,9 +253,10 @@ class ClusterRun(ManifestRun):
                 )
         states = await read_states(self._client, self._kinds - {JOB_SET}, spaces)
         states |= {pod.metadata.uid: pod_state(pod) for pod in pods}
-        jobs, job_sets = self._list_jobs(), self._list_job_sets()
+        jobs = [one for informer in self._jobs for one in informer.cache.values()]
+        jobs += [one for one in self._list_ended() if isinstance(one, Job)]
         states |= {one.metadata.uid: ending_state(one) for one in jobs}
-        states |= {one.metadata.uid: ending_state(one) for one in job_sets}
+        states |= {one.metadata.uid: ending_state(one) for one in self._list_job_sets()}
         self._update_followed(states)
         cluster, jobs = select_submitted(
             ClusterObjects(nodes=(), groups=groups, pods=pods),
@@ -265,13 +266,8 @@ class ClusterRun(ManifestRun):
         )
         return RunObjects(cluster, jobs, [one.state for one in self._followed.values()])
 
-    def _list_jobs(self) -> list[Job]:
-        """Return the Jobs of the namespaces; what a TTL has deleted is as it was at its end."""
-        present = [one for informer in self._jobs for one in informer.cache.values()]
-        return present + [one for one in self._list_ended() if isinstance(one, Job)]
-
     def _list_job_sets(self) -> list[JobSet]:
-        """Return the JobSets of the namespaces, in the same way."""
+        """Return the JobSets of the namespaces; what a TTL has deleted is as it was at its end."""
         present = [one for informer in self._job_sets for one in informer.cache.values()]
         return present + [one for one in self._list_ended() if isinstance(one, JobSet)]
 

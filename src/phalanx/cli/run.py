@@ -167,8 +167,9 @@ def run_command(
         echo(format_summary(outcome))
     else:
         echo(format_structured(outcome_data(outcome), output))
-    code = 0 if outcome.is_success else 1
-    raise click.exceptions.Exit(_INTERRUPTED if outcome.is_interrupted else code)
+    raise click.exceptions.Exit(
+        _INTERRUPTED if outcome.is_interrupted else int(not outcome.is_success)
+    )
 
 
 def _run_in_sandbox(
