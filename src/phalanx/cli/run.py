@@ -167,9 +167,8 @@ def run_command(
         echo(format_summary(outcome))
     else:
         echo(format_structured(outcome_data(outcome), output))
-    raise click.exceptions.Exit(
-        _INTERRUPTED if outcome.is_interrupted else int(not outcome.is_success)
-    )
+    code = _INTERRUPTED if outcome.is_interrupted else int(not outcome.is_success)
+    raise click.exceptions.Exit(code)
 
 
 def _run_in_sandbox(
