@@ -45,7 +45,13 @@ from phalanx.cli.output import (
     output_option,
     progress_bar,
 )
-from phalanx.cli.run_outcome import RunOutcome, describe_state, format_summary, outcome_data
+from phalanx.cli.run_outcome import (
+    INTERRUPTED,
+    RunOutcome,
+    describe_state,
+    format_summary,
+    outcome_data,
+)
 from phalanx.cli.sandbox import CLIENT_NAME, ManifestRejected, create_control_plane
 from phalanx.cli.scheduler_configuration import load_configuration
 from phalanx.client.client import Client
@@ -69,8 +75,6 @@ _SANDBOX_OPTIONS = {
     "programs": "--programs",
     "policy": "--config",
 }
-#: The exit code of a command that ^C ended, as shells have it.
-_INTERRUPTED = 130
 
 _STATE_COLOURS = {
     WorkloadState.RUNNING: "green",
@@ -167,8 +171,7 @@ def run_command(
         echo(format_summary(outcome))
     else:
         echo(format_structured(outcome_data(outcome), output))
-    code = _INTERRUPTED if outcome.is_interrupted else int(not outcome.is_success)
-    raise click.exceptions.Exit(code)
+    raise click.exceptions.Exit(outcome.exit_code)
 
 
 def _run_in_sandbox(
@@ -260,7 +263,7 @@ def _run_on_cluster(
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         echo("\ninterrupted: what was submitted goes on", err=True)
-        raise click.exceptions.Exit(_INTERRUPTED) from None
+        raise click.exceptions.Exit(INTERRUPTED) from None
     finally:
         file = cluster_kubeconfig(existing_folder(chosen_cluster())) if chosen_cluster() else config
         server = ["--kubeconfig", str(file)] if file else []

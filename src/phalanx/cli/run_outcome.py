@@ -23,6 +23,8 @@ from phalanx.scheduler.diagnosis.queue_order import (
 )
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 
+#: The exit code of a command that ^C ended, as shells have it.
+INTERRUPTED = 130
 #: Nodes of a gang, and gangs that did not finish, that the summary names.
 _MAX_NODE_NAMES, _MAX_GANG_NAMES = 8, 3
 #: Topology levels, the smallest first, whose domain the summary names if it contains a whole gang.
@@ -58,6 +60,13 @@ class RunOutcome:
         """Return whether all gangs ran and no Job failed, before the run was ended."""
         was_ended = self.timed_out or self.is_interrupted
         return not was_ended and not self.failed_jobs and all(gang.has_run for gang in self.gangs)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 0 after a success, 130 after ^C, otherwise 1."""
+        if self.is_interrupted:
+            return INTERRUPTED
+        return 0 if self.is_success else 1
 
 
 class InterruptionCounter(Counter[Ref]):
