@@ -138,8 +138,11 @@ QUERYABLE_KINDS: Mapping[Kind, tuple[str, ...]] = {
 _KINDS_BY_WORD = {
     word: kind
     for kind, words in QUERYABLE_KINDS.items()
-    for word in (kind.name.lower(), kind.plural, *kind.short_names, *words)
-}
+    for word in (
+        kind.name.lower(), kind.plural, *kind.short_names, *words,
+        *(f"{name}.{kind.group}" for name in (kind.name.lower(), kind.plural) if kind.group),
+    )
+}  # fmt: skip
 _SCHEDULED_KINDS = (POD, POD_GROUP, COMPOSITE_POD_GROUP)
 _KINDS_BY_API_VERSION = {(kind.api_version, kind.name): kind for kind in KINDS}
 
@@ -162,11 +165,18 @@ def parse_subject(text: str) -> tuple[Kind, str]:
     return kind, name
 
 
-def _is_owned_by(pod: Pod, kind: str, name: str) -> bool:
-    """Whether a pod belongs to an object; to a Deployment through one of its ReplicaSets."""
-    if kind == DEPLOYMENT.name:
-        kind, name = REPLICA_SET.name, f"{name}-{pod.metadata.labels.get(POD_TEMPLATE_HASH, '')}"
-    return any((one.kind, one.name) == (kind, name) for one in pod.metadata.owner_references)
+def find_owned_pods(pods: Iterable[Pod], owner: Ref) -> list[Pod]:
+    """Return the pods of an object; those of a Deployment belong to its ReplicaSets."""
+    found = []
+    for pod in pods:
+        kind, name = owner.kind, owner.name
+        if kind == DEPLOYMENT.name:
+            template = pod.metadata.labels.get(POD_TEMPLATE_HASH, "")
+            kind, name = REPLICA_SET.name, f"{name}-{template}"
+        owners = [(one.kind, one.name) for one in pod.metadata.owner_references]
+        if pod.metadata.namespace == owner.namespace and (kind, name) in owners:
+            found.append(pod)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,11 +293,7 @@ class Cluster:
             and group.spec.workload_ref.workload_name in names
             and not group.spec.parent_composite_pod_group_name
         ]
-        pods = [
-            pod
-            for pod in self.objects.pods
-            if pod.metadata.namespace == key.namespace and _is_owned_by(pod, kind.name, key.name)
-        ]
+        pods = find_owned_pods(self.objects.pods, Ref(kind.name, *key))
         found += [pod_group_ref(pod.group) for pod in pods if pod.group]
         if not found:
             # Pods without a group have the same template: the answer for one holds for all.

@@ -1,4 +1,4 @@
-"""How the configuration and scenario files of users are read as YAML: no field is dropped."""
+"""How the files of users are read as YAML: no field is dropped, and errors say where they are."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from typing import Any
 import yaml
 
 _MERGE_TAG = "tag:yaml.org,2002:merge"
+
+
+def describe_error(error: yaml.YAMLError) -> str:
+    """Say what is wrong in a YAML text, and where: `line 5, column 4: found duplicate key`."""
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return str(error).partition("\n")[0]
+    problem, mark = error.problem or error.context or "invalid YAML", error.problem_mark
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
 
 
 class UniqueKeyLoader(yaml.SafeLoader):

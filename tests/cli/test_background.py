@@ -28,13 +28,14 @@ from tests.cli.commands import COMMAND_TIMEOUT, first_line, phalanx, start_up
 
 @pytest.fixture
 def env(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment of a user with an empty home directory; stops its control plane."""
+    """The environment of a user with an empty home directory; stops its control planes."""
     found = {
         "HOME": str(tmp_path), "KUBECONFIG": "", "XDG_STATE_HOME": "",
         "PHALANX_UP_LISTEN": "127.0.0.1:0", "PHALANX_UP_NODES": "1",
     }  # fmt: skip
     yield found
-    phalanx("down", env=found)
+    for words in (("down",), ("down", "--data", ":memory:")):
+        phalanx(*words, env=found)
 
 
 def home(env: dict[str, str]) -> Path:
@@ -96,10 +97,11 @@ def test_detached_control_plane_that_cannot_start_prints_its_error(env: dict[str
 def test_second_control_plane_in_memory_may_have_its_own_kubeconfig(
     env: dict[str, str], tmp_path: Path
 ) -> None:
-    phalanx("up", "--detach", env=env)
+    phalanx("up", "--detach", "--data", ":memory:", env=env)
     again = phalanx("up", "--data", ":memory:", env=env)
     assert again.returncode == 1
-    assert again.stderr.startswith(f"Error: {home(env)} is in use by process ")
+    folder = home(env) / "clusters" / "memory"
+    assert again.stderr.startswith(f"Error: {folder} is in use by process ")
     assert "another --name or its own --kubeconfig FILE" in again.stderr
     file = str(tmp_path / "second.kubeconfig")
     with start_up("--data", ":memory:", "--kubeconfig", file, env=env) as process:

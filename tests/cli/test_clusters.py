@@ -236,17 +236,140 @@ def test_named_cluster_has_no_other_directory(bob: Owner) -> None:
         assert "a named cluster has its own directory; leave out --data" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("delete", "", "--yes"),
+        ("delete", "--name", "", "--yes"),
+        ("down", ""),
+        ("status", ""),
+        ("up", "--name", ""),
+        ("queue", "--cluster", ""),
+        ("token", "list", "--cluster", ""),
+        ("backup", "x.db", "--cluster", ""),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_empty_name_is_wrong_usage_and_not_the_default_cluster(
+    bob: Owner, words: tuple[str, ...]
+) -> None:
+    bob.folder().mkdir(parents=True)
+    (bob.folder() / "service-accounts.key").touch(mode=0o600)
+    done = bob.run(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert 'invalid cluster name ""; use lower-case letters' in done.stderr
+    assert (bob.folder() / "service-accounts.key").exists()
+
+
+def test_empty_environment_variable_of_an_option_is_no_value(bob: Owner) -> None:
+    done = bob.run("queue", PHALANX_QUEUE_CLUSTER="")
+    assert (done.returncode, "there is no kubeconfig at" in done.stderr) == (1, True)
+
+
+MEMORY = ("up", "--detach", "--data", ":memory:", "--nodes", "0", "--listen", "127.0.0.1:0")
+
+
 def test_two_clusters_in_memory_need_two_names(bob: Owner) -> None:
-    memory = ("up", "--detach", "--data", ":memory:", "--nodes", "0", "--listen", "127.0.0.1:0")
-    assert bob.run(*memory).returncode == 0
-    second = bob.run(*memory)
+    assert bob.run(*MEMORY).returncode == 0
+    second = bob.run(*MEMORY)
     assert (second.returncode, "in use by process" in second.stderr) == (1, True)
-    assert bob.run(*memory, "--name", "scratch").returncode == 0
-    assert {name: item["state"] for name, item in bob.listed().items()} == {
-        "default": "running",
-        "scratch": "running",
+    assert bob.run(*MEMORY, "--name", "scratch").returncode == 0
+    assert {name: (item["state"], item["store"]) for name, item in bob.listed().items()} == {
+        "memory": ("running", "memory"),
+        "scratch": ("running", "memory"),
     }
-    assert bob.run("queue").returncode == 0
+    assert bob.run("queue", "--cluster", "scratch").returncode == 0
+
+
+def test_cluster_in_memory_does_not_pass_for_the_default_cluster(bob: Owner) -> None:
+    assert bob.run("up", "--detach", "--nodes", "0", "--listen", "127.0.0.1:0").returncode == 0
+    assert bob.run("down").returncode == 0
+    before = (bob.folder() / "kubeconfig").read_text()
+    assert bob.run(*MEMORY).returncode == 0
+    assert (bob.folder() / "kubeconfig").read_text() == before
+    listed = bob.listed()
+    assert {name: item["state"] for name, item in listed.items()} == {
+        "default": "stopped",
+        "memory": "running",
+    }
+    rows = [line.split() for line in bob.run("clusters").stdout.splitlines()[1:]]
+    assert [row[-2:] for row in rows if row[0] == "memory"] == [["in", "memory"]]
+    status = bob.run("status", "--data", ":memory:")
+    assert (status.returncode, "(in memory)" in status.stdout) == (0, True)
+    assert bob.run("queue").stderr == "No gang runs or waits.\n"
+    assert bob.run("down", "--data", ":memory:").stdout == f"stopped {bob.folder('memory')}\n"
+    assert list(bob.listed()) == ["default"]
+
+
+def test_cluster_in_memory_has_no_backup_and_no_keys_on_disk(bob: Owner, tmp_path: Path) -> None:
+    config = tmp_path / "memory.kubeconfig"
+    assert bob.run(*MEMORY, "--kubeconfig", str(config)).returncode == 0
+    copy = str(tmp_path / "copy.db")
+    for words in (("backup", copy), ("restore", copy)):
+        for named in (("--data", ":memory:"), ("--cluster", "memory")):
+            done = bob.run(*words, *named)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert done.stderr == (
+                f"Error: the control plane of {bob.folder('memory')} keeps its objects in memory; "
+                "backup and restore need a cluster on disk\n"
+            )
+    new = str(tmp_path / "joe.kubeconfig")
+    for line in ("token create joe", "token list", f"kubeconfig joe {new}"):
+        done = bob.run(*line.split(), "--cluster", "memory")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"keeps its keys in memory; use its kubeconfig {config}, or" in done.stderr
+    assert not Path(new).exists()
+
+
+def test_store_in_memory_beside_one_on_disk_has_no_backup(bob: Owner, tmp_path: Path) -> None:
+    start = ("up", "--detach", "--nodes", "0", "--listen", "127.0.0.1:0")
+    assert bob.run(*start).returncode == 0
+    assert bob.run("down").returncode == 0
+    assert bob.run(*start, "--store", "memory").returncode == 0
+    assert bob.listed()["default"]["store"] == "memory"
+    done = bob.run("backup", str(tmp_path / "copy.db"))
+    assert (done.returncode, "keeps its objects in memory" in done.stderr) == (1, True)
+    assert bob.run("token", "create", "joe").returncode == 0
+
+
+def test_cluster_in_memory_does_not_take_the_name_of_one_on_disk(bob: Owner) -> None:
+    bob.start("mine")
+    bob.run("down", "mine")
+    done = bob.run(*MEMORY, "--name", "mine")
+    assert (done.returncode, done.stderr) == (
+        1,
+        'Error: cluster "mine" has objects on disk; choose another --name for one in memory, or '
+        "run phalanx delete mine first\n",
+    )
+
+
+def test_user_kubeconfig_has_the_address_of_the_server_that_runs(
+    bob: Owner, tmp_path: Path
+) -> None:
+    start = ("up", "--detach", "--nodes", "0", "--listen", "127.0.0.1:0")
+    old = bob.run(*start).stdout.split()[1]
+    assert bob.run("down").returncode == 0
+    url = bob.run(*start, "--kubeconfig", str(tmp_path / "admin")).stdout.split()[1]
+    assert url != old
+    file = tmp_path / "joe"
+    assert bob.run("token", "create", "joe", "--kubeconfig", str(file)).returncode == 0
+    assert f"server: {url}\n" in file.read_text()
+
+
+def test_command_names_the_cluster_to_start(bob: Owner, tmp_path: Path) -> None:
+    url = bob.start("mine")
+    config = bob.folder("mine") / "kubeconfig"
+    (tmp_path / "other").write_text(config.read_text().replace(url, "https://127.0.0.1:1"))
+    bob.run("down", "mine")
+    for named in (("--cluster", "mine"), ("--kubeconfig", str(config))):
+        done = bob.run("queue", *named)
+        assert (done.returncode, done.stderr) == (
+            1,
+            f"Error: cannot reach {url}: Connection refused; is it running? "
+            "(phalanx up --name mine)\n",
+        )
+    foreign = bob.run("queue", "--kubeconfig", str(tmp_path / "other"))
+    assert foreign.stderr.endswith(": Connection refused; is it running?\n")
 
 
 def test_list_without_clusters_says_so(bob: Owner) -> None:

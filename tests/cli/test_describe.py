@@ -17,7 +17,7 @@ from tests.controllers.jobs.test_gang_status import gang_job, is_ready
 
 async def describe(c: Cluster, name: str, kind: Kind = JOB) -> str:
     subject = SubjectQuery(kind, Key("default", name))
-    (found,) = await describe_subject(c.client, subject, c.clock.now())
+    (found,), _ = await describe_subject(c.client, subject, c.clock.now())
     return format_description(found)
 
 
@@ -60,9 +60,9 @@ async def test_group_is_described_by_its_own_name() -> None:
         await asyncio.sleep(10)
         (group,) = (await c.client.list(POD_GROUP)).items
         subject = SubjectQuery(POD_GROUP, Key("default", group["metadata"]["name"]))
-        (found,) = await describe_subject(c.client, subject, c.clock.now())
+        (found,), _ = await describe_subject(c.client, subject, c.clock.now())
         by_owner = SubjectQuery(POD_GROUP, Key("default", "big"))
-        (same,) = await describe_subject(c.client, by_owner, c.clock.now())
+        (same,), _ = await describe_subject(c.client, by_owner, c.clock.now())
     assert same.groups == found.groups
     assert format_description(same).startswith("Job default/big: Never\n")
     text = format_description(found)

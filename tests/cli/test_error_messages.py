@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from phalanx.cli.main import main
@@ -107,6 +108,19 @@ def test_rejected_credential_is_reported_with_the_fix(plane: ControlPlane, tmp_p
     assert done.stderr.startswith("Error: https://127.0.0.1:")
     assert " rejects the credential of the kubeconfig; " in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_untrusted_certificate_is_not_reported_as_a_server_that_is_down(
+    plane: ControlPlane, tmp_path: Path
+) -> None:
+    config = tmp_path / "kubeconfig"
+    content = yaml.safe_load(plane.kubeconfig.read_text())
+    del content["clusters"][0]["cluster"]["certificate-authority-data"]
+    config.write_text(yaml.safe_dump(content))
+    done = CliRunner().invoke(main, ["queue", "--kubeconfig", str(config)])
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert "its certificate is not trusted: " in done.stderr
+    assert "is it running?" not in done.stderr
 
 
 @pytest.mark.parametrize(

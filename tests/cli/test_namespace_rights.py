@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tarfile
 from collections.abc import Iterator
@@ -141,6 +142,15 @@ def test_why_shows_what_the_scheduler_wrote_and_no_fixes(reader: Reader) -> None
 
 
 @pytest.mark.slow
+def test_describe_says_that_other_namespaces_are_not_shown(reader: Reader) -> None:
+    done = reader.run("describe", "podgroup/waits")
+    assert done.returncode == 0, done.stderr
+    assert f"Warning: {NOTE}\n" in done.stderr
+    assert done.stdout.startswith("PodGroup research/waits: Waiting\n")
+    assert reader.run_json("describe", "podgroup/waits")["note"] == NOTE
+
+
+@pytest.mark.slow
 def test_top_shows_the_gangs_and_check_the_gangs_and_pods(reader: Reader) -> None:
     top = reader.run("top", "--once")
     assert top.returncode == 0, top.stderr
@@ -172,6 +182,13 @@ def test_debug_bundle_has_the_objects_of_the_namespace(reader: Reader, tmp_path:
         assert content is not None
         pods = [one["metadata"]["name"] for one in json.load(content)]
         groups = [one for one in archive.getnames() if "podgroups.scheduling.phalanx.dev" in one]
+        listed = archive.extractfile("phalanx-debug/missing.txt")
+        assert listed is not None
+        missing = listed.read().decode()
+    # The file names every kind.
+    assert re.search(r" and \d+ more\n", done.stderr)
+    assert " more" not in missing
+    assert missing.count(",") > done.stderr.count(",")
     assert pods == ["runs-0", "runs-1", "waits-0", "waits-1", "waits-2"]
     assert len(groups) == 2
 

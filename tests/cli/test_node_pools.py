@@ -73,7 +73,7 @@ def test_numbered_pool_names_its_nodes() -> None:
         ("[{name: a, taints: [{effect: NoSchedule}]}]", "[0].taints[0]: must be a map with a key"),
         ("[{name: a, taints: [{key: b, effect: Never}]}]", "[0].taints[0].effect: must be one of"),
         ("[{name: a, topology: {rack: 0}}]", "[0].topology.rack: must be a whole number"),
-        ("pools:\n- name: a\n  count: [", "line 3: expected the node content"),
+        ("pools:\n- name: a\n  count: [", "line 3, column 11: expected the node content"),
         ("[{name: a}, {name: a}]", "two nodes are named a"),
         ("[{name: A_b}]", 'invalid node name "A_b"'),
         ("[{name: a, count: 60000}, {name: b, count: 60000}]", "120000 nodes are more than 100000"),

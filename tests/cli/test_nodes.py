@@ -87,7 +87,7 @@ def test_existing_node_is_logged_and_not_touched(alone: Kubectl) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--nodes", "many"], "'many': is neither a number nor a file"),
+        (["--nodes", "many"], "'many': is neither a number of nodes (0 or more) nor a file"),
         (["--stages", "missing.yaml"], "No such file"),
         (["--topology", "rack=0"], 'invalid number of racks "0"'),
     ],

@@ -217,8 +217,50 @@ def test_wrong_usage_of_the_process_has_exit_code_2() -> None:
     done = phalanx("up", "--nodes", "many")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.strip().endswith(
-        "Error: Invalid value: 'many': is neither a number nor a file"
+        "Error: Invalid value for --nodes: 'many': is neither a number of nodes (0 or more) "
+        "nor a file"
     )
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--shape", "cpu=abc"), 'Invalid value for --shape: invalid quantity "abc"'),
+        (("--shape", "cpu=1,cpu=2"), "Invalid value for --shape: cpu is given twice"),
+        (("--nodes", "-3"), "Invalid value for --nodes: '-3': is neither a number of nodes"),
+        (("--nodes", "100001"), "Invalid value for --nodes: 100001 nodes are more than 100000"),
+        (("--topology", "rack=0"), 'Invalid value for --topology: invalid number of racks "0"'),
+        (("--topology", "rack=2,rack=3"), "Invalid value for --topology: rack is given twice"),
+        (("--devices", "GPU=1"), "Invalid value for --devices: "),
+        (("--listen", "nowhere"), 'Invalid value for --listen: invalid address "nowhere"'),
+        (("--feature-gates", "Warp=true"), "Invalid value for --feature-gates: "),
+        (("--without", "brakes"), 'Invalid value for --without: unknown component "brakes"'),
+        (("--event-ttl", "soon"), 'Invalid value for --event-ttl: invalid duration "soon"'),
+        (("--service-cluster-ip-range", "x"), "Invalid value for --service-cluster-ip-range: "),
+        (("--service-node-port-range", "x"), "Invalid value for --service-node-port-range: "),
+        (
+            ("--stages", "nope"),
+            "Invalid value for --stages: 'nope': cannot be read: No such file or directory\n",
+        ),
+    ],
+)
+def test_wrong_value_of_an_option_of_up_is_reported_with_the_option(
+    tmp_path: Path, args: tuple[str, ...], message: str
+) -> None:
+    done = CliRunner().invoke(main, ["up", "--data", str(tmp_path / "data"), *args])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"Error: {message}" in done.stderr
+
+
+def test_invalid_yaml_is_reported_with_line_and_column(tmp_path: Path) -> None:
+    file = tmp_path / "file.yaml"
+    file.write_text("pools:\n- {name: a, name: [}\n")
+    for option in ("--nodes", "--stages", "--config"):
+        args = ["up", "--data", str(tmp_path / "data"), option, str(file)]
+        done = CliRunner().invoke(main, args)
+        assert done.exit_code == 2
+        assert str(file) in done.stderr
+        assert "line 2, column 20: expected the node content, but found '}'" in done.stderr
 
 
 @pytest.mark.parametrize(

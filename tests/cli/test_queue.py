@@ -13,7 +13,13 @@ from phalanx.api.batch import Job
 from phalanx.api.kinds import LEADER_WORKER_SET
 from phalanx.api.meta import parse_timestamp
 from phalanx.cli.cluster_queries import parse_subject_argument
-from phalanx.cli.queue import WorkloadListing, format_start_range, render_queue, start_data
+from phalanx.cli.queue import (
+    QueueFilter,
+    WorkloadListing,
+    format_start_range,
+    render_queue,
+    start_data,
+)
 from phalanx.cli.workload_states import FAILED, GroupOwners, assess_workloads
 from phalanx.scheduler.diagnosis.expected_starts import ExpectedStart
 from phalanx.scheduler.diagnosis.queue_order import NOT_TRIED_YET
@@ -115,6 +121,71 @@ def test_queue_lists_the_gangs_of_one_owner(user: CliUser) -> None:
     assert [row["name"] for row in rows] == ["urgent"]
 
 
+@pytest.mark.parametrize("owner", ["urgent", "gang/urgent", "podgroups/urgent", "pg/urgent"])
+def test_owner_has_the_spellings_of_why(user: CliUser, owner: str) -> None:
+    rows = user.run_json("queue", "--owner", owner)["items"]
+    assert [row["name"] for row in rows] == ["urgent"]
+
+
+def test_owner_of_an_unknown_kind_is_wrong_usage(user: CliUser) -> None:
+    done = user.run("queue", "--owner", "foo/train")
+    assert (done.returncode, "'foo/train' is none of podgroup/NAME" in done.stderr) == (2, True)
+
+
+def test_states_are_accepted_as_the_table_prints_them(user: CliUser) -> None:
+    rows = user.run_json("queue", "--state", "Never")["items"]
+    assert [row["name"] for row in rows] == ["big", "single"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "is_listed"),
+    [
+        ("train-3", True),
+        ("gang/train-3", True),
+        ("job/train-3", True),
+        ("jobs/train-3", True),
+        ("job.batch/train-3", True),
+        ("Job/train-3", True),
+        ("wl/train-3-w", True),
+        ("job/train", False),
+        ("jobset/train-3", False),
+        ("deployment/train-3", False),
+    ],
+)
+def test_gang_of_a_job_is_listed_by_every_spelling_of_its_owner(
+    owner: str, *, is_listed: bool
+) -> None:
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "train-3", "uid": "u"}
+    group, *members = gang("train-3-pg", 1, cpu="1")
+    group["metadata"]["ownerReferences"] = [reference | {"controller": True}]
+    (entry,) = assess_workloads(cluster(node("n0", cpu="1"), group, *members), 0.0)
+    chosen = QueueFilter("", owner, ())
+    assert chosen.accepts(entry, "train-3-w") is is_listed
+
+
+def test_long_names_are_shortened_to_the_width_of_a_terminal() -> None:
+    name = "a" * 63
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": "u"}
+    group, *members = gang("long-pg", 1, cpu="9")
+    group["metadata"]["ownerReferences"] = [reference | {"controller": True}]
+    listed = assess_workloads(cluster(node("n0", cpu="1"), group, *members), 0.0)
+    listing = WorkloadListing(listed, "", 0.0)
+    head, line = [one.text for one in render_queue(listing, width=80)]
+    assert max(len(head), len(line)) <= 80
+    assert line.startswith("job/aaaa")
+    assert line.split()[0].endswith("…")
+    assert line.split()[1:4] == ["Never", "1", "0"]
+    _, whole = [one.text for one in render_queue(listing)]
+    assert whole.startswith(f"job/{name}  ")
+
+
+def test_preemptor_that_is_gone_is_named_by_its_owner_too() -> None:
+    owners = GroupOwners(())
+    text = "preempted by PodGroup nlp/boss-7c7f8bf88b-boss-pgt-0-6df7576688 at 2027"
+    assert owners.name_in(text, "vision") == "preempted by gang/boss in nlp at 2027"
+    assert owners.name_in("by PodGroup nlp/boss-pgt-0 at", "nlp") == "by PodGroup nlp/boss-pgt-0 at"
+
+
 def test_watching_does_not_print_data(user: CliUser) -> None:
     done = user.run("queue", "--watch", "-o", "json")
     assert (done.returncode, "-o json and -o yaml list once" in done.stderr) == (2, True)
@@ -190,7 +261,7 @@ def test_preemptor_is_named_by_its_owner() -> None:
     (row,) = [entry.row for entry in listed if entry.row.ref.name == "low"]
     assert row.preempted == "preempted by job/urgent in team at 2027-01-15T08:00:00Z"
     lines = [line.text for line in render_queue(WorkloadListing(listed, "", 0.0))]
-    assert lines[-1].endswith("by job/urgent")
+    assert lines[-1].endswith("by job/urgent in team")
 
 
 def test_history_has_a_job_whose_pods_are_gone() -> None:
@@ -208,6 +279,7 @@ def test_history_has_a_job_whose_pods_are_gone() -> None:
     late = {
         "apiVersion": "batch/v1", "kind": "Job",
         "metadata": {"name": "late", "namespace": "default"},
+        "spec": {"parallelism": 2, "completions": 2},
         "status": {"failed": 2, "conditions": [{
             "type": "Failed", "status": "True", "reason": "DeadlineExceeded",
             "lastTransitionTime": "2027-01-15T08:00:40Z",

@@ -175,3 +175,40 @@ def test_live_control_plane_is_recorded_and_replayed(tmp_path: Path) -> None:
         report: dict[str, Any] = json.loads(output)
         assert (report["jobs"], report["check"]["differences"]) == (1, [])
     assert user.namespace not in files[2].read_text()
+
+
+def test_server_that_disappears_is_reported_and_fails_the_recording(tmp_path: Path) -> None:
+    file = tmp_path / "lost.jsonl"
+    with ControlPlane("--data", ":memory:", "--nodes", "1") as plane:
+        process = start_recording(plane, file)
+        url = f"https://127.0.0.1:{plane.access.port}"
+    assert process.stderr is not None
+    warning = process.stderr.readline()
+    assert warning.startswith(f"Warning: cannot reach {url}: ")
+    assert warning.endswith("; trying again, changes until then may be missing\n")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == 1
+    count, error = errors.splitlines()
+    assert count.endswith(f" lines in {file}")
+    assert error.startswith(f"Error: cannot reach {url}: ")
+    assert error.endswith(f"; {file} lacks what has happened since the connection was lost")
+    assert '"is":"interrupted"' in file.read_text()
+
+
+def test_recording_without_nodes_says_why_and_what_to_do(recording: Path, tmp_path: Path) -> None:
+    file = tmp_path / "no-nodes.jsonl"
+    unseen = '{"is":"unseen","at":0,"resource":"nodes","reason":"forbidden"}'
+    header, *lines = recording.read_text().splitlines()
+    unseen = json.dumps({**json.loads(unseen), "at": json.loads(header)["at"]})
+    kept = [line for line in lines if json.loads(line)["is"] != "node"]
+    assert len(kept) < len(lines)
+    file.write_text("\n".join([header, unseen, *kept, ""]))
+    assert run("replay", file) == (
+        1,
+        f"Error: {file}: the recording has no nodes, because they could not be read (forbidden); "
+        "describe them by --nodes and --shape\n",
+    )
+    assert run("replay", file, "--nodes", "2", "--shape", "cpu=4")[0] == 0
+    code, output = run("replay", file, "--nodes", "0")
+    assert (code, "Invalid value for --nodes: must be a whole number from 1" in output) == (2, True)

@@ -47,13 +47,14 @@ def test_field_without_effect_prints_a_warning(
     [
         (f"{HEAD}profile: []", ": profile: there is no such field"),
         ("", ": expected an object, got null"),
-        ("kind: [", ", line 1: expected the node content, but found '<stream end>'"),
-        (f"{HEAD}kind: other", ", line 3: duplicate field \"kind\""),
+        ("kind: [", ", line 1, column 8: expected the node content, but found '<stream end>'"),
+        (f"{HEAD}kind: other", ", line 3, column 1: duplicate field \"kind\""),
         ("a: \x00", " is not a YAML file"),
         ("a: &a [*a]", ': Invalid value: "…": contains itself'),
-        ("a: !!python/object:os.system {}", ", line 1: could not determine a constructor for the "
-         "tag 'tag:yaml.org,2002:python/object:os.system'"),
-        (f"{HEAD}? [a]\n: b", ", line 3: found unhashable key"),
+        ("a: !!python/object:os.system {}",
+         ", line 1, column 4: could not determine a constructor for the tag "
+         "'tag:yaml.org,2002:python/object:os.system'"),
+        (f"{HEAD}? [a]\n: b", ", line 3, column 3: found unhashable key"),
     ],
 )  # fmt: skip
 def test_invalid_configuration_is_rejected(tmp_path: Path, text: str, message: str) -> None:

@@ -112,6 +112,23 @@ def test_log_without_a_size_needs_nodes(small: Path) -> None:
     assert report_of("-f", small, "--nodes", 4, "--shape", "cpu=1")["unfinished"] == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--nodes", "-4"), "--nodes: must be a whole number from 1 to 1000000"),
+        (("--nodes", "0"), "--nodes: must be a whole number from 1 to 1000000"),
+        (("--nodes", "nope.yaml"), "--nodes: cannot read nope.yaml: No such file or directory"),
+        (("--nodes", "4", "--shape", "cpu=x"), '--shape: invalid quantity "x"'),
+    ],
+)
+def test_wrong_nodes_are_wrong_usage_of_the_option(
+    small: Path, options: tuple[str, ...], message: str
+) -> None:
+    result = simulate("-f", small, *options)
+    assert result.exit_code == 2
+    assert f"Error: Invalid value for {message}" in result.output
+
+
 def test_horizon_leaves_jobs_unfinished(small: Path) -> None:
     assert report_of("-f", small, "--horizon", "95s")["unfinished"] == 2
 

@@ -147,7 +147,7 @@ def test_faults_by_rate_last_as_long_as_the_simulation(tmp_path: Path) -> None:
         (JOBS + "cluster: -3\n", "line 4: cluster: must be a whole number from 1"),
         (JOBS + "cluster: 4\nshape: cpu=-1\n", 'line 5: shape: invalid quantity "-1"'),
         (JOBS + "cluster: 4\nseed: -1\n", "line 5: seed: must not be negative: -1"),
-        (JOBS + "cluster: 4\ncluster: 5\n", 'line 5: duplicate field "cluster"'),
+        (JOBS + "cluster: 4\ncluster: 5\n", 'line 5, column 1: duplicate field "cluster"'),
         (JOBS + "cluster: 4\nhorizon: .inf\n", "line 5: horizon: inf is out of range"),
         ("[" * 3000, "nested too deeply"),
         ("when: 2026-13-45\n", "is not a YAML file"),

@@ -162,6 +162,9 @@ def test_selection_stays_within_a_table_that_shrinks() -> None:
         ("jj\x1b[5~q", ["down", "down", "page-up", "quit"]),
         ("xz\t", ["next"]),
         ("\x1b[Z", ["previous"]),
+        # Home and End of xterm, of tmux and screen, of rxvt, and in application mode.
+        ("\x1b[H\x1b[1~\x1b[7~\x1bOH", ["home"] * 4),
+        ("\x1b[F\x1b[4~\x1b[8~\x1bOF", ["end"] * 4),
         # Delete, F5 and an unknown function key do nothing; in particular they do not go back.
         ("\x1b[3~\x1b[15~\x1bOPs", ["sort"]),
     ],

@@ -180,10 +180,12 @@ def test_restart_keeps_certificates_and_tokens(tmp_path: Path) -> None:
 def test_in_memory_control_plane_leaves_only_a_kubeconfig(tmp_path: Path) -> None:
     home = {"XDG_STATE_HOME": str(tmp_path)}
     with start_up(*QUICK, env=home) as process:
-        assert first_line(process).endswith(f"kubeconfig {tmp_path}/phalanx/kubeconfig\n")
+        folder = tmp_path / "phalanx" / "clusters" / "memory"
+        assert first_line(process).endswith(f" kubeconfig {folder}/kubeconfig\n")
         process.terminate()
         process.communicate(timeout=COMMAND_TIMEOUT)
-    assert [path.name for path in (tmp_path / "phalanx").iterdir()] == ["kubeconfig"]
+    files = [path for path in (tmp_path / "phalanx").rglob("*") if path.is_file()]
+    assert files == [folder / "kubeconfig"]
 
 
 @pytest.mark.slow

@@ -97,7 +97,9 @@ def test_changes_to_nodes_and_min_count_are_applied(user: Forecaster) -> None:
 
 def test_forecast_without_files_is_about_everything_that_waits(user: Forecaster) -> None:
     done = user.invoke()
-    assert (done.exit_code, done.stdout) == (0, "No workload is waiting.\n")
+    assert (done.exit_code, done.stdout) == (
+        0, f"No workload is waiting in namespace {user.namespace}.\n",
+    )  # fmt: skip
     key = Key(user.namespace, "late")
     user.create(gang_job("late", 2, cpu="6"))
     user.eventually(lambda: [line.placed for line in user.gangs()] == [2, 0])
@@ -165,6 +167,35 @@ def test_sets_are_expanded_into_the_trees_of_their_pods(
     assert {one["kind"] for one in json.loads(output)["items"]} == {title}
 
 
+def test_forecast_of_one_namespace_counts_the_gangs_of_others(user: Forecaster) -> None:
+    other = Forecaster(user.config)
+    key = Key(user.namespace, "late")
+    user.create(gang_job("late", 2, cpu="6"))
+    other.create(gang_job("second", 2, cpu="6"))
+    try:
+        other.eventually(lambda: len(other.gangs()) == 3)
+        done = other.invoke()
+        heads = [line for line in done.stdout.splitlines() if not line.startswith(" ")]
+        assert [line.split(":")[0] for line in heads] == [f"Job {other.namespace}/second must wait"]
+        assert f"these have ended: job/held in {user.namespace} (2 pods)" in done.stdout
+        assert "when job/held in" not in done.stdout
+    finally:
+        user.query(lambda client: client.delete(JOB, key, propagation="Background"))
+        key = Key(other.namespace, "second")
+        user.query(lambda client: client.delete(JOB, key, propagation="Background"))
+        user.eventually(lambda: [line.placed for line in user.gangs()] == [2])
+
+
+def test_node_that_is_drained_twice_is_drained(user: Forecaster) -> None:
+    done = user.invoke("--drain", "node-0", "--drain", "node-0")
+    assert (done.exit_code, "held never fits" in done.stdout) == (4, True), done.stderr
+
+
+def test_too_many_added_nodes_are_an_error_that_says_the_limit(user: Forecaster) -> None:
+    done = user.invoke("--add-nodes", "99999999")
+    assert (done.exit_code, "with N from 1 to 100000" in done.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     "words", [("--min-count", "x"), ("--add-nodes", "many"), ("-f", "/nonexistent.yaml")]
 )
@@ -202,3 +233,22 @@ def test_invalid_file_is_reported_before_the_cluster_is_asked(tmp_path: Path) ->
     done = CliRunner().invoke(what_if_command, words)
     assert done.exit_code == 1
     assert f"{file}: invalid YAML: line 2, column 6" in done.output
+
+
+@pytest.mark.slow
+def test_commands_say_that_no_scheduler_is_running(tmp_path: Path) -> None:
+    warning = "Warning: no scheduler is running"
+    options = ("--nodes", "1", "--shape", "cpu=8", "--without", "scheduler")
+    with ControlPlane("--data", ":memory:", *options) as plane:
+        found = Forecaster(plane.kubeconfig)
+        found.folder = tmp_path
+        found.create(gang_job("late", 2, cpu="1"))
+        found.eventually(lambda: [line.pending for line in found.gangs()] == [2])
+        code, output, errors = found.what_if(gang_job("new", 2, cpu="1"))
+        top = found.run("top", "--once").stdout
+        data = [json.loads(found.what_if(output="json")[1]), found.run_json("top")]
+        rows = found.run_json("queue")["items"]
+    assert (code, "new fits: " in output, errors.startswith(warning)) == (0, True, True)
+    assert top.startswith(warning)
+    assert all("no scheduler is running" in one["warning"] for one in data)
+    assert [row["expectedStart"] for row in rows] == [None]

@@ -284,7 +284,7 @@ def test_unreachable_server_is_an_error_in_one_line(tmp_path: Path) -> None:
     done = phalanx("why", "pod/a", "--kubeconfig", str(config))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "Error: cannot reach http://127.0.0.1:9: Connection refused; is it running? (phalanx up)\n"
+        "Error: cannot reach http://127.0.0.1:9: Connection refused; is it running?\n"
     )
 
 

@@ -161,8 +161,9 @@ def test_server_with_an_untrusted_certificate_is_unreachable(
     async def scenario() -> None:
         tls = server_tls(authority(issuer), tmp_path, address)
         async with transport_to(echo, tls=tls) as http:
-            with pytest.raises(Unreachable, match=message):
+            with pytest.raises(Unreachable, match=message) as raised:
                 await http.send(Request("GET", "/x"))
+            assert not raised.value.is_down
 
     asyncio.run(scenario())
 
@@ -176,6 +177,7 @@ def test_server_that_refuses_connections_is_unreachable() -> None:
             await http.send(Request("GET", "/x"))
         await http.close()
         assert str(raised.value) == f"cannot reach {url}: Connection refused"
+        assert raised.value.is_down
 
     asyncio.run(scenario())
 

@@ -159,7 +159,9 @@ def test_unreadable_or_missing_kubeconfig_is_reported(tmp_path: Path) -> None:
     broken, binary = tmp_path / "broken", tmp_path / "binary"
     broken.write_text("a: [\nb")
     binary.write_bytes(b"\xff\xfe")
-    with pytest.raises(KubeconfigError, match="broken is not valid YAML in line 2"):
+    with pytest.raises(
+        KubeconfigError, match="broken is not valid YAML: line 2, column 2: expected"
+    ):
         load([broken])
     with pytest.raises(KubeconfigError, match="binary cannot be read"):
         load([binary])

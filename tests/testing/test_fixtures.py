@@ -274,7 +274,7 @@ def test_goal_that_is_not_reached_is_reported_with_the_status(phalanx: Phalanx) 
         "Pod default/lonely has not reached Running after 30 s:\n"
         "  Pod default/lonely: phase Pending; "
         "PodScheduled=False (Unschedulable: no nodes available to schedule pods)\n"
-        "phalanx why pod/lonely:\n  Pod default/lonely is waiting: "
+        "phalanx why pod/lonely:\n  Pod default/lonely never fits: the cluster has no nodes."
     )
     assert "\n  Warning FailedScheduling Pod/lonely" in message
 

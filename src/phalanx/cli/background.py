@@ -34,6 +34,8 @@ from phalanx.cli.output import echo, pluralize
 from phalanx.server.security.sign_in import CODE_TTL
 
 _PID_FILE, _LOG_FILE = "up.pid", "up.log"
+#: The words of the last line of the PID file: what the control plane keeps in memory.
+_OBJECTS, _KEYS = "objects", "keys"
 #: Seconds that a control plane gets to stop, and between two checks whether it has. Its processes
 #: wait for each other and for requests that are under way, on a busy machine for a while.
 _STOP_TIMEOUT, _POLL_INTERVAL = 60.0, 0.05
@@ -57,11 +59,16 @@ class StillRunning(Exception):
 
 
 class RunningProcess(NamedTuple):
-    """A control plane that runs. URL and kubeconfig are None until it is ready."""
+    """A control plane that runs. URL and kubeconfig are None until it is ready.
+
+    Its objects may be in memory (`--store memory`), or its keys too (`--data :memory:`).
+    """
 
     pid: int
     url: str | None = None
     kubeconfig: Path | None = None
+    has_objects_in_memory: bool = False
+    has_keys_in_memory: bool = False
 
 
 class StartMessages(NamedTuple):
@@ -139,12 +146,15 @@ def _is_alive(pid: str) -> bool:
     return True
 
 
-def record_address(folder: Path, url: str, kubeconfig: Path) -> None:
-    """Add URL and kubeconfig to the PID file, if this process holds it."""
+def record_address(folder: Path, process: RunningProcess) -> None:
+    """Write the address of this process into the PID file, if this process holds it."""
+    in_memory = {_OBJECTS: process.has_objects_in_memory, _KEYS: process.has_keys_in_memory}
+    kept = ",".join(name for name, is_in_memory in in_memory.items() if is_in_memory)
+    file_name = process.kubeconfig.absolute() if process.kubeconfig else ""
     with open(folder / _PID_FILE, "a+", opener=logs.open_private) as file:
         file.seek(0)
-        if file.readline().strip() == str(os.getpid()):
-            file.write(f"{url}\n{kubeconfig.absolute()}\n")
+        if file.readline().strip() == str(process.pid):
+            file.write(f"{process.url}\n{file_name}\n{kept}\n")
 
 
 def find_running(folder: Path) -> RunningProcess | None:
@@ -154,9 +164,14 @@ def find_running(folder: Path) -> RunningProcess | None:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                pid, url, kubeconfig = (*file.read().splitlines(), "", "", "")[:3]
+                lines = (*file.read().splitlines(), "", "", "", "")
+                pid, url, kubeconfig, in_memory = lines[:4]
                 return RunningProcess(
-                    int(pid or 0), url or None, Path(kubeconfig) if kubeconfig else None
+                    int(pid or 0),
+                    url or None,
+                    Path(kubeconfig) if kubeconfig else None,
+                    has_objects_in_memory=_OBJECTS in in_memory,
+                    has_keys_in_memory=_KEYS in in_memory,
                 )
     except (FileNotFoundError, NotADirectoryError):
         pass

@@ -6,10 +6,21 @@ from pathlib import Path
 
 import click
 
+from phalanx.cli.background import find_running
 from phalanx.cli.cluster_state import data_option
 from phalanx.cli.output import echo
 from phalanx.store.backup import backup, restore
 from phalanx.store.kv import StoreUnusable
+
+
+def _refuse_memory(folder: Path) -> None:
+    """Raise an error if the objects of a control plane that runs are not in its directory."""
+    running = find_running(folder)
+    if running and running.has_objects_in_memory:
+        raise click.ClickException(
+            f"the control plane of {folder} keeps its objects in memory; backup and restore need "
+            "a cluster on disk"
+        )
 
 
 @click.command()
@@ -22,6 +33,7 @@ def backup_command(target: Path, data: Path) -> None:
     Example:
       phalanx backup monday.db
     """
+    _refuse_memory(data)
     try:
         revision = backup(data, target)
     except StoreUnusable as error:
@@ -43,6 +55,7 @@ def restore_command(source: Path, data: Path, replace: bool) -> None:
     Example:
       phalanx restore monday.db --replace
     """
+    _refuse_memory(data)
     try:
         revision, before = restore(source, data, replace=replace)
     except StoreUnusable as error:

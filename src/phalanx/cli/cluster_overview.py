@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from phalanx.api.core import Node, Pod
 from phalanx.api.meta import find_condition
 from phalanx.api.resources import Amounts, node_allocatable, pod_requests, sum_amounts
-from phalanx.cli.output import natural_key, pluralize
+from phalanx.cli.output import StyledLine, natural_key, pluralize
 from phalanx.cli.scheduler_status import OtherScheduler
 from phalanx.cli.workload_states import ListedWorkload, assess_workloads
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects
@@ -54,6 +54,15 @@ class ClusterOverview:
     gangs: Sequence[ListedWorkload]
     #: What is not shown, and why; "" if all is.
     note: str = ""
+    #: Why no scheduler runs; "" if one does.
+    outage: str = ""
+
+    @property
+    def warnings(self) -> list[StyledLine]:
+        """The lines about what is not shown, and about a scheduler that does not run."""
+        return [
+            StyledLine(f"Warning: {text}", "yellow") for text in (self.note, self.outage) if text
+        ]
 
     def gangs_of(self, namespace: str) -> list[ListedWorkload]:
         """Return the gangs of one namespace; "" stands for all."""
@@ -84,6 +93,7 @@ def summarize_cluster(
     is_whole: bool = True,
     others: Mapping[str, OtherScheduler] | None = None,
     note: str = "",
+    outage: str = "",
 ) -> ClusterOverview:
     """Sum up the nodes, domains and gangs of a cluster; gangs have the states of the queue."""
     pods_on: dict[str, list[Pod]] = {}
@@ -103,12 +113,15 @@ def summarize_cluster(
                 _sum_nodes(value, [summaries[name] for name in names])
                 for value, names in names_by_value.items()
             ]
+    gangs = assess_workloads(cluster, now, is_whole=is_whole, others=others)
     return ClusterOverview(
         total=_sum_nodes("all", list(summaries.values())),
         domains=domains,
         nodes=list(summaries.values()),
-        gangs=assess_workloads(cluster, now, is_whole=is_whole, others=others),
+        # Without a scheduler nothing starts.
+        gangs=[gang._replace(expected=None) for gang in gangs] if outage else gangs,
         note=note,
+        outage=outage,
     )
 
 

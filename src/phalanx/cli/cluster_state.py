@@ -5,6 +5,9 @@
       cluster.json                         the options of `phalanx up`, and a fingerprint per node
       up.pid                               process, URL and kubeconfig while it runs (`background`)
 
+A control plane in memory (`--data :memory:`) runs as the cluster "memory", or as that of its name:
+its directory has `up.pid`, a kubeconfig and a log. It never takes the place of a cluster on disk.
+
 `phalanx up` takes the options that are not given from `cluster.json`. Options that would leave Node
 objects without a kubelet are refused there. `phalanx up` imports this module before it forks, so it
 imports little.
@@ -32,6 +35,8 @@ from phalanx.server.security.private_files import write_private
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_CLUSTER = "default"
+#: The value of --data that stores nothing on disk, and the cluster that it runs as without a name.
+IN_MEMORY, IN_MEMORY_CLUSTER = ":memory:", "memory"
 RECORD_FILE, KUBECONFIG_FILE = "cluster.json", "kubeconfig"
 #: Every file that a control plane, or a command with `--data`, writes into a data directory.
 DATA_FILES = (
@@ -87,8 +92,13 @@ def load_record(folder: Path) -> ClusterRecord:
 
 
 def parse_cluster_name(context: click.Context, option: click.Parameter, name: str) -> str:
-    """Check the name of a cluster, which is also part of a path and of a kubeconfig context."""
-    if name and not _NAME.fullmatch(name):
+    """Check the name of a cluster, which is also part of a path and of a kubeconfig context.
+
+    "" is the default of every option and no name: a script whose variable is empty must not
+    delete the default cluster. An empty environment variable is no value at all.
+    """
+    is_given = context.get_parameter_source(option.name or "") is not ParameterSource.DEFAULT
+    if (name or is_given) and not _NAME.fullmatch(name):
         hint = "; names of the server for its certificate are given by --tls-name"
         raise click.BadParameter(
             f'invalid cluster name "{name}"; use lower-case letters, digits and hyphens, '
@@ -149,6 +159,15 @@ def existing_folder(name: str) -> Path:
     return folder
 
 
+def check_no_stored_objects(name: str) -> None:
+    """Raise an error if a cluster has objects on disk: one in memory must not pass for it."""
+    if (cluster_folder(name) / _STORE_FILE).exists():
+        raise click.ClickException(
+            f'cluster "{name}" has objects on disk; choose another --name for one in memory, '
+            f"or run phalanx delete {name} first"
+        )
+
+
 def command_line(command: str, folder: Path) -> str:
     """Return a command for the cluster of a data directory, to be shown to the user."""
     named = state_directory() / _CLUSTERS_FOLDER
@@ -164,7 +183,7 @@ def data_option(command: F) -> F:
 
     @functools.wraps(command)
     def with_folder(*args: Any, cluster: str, data: Path | None, **kwargs: Any) -> Any:
-        return command(*args, data=resolve_folder(cluster, data), **kwargs)
+        return command(*args, data=resolve_folder(*_select(cluster, data)), **kwargs)
 
     decorated: Any = with_folder
     for option in (
@@ -193,10 +212,11 @@ def cluster_argument(command: F) -> F:
     """Add `[NAME]`, also as an option, and `--data`; the command gets `name` and `data`."""
 
     @functools.wraps(command)
-    def with_name(*args: Any, name: str, named: str, **kwargs: Any) -> Any:
+    def with_name(*args: Any, name: str, named: str, data: Path | None, **kwargs: Any) -> Any:
         if name and named and name != named:
             raise click.UsageError(f'two clusters are named, "{name}" and "{named}"; leave out one')
-        return command(*args, name=name or named, **kwargs)
+        name, data = _select(name or named, data)
+        return command(*args, name=name, data=data, **kwargs)
 
     decorated: Any = with_name
     for option in (
@@ -230,6 +250,13 @@ def cluster_argument(command: F) -> F:
     return result
 
 
+def _select(name: str, data: Path | None) -> tuple[str, Path | None]:
+    """Return the name and the directory of a cluster; `--data :memory:` stands for a name."""
+    if data is not None and str(data) == IN_MEMORY:
+        return name or IN_MEMORY_CLUSTER, None
+    return name, data
+
+
 def resolve_folder(name: str, data: Path | None, *, must_exist: bool = False) -> Path:
     """Return the directory that a name or a directory selects; both together are wrong usage.
 
@@ -255,6 +282,8 @@ def use_remembered_options(context: click.Context, option: click.Parameter, valu
     """
     known = {**context.params, option.name or "": value}
     if {"name", "data"} <= known.keys():
+        if known["data"] == IN_MEMORY:
+            return value
         folder = resolve_folder("", Path(known["data"])) if known["data"] else None
         record = load_record(folder or cluster_folder(known["name"]))
         context.default_map = {

@@ -106,11 +106,14 @@ class LocalCluster:
 
     def data(self) -> dict[str, Any]:
         """Return the cluster as data for JSON and YAML."""
+        is_in_memory = self.running is not None and self.running.has_objects_in_memory
         return {
             "name": self.name or None,
             "state": self.state,
             "url": self.running.url if self.running else None,
-            "nodes": len(self.record.nodes),
+            # A control plane in memory leaves no record.
+            "nodes": None if is_in_memory else len(self.record.nodes),
+            "store": "memory" if is_in_memory else "sqlite",
             "dataBytes": self.data_bytes,
             "process": self.running.pid if self.running else None,
             "kubeconfig": str(cluster_kubeconfig(self.folder)),
@@ -139,7 +142,8 @@ def format_bytes(size: float) -> str:
 def clusters_command(output: str) -> None:
     """List the clusters of phalanx up, whether they run or not.
 
-    NODES counts the nodes that phalanx up itself runs.
+    NODES counts the nodes that phalanx up itself runs. DATA is the size of the files, or
+    `in memory` for a cluster that keeps its objects until it stops.
 
     \b
     Example:
@@ -158,7 +162,7 @@ def clusters_command(output: str) -> None:
     for cluster in found:
         facts = cluster.data()
         cells = [facts[key] for key in ("name", "state", "url", "nodes")]
-        cells.append(format_bytes(facts["dataBytes"]))
+        cells.append(_describe_data(facts))
         if wide:
             cells += [facts[key] for key in ("process", "kubeconfig", "directory")]
         rows.append([EMPTY_CELL if cell is None else str(cell) for cell in cells])
@@ -230,6 +234,11 @@ def _is_ready(node: Node) -> bool:
     return ready is not None and ready.status == "True"
 
 
+def _describe_data(facts: Mapping[str, Any]) -> str:
+    """Say how large the data of a cluster are, or that it keeps its objects in memory."""
+    return "in memory" if facts["store"] == "memory" else format_bytes(facts["dataBytes"])
+
+
 def _status_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "cluster:", facts["name"] or EMPTY_CELL
     yield "state:", facts["state"]
@@ -237,7 +246,7 @@ def _status_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "process:", str(facts["process"])
         yield "url:", facts["url"] or EMPTY_CELL
     yield "kubeconfig:", facts["kubeconfig"]
-    yield "directory:", f"{facts['directory']} ({format_bytes(facts['dataBytes'])})"
+    yield "directory:", f"{facts['directory']} ({_describe_data(facts)})"
     if "version" in facts:
         yield "version:", facts["version"]
         yield "api server:", facts["components"]["apiServer"]

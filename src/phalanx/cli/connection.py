@@ -11,6 +11,8 @@ program with these arguments and environment variables only.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import os
 import shlex
@@ -29,6 +31,7 @@ from phalanx.cli.background import cluster_kubeconfig, find_running
 from phalanx.cli.cluster_state import (
     DEFAULT_CLUSTER,
     cluster_folder,
+    command_line,
     complete_cluster,
     context_name,
     existing_folder,
@@ -203,6 +206,19 @@ def _read_allowed_plugins(file: Path) -> list[str]:
         return []
 
 
+def explain_unreachable(error: Unreachable) -> str:
+    """Return the message of an error, with the command that starts the server if it is ours."""
+    if not error.is_down:
+        return str(error)
+    # The kubeconfig may be a copy, or have contexts of several clusters: the URL tells.
+    for name in dict.fromkeys(filter(None, (chosen_cluster(), *list_clusters()))):
+        folder = cluster_folder(name)
+        with contextlib.suppress(kubeconfig.KubeconfigError):
+            if kubeconfig.load([cluster_kubeconfig(folder)]).server == error.server:
+                return f"{error}; is it running? ({command_line('up', folder)})"
+    return f"{error}; is it running?"
+
+
 def query_cluster(
     config: Path | None, context: str, query: Callable[[Client, str], Awaitable[T]]
 ) -> T:
@@ -217,6 +233,12 @@ def change_cluster(
     return _run_with_client(config, context, change, wrap=lambda transport: transport)
 
 
+def _ignore_closed_connections(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Handle an error that no task awaits; that of a connection comes after its cancelled watch."""
+    if "protocol" not in context:
+        loop.default_exception_handler(context)
+
+
 def _run_with_client(
     config: Path | None,
     context: str,
@@ -225,6 +247,7 @@ def _run_with_client(
     wrap: Callable[[Transport], Transport],
 ) -> T:
     async def run(server: kubeconfig.ClientConfig) -> T:
+        asyncio.get_running_loop().set_exception_handler(_ignore_closed_connections)
         transport = kubeconfig.create_transport(server, allow_exec=allow_exec)
         client = Client(wrap(transport))
         try:
@@ -237,7 +260,7 @@ def _run_with_client(
         allow_exec = may_run_plugin(server)
         return uvloop.run(run(server))
     except Unreachable as error:
-        raise click.ClickException(f"{error}; is it running? (phalanx up)") from None
+        raise click.ClickException(explain_unreachable(error)) from None
     except Unauthorized:
         raise click.ClickException(
             f"{server.server} rejects the credential of the kubeconfig; "

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from phalanx.api.meta import timestamp
-from phalanx.cli.cluster_state import KUBECONFIG_FILE, data_option
+from phalanx.cli.background import cluster_kubeconfig, find_running
+from phalanx.cli.cluster_state import data_option
 from phalanx.cli.output import echo
 from phalanx.client import kubeconfig
 from phalanx.clock import WallClock
@@ -36,12 +37,20 @@ class ServerAddress(NamedTuple):
     ca: str
 
 
+def _refuse_empty(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """Refuse a user or a group without a name: the variable of a script may be empty."""
+    if not all([value] if isinstance(value, str) else value):
+        raise click.BadParameter("must not be empty")
+    return value
+
+
 def groups_option(command: F) -> F:
     """Add `--group`."""
     return click.option(
         "--group",
         "groups",
         multiple=True,
+        callback=_refuse_empty,
         metavar="NAME",
         help="Group of the user; may be repeated.",
     )(command)
@@ -49,6 +58,12 @@ def groups_option(command: F) -> F:
 
 def open_keyring(folder: Path) -> Keyring:
     """Open the keys of a control plane that has run before."""
+    running = find_running(folder)
+    if running and running.has_keys_in_memory:
+        raise click.ClickException(
+            f"the control plane of {folder} keeps its keys in memory; use its kubeconfig "
+            f"{cluster_kubeconfig(folder)}, or kubectl create token for a service account"
+        )
     try:
         keyring = Keyring(folder)
     except FileNotFoundError:
@@ -61,9 +76,9 @@ def open_keyring(folder: Path) -> Keyring:
 
 
 def read_server_address(folder: Path) -> ServerAddress:
-    """Read the server's address from the kubeconfig in the data directory."""
+    """Read the server's address from the administrator's kubeconfig of a data directory."""
     try:
-        config = kubeconfig.load([folder / KUBECONFIG_FILE])
+        config = kubeconfig.load([cluster_kubeconfig(folder)])
     except kubeconfig.KubeconfigError as error:
         raise click.ClickException(str(error)) from None
     return ServerAddress(config.server, config.ca)
@@ -73,7 +88,9 @@ def parse_duration(text: str) -> float:
     """Convert `30m`, `24h` or `7d` to seconds."""
     match = re.fullmatch(r"(\d{1,9})([smhd])", text)
     if match is None or not int(match[1]):
-        raise click.BadParameter(f'invalid duration "{text}"; use for example 30m, 24h or 7d')
+        raise click.BadParameter(
+            f'invalid duration "{text}"; use for example 30m, 24h or 7d', param_hint="--for"
+        )
     return float(int(match[1]) * _DURATION_UNITS[match[2]])
 
 
@@ -100,7 +117,7 @@ def token_command() -> None:
 
 
 @token_command.command()
-@click.argument("user")
+@click.argument("user", callback=_refuse_empty)
 @groups_option
 @click.option(
     "--for",
@@ -122,9 +139,9 @@ def create(
     *, user: str, groups: tuple[str, ...], duration: str, file: Path | None, data: Path
 ) -> None:
     """Create a token for USER. It is shown once; the control plane keeps only its hash."""
+    seconds = parse_duration(duration) if duration else None
     keyring = open_keyring(data)
     server = read_server_address(data) if file else None
-    seconds = parse_duration(duration) if duration else None
     user_info = authenticated_user(user, groups)
     token = keyring.issued_tokens.create(user_info, WallClock().now(), seconds)
     if file and server:
@@ -153,7 +170,7 @@ def revoke(token_id: str, data: Path) -> None:
 
 
 @click.command()
-@click.argument("user")
+@click.argument("user", callback=_refuse_empty)
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 @groups_option
 @click.option(
@@ -174,11 +191,12 @@ def kubeconfig_command(
       phalanx kubeconfig ann ann.kubeconfig --group team
       phalanx kubeconfig system:node:n1 n1.kubeconfig --group system:nodes
     """
-    keyring, server = open_keyring(data), read_server_address(data)
-    for name in (user, *groups):
-        if not 1 <= len(name.encode()) <= _MAX_NAME_BYTES:
+    for name, hint in ((user, "USER"), *((group, "--group") for group in groups)):
+        if len(name.encode()) > _MAX_NAME_BYTES:
             raise click.BadParameter(
-                f"{name!r} does not fit into a certificate; use phalanx token create --kubeconfig"
+                f"{name!r} does not fit into a certificate; use phalanx token create --kubeconfig",
+                param_hint=hint,
             )
+    keyring, server = open_keyring(data), read_server_address(data)
     pair = keyring.create_client_certificate(user, groups, days=days, now=WallClock().now())
     write_kubeconfig(file, server, user, client_certificate=pair)

@@ -47,8 +47,8 @@ from phalanx.version import __version__
 MAX_LOG_LINES = 2_000
 #: Logs of a control plane in its data directory.
 _LOG_FILES = ("up.log", "audit.log")
-#: Kinds that a line of `missing.txt` names.
-_MAX_NAMES = 8
+#: The file in the bundle that lists what could not be read, and how many kinds stderr names.
+_MISSING_FILE, _MAX_NAMES = "missing.txt", 8
 _REDACTED = "(left out)"
 #: The domains of annotations whose meaning is known.
 _KNOWN_DOMAINS = (".phalanx.dev", ".kubernetes.io", ".k8s.io")
@@ -99,19 +99,20 @@ def debug_command(
     parts = {"versions.txt": _local_versions()}
     display = LiveDisplay(sys.stderr) if sys.stderr.isatty() else None
 
-    async def collect(client: Client, default_namespace: str) -> dict[str, str]:
+    async def collect(client: Client, default_namespace: str) -> tuple[dict[str, str], str]:
         return await _collect_cluster(client, namespace or default_namespace, display)
 
     try:
-        parts |= query_cluster(config, context, collect)
+        collected, missing = query_cluster(config, context, collect)
+        parts |= collected
     except click.ClickException as error:
-        parts["missing.txt"] = f"the cluster: {error.message}\n"
+        parts[_MISSING_FILE] = missing = f"the cluster: {error.message}\n"
     parts |= _collect_logs(data or cluster_folder(chosen_cluster()), decisions)
     try:
         _write_archive(target, parts, now)
     except OSError as error:
         raise click.ClickException(f"cannot write {target}: {error.strerror}") from None
-    if missing := parts.get("missing.txt"):
+    if missing:
         echo(f"without {missing}", err=True, nl=False)
     echo(f"wrote {target}")
 
@@ -127,10 +128,10 @@ def _local_versions() -> str:
 
 async def _collect_cluster(
     client: Client, namespace: str, display: LiveDisplay | None
-) -> dict[str, str]:
-    """Return the cluster's objects and endpoints as files; failures go to `missing.txt`.
+) -> tuple[dict[str, str], str]:
+    """Return the cluster's objects and endpoints as files, and what is missing, in few words.
 
-    Kinds that may not be read in all namespaces are read in one.
+    Kinds that may not be read in all namespaces are read in one. `missing.txt` has every failure.
     """
     files, missing = dict[str, str](), list[str]()
     sources = await discover_sources(client, COMPAT_NAMES)
@@ -165,17 +166,20 @@ async def _collect_cluster(
     for kind in kinds:
         if kind is not SECRET:
             await collect(f"objects/{kind.resource}.json", dump(kind))
-    if forbidden:
-        names = join_names(forbidden, _MAX_NAMES)
-        missing.append(f"what the credential may not read: {names}\n")
-    if limited:
-        names = join_names(limited, _MAX_NAMES)
-        missing.append(f"other namespaces than {namespace}, which may not be read: {names}\n")
     if display:
         display.draw([])
+    unread = {
+        "what the credential may not read": forbidden,
+        f"other namespaces than {namespace}, which may not be read": limited,
+    }
+    shown = list(missing)
+    for title, names in unread.items():
+        if names:
+            missing.append(f"{title}: {', '.join(names)}\n")
+            shown.append(f"{title}: {join_names(names, _MAX_NAMES)}\n")
     if missing:
-        files["missing.txt"] = "".join(missing)
-    return files
+        files[_MISSING_FILE] = "".join(missing)
+    return files, "".join(shown)
 
 
 async def _get_text(client: Client, path: str) -> str:

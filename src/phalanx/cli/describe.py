@@ -24,13 +24,23 @@ from typing import Any, NamedTuple
 
 import click
 
+from phalanx.api.batch import FAILED as JOB_FAILED
+from phalanx.api.batch import Job
 from phalanx.api.core import Pod
 from phalanx.api.errors import Forbidden, NotFound
 from phalanx.api.kinds import EVENT
-from phalanx.api.meta import Key, Ref, parse_timestamp, timestamp
+from phalanx.api.meta import (
+    Condition,
+    Key,
+    Ref,
+    find_condition,
+    parse_timestamp,
+    pod_ref,
+    timestamp,
+)
 from phalanx.api.printing.cells import format_duration
 from phalanx.api.resources import pod_requests, sum_amounts
-from phalanx.api.scheduling import PodGroup
+from phalanx.api.scheduling import PREEMPTED, PodGroup
 from phalanx.api.wire import Object
 from phalanx.cli.cluster_queries import (
     SubjectQuery,
@@ -54,18 +64,32 @@ from phalanx.cli.output import (
 )
 from phalanx.cli.queue import QueueFilter, list_queue, queue_entry_data
 from phalanx.cli.why import SubjectAnswers, answer_subject, format_answers
-from phalanx.cli.workload_states import FAILED, ListedWorkload
+from phalanx.cli.workload_states import (
+    COMPLETED,
+    FAILED,
+    HELD,
+    RUNNING,
+    WAITING,
+    GroupOwners,
+    ListedWorkload,
+)
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
-from phalanx.library import Cluster, ObjectNotFound
+from phalanx.library import Cluster, ObjectNotFound, find_owned_pods
 from phalanx.scheduler.cluster.group_tree import Group, group_ref
 from phalanx.scheduler.cluster.pod_shape import format_amount
+from phalanx.scheduler.diagnosis.diagnosis import find_job_of
 from phalanx.scheduler.diagnosis.queue_order import pods_with_entities
 
 #: What objects say of themselves in the timeline.
 CREATED, STARTED = "created", "started"
 #: Members and moments that the text lists; JSON and YAML have all of them.
 _MAX_MEMBERS, _MAX_MOMENTS = 20, 40
+#: Characters of a message in the text of the timeline.
+_MAX_MESSAGE = 200
+#: What the API server says when pods were preempted, or deleted, before all were bound; and how
+#: many seconds later it may say so.
+NOT_BOUND, _SAME_PREEMPTION = "no pod of the group was bound", 10.0
 
 
 class TimelineEntry(NamedTuple):
@@ -83,14 +107,34 @@ class TimelineEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GangDescription:
-    """A gang: its row of the queue, its groups and pods, and what happened to it."""
+    """A gang: its row of the queue, its groups and pods, and what happened to it.
+
+    The pods without a group of one owner, such as a Deployment, are described like a gang.
+    """
 
     title: str
+    #: Its row of the queue; None if it has no pods, and for several pods without a group.
     entry: ListedWorkload | None
     groups: Sequence[Group]
     pods: Sequence[Pod]
     timeline: Sequence[TimelineEntry]
     now: float
+    #: The Job that owns it; None if another object does.
+    job: Job | None = None
+
+    @property
+    def state(self) -> str:
+        """The state of the queue; without a row, what the Job or the pods say."""
+        is_suspended = self.job is not None and self.job.spec.suspend
+        if is_suspended and (self.entry is None or self.entry.state == HELD):
+            return "suspended"
+        if self.entry is not None:
+            return self.entry.state
+        phases = {pod.status.phase for pod in self.pods if pod.is_terminal}
+        live = [pod for pod in self.pods if not pod.is_terminal]
+        if live:
+            return RUNNING if all(pod.occupied_node for pod in live) else WAITING
+        return (FAILED if "Failed" in phases else COMPLETED) if phases else "without pods"
 
 
 @click.command()
@@ -115,32 +159,36 @@ def describe_command(
 
     async def query(
         client: Client, default_namespace: str
-    ) -> tuple[list[GangDescription], SubjectAnswers | None, str]:
+    ) -> tuple[list[GangDescription], SubjectAnswers | None, str, str]:
         subject = SubjectQuery(kind, Key(namespace or default_namespace, name))
         now = WallClock().now()
-        found = await describe_subject(client, subject, now)
+        found, note = await describe_subject(client, subject, now)
         needs_reason = any(
-            one.entry and (one.entry.row.pending or one.entry.state == FAILED) for one in found
+            one.state not in (RUNNING, COMPLETED) or (one.entry and one.entry.row.pending)
+            for one in found
         )
         answers = await answer_subject(client, subject, now=now) if needs_reason else None
-        return found, answers, str(subject.ref)
+        return found, answers, str(subject.ref), note
 
-    descriptions, answers, subject = query_cluster(config, context, query)
+    descriptions, answers, subject, note = query_cluster(config, context, query)
     why = format_answers(answers) if answers else ""
+    if note:
+        echo(f"Warning: {note}", err=True)
     if output == TEXT:
         texts = [format_description(one) for one in descriptions]
         echo("\n\n".join([*texts, *([why] if why else [])]) or f"{subject} has no groups and pods")
     else:
         items = [_description_data(one) for one in descriptions]
-        echo(format_structured({"items": items} | ({"why": why} if why else {}), output))
+        given = {name: text for name, text in {"why": why, "note": note}.items() if text}
+        echo(format_structured({"items": items} | given, output))
 
 
 async def describe_subject(
     client: Client, subject: SubjectQuery, now: float
-) -> list[GangDescription]:
-    """Read the cluster, and describe the gangs behind an object."""
+) -> tuple[list[GangDescription], str]:
+    """Read the cluster, and describe the gangs behind an object; say what is not shown."""
     namespace = subject.key.namespace
-    cluster, _ = await read_library_cluster(client, namespace, subject.kind, now=now)
+    cluster, visibility = await read_library_cluster(client, namespace, subject.kind, now=now)
     try:
         refs = cluster.find(f"{subject.kind.name}/{subject.key.name}", namespace)
     except ObjectNotFound as error:
@@ -153,41 +201,69 @@ async def describe_subject(
     except Forbidden:
         events = ()
     title = name_subject(cluster, subject, refs)
+    # Pods without a group have the same template; `find` returns the one that explains most.
+    owned = find_owned_pods(cluster.objects.pods, subject.ref) if subject.may_have_several else []
+    lone = [] if any(pod.group for pod in owned) else owned
+    described = [[pod_ref(pod.metadata.key) for pod in lone]] if lone else [[ref] for ref in refs]
     return [
-        describe_gang(cluster, ref, entries.get(ref), title=str(title or ref), events=events)
-        for ref in refs
-    ]
+        describe_gang(
+            cluster,
+            members,
+            entries.get(members[0]) if len(members) == 1 else None,
+            title=str(title or members[0]),
+            events=events,
+        )
+        for members in described
+    ], visibility.note
 
 
 def describe_gang(
     cluster: Cluster,
-    ref: Ref,
+    members: Sequence[Ref],
     entry: ListedWorkload | None,
     *,
     title: str,
     events: Sequence[Object] = (),
 ) -> GangDescription:
-    """Collect what the objects and events of a cluster say about one gang, tree or pod."""
+    """Collect what the objects and events of a cluster say about one gang, tree or some pods."""
     pods = sorted(
         (
             pod
             for entity, pod in pods_with_entities(cluster.objects)
-            if ref in (entity, _group_of(pod))
+            if entity in members or _group_of(pod) in members
         ),
         key=lambda pod: natural_key(str(pod.metadata.key)),
     )
-    refs = {ref, *(_group_of(pod) for pod in pods)}
+    refs = {*members, *(_group_of(pod) for pod in pods)}
     groups = [group for group in cluster.objects.groups if group_ref(group) in refs]
     from_events = list(_event_moments(events, _involved_uids(groups, pods)))
+    jobs = [job for group in groups if (job := find_job_of(group, cluster.objects.jobs))]
     # A condition that repeats the message of an event is the same moment.
     messages = {(one.kind, one.name, one.message) for one in from_events if one.message}
     from_objects = [
         one
-        for one in _object_moments(groups, pods)
+        for one in (*_object_moments(groups, pods), *_job_moments(jobs[:1]))
         if (one.kind, one.name, one.message) not in messages
     ]
-    timeline = _merge_moments([*from_objects, *from_events])
-    return GangDescription(title, entry, groups, pods, timeline, cluster.now)
+    owners = GroupOwners(cluster.objects.groups)
+    preempted = [
+        one for group in groups if (one := find_condition(group.status.conditions, PREEMPTED))
+    ]
+    timeline = [
+        one._replace(message=owners.name_in(_with_preemptor(one, preempted), members[0].namespace))
+        for one in _merge_moments([*from_objects, *from_events])
+    ]
+    job = jobs[0] if jobs else None
+    return GangDescription(title, entry, groups, pods, timeline, cluster.now, job)
+
+
+def _with_preemptor(moment: TimelineEntry, preempted: Sequence[Condition]) -> str:
+    """Return a message; one about pods that could not be bound says what has preempted them."""
+    for condition in preempted:
+        since = _parse(condition.last_transition_time or "")
+        if NOT_BOUND in moment.message and abs(moment.time - since) <= _SAME_PREEMPTION:
+            return f"{condition.message}: {moment.message}"
+    return moment.message
 
 
 def _group_of(pod: Pod) -> Ref | None:
@@ -221,6 +297,16 @@ def _object_moments(groups: Iterable[Group], pods: Iterable[Pod]) -> Iterator[Ti
             yield TimelineEntry(_parse(pod.status.start_time), *subject, STARTED)
         if pod.is_terminal and pod.finish_time is not None:
             yield TimelineEntry(pod.finish_time, *subject, pod.status.phase.lower())
+
+
+def _job_moments(jobs: Iterable[Job]) -> Iterator[TimelineEntry]:
+    """What a Job says of its failure: the event about it may be gone."""
+    for job in jobs:
+        condition = job.true_condition(JOB_FAILED)
+        if condition is not None and condition.last_transition_time:
+            time = _parse(condition.last_transition_time)
+            reason = f"{JOB_FAILED}=True {condition.reason}"
+            yield TimelineEntry(time, "Job", job.metadata.name, reason, condition.message)
 
 
 def _event_moments(events: Iterable[Object], uids: set[str]) -> Iterator[TimelineEntry]:
@@ -262,9 +348,7 @@ def _parse(time: str) -> float:
 
 def format_description(description: GangDescription) -> str:
     """Format a description as text."""
-    entry = description.entry
-    state = entry.state.capitalize() if entry else "Unknown"
-    lines = [f"{description.title}: {state}"]
+    lines = [f"{description.title}: {description.state.capitalize()}"]
     lines += [f"  {name + ':':<12}{text}" for name, text in _facts(description)]
     if description.pods:
         header = ("POD", "STATE", "NODE", "STARTED", "RAN")
@@ -286,6 +370,7 @@ def _facts(description: GangDescription) -> Iterator[tuple[str, str]]:
     for group in description.groups:
         yield "group", _describe_group(group)
     if description.entry is None:
+        yield from _facts_of_objects(description)
         return
     row = description.entry.row
     yield "created", f"{timestamp(row.created)} ({_ago(row.created, now)})"
@@ -305,12 +390,33 @@ def _facts(description: GangDescription) -> Iterator[tuple[str, str]]:
     if row.position:
         yield "queue", f"position {row.position}, reason {row.reason}"
     members = f"{row.placed} with a node, {row.pending} pending, {row.ended - row.failed} succeeded"
-    yield "members", f"{members}, {row.failed} failed; {row.needed} needed"
+    # The pods of a Job that exceeds its deadline are deleted before they end.
+    failed = min(sum(pod.status.phase == "Failed" for pod in description.pods), row.failed)
+    deleted = f", {row.failed - failed} deleted" if row.failed > failed else ""
+    yield "members", f"{members}, {failed} failed{deleted}; {row.needed} needed"
     if description.pods:
         yield "requests", _describe_requests(description.pods)
         yield "scheduler", f"{row.scheduler}, priority {row.priority}"
     if row.user:
         yield "user", row.user
+
+
+def _facts_of_objects(description: GangDescription) -> Iterator[tuple[str, str]]:
+    """The lines about a gang without pods, or about several pods without a group."""
+    pods, now = description.pods, description.now
+    metas = [one.metadata for one in (*description.groups, *pods)]
+    times = sorted(_parse(meta.creation_timestamp) for meta in metas)
+    if times:
+        yield "created", f"{timestamp(times[0])} ({_ago(times[0], now)})"
+    live = [pod for pod in pods if not pod.is_terminal]
+    placed = sum(bool(pod.occupied_node) for pod in live)
+    counts = Counter(pod.status.phase for pod in pods)
+    text = f"{placed} with a node, {len(live) - placed} pending, "
+    text += f"{counts['Succeeded']} succeeded, {counts['Failed']} failed"
+    yield "members", text if pods else "none: no pod exists"
+    if pods:
+        yield "requests", _describe_requests(pods)
+        yield "scheduler", f"{pods[0].spec.scheduler_name}, priority {pods[0].spec.priority}"
 
 
 def _describe_group(group: Group) -> str:
@@ -365,7 +471,8 @@ def _member_state(pod: Pod) -> str:
 
 
 def _moment_cells(moment: TimelineEntry) -> tuple[str, str, str]:
-    text = f"{moment.reason}: {moment.message}" if moment.message else moment.reason
+    message = _shorten(moment.message)
+    text = f"{moment.reason}: {message}" if message else moment.reason
     if moment.kind == "Pod":
         return (
             timestamp(moment.time),
@@ -373,6 +480,16 @@ def _moment_cells(moment: TimelineEntry) -> tuple[str, str, str]:
             text,
         )
     return timestamp(moment.time), moment.kind, text + _repeated(moment.times)
+
+
+def _shorten(message: str) -> str:
+    """Shorten a message that lists many refusals; JSON and YAML have all of it."""
+    if len(message) <= _MAX_MESSAGE:
+        return message
+    first, *others = message.split(", bindings[")
+    if others:
+        return f"{first[:_MAX_MESSAGE]} and {len(others)} more".replace("[bindings[", "bindings[")
+    return f"{message[:_MAX_MESSAGE].rstrip()}…"
 
 
 def _repeated(times: int) -> str:
@@ -387,6 +504,7 @@ def _description_data(description: GangDescription) -> Mapping[str, Any]:
     entry = description.entry
     return {
         "title": description.title,
+        "state": description.state,
         "gang": queue_entry_data(*entry, now=description.now) if entry else None,
         "groups": [
             {

@@ -6,6 +6,7 @@ refused, or that has ended, has none that wait: its conditions and events say wh
     Job default/train has failed: BackoffLimitExceeded: Job has reached the specified backoff limit
       2 pods failed, exit code 42: train-0-x7f2k, train-1-9gqpl
       their output: kubectl logs train-0-x7f2k -n default
+    Job default/train waits to retry: 1 pod failed: exit code 1; the Job creates a replacement
     Job default/train waits for a ResourceQuota: 4 pods are needed at once: exceeded quota: few, …
     Job default/train cannot create its Workload: Failed to create Workload for Job train: …
     JobSet default/train has failed: ReachedMaxRestarts: jobset failed due to reaching max number …
@@ -15,7 +16,7 @@ refused, or that has ended, has none that wait: its conditions and events say wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from phalanx.api.batch import COMPLETE, FAILED, QUOTA_EXCEEDED, SCHEDULING_FALLBACK, SUSPENDED, Job
@@ -25,9 +26,12 @@ from phalanx.api.job_sets import COMPLETED, JOB_SET_CONTROLLER, JOB_SET_NAME, Jo
 from phalanx.api.kinds import EVENT, JOB, JOB_SET, LEADER_WORKER_SET, Kind
 from phalanx.api.leader_worker_sets import LeaderWorkerSet
 from phalanx.api.meta import Condition, Key, find_condition
+from phalanx.api.scheduling import POD_GROUP_INITIALLY_SCHEDULED
 from phalanx.api.wire import Object
 from phalanx.cli.output import join_names, natural_key, pluralize
 from phalanx.client.client import Client
+from phalanx.scheduler.cluster.group_tree import Group
+from phalanx.scheduler.diagnosis.diagnosis import RETRYING, describe_retry, will_retry
 
 
 class JobFinding(NamedTuple):
@@ -68,11 +72,16 @@ _EVENTS = {
 }
 
 
-async def read_job_findings(client: Client, key: Key, *, has_pods: bool) -> list[JobFinding]:
-    """Read a Job, and its events if it has no pods, and say what they explain."""
+async def read_job_findings(
+    client: Client, key: Key, *, has_pods: bool, pods: Iterable[Pod] = ()
+) -> list[JobFinding]:
+    """Read a Job, and its events if it has no live pods, and say what they explain.
+
+    `pods` are all that were read: those of the Job that failed say whether it retries.
+    """
     try:
         job = await client.get(JOB, key, Job)
-    except NotFound:
+    except (NotFound, Forbidden):
         return []
     events: Sequence[Object] = ()
     if not has_pods and not job.is_finished:
@@ -80,11 +89,17 @@ async def read_job_findings(client: Client, key: Key, *, has_pods: bool) -> list
             events = (await client.list(EVENT, namespace=key.namespace)).items
         except Forbidden:
             events = ()
-    return find_job_findings(job, events)
+    failed = [] if has_pods else [pod for pod in pods if _has_failed(pod, JOB, key)]
+    return find_job_findings(job, events, failed)
 
 
-def find_job_findings(job: Job, events: Iterable[Object]) -> list[JobFinding]:
-    """Say what the conditions and the events of a Job explain; the final condition alone."""
+def find_job_findings(
+    job: Job, events: Iterable[Object], failed: Sequence[Pod] = ()
+) -> list[JobFinding]:
+    """Say what the conditions and the events of a Job explain; the final condition alone.
+
+    `failed` are its failed pods if it has no live ones.
+    """
     name = f"Job {job.metadata.key}"
     findings = [
         JobFinding(
@@ -97,6 +112,9 @@ def find_job_findings(job: Job, events: Iterable[Object]) -> list[JobFinding]:
     ]
     if final := [finding for finding in findings if finding.type in _FINAL_CONDITIONS]:
         return final
+    if will_retry(job, len(failed)):
+        text = _sentence(name, "waits to retry", "", message=describe_retry(failed))
+        findings.append(JobFinding(RETRYING, RETRYING, text))
     latest: dict[str, Object] = {}
     for event in sorted(events, key=lambda one: str(one.get("lastTimestamp") or "")):
         if event.get("involvedObject", {}).get("uid") == job.metadata.uid:
@@ -114,9 +132,7 @@ def describe_failed_pods(pods: Iterable[Pod], kind: Kind, key: Key) -> list[str]
     """Say how the pods of a Job or JobSet failed, and how to read their output."""
     by_code: dict[int | None, list[str]] = {}
     for pod in sorted(pods, key=lambda one: natural_key(one.metadata.name)):
-        owner, labels = pod.metadata.controller, pod.metadata.labels
-        name = labels.get(JOB_SET_NAME) if kind is JOB_SET else owner.name if owner else ""
-        if (pod.metadata.namespace, name) == key and pod.status.phase == "Failed":
+        if _has_failed(pod, kind, key):
             by_code.setdefault(pod.failed_exit_code, []).append(pod.metadata.name)
     lines = []
     for code, names in by_code.items():
@@ -129,13 +145,30 @@ def describe_failed_pods(pods: Iterable[Pod], kind: Kind, key: Key) -> list[str]
     ]
 
 
+def describe_unstarted(groups: Iterable[Group]) -> Iterator[str]:
+    """Say of the gangs of a Job that has failed why they never got nodes."""
+    for group in groups:
+        condition = find_condition(group.status.conditions, POD_GROUP_INITIALLY_SCHEDULED)
+        if condition is not None and condition.status == "False":
+            yield f"  it never started: {condition.message}"
+        elif condition is None:
+            yield "  it never started: no scheduler has placed its pods"
+
+
+def _has_failed(pod: Pod, kind: Kind, key: Key) -> bool:
+    """Whether a pod belongs to a Job or JobSet and has failed."""
+    owner, labels = pod.metadata.controller, pod.metadata.labels
+    name = labels.get(JOB_SET_NAME) if kind is JOB_SET else owner.name if owner else ""
+    return (pod.metadata.namespace, name) == key and pod.status.phase == "Failed"
+
+
 async def read_set_findings(client: Client, kind: Kind, key: Key) -> list[JobFinding]:
     """Read a JobSet or LeaderWorkerSet and say why it has no pods, or how it ended."""
     try:
         if kind is JOB_SET:
             return find_job_set_findings(await client.get(JOB_SET, key, JobSet))
         return find_lws_findings(await client.get(LEADER_WORKER_SET, key, LeaderWorkerSet))
-    except NotFound:
+    except (NotFound, Forbidden):
         return []
 
 

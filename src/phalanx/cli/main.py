@@ -8,12 +8,13 @@ shell completion start fast.
 from __future__ import annotations
 
 import gc
+import sys
 from importlib import import_module
 from typing import Any
 
 import click
 
-from phalanx.cli.output import echo
+from phalanx.cli.output import INTERRUPTED, echo
 from phalanx.logs import escape_unprintable
 from phalanx.version import __version__
 
@@ -57,6 +58,22 @@ _SHELLS = ("bash", "zsh", "fish")
 _CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "PHALANX"}
 
 
+def import_command(name: str) -> click.Command:
+    """Import the module of a command; return the command."""
+    module_name, _ = COMMANDS[name]
+    # The imported modules stay until the process ends: collecting garbage meanwhile finds none.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        module = import_module(f"phalanx.cli.{module_name}")
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
+    command: click.Command = getattr(module, f"{name.replace('-', '_')}_command")
+    return command
+
+
 class _LazyGroup(click.Group):
     """Imports the module of a command when the command is looked up."""
 
@@ -66,25 +83,22 @@ class _LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return one command."""
-        if cmd_name not in COMMANDS:
-            return None
-        module_name, _ = COMMANDS[cmd_name]
-        # The imported modules stay until the process ends: collecting garbage meanwhile finds none.
-        was_enabled = gc.isenabled()
-        gc.disable()
-        try:
-            module = import_module(f"phalanx.cli.{module_name}")
-        finally:
-            gc.freeze()
-            if was_enabled:
-                gc.enable()
-        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
-        return command
+        return import_command(cmd_name) if cmd_name in COMMANDS else None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; the message of an error may quote a server, so it is escaped."""
+        """Run the command; the message of an error may quote a server, so it is escaped.
+
+        ^C has one exit code, unless the command handles it. Click's own, 1, is that of a failure.
+        """
         try:
             return super().invoke(ctx)
+        except (KeyboardInterrupt, click.Abort) as error:
+            # A prompt turns ^C, and the end of the input, into an Abort.
+            if not any(isinstance(one, KeyboardInterrupt) for one in (error, error.__context__)):
+                raise
+            # The terminal has shown ^C in the present line.
+            echo("\ninterrupted" if sys.stderr.isatty() else "interrupted", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
         except click.ClickException as error:
             vars(error)["message"] = escape_unprintable(error.message)  # Declared as final.
             raise

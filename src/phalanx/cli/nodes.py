@@ -100,7 +100,8 @@ def parse_node_options(
 ) -> list[SimulatedNode]:
     """Return the nodes that `--nodes`, `--shape`, `--topology` and `--devices` describe."""
     given = options.parse_device_options(devices)
-    found = options.parse_nodes(nodes, options.parse_shape(shape), options.parse_topology(topology))
+    capacity = options.parse_shape(shape, "--shape")
+    found = options.parse_nodes(nodes, capacity, options.parse_topology(topology))
     return [replace(node, devices=node.devices or given) for node in found]
 
 

@@ -1,8 +1,8 @@
 """Options that commands share: parsers of option texts, node pools, logging, the decision log.
 
 A parser turns the text of one option into a value. A text that it cannot parse raises
-click.BadParameter: one line and exit code 2. `log_options` and `decision_log_option` are decorators
-that add the same options to several commands.
+click.BadParameter, which names the option: one line and exit code 2. `log_options` and
+`decision_log_option` are decorators that add the same options to several commands.
 
 A cluster file (`--nodes FILE`) lists pools of simulated nodes. The file may also be the list alone.
 An invalid file raises InvalidClusterFile, which names the field:
@@ -47,6 +47,7 @@ from phalanx.controllers.nodes.simulated_devices import (
     parse_devices,
 )
 from phalanx.controllers.nodes.simulated_kubelet import BadStages, StageRule, parse_stage_rules
+from phalanx.yaml_files import describe_error
 
 if TYPE_CHECKING:
     from phalanx.controllers.scheduling.decision_log import DecisionLog
@@ -152,12 +153,13 @@ def _load_yaml(path: Path) -> Any:
     try:
         return yaml.safe_load(path.read_text())
     except FileNotFoundError:
-        raise InvalidClusterFile("is neither a number nor a file") from None
-    except yaml.MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise InvalidClusterFile(f"{line}{error.problem or error.context}") from None
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidClusterFile(f"cannot be read: {str(error).partition(chr(10))[0]}") from None
+        raise InvalidClusterFile("is neither a number of nodes (0 or more) nor a file") from None
+    except OSError as error:
+        raise InvalidClusterFile(f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidClusterFile("is not a text file") from None
+    except yaml.YAMLError as error:
+        raise InvalidClusterFile(describe_error(error)) from None
 
 
 def _parse_pool(row: Any, defaults: NodePool, field: str) -> NodePool:
@@ -283,16 +285,22 @@ def parse_address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise click.BadParameter(
-            f'invalid address "{text}"; use HOST:PORT, for example 127.0.0.1:6443'
+            f'invalid address "{text}"; use HOST:PORT, for example 127.0.0.1:6443',
+            param_hint="--listen",
         )
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def parse_duration(text: str) -> float:
-    """Parse a duration of Go, such as `1h30m`, `90s` or `0`, as seconds."""
+def parse_duration(text: str, option: str | None = None) -> float:
+    """Parse a duration of Go, such as `1h30m`, `90s` or `0`, as seconds.
+
+    The callback of an option needs not name it: click does.
+    """
     parts = re.findall(r"(\d+(?:\.\d+)?)(ms|[hms])", text)
     if text != "0" and (not parts or "".join(map("".join, parts)) != text):
-        raise click.BadParameter(f'invalid duration "{text}"; use for example 90s, 30m or 1h30m')
+        raise click.BadParameter(
+            f'invalid duration "{text}"; use for example 90s, 30m or 1h30m', param_hint=option
+        )
     return sum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)
 
 
@@ -318,7 +326,8 @@ def parse_components(text: str) -> frozenset[str]:
     for name in names:
         if name not in COMPONENTS:
             raise click.BadParameter(
-                f'unknown component "{name}"; available: {", ".join(COMPONENTS)}'
+                f'unknown component "{name}"; available: {", ".join(COMPONENTS)}',
+                param_hint="--without",
             )
     return frozenset(names)
 
@@ -329,7 +338,7 @@ def parse_feature_gates(text: str) -> gates.FeatureGates:
         requested = gates.parse_gates(text)
         resolved = gates.resolve_gates(requested)
     except gates.BadFeatureGates as error:
-        raise click.BadParameter(str(error)) from None
+        raise click.BadParameter(str(error), param_hint="--feature-gates") from None
     for warning in gates.deprecation_warnings(requested):
         echo(f"Warning: {warning}", err=True)
     return resolved
@@ -345,18 +354,21 @@ def parse_service_ranges(cluster_ips: str, node_ports: str) -> ServiceRanges:
         parse_node_port_range,
     )
 
+    option = "--service-cluster-ip-range"
     try:
-        return ServiceRanges(parse_cluster_ip_range(cluster_ips), parse_node_port_range(node_ports))
+        cluster_ip_range = parse_cluster_ip_range(cluster_ips)
+        option = "--service-node-port-range"
+        return ServiceRanges(cluster_ip_range, parse_node_port_range(node_ports))
     except InvalidRange as error:
-        raise click.BadParameter(str(error)) from None
+        raise click.BadParameter(str(error), param_hint=option) from None
 
 
-def parse_shape(text: str) -> dict[str, str]:
+def parse_shape(text: str, option: str | None = None) -> dict[str, str]:
     """Parse `cpu=8,memory=32Gi,nvidia.com/gpu=8`; other resources keep their default."""
     capacity = dict(DEFAULT_CAPACITY)
-    for name, quantity in _parse_pairs(text, "cpu=8,memory=32Gi"):
+    for name, quantity in _parse_pairs(option, text, "cpu=8,memory=32Gi"):
         if not _is_quantity(quantity):
-            raise click.BadParameter(_invalid_quantity(quantity))
+            raise click.BadParameter(_invalid_quantity(quantity), param_hint=option)
         capacity[name] = quantity
     return capacity
 
@@ -364,9 +376,11 @@ def parse_shape(text: str) -> dict[str, str]:
 def parse_topology(text: str) -> list[tuple[str, int]]:
     """Parse `block=2,rack=4` (two blocks of four racks each) as (label, count per parent)."""
     levels = []
-    for name, count in _parse_pairs(text, "block=2,rack=4"):
+    for name, count in _parse_pairs("--topology", text, "block=2,rack=4"):
         if not count.isdecimal() or int(count) < 1:
-            raise click.BadParameter(f'invalid number of {name}s "{count}"; use 1 or more')
+            raise click.BadParameter(
+                f'invalid number of {name}s "{count}"; use 1 or more', param_hint="--topology"
+            )
         levels.append((LEVEL_LABELS.get(name, name), int(count)))
     return levels
 
@@ -378,12 +392,14 @@ def parse_nodes(
     if text.isdecimal():
         count = int(text)
         if count > MAX_NODES:
-            raise click.BadParameter(f"{count} nodes are more than {MAX_NODES}")
+            raise click.BadParameter(
+                f"{count} nodes are more than {MAX_NODES}", param_hint="--nodes"
+            )
         return numbered_pool(count, capacity, levels).nodes()
     try:
         return load_node_pools(Path(text), capacity, levels)
     except InvalidClusterFile as error:
-        raise click.BadParameter(f"{text!r}: {error}") from None
+        raise click.BadParameter(f"{text!r}: {error}", param_hint="--nodes") from None
 
 
 def parse_device_options(texts: Sequence[str]) -> list[SimulatedDevices]:
@@ -391,7 +407,7 @@ def parse_device_options(texts: Sequence[str]) -> list[SimulatedDevices]:
     try:
         return [parse_devices(text) for text in texts]
     except BadDevices as error:
-        raise click.BadParameter(str(error)) from None
+        raise click.BadParameter(str(error), param_hint="--devices") from None
 
 
 def load_stage_rules(path: Path | None) -> list[StageRule]:
@@ -400,19 +416,29 @@ def load_stage_rules(path: Path | None) -> list[StageRule]:
         return []
     try:
         return parse_stage_rules(yaml.safe_load(path.read_text()))
-    except (BadStages, OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        first_line = str(error).partition("\n")[0]
-        raise click.BadParameter(f"{str(path)!r}: {first_line}", param_hint="--stages") from None
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror}"
+    except UnicodeDecodeError:
+        reason = "is not a text file"
+    except yaml.YAMLError as error:
+        reason = describe_error(error)
+    except BadStages as error:
+        reason = str(error)
+    raise click.BadParameter(f"{str(path)!r}: {reason}", param_hint="--stages")
 
 
-def _parse_pairs(text: str, example: str) -> list[tuple[str, str]]:
-    pairs = []
+def _parse_pairs(option: str | None, text: str, example: str) -> list[tuple[str, str]]:
+    pairs: dict[str, str] = {}
     for part in filter(None, text.split(",")):
-        name, equals, value = part.partition("=")
+        name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not name or not value:
-            raise click.BadParameter(f'invalid pair "{part}"; use for example {example}')
-        pairs.append((name.strip(), value.strip()))
-    return pairs
+            raise click.BadParameter(
+                f'invalid pair "{part}"; use for example {example}', param_hint=option
+            )
+        if name in pairs:
+            raise click.BadParameter(f"{name} is given twice", param_hint=option)
+        pairs[name] = value
+    return list(pairs.items())
 
 
 # ---- logging -------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ from phalanx.logs import escape_unprintable
 F = TypeVar("F", bound=Callable[..., Any])
 
 TABLE, TEXT, WIDE, JSON, YAML = "table", "text", "wide", "json", "yaml"
+#: The exit code of a command that ^C ended, as shells have it.
+INTERRUPTED = 130
 #: Width of a progress bar in characters.
 BAR_WIDTH = 20
 EMPTY_CELL = "-"
@@ -102,6 +104,11 @@ def align_columns(rows: Sequence[Sequence[str]], *, gap: int = 3) -> Iterator[st
     for row in rows:
         padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield (" " * gap).join(padded).rstrip()
+
+
+def cut_line(text: str, width: int) -> str:
+    """Cut a text that is wider than `width` (0: any width will do), and show that with `…`."""
+    return text if not width or len(text) <= width else f"{text[: width - 1]}…"
 
 
 def progress_bar(done: int, total: int, width: int = BAR_WIDTH) -> str:

@@ -12,7 +12,12 @@ import uvloop
 from phalanx.api.errors import ApiError
 from phalanx.api.wire import Reply, Request
 from phalanx.cli.background import sign_in_url
-from phalanx.cli.connection import load_client_config, may_run_plugin, server_options
+from phalanx.cli.connection import (
+    explain_unreachable,
+    load_client_config,
+    may_run_plugin,
+    server_options,
+)
 from phalanx.cli.output import echo
 from phalanx.client import kubeconfig
 from phalanx.client.protocol import error_from_reply
@@ -38,7 +43,7 @@ def page_command(*, config: Path | None, context: str) -> None:
         server = load_client_config(config, context)
         code = uvloop.run(_request_code(server, allow_exec=may_run_plugin(server)))
     except Unreachable as error:
-        raise click.ClickException(f"{error}; is it running? (phalanx up)") from None
+        raise click.ClickException(explain_unreachable(error)) from None
     except (kubeconfig.KubeconfigError, ApiError) as error:
         raise click.ClickException(str(error)) from None
     echo(sign_in_url(server.server, code))

@@ -6,18 +6,26 @@ cluster ─▶ assess_workloads ─▶ ListedWorkload ─▶ table or data
 from __future__ import annotations
 
 import asyncio
-import re
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
+from phalanx.api.kinds import (
+    COMPOSITE_POD_GROUP,
+    DEPLOYMENT,
+    POD_GROUP,
+    REPLICA_SET,
+    WORKLOAD,
+)
 from phalanx.api.meta import timestamp
 from phalanx.api.printing.cells import format_duration
 from phalanx.api.scheduling import USER_LABEL
-from phalanx.cli.cluster_queries import read_visible_cluster
+from phalanx.cli.cluster_queries import parse_subject_argument, read_visible_cluster
 from phalanx.cli.completion import complete_subject
 from phalanx.cli.connection import cluster_options, query_cluster
 from phalanx.cli.output import (
@@ -29,6 +37,7 @@ from phalanx.cli.output import (
     LiveDisplay,
     StyledLine,
     align_columns,
+    cut_line,
     echo,
     format_structured,
     is_terminal,
@@ -48,6 +57,7 @@ from phalanx.cli.workload_states import (
 )
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
+from phalanx.scheduler.cluster.group_tree import group_ref
 from phalanx.scheduler.diagnosis.expected_starts import ExpectedStart
 from phalanx.scheduler.diagnosis.queue_order import WorkloadRow, WorkloadState
 
@@ -55,6 +65,8 @@ NOTHING_CHOSEN = "No gang matches the options; phalanx queue -A --ended lists al
 UNKNOWN = "unknown"
 #: Seconds between two looks of --watch.
 WATCH_INTERVAL = 2.0
+#: Characters that are left of a name at least.
+_MIN_NAME = 24
 
 _ENDED_HEADER = ("GANG", "STATE", "ENDED", "WAITED", "RAN", "PREEMPTED", "PODS", "REASON")
 _HEADER = ("GANG", "STATE", "POS", "PRIORITY", "SINCE", "PODS", "REASON")
@@ -86,15 +98,32 @@ class QueueFilter(NamedTuple):
     states: tuple[str, ...]
     user: str = ""
 
-    def accepts(self, entry: ListedWorkload) -> bool:
-        """Return whether an entry is listed."""
+    def accepts(self, entry: ListedWorkload, workload: str = "") -> bool:
+        """Return whether an entry, whose group belongs to this Workload, is listed."""
         row = entry.row
         return (
             (not self.namespace or row.ref.namespace == self.namespace)
-            and self.owner in ("", row.argument, row.display_name, row.ref.name, row.owner)
+            and (self.owner in ("", row.display_name) or self._names_owner_of(row, workload))
             and (not self.states or entry.state in self.states)
             and (not self.user or row.user == self.user)
         )
+
+    def _names_owner_of(self, row: WorkloadRow, workload: str) -> bool:
+        """Whether `--owner` names a workload, in one of the ways that `phalanx why` takes."""
+        if "[" in self.owner:
+            return False
+        kind, name = parse_subject_argument(self.owner)
+        owner_kind, _, owner_name = row.owner.partition("/")
+        if kind is WORKLOAD:
+            return workload == name
+        if kind is DEPLOYMENT:
+            # A ReplicaSet has the name of its Deployment, with a hash.
+            return owner_kind == REPLICA_SET.name and owner_name.rpartition("-")[0] == name
+        is_itself = (row.kind, row.ref.name) == (kind.name, name)
+        if kind in (POD_GROUP, COMPOSITE_POD_GROUP):
+            # A gang may be called by the name of its owner, whatever kind that is of.
+            return is_itself or (row.kind == kind.name and owner_name == name)
+        return is_itself or (owner_kind, owner_name) == (kind.name, name)
 
 
 @click.command()
@@ -107,10 +136,15 @@ class QueueFilter(NamedTuple):
     default="",
     metavar="KIND/NAME",
     shell_complete=complete_subject,
-    help="List the gangs of one owner: job/train.",
+    callback=lambda context, option, text: (parse_subject_argument(text) and text) if text else "",
+    help="List the gangs of one owner: job/train. Other kinds and spellings as in phalanx why.",
 )
 @click.option(
-    "--state", "states", multiple=True, type=click.Choice(STATES), help="List gangs in this state."
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(STATES, case_sensitive=False),
+    help="List gangs in this state.",
 )
 @click.option(
     "--user",
@@ -152,6 +186,13 @@ def queue_command(
     if watch and output in (JSON, YAML):
         raise click.UsageError("--watch draws a table: -o json and -o yaml list once")
     display = LiveDisplay(sys.stdout)
+    is_limited = is_terminal() and output == TABLE
+    render = partial(
+        render_queue,
+        with_namespace=all_namespaces,
+        wide=output == WIDE,
+        width=shutil.get_terminal_size().columns if is_limited else 0,
+    )
     where = f" in namespace {namespace}" if namespace and not all_namespaces else ""
     nothing = NOTHING_CHOSEN if owner or states or user else f"No gang runs or waits{where}."
     with_ended = with_ended or COMPLETED in states or FAILED in states
@@ -167,14 +208,19 @@ def queue_command(
             )
             if not watch:
                 return listing
-            lines = render_queue(listing, with_namespace=all_namespaces, wide=output == WIDE)
-            display.draw([*listing.warning_lines, *(list(lines) or [StyledLine(nothing)])])
+            lines = list(render(listing)) or [StyledLine(nothing)]
+            display.draw([*listing.warning_lines, *lines])
             await asyncio.sleep(WATCH_INTERVAL)
 
     try:
         listing = query_cluster(config, context, query)
     except KeyboardInterrupt:
         return
+    _print_listing(listing, list(render(listing)) or [StyledLine(nothing)], output)
+
+
+def _print_listing(listing: WorkloadListing, lines: Sequence[StyledLine], output: str) -> None:
+    """Print a listing as data, or its lines; on stderr its warnings, and that there is nothing."""
     for line in listing.warning_lines:
         echo(line.text, err=True)
     if output in (JSON, YAML):
@@ -182,11 +228,10 @@ def queue_command(
         notes = {"warning": listing.outage, "note": listing.note}
         given = {name: text for name, text in notes.items() if text}
         echo(format_structured({"items": items} | given, output))
-    elif listing.entries:
-        for line in render_queue(listing, with_namespace=all_namespaces, wide=output == WIDE):
-            echo(line.text, colour=line.colour if is_terminal() else "")
-    else:
-        echo(nothing, err=True)
+        return
+    for line in lines:
+        colour = line.colour if is_terminal() else ""
+        echo(line.text, err=not listing.entries, colour=colour)
 
 
 async def list_queue(
@@ -207,11 +252,19 @@ async def list_queue(
         with_ranges=with_ranges,
         others=await find_other_schedulers(client, waiting_schedulers(cluster), now),
     )
-    listed = [entry for entry in entries if chosen.accepts(entry)]
+    workloads = {
+        group_ref(group): group.spec.workload_ref.workload_name
+        for group in cluster.groups
+        if group.spec.workload_ref
+    }
+    listed = [entry for entry in entries if chosen.accepts(entry, workloads.get(entry.row.ref, ""))]
     schedulers = {
         entry.row.scheduler for entry in listed if entry.row.state is WorkloadState.WAITING
     }
     outage = await find_scheduler_outage(client, schedulers, now)
+    if outage:
+        # Without a scheduler nothing starts.
+        listed = [entry._replace(expected=None) for entry in listed]
     return WorkloadListing(listed, outage, now, visibility.note)
 
 
@@ -264,9 +317,16 @@ def _optional_timestamp(time: float | None) -> str | None:
 
 
 def render_queue(
-    listing: WorkloadListing, *, with_namespace: bool = False, wide: bool = False
+    listing: WorkloadListing,
+    *,
+    with_namespace: bool = False,
+    wide: bool = False,
+    width: int = 0,
 ) -> Iterator[StyledLine]:
-    """Format the entries as tables, the ended ones first; nothing if there is none."""
+    """Format the entries as tables, the ended ones first; nothing if there is none.
+
+    Names are shortened if a table is wider than `width` (0: any width will do).
+    """
     is_first = True
     for is_ended, first_header, first_cells in (
         (True, _ENDED_HEADER, _ended_cells),
@@ -289,7 +349,20 @@ def render_queue(
             cells = (*cells, *_wide_cells(entry, listing.now)) if wide else cells
             rows.append((entry.row.ref.namespace, *cells) if with_namespace else cells)
         colours = ("", *(entry.colour for entry in entries))
-        yield from map(StyledLine, align_columns(rows, gap=2), colours)
+        lines = align_columns(_fit_names(rows, int(with_namespace), width), gap=2)
+        yield from map(StyledLine, (cut_line(line, width) for line in lines), colours)
+
+
+def _fit_names(
+    rows: Sequence[tuple[str, ...]], column: int, width: int
+) -> Sequence[tuple[str, ...]]:
+    """Shorten the names in a column of a table so that the table is not wider than `width`."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    excess = sum(widths) + 2 * (len(widths) - 1) - width
+    if not width or excess <= 0:
+        return rows
+    limit = max(widths[column] - excess, _MIN_NAME)
+    return [(*row[:column], cut_line(row[column], limit), *row[column + 1 :]) for row in rows]
 
 
 def _ended_cells(entry: ListedWorkload, now: float) -> tuple[str, ...]:
@@ -332,8 +405,8 @@ def format_reason(entry: ListedWorkload, now: float) -> str:
         start = _format_start(entry.expected, now)
         return "start unknown" if start == UNKNOWN else f"starts {start}"
     if entry.state == PREEMPTED:
-        # Where the preemptor is and when it came, `describe` says.
-        return re.split(" in | at ", entry.row.preempted.removeprefix("preempted "))[0]
+        # When the preemptor came, `describe` says.
+        return entry.row.preempted.removeprefix("preempted ").rpartition(" at ")[0]
     return entry.row.reason
 
 

@@ -67,7 +67,8 @@ def record_command(
 
     FILE must not exist; without it the file is named by the time. The rights to list and watch are
     enough; without rights in all namespaces, that of the context is recorded. Says what it cannot
-    see. The file can be read by its owner alone, and is valid at any moment.
+    see, and when the server is lost; exit code 1 if it is still lost at the end. The file can be
+    read by its owner alone, and is valid at any moment.
 
     \b
     Example:
@@ -82,7 +83,7 @@ def record_command(
     )
     with _LineFile(path) as lines:
 
-        async def record(client: Client, default_namespace: str) -> ClusterRecorder:
+        async def record(client: Client, default_namespace: str) -> tuple[int, str]:
             chosen = RecorderOptions(
                 options.namespace,
                 default_namespace,
@@ -92,19 +93,26 @@ def record_command(
             recorder = ClusterRecorder(
                 client, WallClock(), SystemRandom(), write=lines.write, options=chosen
             )
-            await _record(recorder, path, duration)
-            return recorder
+            outage = await _record(recorder, path, duration)
+            return recorder.lines, outage
 
         try:
-            recorder = query_cluster(config, context, record)
+            line_count, outage = query_cluster(config, context, record)
         except BaseException:
             lines.remove_if_empty()
             raise
-    echo(f"{pluralize(recorder.lines, 'line')} in {path}", err=True)
+    echo(f"{pluralize(line_count, 'line')} in {path}", err=True)
+    if outage:
+        raise click.ClickException(
+            f"{outage}; {path} lacks what has happened since the connection was lost"
+        )
 
 
-async def _record(recorder: ClusterRecorder, path: Path, duration: float | None) -> None:
-    """Record until the time is over or the user stops it."""
+async def _record(recorder: ClusterRecorder, path: Path, duration: float | None) -> str:
+    """Record until the time is over or the user stops it.
+
+    Returns why the server does not answer at the end; "" if it does.
+    """
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -117,6 +125,7 @@ async def _record(recorder: ClusterRecorder, path: Path, duration: float | None)
         if run.done():
             _raise_reason(run)
         recorder.finish()
+        return await recorder.find_outage()
     finally:
         for task in (*watch, stop):
             task.cancel()
@@ -137,18 +146,27 @@ def _raise_reason(run: asyncio.Task[None]) -> None:
 
 
 async def _show_progress(recorder: ClusterRecorder, path: Path) -> None:
-    """Say what is recorded once that is known, then how much, on a terminal."""
+    """Say what is recorded once that is known, when the server is lost, and progress on a terminal.
+
+    The recorder connects again by itself.
+    """
     await recorder.synced.wait()
     for sentence in describe_scope(recorder):
         echo(f"Note: {sentence}", err=True)
     echo(f"Recording to {path}; stop with ^C", err=True)
-    if not sys.stderr.isatty():
-        return
-    display, begin = LiveDisplay(sys.stderr), time.monotonic()
+    display, begin, was_lost = LiveDisplay(sys.stderr), time.monotonic(), False
     while True:
         await asyncio.sleep(_DRAW_SECONDS)
-        elapsed = format_seconds(time.monotonic() - begin)
-        display.draw([StyledLine(f"{elapsed}: {pluralize(recorder.lines, 'line')}")])
+        outage = recorder.outage
+        if bool(outage) != was_lost:
+            was_lost = bool(outage)
+            if sys.stderr.isatty():
+                display.draw([])
+            lost = f"Warning: {outage}; trying again, changes until then may be missing"
+            echo(lost if outage else "The server is followed again", err=True)
+        if sys.stderr.isatty():
+            elapsed = format_seconds(time.monotonic() - begin)
+            display.draw([StyledLine(f"{elapsed}: {pluralize(recorder.lines, 'line')}")])
 
 
 class _LineFile:

@@ -35,6 +35,7 @@ from phalanx.cli.nodes import (
     with_node_type,
 )
 from phalanx.cli.output import (
+    INTERRUPTED,
     JSON,
     TABLE,
     YAML,
@@ -46,7 +47,6 @@ from phalanx.cli.output import (
     progress_bar,
 )
 from phalanx.cli.run_outcome import (
-    INTERRUPTED,
     RunOutcome,
     describe_state,
     format_summary,

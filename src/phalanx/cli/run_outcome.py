@@ -15,7 +15,7 @@ from phalanx.api.core import Pod
 from phalanx.api.meta import Ref, find_condition
 from phalanx.api.scheduling import DISRUPTION_TARGET
 from phalanx.cli.options import LEVEL_LABELS
-from phalanx.cli.output import join_names, pluralize
+from phalanx.cli.output import INTERRUPTED, join_names, pluralize
 from phalanx.scheduler.diagnosis.queue_order import (
     WorkloadRow,
     WorkloadState,
@@ -23,8 +23,6 @@ from phalanx.scheduler.diagnosis.queue_order import (
 )
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects
 
-#: The exit code of a command that ^C ended, as shells have it.
-INTERRUPTED = 130
 #: Nodes of a gang, and gangs that did not finish, that the summary names.
 _MAX_NODE_NAMES, _MAX_GANG_NAMES = 8, 3
 #: Topology levels, the smallest first, whose domain the summary names if it contains a whole gang.

@@ -23,7 +23,7 @@ from phalanx.scheduler.configuration.scheduler_configuration import (
 )
 from phalanx.scheduler.plugins.plugin import Plugin
 from phalanx.scheduler.plugins.registry import PluginRegistry, out_of_tree_plugin
-from phalanx.yaml_files import UniqueKeyLoader
+from phalanx.yaml_files import UniqueKeyLoader, describe_error
 
 ENTRY_POINT_GROUP = "phalanx.scheduler_plugins"
 
@@ -86,11 +86,7 @@ def _load_yaml(path: Path) -> object:
     except OSError as error:
         raise click.UsageError(f"cannot read {path}: {error.strerror}") from None
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise click.UsageError(f"{path}, line {line}: {error.problem}") from None
+        raise click.UsageError(f"{path}, {describe_error(error)}") from None
     except (yaml.YAMLError, UnicodeDecodeError):
         raise click.UsageError(f"{path} is not a YAML file") from None
     return document
-
-
-#: The tag of the key `<<`, whose value is a map or a list of maps to merge.

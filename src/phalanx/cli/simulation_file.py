@@ -13,7 +13,8 @@ A simulation file is YAML; only `workload` is required. Paths are relative to th
     horizon: 720h
     seed: 7
 
-An invalid file raises click.ClickException with the file, the line and the field.
+An invalid file raises click.ClickException with the file, the line and the field; an invalid option
+is wrong usage.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import msgspec
 import yaml
 
 from phalanx.api.core import DEFAULT_SCHEDULER, Node
+from phalanx.api.kinds import NODE
 from phalanx.api.resources import BadQuantity, exact_value
 from phalanx.cli.options import (
     InvalidClusterFile,
@@ -62,7 +64,7 @@ from phalanx.sim.workloads.workload import (
     build_workload,
 )
 from phalanx.sim.workloads.yaml_lines import find_line
-from phalanx.yaml_files import UniqueKeyLoader
+from phalanx.yaml_files import UniqueKeyLoader, describe_error
 
 _GZIP_MAGIC = b"\x1f\x8b"
 #: A larger trace is refused, and so is a larger number of jobs or pods of a row.
@@ -123,7 +125,7 @@ def load_simulation(path: Path, options: SimulationOptions) -> LoadedSimulation:
     loader = _Loader(path, options)
     try:
         setup = loader.load()
-    except (InvalidTrace, InvalidClusterFile, _InvalidField) as error:
+    except (InvalidTrace, _InvalidField) as error:
         raise click.ClickException(str(error)) from None
     return LoadedSimulation(path, setup, loader.inputs)
 
@@ -175,10 +177,7 @@ class _Loader:
             skipped = {**workload.skipped, "node cannot be read": self._skipped_nodes}
             workload = replace(workload, skipped=dict(sorted(skipped.items())))
         if not nodes:
-            raise _InvalidField(
-                f"{self._path}: the trace states no machine; name one with `cluster` or --nodes "
-                "(an SWF log states it with the line `; MaxProcs: N`)"
-            )
+            raise _InvalidField(f"{self._path}: {_describe_missing_nodes(workload)}")
         seed = options.seed
         if seed is None:
             seed = self._read_integer(fields.get("seed", 0), "seed")
@@ -273,7 +272,7 @@ class _Loader:
             capacity = parse_shape(options.shape or str(fields.get("shape") or ""))
         except click.BadParameter as error:
             raise self._invalid("--shape" if options.shape else "shape", error.message) from None
-        if not isinstance(found, str) or found.isdecimal():
+        if not isinstance(found, str) or found.removeprefix("-").isdecimal():
             count = self._read_count(found, where)
             pool = numbered_pool(count, capacity, ())
             return tuple(_to_node(node.manifest("")) for node in pool.nodes())
@@ -289,7 +288,9 @@ class _Loader:
         try:
             loaded = load_node_pools(path, capacity, ())
         except InvalidClusterFile as error:
-            raise InvalidClusterFile(f"{path}: {error}") from None
+            if options.nodes:
+                raise self._invalid(where, f"{str(path)!r}: {error}") from None
+            raise _InvalidField(f"{path}: {error}") from None
         return tuple(_to_node(node.manifest("")) for node in loaded)
 
     def _load_profiles(self, fields: Mapping[str, Any]) -> Profiles:
@@ -335,9 +336,9 @@ class _Loader:
 
     # ---- fields --------------------------------------------------------------------------------
 
-    def _invalid(self, where: str, reason: str) -> _InvalidField:
+    def _invalid(self, where: str, reason: str) -> _InvalidField | click.BadParameter:
         if where.startswith("--"):
-            return _InvalidField(f"{where}: {reason}")
+            return click.BadParameter(reason, param_hint=where)
         line = find_line(self._text, where)
         shown = f"{self._path}, line {line}" if line else str(self._path)
         return _InvalidField(f"{shown}: {where}: {reason}")
@@ -397,13 +398,25 @@ class _Loader:
             self._text = self._read(path).decode()
             return yaml.load(self._text, UniqueKeyLoader)
         except yaml.MarkedYAMLError as error:
-            line = error.problem_mark.line + 1 if error.problem_mark else 1
-            raise _InvalidField(f"{path}, line {line}: {error.problem}") from None
+            raise _InvalidField(f"{path}, {describe_error(error)}") from None
         except (yaml.YAMLError, ValueError):
             # ValueError: bytes that are no text, or a date that does not exist.
             raise _InvalidField(f"{path} is not a YAML file") from None
         except RecursionError:
             raise _InvalidField(f"{path}: nested too deeply") from None
+
+
+def _describe_missing_nodes(workload: TraceWorkload) -> str:
+    """Say why a workload has no nodes, and what to do."""
+    if not isinstance(workload, RecordedWorkload):
+        return (
+            "the trace states no machine; name one with `cluster` or --nodes (an SWF log states "
+            "it with the line `; MaxProcs: N`)"
+        )
+    unseen = workload.history.recording.unseen
+    reasons = [one.reason for one in unseen if one.resource == NODE.plural]
+    because = f", because they could not be read ({reasons[0]})" if reasons else ""
+    return f"the recording has no nodes{because}; describe them by --nodes and --shape"
 
 
 def _is_trace(found: Any) -> bool:

@@ -34,7 +34,7 @@ from phalanx.cli.output import (
     progress_bar,
 )
 from phalanx.cli.queue import format_reason, queue_entry_data
-from phalanx.cli.scheduler_status import find_other_schedulers
+from phalanx.cli.scheduler_status import find_other_schedulers, find_scheduler_outage
 from phalanx.cli.top_screen import TopScreen, run_screen
 from phalanx.cli.workload_states import ListedWorkload, waiting_schedulers
 from phalanx.client.client import Client
@@ -52,7 +52,7 @@ def render_overview(
     resources = overview.resources
     gangs = overview.gangs_of(namespace)
     lines = [
-        *([StyledLine(f"Warning: {overview.note}", "yellow")] if overview.note else []),
+        *overview.warnings,
         StyledLine(overview.summary),
         *(StyledLine(text) for text in format_totals(overview.total, resources)),
         StyledLine(""),
@@ -187,8 +187,9 @@ def top_command(
     data = {
         **overview_data(overview),
         "gangs": [queue_entry_data(*gang, now=now) for gang in overview.gangs_of(namespace)],
-        **({"note": overview.note} if overview.note else {}),
     }
+    notes = {"warning": overview.outage, "note": overview.note}
+    data |= {name: text for name, text in notes.items() if text}
     echo(format_structured(data, output))
 
 
@@ -203,6 +204,7 @@ async def _read_overview(client: Client, namespace: str) -> tuple[ClusterObjects
         is_whole=visibility.is_whole,
         others=await find_other_schedulers(client, waiting_schedulers(cluster), now),
         note=visibility.note,
+        outage=await find_scheduler_outage(client, waiting_schedulers(cluster), now),
     )
     return cluster, overview
 

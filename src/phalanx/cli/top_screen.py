@@ -30,6 +30,7 @@ from phalanx.cli.output import (
     StyledLine,
     align_columns,
     colorize,
+    cut_line,
     natural_key,
     progress_bar,
 )
@@ -58,6 +59,9 @@ KEYS = {
     "\x1b[5~": "page-up", "\x1b[6~": "page-down", " ": "page-down", "\x1b[H": "home", "g": "home",
     "\x1b[F": "end", "G": "end", "\r": "enter", "\n": "enter", "\x1b[C": "enter",
     "\x1b": "back", "\x7f": "back", "\x1b[D": "back", "\t": "next", "\x1b[Z": "previous",
+    # tmux and screen, rxvt, and terminals in application mode.
+    "\x1b[1~": "home", "\x1b[7~": "home", "\x1bOH": "home",
+    "\x1b[4~": "end", "\x1b[8~": "end", "\x1bOF": "end",
     "s": "sort", "r": "reverse", "q": "quit", "\x03": "quit",
 }  # fmt: skip
 #: The key that nothing is bound to: the cluster was read again.
@@ -161,9 +165,7 @@ class TopScreen:
     def _head(self) -> list[StyledLine]:
         """Return the lines above the table: a summary, and a bar per resource."""
         total = self.overview.total
-        lines = [StyledLine(self.overview.summary)]
-        if self.overview.note:
-            lines.append(StyledLine(f"Warning: {self.overview.note}", "yellow"))
+        lines = [StyledLine(self.overview.summary), *self.overview.warnings]
         bars = [
             (name, progress_bar(total.used.get(name, 0), amount, 30), _percent(total, name))
             for name, amount in _scarcest(self.overview)
@@ -191,7 +193,7 @@ class TopScreen:
             lines.append(StyledLine(f"{mark}{text}", row.colour))
         lines = lines[: height - 1]
         lines += [StyledLine("")] * (height - 1 - len(lines)) + [StyledLine(_HELP, "cyan")]
-        return [StyledLine(_cut(line.text, width), line.colour) for line in lines]
+        return [StyledLine(cut_line(line.text, width), line.colour) for line in lines]
 
     def _table(self, view: TableView) -> Table:
         """Build the table of a view, with its rows in the chosen order."""
@@ -317,10 +319,6 @@ def _scarcest(overview: ClusterOverview) -> list[tuple[str, int]]:
 def _percent(node: NodeSummary, resource: str) -> str:
     amount = node.allocatable.get(resource, 0)
     return f"{node.used.get(resource, 0) * 100 // amount}%" if amount else EMPTY_CELL
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 # ---- the terminal --------------------------------------------------------------------------------

@@ -25,7 +25,10 @@ from phalanx.api.core import PROCESS_NODE_TYPE, SIMULATED_NODE_TYPE
 from phalanx.cli import background, options
 from phalanx.cli.cluster_state import (
     DEFAULT_CLUSTER,
+    IN_MEMORY,
+    IN_MEMORY_CLUSTER,
     ClusterPlan,
+    check_no_stored_objects,
     cluster_folder,
     create_folder,
     fingerprint_nodes,
@@ -48,7 +51,6 @@ from phalanx.cli.up_processes import (
     AUDIT_DISABLED,
     AUDIT_FILE,
     COMPONENT_SOCKET,
-    IN_MEMORY,
     ComponentProcess,
     ServerOptions,
     StorageOptions,
@@ -107,7 +109,8 @@ _STORAGE_OPTIONS = (
         is_eager=True,
         callback=use_remembered_options,
         help=f"Directory for objects, certificates and tokens; {IN_MEMORY} stores nothing on "
-        "disk. [default: ~/.local/state/phalanx]",
+        f"disk, in a cluster {IN_MEMORY_CLUSTER} unless --name names another. "
+        "[default: ~/.local/state/phalanx]",
     ),
     click.option(
         "--name",
@@ -146,11 +149,13 @@ def _storage_options(command: F) -> F:
             raise click.UsageError(
                 f"--data {IN_MEMORY} stores nothing on disk; give --store {store} a directory"
             )
+        if data == IN_MEMORY:
+            check_no_stored_objects(name or IN_MEMORY_CLUSTER)
         storage = StorageOptions(
             cluster=name,
             data=data,
             store=store,
-            event_ttl=options.parse_duration(event_ttl),
+            event_ttl=options.parse_duration(event_ttl, "--event-ttl"),
             merge_kubeconfig=merge_kubeconfig,
             recreate_nodes=recreate_nodes,
             accept_data_loss=accept_data_loss,

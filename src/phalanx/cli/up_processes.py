@@ -37,7 +37,13 @@ from msgspec.structs import replace
 from phalanx import logs
 from phalanx.api.feature_gates import FeatureGates
 from phalanx.api.wire import Handler, Reply, Request, StreamReply
-from phalanx.cli.cluster_state import ClusterPlan, cluster_folder, create_folder
+from phalanx.cli.cluster_state import (
+    IN_MEMORY,
+    IN_MEMORY_CLUSTER,
+    ClusterPlan,
+    cluster_folder,
+    create_folder,
+)
 from phalanx.cli.options import LogOptions
 from phalanx.client.process_channel import ProcessChannel
 from phalanx.client.transports import Unreachable
@@ -53,7 +59,6 @@ if TYPE_CHECKING:
 
 LOG = logs.component("components")
 
-IN_MEMORY = ":memory:"
 #: Name of the audit log in the data directory, and the value of --audit-log that switches it off.
 AUDIT_FILE, AUDIT_DISABLED = "audit.log", "none"
 #: Paths that the server process requests from the component process.
@@ -82,7 +87,8 @@ _METRICS_TIMEOUT = 2.0
 class StorageOptions:
     """Where `phalanx up` stores objects, and how long Events: `event_ttl` in seconds, 0 is ever.
 
-    `cluster` is the name of the cluster, "" for the default cluster and a directory without a name.
+    `cluster` is the name that was given, "" for the default cluster, a directory without a name,
+    and `:memory:` without a name.
     """
 
     cluster: str
@@ -144,7 +150,7 @@ class UpOptions:
         """Return the directory of the PID file; with :memory: that of the cluster's name."""
         if self.storage.data != IN_MEMORY:
             return Path(self.storage.data).expanduser()
-        folder = cluster_folder(self.storage.cluster)
+        folder = cluster_folder(self.storage.cluster or IN_MEMORY_CLUSTER)
         create_folder(folder)
         return folder
 

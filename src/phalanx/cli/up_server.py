@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -21,13 +22,14 @@ from phalanx.api.kinds import JOB, JOB_SET, KINDS, LEADER_WORKER_SET, NODE, POD
 from phalanx.api.meta import Key
 from phalanx.api.wire import Handler, UserInfo
 from phalanx.cli.background import (
+    RunningProcess,
     StartMessages,
     describe_page,
     describe_stored_objects,
     print_ready,
     record_address,
 )
-from phalanx.cli.cluster_state import context_name
+from phalanx.cli.cluster_state import IN_MEMORY, context_name
 from phalanx.cli.component_runner import stop_signals
 from phalanx.cli.event_loop_watchdog import watch_event_loop
 from phalanx.cli.nodes import LOOPBACK_HOSTS
@@ -35,7 +37,6 @@ from phalanx.cli.queue_reporter import QueueReporter
 from phalanx.cli.up_processes import (
     AUDIT_DISABLED,
     AUDIT_FILE,
-    IN_MEMORY,
     ComponentProcess,
     ComponentsExited,
     ComponentSupervisor,
@@ -150,7 +151,14 @@ def _publish_address(settings: UpOptions, file: Path, url: str, *, ca_pem: str, 
     kubeconfig.write(file, url, ca_pem=ca_pem, token=token, name=context)
     if settings.storage.merge_kubeconfig:
         merge_cluster(USER_KUBECONFIG, file, context_name(cluster))
-    record_address(settings.runtime_directory(), url, file)
+    process = RunningProcess(
+        os.getpid(),
+        url,
+        file,
+        has_objects_in_memory=settings.storage.store == "memory",
+        has_keys_in_memory=settings.storage.data == IN_MEMORY,
+    )
+    record_address(settings.runtime_directory(), process)
 
 
 @contextlib.asynccontextmanager

@@ -47,6 +47,8 @@ from phalanx.cli.output import (
 from phalanx.cli.queue import start_data
 from phalanx.cli.sandbox import ManifestRejected, expand_manifests
 from phalanx.cli.scheduler_configuration import load_configuration
+from phalanx.cli.scheduler_status import find_scheduler_outage
+from phalanx.cli.workload_states import waiting_schedulers
 from phalanx.client.client import Client
 from phalanx.client.protocol import HasMetadata
 from phalanx.clock import WallClock
@@ -91,7 +93,7 @@ class HypotheticalChanges:
     def apply(self, cluster: Cluster, namespace: str) -> Cluster:
         """Return the cluster with all changes."""
         try:
-            for name in self.drain:
+            for name in dict.fromkeys(self.drain):
                 cluster = cluster.without_node(name)
             for text in self.add:
                 count, _, what = text.partition(":")
@@ -122,7 +124,9 @@ def _check_added_nodes(
     for text in texts:
         count, _, what = text.partition(":")
         if not count.isdecimal() or not 1 <= int(count) <= MAX_NODES:
-            raise click.BadParameter(f'invalid nodes "{text}"; use N, N:cpu=8 or N:NODE')
+            raise click.BadParameter(
+                f'invalid nodes "{text}"; use N, N:cpu=8 or N:NODE, with N from 1 to {MAX_NODES}'
+            )
         if "=" in what:
             parse_shape(what)
     return texts
@@ -173,7 +177,7 @@ def what_if_command(
 
     Jobs, JobSets, LeaderWorkerSets, groups and Pods of the files are added to a copy of the cluster
     in memory, in the queue behind the workloads that wait already. Without files the forecast is
-    about all workloads that wait.
+    about all workloads that wait, with -n about those of one namespace.
 
     Exit code: 0 if all fit, 3 if some must wait, 4 if some never fit.
 
@@ -189,31 +193,45 @@ def what_if_command(
     # Before the cluster is asked: an error in a file is the user's first one to correct.
     manifests = load_manifests(files, namespace) if files else []
 
-    async def query(client: Client, default_namespace: str) -> tuple[list[Ref], Cluster]:
+    async def query(client: Client, default_namespace: str) -> tuple[list[Ref], Cluster, str]:
         space = namespace or default_namespace
         set_default_namespace(manifests, space)
         cluster, visibility = await read_library_cluster(client, space, profiles=profiles, now=now)
         _check_visibility(visibility, changes)
-        return await hypothetical_cluster(
+        subjects, changed = await hypothetical_cluster(
             client, cluster, manifests, changes=changes, namespace=space
         )
+        if not manifests and namespace:
+            subjects = [ref for ref in subjects if ref.namespace == namespace]
+        schedulers = waiting_schedulers(changed.objects)
+        return subjects, changed, await find_scheduler_outage(client, schedulers, now)
 
     try:
-        subjects, cluster = query_cluster(config, context, query)
+        subjects, cluster, outage = query_cluster(config, context, query)
     except ManifestRejected as error:
         raise click.ClickException(str(error)) from None
     with report_scheduler_bugs():
-        forecasts = cluster.forecast(*subjects, on_progress=_progress_display())
-    if output == TABLE:
-        echo(_format_forecasts(forecasts, group_owners(cluster.objects), now))
-    else:
-        echo(
-            format_structured(
-                {"items": [_forecast_data(forecast) for forecast in forecasts]}, output
-            )
-        )
+        # Without subjects the library forecasts everything that waits.
+        forecasts = cluster.forecast(*subjects, on_progress=_progress_display()) if subjects else []
+    if outage:
+        # Without a scheduler nothing starts.
+        forecasts = [replace(one, expected=None) for one in forecasts]
+    nothing = f"No workload is waiting{f' in namespace {namespace}' if namespace else ''}."
+    text = _format_forecasts(forecasts, group_owners(cluster.objects), now) or nothing
+    _print_forecasts(forecasts, text, outage=outage, output=output)
     worst = max((forecast.verdict for forecast in forecasts), default=ForecastVerdict.FITS)
     raise click.exceptions.Exit(worst)
+
+
+def _print_forecasts(forecasts: Iterable[Forecast], text: str, *, outage: str, output: str) -> None:
+    """Print forecasts as this text, or as data, with a warning if no scheduler runs."""
+    if outage:
+        echo(f"Warning: {outage}", err=True)
+    if output == TABLE:
+        echo(text)
+        return
+    items = [_forecast_data(forecast) for forecast in forecasts]
+    echo(format_structured({"items": items} | ({"warning": outage} if outage else {}), output))
 
 
 def _progress_display() -> Callable[[int, int], None]:
@@ -254,10 +272,11 @@ async def hypothetical_cluster(
 ) -> tuple[list[Ref], Cluster]:
     """Return the cluster with the manifests and changes applied, and what the manifests bring.
 
-    Without manifests there are no subjects, and the forecast is about everything that is pending.
+    Without manifests the subjects are everything that is pending.
     """
     if not manifests:
-        return [], changes.apply(cluster, namespace)
+        changed = changes.apply(cluster, namespace)
+        return [row.ref for row in changed.queue() if row.pending], changed
     for warning in await find_dropped_fields(client, manifests):
         echo(f"warning: {warning}", err=True)
     new, old = await expand_manifests(client, manifests), cluster.objects
@@ -312,7 +331,7 @@ def _format_forecasts(forecasts: Sequence[Forecast], owners: Mapping[Ref, str], 
         if owner and groups_of[owner] > 1:
             heading += f" ({ref.kind} {ref.name})"
         lines += _forecast_lines(forecast, heading, owners, now=now)
-    return "\n".join(lines) or "No workload is waiting."
+    return "\n".join(lines)
 
 
 def _forecast_lines(
@@ -325,21 +344,29 @@ def _forecast_lines(
         names = [f"{name} ({count})" for name, count in sorted(nodes.items())]
         yield f"  on {join_names(names, _MAX_NAMES)}"
     if forecast.victims:
-        yield f"  it would preempt {_describe_workloads(forecast.victims, owners)}"
+        victims = _describe_workloads(forecast.victims, owners, forecast.subject)
+        yield f"  it would preempt {victims}"
     if forecast.expected and forecast.expected.time is not None:
         yield f"  {forecast.expected.describe(now)}"
     if forecast.waits_for:
         least = " at the latest" if forecast.is_cut_short else ""
-        workloads = _describe_workloads(forecast.waits_for, owners)
+        workloads = _describe_workloads(forecast.waits_for, owners, forecast.subject)
         yield f"  it can start{least} when these have ended: {workloads}"
 
 
-def _describe_workloads(workloads: Iterable[RunningWorkload], owners: Mapping[Ref, str]) -> str:
-    """List workloads by their owners, or by themselves if they have none."""
+def _describe_workloads(
+    workloads: Iterable[RunningWorkload], owners: Mapping[Ref, str], subject: Ref
+) -> str:
+    """List workloads by their owners, or by themselves if they have none.
+
+    Those of another namespace than the subject are named with it: `job/train in research`.
+    """
     titles = []
     for ref, pods in workloads:
         kind, _, name = owners.get(ref, "").partition("/")
-        titles.append(f"{f'{kind.lower()}/{name}' if name else ref} ({pluralize(pods, 'pod')})")
+        where = "" if ref.namespace == subject.namespace else f" in {ref.namespace}"
+        title = f"{kind.lower()}/{name}{where}" if name else str(ref)
+        titles.append(f"{title} ({pluralize(pods, 'pod')})")
     return join_names(titles, _MAX_NAMES)
 
 

@@ -24,7 +24,7 @@ import click
 
 from phalanx.api.batch import FAILED as JOB_FAILED
 from phalanx.api.errors import NotFound
-from phalanx.api.kinds import JOB
+from phalanx.api.kinds import JOB, POD
 from phalanx.api.meta import POD_KIND, Key, Ref, composite_pod_group_ref
 from phalanx.cli.cluster_queries import (
     SubjectQuery,
@@ -38,6 +38,7 @@ from phalanx.cli.connection import cluster_options, query_cluster
 from phalanx.cli.job_status import (
     JobFinding,
     describe_failed_pods,
+    describe_unstarted,
     read_job_findings,
     read_set_findings,
 )
@@ -64,7 +65,12 @@ from phalanx.cli.workload_tree import TREE_KINDS, GroupRow, build_tree, format_t
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
 from phalanx.library import Cluster, ObjectNotFound
-from phalanx.scheduler.diagnosis.capacity_evidence import CapacityEvidence, label_suffix
+from phalanx.scheduler.cluster.group_tree import group_ref
+from phalanx.scheduler.diagnosis.capacity_evidence import (
+    NO_NODES,
+    CapacityEvidence,
+    label_suffix,
+)
 from phalanx.scheduler.diagnosis.diagnosis import (
     EMPTY,
     FAILED,
@@ -72,7 +78,9 @@ from phalanx.scheduler.diagnosis.diagnosis import (
     FITS,
     NOT_READY,
     PLACED,
+    RETRYING,
     Diagnosis,
+    find_job_of,
 )
 from phalanx.scheduler.diagnosis.expected_starts import ExpectedStart, expected_starts
 from phalanx.scheduler.diagnosis.queue_order import list_workloads, recorded_diagnosis
@@ -87,6 +95,7 @@ _HEADLINES = {
     EMPTY: "has nothing to place",
     FINISHED: "has finished",
     FAILED: "has failed",
+    RETRYING: "waits to retry",
     OTHER_SCHEDULER: "waits for another scheduler",
 }
 #: Pods named in a line about pods with the same message.
@@ -134,13 +143,16 @@ class SubjectAnswers(NamedTuple):
 def format_answer(answer: WhyAnswer) -> str:
     """Format an answer as text: the reason, the pods' messages, the capacity, the fixes."""
     diagnosis = answer.diagnosis
-    waits = "never fits on these nodes" if answer.never_fits else "is waiting"
+    never = "never fits" if answer.never_fits == NO_NODES else "never fits on these nodes"
+    waits = never if answer.never_fits else "is waiting"
     headline = _HEADLINES.get(diagnosis.state, waits)
     if answer.outage and diagnosis.state == FITS:
         headline = "would fit, but no scheduler is running"
     summary = answer.never_fits or diagnosis.summary
     title = answer.asked or answer.subject
     lines = [f"{title} {headline}: {summary or diagnosis.message}"]
+    if answer.outage:
+        lines.append(f"  scheduler: {answer.outage}")
     if title != answer.subject:
         lines.append(f"  group:   {answer.subject.kind} {answer.subject.name}")
     if diagnosis.state not in _HEADLINES:
@@ -149,8 +161,6 @@ def format_answer(answer: WhyAnswer) -> str:
         lines.append(f"  history: {diagnosis.preempted}, waiting")
     if answer.expected and diagnosis.pending:
         lines.append(f"  start:   {answer.expected.describe(answer.now)}")
-    if answer.outage:
-        lines.append(f"  scheduler: {answer.outage}")
     if summary not in ("", diagnosis.message):
         lines.append(f"  message: {diagnosis.message}")
     if answer.is_group and (diagnosis.bound or diagnosis.pending):
@@ -344,10 +354,14 @@ async def answer_subject(
 ) -> SubjectAnswers:  # fmt: skip
     """Diagnose the groups of a subject, and say if no scheduler is running for them."""
     cluster, answers, note = await _diagnose_subject(client, subject, profiles, now=now)
-    findings = await _find_job_findings(client, subject, answers)
+    findings = await _find_job_findings(client, cluster, subject, answers=answers)
     if any(answer.diagnosis.pending for answer in answers):
         outage = await find_scheduler_outage(client, _waiting_schedulers(cluster, subject), now)
-        answers = [answer._replace(outage=outage) for answer in answers]
+        # Without a scheduler nothing starts.
+        answers = [
+            answer._replace(outage=outage, expected=None if outage else answer.expected)
+            for answer in answers
+        ]
     answers = await _mark_other_schedulers(client, cluster, answers, known=known, now=now)
     tree = _build_subject_tree(cluster, subject, answers)
     failures = _find_failures(cluster, subject, findings)
@@ -359,7 +373,7 @@ async def explain_pending(client: Client, what: str, namespace: str) -> str:
     kind, name = parse_subject_argument(what)
     subject = SubjectQuery(kind, Key(namespace, name))
     cluster, answers, _ = await _diagnose_subject(client, subject, DEFAULT_PROFILES, now=0.0)
-    findings = await _find_job_findings(client, subject, answers)
+    findings = await _find_job_findings(client, cluster, subject, answers=answers)
     answers = await _mark_other_schedulers(client, cluster, answers, now=WallClock().now())
     tree = _build_subject_tree(cluster, subject, answers)
     failures = _find_failures(cluster, subject, findings)
@@ -369,10 +383,18 @@ async def explain_pending(client: Client, what: str, namespace: str) -> str:
 def _find_failures(
     cluster: Cluster, subject: SubjectQuery, findings: Iterable[JobFinding]
 ) -> list[str]:
-    """Say how the pods ended if the subject has failed."""
-    if all(finding.type != JOB_FAILED for finding in findings):
+    """Say how the pods ended if the subject has failed, or retries."""
+    if all(finding.type not in (JOB_FAILED, RETRYING) for finding in findings):
         return []
-    return describe_failed_pods(cluster.objects.pods, subject.kind, subject.key)
+    owner = _find_owner(cluster, subject)
+    lines = describe_failed_pods(cluster.objects.pods, owner.kind, owner.key)
+    groups = [
+        group
+        for group in cluster.objects.groups
+        if (job := find_job_of(group, cluster.objects.jobs))
+        and Ref(JOB.name, *job.metadata.key) == owner.ref
+    ]
+    return lines or list(describe_unstarted(groups))
 
 
 def _build_subject_tree(
@@ -404,14 +426,16 @@ async def _diagnose_subject(
             else:
                 diagnosis = recorded_diagnosis(ref, cluster.objects)
             entity = composite_pod_group_ref(diagnosis.tree) if diagnosis.tree else ref
-            # What has an expected start can run, and without nodes nothing is known.
-            is_open = diagnosis.pending > 0 and entity not in starts and bool(cluster.objects.nodes)
+            # What has an expected start can run.
+            is_open = diagnosis.pending > 0 and entity not in starts
             if visibility.is_whole and is_open and entity not in impossible:
                 impossible[entity] = describe_impossible(entity, cluster.objects, profiles, now=now)
             never_fits = impossible.get(entity, "") if is_open else ""
             if never_fits and diagnosis.tree:
                 # That is about the whole tree, and this answer about a part.
                 never_fits = diagnosis.message
+            if visibility.is_whole and is_open and diagnosis.state != NOT_READY:
+                never_fits = never_fits if cluster.objects.nodes else NO_NODES
             start = starts.get(entity)
             answers.append(
                 WhyAnswer(ref, diagnosis, expected=start, now=now, never_fits=never_fits)
@@ -483,16 +507,34 @@ def _waiting_schedulers(cluster: Cluster, subject: SubjectQuery) -> set[str]:
 
 
 async def _find_job_findings(
-    client: Client, subject: SubjectQuery, answers: Sequence[WhyAnswer]
+    client: Client, cluster: Cluster, subject: SubjectQuery, *, answers: Sequence[WhyAnswer]
 ) -> list[JobFinding]:
     """Return what a Job, JobSet or LeaderWorkerSet itself explains; nothing for other kinds."""
-    if subject.kind in TREE_KINDS:
-        return await read_set_findings(client, subject.kind, subject.key)
-    if subject.kind is not JOB:
+    owner = _find_owner(cluster, subject)
+    if owner.kind in TREE_KINDS:
+        return await read_set_findings(client, owner.kind, owner.key)
+    if owner.kind is not JOB:
         return []
     diagnoses = [answer.diagnosis for answer in answers]
     has_pods = any(diagnosis.bound or diagnosis.pending for diagnosis in diagnoses)
-    return await read_job_findings(client, subject.key, has_pods=has_pods)
+    pods = cluster.objects.pods
+    return await read_job_findings(client, owner.key, has_pods=has_pods, pods=pods)
+
+
+def _find_owner(cluster: Cluster, subject: SubjectQuery) -> SubjectQuery:
+    """Return the Job or set whose gang the subject is, or the subject.
+
+    A gang gets the same answer by its own name as by that of its owner.
+    """
+    if subject.may_have_several or subject.kind is POD:
+        return subject
+    refs = cluster.find(f"{subject.kind.name}/{subject.key.name}", subject.key.namespace)
+    for group in cluster.objects.groups:
+        owner = group.metadata.controller
+        kinds = [kind for kind in (JOB, *TREE_KINDS) if owner and kind.name == owner.kind]
+        if owner is not None and kinds and group_ref(group) in refs:
+            return SubjectQuery(kinds[0], Key(subject.key.namespace, owner.name))
+    return subject
 
 
 def format_answers(found: SubjectAnswers) -> str:
@@ -503,7 +545,7 @@ def format_answers(found: SubjectAnswers) -> str:
     if found.tree and (has_pods or not parts):
         parts.append(format_tree(subject, found.tree))
     # A Job that explains itself needs no "nothing to place", a tree no "is placed".
-    hidden: tuple[str, ...] = (EMPTY, FINISHED, FAILED) if parts else ()
+    hidden: tuple[str, ...] = (EMPTY, FINISHED, FAILED, RETRYING) if parts else ()
     hidden += (PLACED,) if found.tree else ()
     parts += [format_answer(one) for one in found.answers if one.diagnosis.state not in hidden]
     return "\n\n".join(parts) or (

@@ -15,8 +15,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
+from phalanx.api.batch import FAILED as JOB_FAILED
 from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD_GROUP
 from phalanx.api.meta import POD_KIND, Ref
+from phalanx.cli.cluster_queries import GANG_WORD
 from phalanx.cli.scheduler_status import OTHER_SCHEDULER, OtherScheduler
 from phalanx.scheduler.cluster.group_tree import Group, group_ref
 from phalanx.scheduler.diagnosis.expected_starts import ExpectedStart, expected_starts
@@ -45,6 +47,9 @@ _GROUP_NAME = re.compile(
     r"(?: (?P<space>[a-z0-9-]+))?/(?P<name>[a-z0-9.-]*[a-z0-9])",
     re.IGNORECASE,
 )
+#: The name of a group that a controller creates (`builder/names.py`): `train-5c9f7b-train-pgt-0-…`.
+_HASH = "[bcdfghjklmnpqrstvwxz2456789]{8,10}"
+_CREATED_NAME = re.compile(rf"(?P<owner>[a-z0-9.-]+)-{_HASH}-[a-z0-9.-]+-pgt-\d+-{_HASH}")
 
 
 class ListedWorkload(NamedTuple):
@@ -144,6 +149,9 @@ class GroupOwners:
         def name_owner(found: re.Match[str]) -> str:
             kind, space, name = found["kind"].lower(), found["space"] or namespace, found["name"]
             owner = self._owners.get(Ref(_GROUP_KINDS[kind], space, name))
+            if owner is None and (created := _CREATED_NAME.fullmatch(name)):
+                # The group is gone, or may not be read: a gang has the name of its owner too.
+                owner = f"{GANG_WORD}/{created['owner']}"
             if not owner:
                 return found[0]
             owner_kind, _, owner_name = owner.partition("/")
@@ -157,7 +165,9 @@ def _user_state(
     row: WorkloadRow, expected: ExpectedStart | None, impossible: Collection[Ref]
 ) -> str:
     if row.state is WorkloadState.ENDED:
-        return FAILED if row.reason == "Failed" or row.failed else COMPLETED
+        # How the owner ended decides: pods that failed may have been replaced.
+        has_failed = row.reason == JOB_FAILED if row.reason else row.failed > 0
+        return FAILED if has_failed else COMPLETED
     if row.state is not WorkloadState.WAITING:
         return str(row.state.value)
     if row.ref in impossible:

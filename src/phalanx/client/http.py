@@ -33,6 +33,8 @@ from phalanx.client.transports import Unreachable
 #: The code of a rejected credential.
 _UNAUTHORIZED = 401
 _NETWORK_ERRORS = (aiohttp.ClientError, OSError)
+#: The server has answered, but not as the one that is meant.
+_TLS_ERRORS = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +94,10 @@ class HttpTransport:
                     tuple((name.lower(), value) for name, value in response.headers.items()),
                 )  # fmt: skip
         except CredentialError as error:
-            raise Unreachable(self._server, str(error)) from error
+            raise Unreachable(self._server, str(error), is_down=False) from error
         except _NETWORK_ERRORS as error:
-            raise Unreachable(self._server, _describe_error(error)) from error
+            is_down = not isinstance(error, _TLS_ERRORS)
+            raise Unreachable(self._server, _describe_error(error), is_down=is_down) from error
 
     async def close(self) -> None:
         """Close all connections."""

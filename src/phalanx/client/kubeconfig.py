@@ -33,6 +33,7 @@ from phalanx.client.credentials import (
 )
 from phalanx.client.transports import Transport
 from phalanx.clock import WallClock
+from phalanx.yaml_files import describe_error
 
 #: Fields that select the server or the user and that we do not support.
 _UNSUPPORTED = {
@@ -242,9 +243,7 @@ def _read_yaml(path: Path) -> Object:
     except UnicodeDecodeError as error:
         raise KubeconfigError(f"{path} cannot be read: it is not a text file") from error
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark else ""
-        raise KubeconfigError(f"{path} is not valid YAML{where}") from error
+        raise KubeconfigError(f"{path} is not valid YAML: {describe_error(error)}") from error
     if not isinstance(content or {}, dict):
         raise KubeconfigError(f"{path} is not a kubeconfig")
     return content or {}

@@ -38,11 +38,15 @@ class Transport(Protocol):
 
 
 class Unreachable(Exception):
-    """No reply, or a partial one, was received. The request may or may not have been executed."""
+    """No reply, or a partial one, was received. The request may or may not have been executed.
 
-    def __init__(self, server: str, cause: str) -> None:
+    `is_down` is false if the cause shows nothing about whether the server runs: its certificate is
+    not trusted, or there is no credential for it.
+    """
+
+    def __init__(self, server: str, cause: str, *, is_down: bool = True) -> None:
         super().__init__(f"cannot reach {server}: {cause}")
-        self.server, self.cause = server, cause
+        self.server, self.cause, self.is_down = server, cause, is_down
 
 
 class InProcessTransport:

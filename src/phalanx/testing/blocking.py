@@ -52,7 +52,7 @@ T = TypeVar("T")
 _HOST = "127.0.0.1"
 #: Seconds between SIGTERM and SIGKILL of a program.
 _TERMINATE_TIMEOUT = 5.0
-#: Seconds between two looks at whether a process is left.
+#: Seconds between two checks whether a process is left.
 _TERMINATE_POLL = 0.02
 #: How much of the output of a program that has failed the error shows.
 _OUTPUT_LINES = 40

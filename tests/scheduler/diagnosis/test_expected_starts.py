@@ -60,7 +60,7 @@ def test_start_names_what_must_end() -> None:
 def test_a_gang_that_must_run_before_is_named_by_its_owner_not_by_its_pods() -> None:
     objects = cluster("first", "second")
     second = pod_group_ref(key("second"))
-    assert "podgroup/first" in expected_starts(objects, now=NOW)[second].waits_for
+    assert "podgroup/first (not started)" in expected_starts(objects, now=NOW)[second].waits_for
     owned = [
         replace(pod, metadata=replace(pod.metadata, owner_references=(job_owner("first"),)))
         if pod.metadata.name.startswith("first-")
@@ -68,8 +68,21 @@ def test_a_gang_that_must_run_before_is_named_by_its_owner_not_by_its_pods() -> 
         for pod in objects.pods
     ]
     waits_for = expected_starts(dataclasses.replace(objects, pods=owned), now=NOW)[second].waits_for
-    assert "job/first" in waits_for
+    assert "job/first (not started)" in waits_for
     assert not any(name.startswith("pod/") for name in waits_for)
+
+
+def test_what_must_end_in_another_namespace_is_named_with_it() -> None:
+    objects = cluster("g", size=3)
+    pods = [
+        replace(pod, metadata=replace(pod.metadata, namespace="research"))
+        if pod in RUNNING
+        else pod
+        for pod in objects.pods
+    ]
+    objects = dataclasses.replace(objects, pods=pods)
+    start = expected_starts(objects, now=NOW)[pod_group_ref(key("g"))]
+    assert start.waits_for == ("job/b in research", "job/a in research")
 
 
 def replace_reserved(start: ExpectedStart) -> ExpectedStart:
@@ -100,7 +113,7 @@ def test_unknown_end_makes_the_start_unknown() -> None:
     pods = [ending_pod("r", on="n0"), ending_pod("g-0", "g")]
     objects = ClusterObjects(nodes=[node("n0")], groups=[gang("g", 1)], pods=pods)
     start = expected_starts(objects, now=NOW)[pod_group_ref(key("g"))]
-    assert start.describe(NOW) == "expected start unknown, when pod/r ends"
+    assert start.describe(NOW) == "unknown, when pod/r ends"
 
 
 def test_tree_of_groups_has_one_expected_start() -> None:

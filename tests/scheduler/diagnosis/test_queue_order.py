@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import pytest
 
 from phalanx.api.batch import Job
 from phalanx.api.core import Pod
@@ -126,6 +127,31 @@ def test_ended_workloads_are_listed_only_on_request() -> None:
     done, alone = list_workloads(seen, include_all=True)
     assert (done.state, done.ended, done.failed, done.has_run) == (WorkloadState.ENDED, 2, 1, False)
     assert (alone.kind, alone.state, alone.has_run) == ("Pod", WorkloadState.RUNNING, True)
+
+
+@pytest.mark.parametrize(
+    ("phases", "limit", "state", "counts"),
+    [
+        (["Failed"], 6, WorkloadState.HELD, (1, 1)),
+        (["Failed", "Failed"], 6, WorkloadState.HELD, (1, 1)),
+        # The Job controller is about to say that it has failed, or is complete.
+        (["Failed"], 0, WorkloadState.ENDED, (1, 1)),
+        (["Failed", "Succeeded"], 6, WorkloadState.ENDED, (1, 0)),
+    ],
+)
+def test_job_that_has_not_ended_replaces_failed_members(
+    phases: list[str], limit: int, state: WorkloadState, counts: tuple[int, int]
+) -> None:
+    group, *pods = with_creation_time(gang("train-x", len(phases), minimum=1))
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "1"}
+    group["metadata"]["ownerReferences"] = [owner | {"controller": True}]
+    for one, phase in zip(pods, phases, strict=True):
+        one["status"], one["spec"]["nodeName"] = {"phase": phase}, "a"
+    spec = {"completions": 1, "backoffLimit": limit}
+    meta = {"name": "train", "namespace": "default"}
+    jobs = [msgspec.convert({"metadata": meta, "spec": spec}, Job)]
+    [line] = list_workloads(replace(cluster(group, *pods), jobs=jobs), include_all=True)
+    assert (line.state, (line.ended, line.failed)) == (state, counts)
 
 
 def test_group_is_named_by_its_owner() -> None:

@@ -74,7 +74,7 @@ def test_unknown_end_makes_the_latest_start_unknown() -> None:
     assert forecast_ranges(objects, now=NOW) == {GANG: StartRange(NOW, None)}
     start = add_ranges(expected_starts(objects, now=NOW), objects, now=NOW)[GANG]
     assert (start.time, start.latest) == (None, None)
-    assert start.describe(NOW) == "expected start unknown, when job/a ends"
+    assert start.describe(NOW) == "unknown, when job/a ends"
 
 
 def test_pod_that_outlives_every_earlier_one_has_an_unknown_end() -> None:

@@ -403,3 +403,13 @@ def test_certificate_subject_sets_user_and_groups() -> None:
 def test_certificate_without_one_common_name_is_unauthorized(certificate: Object) -> None:
     with pytest.raises(Unauthorized):
         read_client_certificate(certificate)
+
+
+def test_user_without_a_name_gets_no_token(tmp_path: Path) -> None:
+    file = IssuedTokenFile(tmp_path / "tokens.json")
+    for user in (authenticated_user(""), authenticated_user("ann", ("",))):
+        with pytest.raises(ValueError, match="must have a name"):
+            file.create(user, EPOCH)
+    token = file.create(authenticated_user("ann"), EPOCH)
+    file.path.write_text(file.path.read_text().replace('"ann"', '""'))
+    assert IssuedTokenFile(file.path).user(token, EPOCH) is None

@@ -77,7 +77,7 @@ def test_all_workloads_run_to_their_end() -> None:
             "topology: {name: a}",
             "line 1: Object contains unknown field `topology`",
         ),
-        ("cohorts:", "cohorts: [", "line 3: expected"),
+        ("cohorts:", "cohorts: [", "line 3, column 1: expected"),
     ],
 )
 def test_invalid_generator_is_rejected(old: str, new: str, reason: str) -> None:

@@ -219,7 +219,7 @@ def test_gang_that_does_not_need_all_pods_is_rejected() -> None:
         ("- name: a\n  workloadTemplate: 3\n", "line 1: a: workloadTemplate must be a list"),
         ("- name: a\n  workloadTemplate:\n  - x: 1\n", "line 3: an operation must have an opcode"),
         ("- workloadTemplate: []\n", "line 1: a test case must have a name"),
-        ("- name: a\n  b: [\n", "line 2: expected the node content"),
+        ("- name: a\n  b: [\n", "line 2, column 7: expected the node content"),
         ("name: a\n", "must be a list of test cases"),
     ],
 )

@@ -47,6 +47,8 @@ from phalanx.scheduler.plugins.plugin_context import initial_context
 from phalanx.scheduler.policy import SchedulerPolicy
 from phalanx.scheduler.volumes.state import VolumeInfo, VolumeState
 
+#: The sentence about a cluster in which nothing can be placed.
+NO_NODES = "the cluster has no nodes."
 #: How many rows are reported for each shape of member, and how many shapes.
 MAX_PLACES, MAX_SHAPES = 8, 4
 
@@ -248,6 +250,8 @@ def _describe_shortage(evidence: CapacityEvidence, *, bound: int, condition: str
             return f"{fit} of {members}{where}{when}: {_describe_limits(rows)}."
     if level and not rows:
         return f"no node has the label {evidence.key}."
+    if not rows:
+        return NO_NODES
     where = f" in one {level}" if level else ""
     if needed == 1:
         return f"no{more} member fits{where}{when}."

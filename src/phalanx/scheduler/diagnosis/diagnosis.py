@@ -20,7 +20,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from phalanx.api.batch import FAILURE_TARGET, Job
 from phalanx.api.core import Pod
+from phalanx.api.kinds import JOB
 from phalanx.api.meta import POD_KIND, Key, Ref, find_condition, pod_group_ref, pod_ref
 from phalanx.api.scheduling import FINISHED_ANNOTATION, PREEMPTED, PodGroup
 from phalanx.scheduler.cluster.group_tree import Group, GroupTreeProblem, GroupTrees, group_ref
@@ -58,13 +60,15 @@ NOT_READY = "NotReady"
 EMPTY = "Empty"
 FINISHED = "Finished"
 FAILED = "Failed"
+RETRYING = "Retrying"
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """Why a pod or group is pending, and what would let it be placed."""
 
-    #: PLACED, FITS, PROVISIONING, NOT_READY, EMPTY, FINISHED, FAILED, or a reason of the decision
+    #: PLACED, FITS, PROVISIONING, NOT_READY, EMPTY, FINISHED, FAILED, RETRYING, or a reason of the
+    #: decision
     state: str
     #: What the scheduler would write into conditions.
     message: str
@@ -103,7 +107,7 @@ def describe_preemption(groups: Iterable[Group]) -> str:
 class NotAttempted:
     """No cycle runs for the subject: it is placed, has no pods, or is not ready."""
 
-    #: PLACED, EMPTY, FINISHED, FAILED or NOT_READY.
+    #: PLACED, EMPTY, FINISHED, FAILED, RETRYING or NOT_READY.
     state: str
     message: str
     bound: int
@@ -166,7 +170,8 @@ def prepare_attempt(
         if ended := [
             pod for pod in cluster.pods if _belongs_to(pod, subject, group_trees, is_ended=True)
         ]:
-            return _describe_ended(subject, ended)
+            job = None if group is None else find_job_of(group, cluster.jobs)
+            return _describe_ended(subject, ended, job)
         return NotAttempted(EMPTY, "no pod waits for a node", bound=0, pending=0)
     if queued.unready is not None:
         message = describe_unready(queued.unready)
@@ -186,18 +191,53 @@ def prepare_attempt(
     return Attempt(subject, entity, known, policy=policy, solver=solver, pods=pods, holds=holds)
 
 
-def _describe_ended(subject: Ref, pods: Sequence[Pod]) -> NotAttempted:
-    """Say how the pods of a subject ended, none of which is left."""
+def find_job_of(group: Group, jobs: Iterable[Job]) -> Job | None:
+    """Return the Job that owns a group; None if another object does, or if it is not known."""
+    owner = group.metadata.controller
+    if owner is None or owner.kind != JOB.name:
+        return None
+    key = Key(group.metadata.namespace, owner.name)
+    return next((job for job in jobs if job.metadata.key == key), None)
+
+
+def will_retry(job: Job, failed: int, succeeded: int = 0) -> bool:
+    """Whether a Job with this many failed and succeeded pods creates others for the failed.
+
+    It does until it has the condition Failed, which the Job controller announces (FailureTarget)
+    when the back-off limit is exceeded. That is foreseen, because the controller may be late.
+    """
+    is_over = job.is_finished or job.true_condition(FAILURE_TARGET) is not None
+    is_stopped = job.spec.suspend or not job.spec.parallelism or job.metadata.deletion_timestamp
+    # A Job without completions is done with its first success.
+    needed = 1 if job.spec.completions is None else job.spec.completions
+    is_done = max(succeeded, job.status.succeeded) >= needed
+    if not failed or is_over or is_stopped or is_done:
+        return False
+    return max(failed, job.status.failed) <= job.spec.backoff_limit
+
+
+def _describe_ended(subject: Ref, pods: Sequence[Pod], job: Job | None) -> NotAttempted:
+    """Say how the pods of a subject ended, none of which is left, and whether its Job retries."""
     failed = [pod for pod in pods if pod.status.phase == "Failed"]
     state = FAILED if failed else FINISHED
     if subject.kind == POD_KIND:
         message = _describe_failure(pods[0]) or f"its phase is {pods[0].status.phase}"
+    elif job is not None and will_retry(job, len(failed), len(pods) - len(failed)):
+        state, message = RETRYING, describe_retry(failed)
     elif failed:
         reason = next(filter(None, map(_describe_failure, failed)), "")
         message = f"{len(failed)} of {len(pods)} members failed" + (f": {reason}" if reason else "")
     else:
         message = f"{len(pods)} of {len(pods)} members succeeded"
     return NotAttempted(state, message, bound=0, pending=0)
+
+
+def describe_retry(failed: Sequence[Pod]) -> str:
+    """Say which pods a Job replaces: `1 pod failed: exit code 1; the Job creates a replacement`."""
+    reason = next(filter(None, map(_describe_failure, failed)), "")
+    is_one, end = len(failed) == 1, f": {reason}" if reason else ""
+    count, noun = ("1 pod", "a replacement") if is_one else (f"{len(failed)} pods", "replacements")
+    return f"{count} failed{end}; the Job creates {noun}"
 
 
 def _describe_failure(pod: Pod) -> str:

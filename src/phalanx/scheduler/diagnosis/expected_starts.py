@@ -50,13 +50,14 @@ class ExpectedStart:
     def describe(self, now: float) -> str:
         """Say it in a phrase: `reserved; expected in 12 min, when job/a and job/b end`.
 
+        Objects of other namespaces are `job/a in research`; `job/a (not started)` waits itself.
         With a range: `expected in 12 min (5 min to 20 min), when job/a ends`.
         """
         prefix = "reserved; " if self.is_reserved else ""
         verb = "ends" if len(self.waits_for) == 1 else "end"
         awaited = f", when {join_and(self.waits_for)} {verb}" if self.waits_for else ""
         if self.time is None:
-            return f"{prefix}expected start unknown{awaited}"
+            return f"{prefix}unknown{awaited}"
         if self.time <= now:
             return f"{prefix}expected now"
         seconds = describe_seconds(self.time - now)

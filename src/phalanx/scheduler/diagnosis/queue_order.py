@@ -11,11 +11,12 @@ last reason of the scheduler, and no cures.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from phalanx.api.batch import Job
+from phalanx.api.batch import COMPLETE, FAILED, SUSPENDED, Job
 from phalanx.api.core import Pod
 from phalanx.api.job_sets import JOB_INDEX, REPLICATED_JOB_NAME
 from phalanx.api.kinds import JOB
@@ -48,10 +49,13 @@ from phalanx.scheduler.cluster.group_tree import (
 )
 from phalanx.scheduler.diagnosis.diagnosis import (
     NOT_READY,
+    RETRYING,
     Diagnosis,
     NotAttempted,
     describe_preemption,
+    describe_retry,
     prepare_attempt,
+    will_retry,
 )
 from phalanx.scheduler.explain import PodMessage, describe_unready
 from phalanx.scheduler.queue.queue_listing import QueuedEntityInfo
@@ -86,13 +90,14 @@ class WorkloadRow:
     since: float
     placed: int
     pending: int
+    #: How many have ended. A pod that its Job has replaced is no member of a gang any more.
     ended: int
     needed: int
     reason: str
     message: str
     nodes: tuple[str, ...]
     scheduler: str
-    #: How many pods with a node are running, and how many ended pods have failed.
+    #: How many pods with a node are running, and how many of the ended have not succeeded.
     started: int
     failed: int
     #: The controller that owns it, such as `Job/train`; "" for none.
@@ -189,18 +194,28 @@ def list_workloads(cluster: ClusterObjects, *, include_all: bool = False) -> lis
         and (ref.kind != POD_KIND or include_all)
         and (pods.any_pod or _is_finished(group_trees.get(ref)))
     ]
-    ended = [row for row in settled if row.state is WorkloadState.ENDED and include_all]
-    running = [row for row in settled if row.state is WorkloadState.RUNNING]
-    rows = [*sorted(ended, key=_age_key), *sorted(running, key=_age_key)]
-    rows += _waiting_rows(queued, pods_by_entity, group_trees)
-    return _with_jobs(_with_parts(rows, pods_by_entity), cluster.jobs)
+    rows = _with_jobs(
+        [*settled, *_waiting_rows(queued, pods_by_entity, group_trees)],
+        cluster.jobs,
+        pods_by_entity,
+    )
+    ended = [row for row in rows if row.state is WorkloadState.ENDED and include_all]
+    running = [row for row in rows if row.state is WorkloadState.RUNNING]
+    others = [row for row in rows if row.state in (WorkloadState.WAITING, WorkloadState.HELD)]
+    # Those that wait are in the order of the queue; those that are held have no place in it.
+    others.sort(key=lambda row: row.state is WorkloadState.HELD)
+    listed = [*sorted(ended, key=_age_key), *sorted(running, key=_age_key), *others]
+    return _with_parts(listed, pods_by_entity)
 
 
-def _with_jobs(rows: Iterable[WorkloadRow], jobs: Iterable[Job]) -> list[WorkloadRow]:
-    """Return the rows, with what only their Jobs say: the user, the end, the pods that are gone."""
+def _with_jobs(
+    rows: Sequence[WorkloadRow], jobs: Iterable[Job], pods_by_entity: dict[Ref, _EntityPods]
+) -> list[WorkloadRow]:
+    """Return the rows, with what their Jobs say: user, end, retries, and how many members."""
     jobs_by_owner = {
         (job.metadata.namespace, f"{JOB.name}/{job.metadata.name}"): job for job in jobs
     }
+    groups = Counter((row.ref.namespace, row.owner) for row in rows if row.kind != POD_KIND)
     found = []
     for row in rows:
         if job := jobs_by_owner.get((row.ref.namespace, row.owner)):
@@ -208,11 +223,51 @@ def _with_jobs(rows: Iterable[WorkloadRow], jobs: Iterable[Job]) -> list[Workloa
                 row = replace(row, user=row.user or user)
             if row.state is WorkloadState.ENDED and row.ended_at is None:
                 row = replace(row, ended_at=job.end_time)
-            if not row.members:
-                failed = job.status.failed
-                row = replace(row, ended=job.status.succeeded + failed, failed=failed)
+            # What the Job says is about its only group.
+            if row.kind != POD_KIND and groups[row.ref.namespace, row.owner] == 1:
+                row = _with_job_state(row, job, pods_by_entity[row.ref].ended)
         found.append(row)
     return found
+
+
+def _with_job_state(row: WorkloadRow, job: Job, ended: Sequence[Pod]) -> WorkloadRow:
+    """Return the row of a Job's gang: the Job says how it ended, and which failures it retries.
+
+    Pods that failed and were replaced are attempts, not members.
+    """
+    spec, succeeded = job.spec, row.ended - row.failed
+    live = row.placed + row.pending
+    if row.state is WorkloadState.ENDED and job.is_finished:
+        kind = FAILED if job.true_condition(FAILED) else COMPLETE
+        condition = job.true_condition(kind)
+        reason = condition.reason if condition and kind == FAILED else ""
+        end = f"{kind}: {reason}" if reason else kind
+        members = spec.completions if spec.completions is not None else spec.parallelism
+        succeeded = job.status.succeeded
+        # A Job that is complete needs no more members than have succeeded.
+        count = max(members - live, succeeded) if kind == FAILED else succeeded
+        return replace(
+            row,
+            reason=row.reason or kind,
+            message=row.message or f"its Job has ended: {end}",
+            ended=count,
+            failed=count - succeeded,
+        )
+    members = spec.parallelism
+    if spec.completions is not None:
+        members = min(spec.completions, succeeded + spec.parallelism)
+    failed = min(max(members - live - succeeded, 0), row.failed)
+    counted = replace(row, ended=succeeded + failed, failed=failed)
+    if row.state is WorkloadState.ENDED and job.spec.suspend:
+        return replace(
+            counted, state=WorkloadState.HELD, reason=SUSPENDED, message="its Job is suspended"
+        )
+    if row.state is WorkloadState.ENDED and will_retry(job, row.failed, succeeded):
+        message = describe_retry([pod for pod in ended if pod.status.phase == "Failed"])
+        return replace(
+            counted, state=WorkloadState.HELD, reason=RETRYING, message=message, ended_at=None
+        )
+    return counted
 
 
 def _with_parts(

@@ -505,7 +505,12 @@ class ReservationPlanner:
         last_first = sorted(ends, key=lambda key: (-ends[key], key))
         names: dict[str, None] = {}
         for key in last_first:
-            names[self._added.get(key) or self._run_times.owner_of(key)] = None
+            added = self._added.get(key)
+            name = added or self._run_times.owner_of(key)
+            if key.namespace != request.entity.ref.namespace:
+                name += f" in {key.namespace}"
+            # An entity that starts before this one is no running workload.
+            names[f"{name} (not started)" if added else name] = None
             if len(names) == _MAX_NAMES:
                 break
         return tuple(kept), tuple(names)

@@ -115,7 +115,12 @@ class IssuedTokenFile:
     def create(
         self, user: UserInfo, now: float, seconds: float | None = None, *, label: str = ""
     ) -> str:
-        """Issue a token, which is shown only once; it replaces a token of the same label."""
+        """Issue a token, which is shown only once; it replaces a token of the same label.
+
+        Raises ValueError for a user or group without a name.
+        """
+        if not all((user.name, *user.groups)):
+            raise ValueError("a user or group of a token must have a name")
         token = _TOKEN_PREFIX + secrets.token_urlsafe(32)
         with self._locked():
             other_tokens = [one for one in self.all() if not label or one.label != label]
@@ -170,7 +175,10 @@ class IssuedTokenFile:
             if content != self._content:
                 tokens = _decode_tokens(content)
                 self._tokens_by_hash = {
-                    one.hash: (authenticated_user(one.user, one.groups), one) for one in tokens
+                    one.hash: (authenticated_user(one.user, one.groups), one)
+                    for one in tokens
+                    # Version 0.1 issued tokens for users without a name.
+                    if one.user
                 }
                 self._content = content
         except FileNotFoundError:

@@ -30,7 +30,7 @@ from phalanx.api.wire import Reply, Request, StreamReply
 from phalanx.api.workload_sources import COMPAT_NAMES, WORKLOAD_SOURCES, ServedSources
 from phalanx.client.client import Client
 from phalanx.client.informer import Informer
-from phalanx.client.transports import Transport
+from phalanx.client.transports import Transport, Unreachable
 from phalanx.client.workload_sources import discover_sources
 from phalanx.clock import Clock
 from phalanx.controllers.reconcile_loop import Informers
@@ -83,6 +83,8 @@ _GROUPS = (CompositePodGroup, PodGroup)
 _NO_OBJECT = "metadata.name=phalanx-record"
 #: Seconds between two looks at whether watches fail.
 _WATCH_CHECK_SECONDS = 1.0
+#: Seconds in which the server must answer at the end of a recording.
+_ANSWER_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,29 @@ class ClusterRecorder:
     def finish(self) -> None:
         """Write that the recording ended in order."""
         self._write_line(RecordingEnded(self._now()))
+
+    @property
+    def outage(self) -> str:
+        """Why the server cannot be followed at present; "" if it can."""
+        failures = (informer.failure for informer in self._informers.values())
+        found = (one for one in failures if not isinstance(one, NotFound | Forbidden | None))
+        return str(next(found, ""))
+
+    async def find_outage(self) -> str:
+        """Ask the server once; return why it does not answer, "" if it does."""
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                await self._client.list(
+                    POD,
+                    PartialObjectMetadata,
+                    namespace=self.namespace,
+                    field_selector=_NO_OBJECT,
+                )
+        except TimeoutError:
+            return f"the server has not answered for {_ANSWER_SECONDS:.0f} s"
+        except (ApiError, Unreachable) as error:
+            return str(error)
+        return ""
 
     # ---- rights --------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from phalanx.sim.workloads.workload import (
     build_workload,
 )
 from phalanx.sim.workloads.yaml_lines import PATH_STEPS, find_line
+from phalanx.yaml_files import describe_error
 
 #: A larger number is a typing error.
 _MAX_NUMBER = 2_000_000
@@ -87,8 +88,7 @@ def read_kueue_generator(trace: TraceFile) -> TraceWorkload:
     try:
         found = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise InvalidTrace(f"{trace.name}, line {line}: {error.problem}") from None
+        raise InvalidTrace(f"{trace.name}, {describe_error(error)}") from None
     except yaml.YAMLError as error:
         raise InvalidTrace(f"{trace.name}: {error}") from None
     generator = _convert(trace, text, found)

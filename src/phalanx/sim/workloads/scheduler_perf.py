@@ -39,6 +39,7 @@ from phalanx.sim.workloads.workload import (
     build_workload,
     parse_go_duration,
 )
+from phalanx.yaml_files import describe_error
 
 #: How long pods run after the last operation.
 _SECONDS_AFTER = 3600.0
@@ -133,8 +134,7 @@ def _read_cases(trace: TraceFile) -> Iterator[PerfCase]:
         root = loader.get_single_node()
         found = loader.construct_document(root) if root is not None else None
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise InvalidTrace(f"{trace.name}, line {line}: {error.problem}") from None
+        raise InvalidTrace(f"{trace.name}, {describe_error(error)}") from None
     except yaml.YAMLError as error:
         raise InvalidTrace(f"{trace.name}: {error}") from None
     finally:
