@@ -134,16 +134,16 @@ class BindIntents:
         if group is None or opened is None or key in self._in_progress:
             return ReconcilePlan()
         now = asyncio.get_running_loop().time()
-        idle = now - self._idle_since.setdefault(opened.intent_id, now)
+        idle_since = self._idle_since.setdefault(opened.intent_id, now)
         bound = [pod for pod in self._members[key] if _has_node(pod)]
         if opened.intent_id in self._fulfilled or len(bound) >= group.quorum:
             since = self._fulfilled.setdefault(opened.intent_id, now)
-            return self._complete(group, opened.intent_id, now - since)
-        if idle < COMPLETION_TIMEOUT:
-            return ReconcilePlan(requeue_after=COMPLETION_TIMEOUT - idle)
+            return self._complete(group, opened.intent_id, since + REPORT_TIMEOUT - now)
+        if (left := idle_since + COMPLETION_TIMEOUT - now) > 0:
+            return ReconcilePlan(requeue_after=left)
         return self._undo(group, opened.intent_id, bound)
 
-    def _complete(self, group: PodGroup, intent_id: str, waited: float) -> ReconcilePlan:
+    def _complete(self, group: PodGroup, intent_id: str, left: float) -> ReconcilePlan:
         """Report a gang as scheduled, then close its intent: one write after the other.
 
         Both at once would make the second one conflict, because each changes the version.
@@ -153,8 +153,8 @@ class BindIntents:
             self._status_writer.report_group(
                 group.metadata, ConditionUpdate("True", "Scheduled", "", quorum=group.quorum)
             )
-            if waited < REPORT_TIMEOUT:
-                return ReconcilePlan(requeue_after=REPORT_TIMEOUT - waited)
+            if left > 0:
+                return ReconcilePlan(requeue_after=left)
         key = group.metadata.key
         LOG.debug("bind intent fulfilled", kind="PodGroup", key=key, intent=intent_id)
         return ReconcilePlan([_close_patch(key, intent_id)])
