@@ -51,6 +51,8 @@ _VARYING = (
     (re.compile(r"\S*/\.local/state/"), "~/.local/state/"),
     (re.compile(r"(?<=-)[bcdfghjklmnpqrstvwxz2456789]{5}\b"), "xxxxx"),
     (re.compile(r"-(?=[a-z]*\d)[0-9a-z]{6,10}\b"), "-hash"),
+    # Of two nodes whose pods end at the same time, the one that is free first.
+    (re.compile(r"(?<=unlimited  ended 1/1 on )node-\d"), "node-0"),
     (re.compile(r"[ \t]+"), " "),
 )
 
