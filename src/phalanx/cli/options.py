@@ -294,7 +294,7 @@ def parse_address(text: str) -> tuple[str, int]:
 def parse_duration(text: str, option: str | None = None) -> float:
     """Parse a duration of Go, such as `1h30m`, `90s` or `0`, as seconds.
 
-    The callback of an option needs not name it: click does.
+    The callback of an option need not name it: click does.
     """
     parts = re.findall(r"(\d+(?:\.\d+)?)(ms|[hms])", text)
     if text != "0" and (not parts or "".join(map("".join, parts)) != text):

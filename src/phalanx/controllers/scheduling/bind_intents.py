@@ -2,8 +2,8 @@
 
 Used by `binder.PodBinder` on foreign API servers. Before the first member of a gang is bound, an
 intent id is written to an annotation of its PodGroup. The bind of a member writes the same id to
-the pod. Once the gang has its quorum, the annotation is removed. A scheduler that starts after a
-crash therefore knows which gangs were bound in part:
+the pod. Once the gang has its quorum, its condition is written and then the annotation is removed.
+A scheduler that starts after a crash therefore knows which gangs were bound in part:
 
     bound members            action
     quorum                   close the intent: the gang is placed
