@@ -177,6 +177,8 @@ class _FaultRun:
             if self._loop.time() - begin > QUIET_TIMEOUT:
                 self._environment.violations.append("it does not come to rest")
                 break
+        # An entity may be attempted at this very time.
+        await asyncio.sleep(0.001)
         self._check_instances()
         for instance in self._environment.instances.values():
             self._environment.violations.extend(instance.check_steady_state())

@@ -340,8 +340,11 @@ class MemoryStore(CachedStore):
         self._flush()
 
     def _schedule_flush(self) -> None:
-        seconds = self._latency() if self._latency else 0
-        asyncio.get_running_loop().call_later(seconds, self._flush)
+        loop = asyncio.get_running_loop()
+        if self._latency is None:
+            loop.call_soon(self._flush)
+        else:
+            loop.call_later(self._latency(), self._flush)
 
     def _flush(self) -> None:
         self._publish(self._take_queued())

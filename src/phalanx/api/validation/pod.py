@@ -458,8 +458,8 @@ _POD_STATUS_FIELDS = all_of(
     struct(
         ("observedGeneration", optional(_check_observed_generation)),
         ("nominatedNodeName", if_changed(optional(_NODE_NAME))),
-        ("podIPs", _ADDRESSES),
-        ("hostIPs", _ADDRESSES),
+        ("podIPs", if_changed(_ADDRESSES)),
+        ("hostIPs", if_changed(_ADDRESSES)),
     ),
     _check_host_address,
     _check_qos_class_immutable,
