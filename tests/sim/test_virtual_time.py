@@ -36,6 +36,27 @@ def test_time_starts_at_zero_and_jumps_to_the_next_timer() -> None:
     assert run_virtual(main) == [0.0, 0.5, 3600.5, 3600.5]
 
 
+def test_sums_that_differ_by_rounding_are_one_time() -> None:
+    async def main() -> list[float]:
+        times: list[float] = []
+        for when in (0.1 + 0.2, 0.3, 0.30000049):
+            asyncio.get_running_loop().call_at(when, lambda: times.append(now()))
+        await asyncio.sleep(1)
+        return times
+
+    assert 0.1 + 0.2 != 0.3
+    assert run_virtual(main) == [0.3, 0.3, 0.3]
+
+
+def test_shortest_wait_takes_time() -> None:
+    async def main() -> float:
+        await asyncio.sleep(1)
+        await asyncio.sleep(1e-9)
+        return now()
+
+    assert run_virtual(main) == 1.000001
+
+
 def test_a_year_of_virtual_time_takes_seconds() -> None:
     begin = time.process_time()
     run_virtual(lambda: asyncio.sleep(365 * 24 * 3600))

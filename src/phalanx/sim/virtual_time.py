@@ -92,6 +92,23 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Return the virtual seconds since the start."""
         return self._now
 
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call back at a time in whole microseconds, after the present one.
+
+        Times since the epoch are no more exact. What is due at one time, by different sums, so
+        happens at one time, and a wait for the rest of a deadline takes time.
+        """
+        nearest = round(when, 6)
+        if nearest <= self._now < when:
+            nearest = round(self._now + 1e-6, 6)
+        return super().call_at(nearest, callback, *args, context=context)
+
     def call_soon_threadsafe(
         self,
         callback: Callable[[*Ts], object],

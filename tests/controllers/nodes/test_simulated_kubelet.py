@@ -15,7 +15,7 @@ from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.client import Client
 from phalanx.client.transports import InProcessTransport
 from phalanx.controllers.nodes.node_pool import HostedNodePool
-from phalanx.controllers.nodes.simulated_kubelet import STAGES, parse_stage_rules
+from phalanx.controllers.nodes.simulated_kubelet import STAGES, SimulatedKubelets, parse_stage_rules
 from phalanx.controllers.reconcile_loop import Informers
 from phalanx.randomness import SeededRandom
 from phalanx.server.security.users import authenticated_user
@@ -214,9 +214,26 @@ async def test_rules_apply_to_pods_without_stages() -> None:
         await asyncio.sleep(7)
         assert (await seen(c))[0] == "Succeeded"
         assert (await seen(c, Key("default", "b")))[0] == "Running"
+        # The starts of pods that have ended are forgotten.
+        assert isinstance(nodes._kubelet, SimulatedKubelets)
+        assert len(nodes._kubelet._started) == 1
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@in_virtual_time
+async def test_pod_runs_for_a_fraction_of_a_second() -> None:
+    """The API keeps the start in whole seconds; a pod that started at 0.9 must not end at once."""
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        for start in (0.3, 1.9):
+            await asyncio.sleep(start - c.clock.now() % 1)
+            name = f"p{start:.0f}"
+            await c.create(staged("{run: 0.4}", name))
+            await asyncio.sleep(0.35)
+            assert (await c.pods())[name].status.phase == "Running"
+            await asyncio.sleep(0.2)
+            assert (await c.pods())[name].status.phase == "Succeeded"
 
 
 def _running(parts: Sequence[Informers | HostedNodePool]) -> list[asyncio.Task[None]]:
@@ -236,8 +253,9 @@ async def test_pods_that_are_deleted_while_the_kubelet_writes_cause_no_warning(
         await asyncio.sleep(2)
         end = parse_timestamp((await c.pods())["p0"].status.start_time or "") + 10
         await asyncio.sleep(end - 0.1 - c.clock.now())
-        deletions = (c.client.delete(POD, Key("default", name), grace=0) for name in names)
-        await asyncio.gather(*deletions)
+        # The pods end within the next second: some are deleted just before.
+        for name in names:
+            await c.client.delete(POD, Key("default", name), grace=0)
         await asyncio.sleep(60)
         assert await c.pods() == {}
     lines = [line for line in captured_lines(caplog, "controllers") if "forbidden" in str(line)]

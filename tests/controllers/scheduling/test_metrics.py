@@ -8,6 +8,7 @@ import pytest
 
 from phalanx.api.kinds import POD
 from phalanx.api.wire import Object
+from phalanx.controllers.nodes.simulated_kubelet import RUN_SECONDS
 from phalanx.controllers.scheduling.metrics import (
     EVENT_LABELS,
     METRIC_SPECS,
@@ -155,6 +156,20 @@ async def test_informer_events_are_measured() -> None:
         assert counts['event="PodGroupAdd"'] == 1
         assert counts['event="PodDelete"'] == 1
         assert counts['event="PodUpdate"'] >= 3
+
+
+@in_virtual_time
+async def test_a_pod_that_has_ended_is_not_observed_again() -> None:
+    async with cluster(nodes=simulated_nodes(2, cpu="4")) as c:
+        ending = pod("a", cpu="1")
+        ending["metadata"]["annotations"] = {RUN_SECONDS: "5"}
+        await c.create(ending)
+        await asyncio.sleep(60)
+        counts = scrape(c, "event_handling_duration_seconds_count")
+        assert counts['event="PodDelete"'] == 1
+        await c.delete(POD, "a")
+        await asyncio.sleep(60)
+        assert scrape(c, "event_handling_duration_seconds_count") == counts
 
 
 @in_virtual_time

@@ -324,6 +324,8 @@ assert {attribute for attribute, _ in _FIELD_PARSERS.values()} == {
 #: Enough to keep a server busy that has nothing else to do. Beside pods that are being created and
 #: bound, simulated kubelets take a small share of it.
 _WORKERS = 4
+#: How exact sums of times since the epoch are: without it a pod could wait again for no time.
+_CLOCK_ERROR = 1e-6
 #: Exit codes of a container that ended on SIGTERM, and of one that was killed.
 EXIT_SIGTERM, EXIT_SIGKILL = 143, 137
 
@@ -346,6 +348,9 @@ class SimulatedKubelets:
         self._admission = admission
         self._node_client = node_client or (lambda name: client)
         self._pods = informers.of(Pod).cache
+        #: When pods were started, by uid: the API keeps whole seconds only, which serve after a
+        #: restart of the kubelets.
+        self._started: dict[str, float] = {}
         self._loop: ReconcileLoop[Key] = ReconcileLoop(
             client,
             self.reconcile,
@@ -397,10 +402,11 @@ class SimulatedKubelets:
 
     def _start(self, pod: Pod, lifetime: PodLifetime) -> ReconcilePlan:
         now = self._clock.now()
-        begin = pod.status.start_time or timestamp(now)
-        left = lifetime.start
+        begin, left = pod.status.start_time or timestamp(now), lifetime.start
         if pod.status.start_time:
-            left = parse_timestamp(begin) + lifetime.start - now
+            left += self._start_time(pod) - now
+        else:
+            self._started[pod.metadata.uid] = now
         if left > 0:
             creating = status_patch(pod, creating_status(pod, begin))
             return ReconcilePlan([] if pod.status.start_time else [creating], requeue_after=left)
@@ -413,9 +419,8 @@ class SimulatedKubelets:
         """Set a running pod ready, terminate it, or wait for either."""
         if not pod.status.start_time:
             return ReconcilePlan()
-        now = self._clock.now()
-        begin = parse_timestamp(pod.status.start_time) + lifetime.start
-        if lifetime.run is not None and begin + lifetime.run <= now:
+        now, begin = self._clock.now(), self._start_time(pod) + lifetime.start
+        if lifetime.run is not None and begin + lifetime.run <= now + _CLOCK_ERROR:
             status = terminated_status(
                 pod, lifetime.exit_code, start_time=timestamp(begin), now=timestamp(now)
             )
@@ -440,6 +445,9 @@ class SimulatedKubelets:
         has_late_changes = spec.readiness_gates or spec.ephemeral_containers
         patches = late_patches(pod, timestamp(now)) if has_late_changes else []
         return ReconcilePlan(patches, requeue_after=min(left, default=None))
+
+    def _start_time(self, pod: Pod) -> float:
+        return self._started.get(pod.metadata.uid) or parse_timestamp(pod.status.start_time or "")
 
     def _terminate(self, pod: Pod, lifetime: PodLifetime) -> ReconcilePlan:
         """Terminate a deleted pod after its `stop` stage or grace period, then remove it."""
@@ -466,6 +474,8 @@ class SimulatedKubelets:
     def _on_pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if new is not None and self._has_next_step(new):
             self._loop.queue.add(new.metadata.key)
+        elif (pod := new or old) is not None:
+            self._started.pop(pod.metadata.uid, None)
 
     def _has_next_step(self, pod: Pod) -> bool:
         """Whether a pod is on a simulated node and has not ended, or is to be removed."""

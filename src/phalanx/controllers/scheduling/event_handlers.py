@@ -239,11 +239,16 @@ class EventHandlers:
             self._observe("Job", old, new, record=JobObserved(self._clock.now(), key, seen))
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        """Observe a pod. One that has ended counts as deleted, as in Kubernetes."""
+        is_over = new is None or new.is_terminal
+        if is_over and old is not None and old.is_terminal:
+            return
         key, seen = (
             _new_or_old(old, new).metadata.key,
             visible_pod(new, self._state.profiles) if new else None,
         )
-        self._observe("Pod", old, new, record=PodObserved(self._clock.now(), key, seen))
+        record = PodObserved(self._clock.now(), key, seen)
+        self._observe("Pod", old, None if is_over else new, record=record)
 
     def node_label(self, name: str, label: str) -> str:
         """Return the value of a label of a node; "" if the node or the label does not exist."""
