@@ -13,7 +13,7 @@ from phalanx.scheduler.cluster.cache import SchedulerCache
 from phalanx.scheduler.cluster.pod_shape import shape_of
 from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot
 from phalanx.scheduler.policy import DEFAULT_POLICY
-from phalanx.scheduler.reservation.end_timeline import CapacityGrowth, EndTimeline
+from phalanx.scheduler.reservation.end_timeline import CapacityGrowth, EndTimeline, ReservedPods
 from phalanx.scheduler.reservation.pod_ends import PodEnds
 from tests.scheduler.builders import entity, gang, node, pod
 
@@ -112,3 +112,71 @@ def test_first_time_is_the_first_end_at_which_enough_members_fit(
     for _ in range(2):
         assert growth.first_time(timelines, snapshot, size) == (times[0] if times else None)
     assert growth.is_sufficient(snapshot, size) == fits(-inf)
+
+
+#: Node, CPUs, start (`inf`: unknown) and end of a reserved pod.
+reserved_pods = st.lists(
+    st.tuples(
+        st.integers(0, NODES - 1),
+        st.integers(1, 4),
+        st.sampled_from([(15, 25), (20, 30), (10, 20), (20, inf), (inf, inf)]),
+    ),
+    max_size=5,
+)
+
+
+@given(
+    running_pods,
+    reserved_pods,
+    st.sampled_from([1, 5, 10, 15]),
+    st.integers(1, 5),
+    st.integers(1, 8),
+    st.sampled_from(["", "rack"]),
+)
+def test_times_beside_reserved_pods_are_those_at_which_enough_members_fit(
+    running: list[tuple[int, int, float]],
+    planned: list[tuple[int, int, tuple[float, float]]],
+    seconds: int,
+    cpus: int,
+    size: int,
+    topology: str,
+) -> None:
+    """At a time, a member may use what no reserved pod needs until the member has ended."""
+    now, until = 5.0, 40.0
+    snapshot = make_snapshot(running)
+    timelines = make_timelines(running, snapshot, len(running))
+    ends = timelines[0]._ends
+    with_reserved = snapshot.fork()
+    reserved = ReservedPods(ends)
+    for number, (row, amount, (start, end)) in enumerate(planned):
+        made = pod(f"r{number}", cpu=str(amount))
+        ends.set(made.metadata.key, f"n{row}", shape_of(made), end=end)
+        reserved.add([made.metadata.key], start)
+        with_reserved.requested[row] += ends.amounts(reserved.slots[-1:])[0, :-2]
+    members = [pod(f"m{number}", "g", cpu=str(cpus)) for number in range(size)]
+    growth = CapacityGrowth(
+        entity(gang("g", size, topology=topology), members), snapshot, DEFAULT_POLICY
+    )
+
+    def fits(time: float) -> bool:
+        free = free_cpus(running, time)
+        for row, amount, (start, end) in planned:
+            is_apart = end <= time or (start < inf and start >= time + seconds)
+            free[row] -= 0 if is_apart else amount
+        counts = [min(max(one, 0) // cpus, size) for one in free]
+        racks = [sum(counts[begin : begin + 2]) for begin in range(0, NODES, 2)]
+        return max(racks if topology else [sum(counts)]) >= size
+
+    candidates = {now, *(end for *_, end in running), *(end for *_, (_, end) in planned)}
+    expected = [time for time in sorted(candidates) if now <= time < until and fits(time)]
+    # The second time continues where the first one has found its answer.
+    for _ in range(2):
+        times = reserved.times_before(
+            growth,
+            timelines[:1],
+            with_reserved,
+            needed=size,
+            seconds=seconds,
+            between=(now, until),
+        )
+        assert next(times, None) == (expected[0] if expected else None)

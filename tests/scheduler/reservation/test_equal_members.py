@@ -11,11 +11,8 @@ from msgspec.structs import replace as but
 
 from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot
 from phalanx.scheduler.placement.group_placement import Assignment
-from phalanx.scheduler.reservation.planner import (
-    ReservationPlanner,
-    ReservationRequest,
-    place_by_rank,
-)
+from phalanx.scheduler.reservation.planner import ReservationPlanner, place_by_rank
+from phalanx.scheduler.reservation.reservation import ReservationRequest
 from phalanx.scheduler.search.solver import Steps
 from phalanx.sim.core_engine import CoreEngine
 from phalanx.sim.simulation_setup import SimulationSetup

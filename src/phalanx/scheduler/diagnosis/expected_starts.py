@@ -19,10 +19,11 @@ from phalanx.api.scheduling import RESERVED, PodGroup
 from phalanx.scheduler.plugins.settings_plugins import ReservationMode
 from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
 from phalanx.scheduler.queue.scheduler_state import ClusterObjects, SchedulerState, load_state
-from phalanx.scheduler.reservation.planner import ReservationPlanner, ReservationRequest
+from phalanx.scheduler.reservation.planner import ReservationPlanner
 from phalanx.scheduler.reservation.reservation import (
     Reservation,
     ReservationOrder,
+    ReservationRequest,
     join_and,
     parse_expected_start,
 )

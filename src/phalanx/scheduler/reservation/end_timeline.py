@@ -1,8 +1,11 @@
-"""EndTimeline and CapacityGrowth: what ending pods release on each node, and what fits there when.
+"""What ending pods release on each node, what reserved pods take, and how many members fit when.
 
     EndTimeline      n1   09:10 a-0 releases 2 CPUs    09:20 b-0 releases 2 CPUs
                      n7   inf   c-0 releases 8 CPUs            it will end, but its end is unknown
+    ReservedPods     n1   from 10:00 to 12:00 d-0 takes 4 CPUs
     CapacityGrowth   for members of 4 CPUs:  n1 from 09:20 on 1,  n7 at an unknown time 2
+                     beside d-0, if they run for 40 minutes at most:  n1 from 09:20 on 1
+                     beside d-0, if they run for an hour:             n1 from 12:00 on 1
 
 The estimate is never too low: constraints between pods are left out of account, and the planner
 confirms a time by placing the entity.
@@ -11,16 +14,21 @@ confirms a time by placing the entity.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from phalanx.api.meta import Key
 from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray, Snapshot
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.placement.node_scores import node_scores_of
 from phalanx.scheduler.policy import SchedulerPolicy
 from phalanx.scheduler.reservation.pod_ends import FloatArray, PodEnds
+from phalanx.scheduler.reservation.reservation import IMMINENT_SECONDS
+
+#: How many times before earlier reservations are estimated at most.
+_MAX_TIMES = 128
 
 
 class EndTimeline:
@@ -77,6 +85,98 @@ class EndTimeline:
         slots = np.concatenate([one.slots[chosen] for one, chosen in parts])
         times = np.concatenate([one.times[chosen] for one, chosen in parts])
         return EndTimeline(self._ends, slots, times, size=self._size)
+
+
+class ReservedPods:
+    """The pods of earlier reservations: they occupy their nodes from their start to their end."""
+
+    def __init__(self, ends: PodEnds) -> None:
+        self._ends = ends
+        self.slots: IntArray = np.empty(0, np.int64)
+        #: When they start; `-inf` if that is unknown, so that nothing can end before.
+        self.starts: FloatArray = np.empty(0)
+        #: The last times that were examined for equal entities: by capacity, number and seconds.
+        self._last_examined: dict[tuple[CapacityGrowth, int, float], float] = {}
+
+    def add(self, keys: Iterable[Key], start: float) -> None:
+        """Add the pods of a reservation. Those that never end count as running."""
+        slots = self._ends.slots_of(keys)
+        starts = np.full(len(slots), start if start < np.inf else -np.inf)
+        self.slots = np.concatenate((self.slots, slots))
+        self.starts = np.concatenate((self.starts, starts))
+
+    def starting_after(self, time: float) -> IntArray:
+        """Return the slots of the pods that start after a time."""
+        return self.slots[self.starts > time]
+
+    def apart_from(self, start: float, end: float) -> IntArray:
+        """Return the slots of the pods that do not run beside an entity with this start and end.
+
+        They start when the entity has ended, and are not about to start when it starts: nothing is
+        backfilled then.
+        """
+        return self.slots[self._are_apart(start, end)]
+
+    def active_beside(self, start: float, end: float) -> IntArray:
+        """Return the slots of the pods that run beside an entity with this start and end."""
+        return self.slots[~self._are_apart(start, end) & (self.ends > start)]
+
+    def _are_apart(self, start: float, end: float) -> BoolArray:
+        return (self.starts >= end) & (self.starts > start + IMMINENT_SECONDS)
+
+    @property
+    def ends(self) -> FloatArray:
+        """When they end."""
+        return self._ends.ends(self.slots)
+
+    @property
+    def nodes(self) -> IntArray:
+        """Their nodes, sorted."""
+        return np.unique(self._ends.rows(self.slots))
+
+    def times_before(
+        self,
+        growth: CapacityGrowth,
+        running: Sequence[EndTimeline],
+        snapshot: Snapshot,
+        *,
+        needed: int,
+        seconds: float,
+        between: tuple[float, float],
+    ) -> Iterator[float]:
+        """Yield the times between two from which so many members may fit for some seconds.
+
+        The members end before the reserved pods start, or fit beside them.
+        """
+        key, (now, until), unreserved = (growth, needed, seconds), between, self.without(snapshot)
+        # An equal entity that was planned before leaves no earlier time.
+        begin = self._last_examined.get(key)
+        if begin is None:
+            begin = growth.first_time(running, unreserved, needed)
+        if begin is None or begin >= until:
+            return
+        between, examined = (max(begin, now), until), 0
+        for time, are_enough in growth.times_beside(
+            self, running, unreserved, needed=needed, seconds=seconds, between=between
+        ):
+            self._last_examined[key], examined = time, examined + 1
+            if are_enough:
+                yield time
+        if examined < _MAX_TIMES:
+            self._last_examined[key] = until
+
+    def without(self, snapshot: Snapshot) -> Snapshot:
+        """Return the loads of a snapshot as if there were no reservations."""
+        amounts = self.sum_amounts(self.slots, np.arange(len(snapshot)))
+        return self._ends.without(snapshot, self.slots, amounts, has_peers=False)
+
+    def sum_amounts(self, slots: IntArray, nodes: IntArray) -> IntArray:
+        """Sum what some of the pods request on each of some nodes, which are sorted."""
+        rows, amounts = self._ends.rows(slots), self._ends.amounts(slots)
+        here = np.isin(rows, nodes)
+        total: IntArray = np.zeros((len(nodes), amounts.shape[1]), np.int64)
+        np.add.at(total, np.searchsorted(nodes, rows[here]), amounts[here])
+        return total
 
 
 class _Growth(NamedTuple):
@@ -138,7 +238,10 @@ class CapacityGrowth:
         return bool((self._per_domain(snapshot) >= needed).any())
 
     def _per_domain(self, snapshot: Snapshot) -> IntArray:
-        capacity, inside = self.capacity(snapshot), self._domains >= 0
+        return self._sum_domains(self.capacity(snapshot))
+
+    def _sum_domains(self, capacity: IntArray) -> IntArray:
+        inside = self._domains >= 0
         return np.bincount(self._domains[inside], capacity[inside], 1).astype(np.int64)
 
     def first_time(
@@ -161,6 +264,46 @@ class CapacityGrowth:
         reached += now[domains] - (reached[first] - gains[first])
         found = times[reached >= needed]
         return float(found.min()) if len(found) and found.min() < np.inf else None
+
+    def times_beside(
+        self,
+        reserved: ReservedPods,
+        running: Sequence[EndTimeline],
+        snapshot: Snapshot,
+        *,
+        needed: int,
+        seconds: float,
+        between: tuple[float, float],
+    ) -> Iterator[tuple[float, bool]]:
+        """Yield times between two, and whether so many members may fit from then for some seconds.
+
+        `snapshot` is without the reserved pods.
+        """
+        begin, until = between
+        shared, is_shared = reserved.nodes, np.zeros(len(snapshot), bool)
+        is_shared[shared] = True
+        here = running[0].on_nodes(running[1:], is_shared)
+        free = self._allocatable - snapshot.requested
+        counts = self._count(np.arange(len(free)), free)
+        rows, gain_times, gains = self._update(running, snapshot)
+        is_early = gain_times <= begin
+        np.add.at(counts, rows[is_early], gains[is_early])
+        counts[shared] = 0
+        # The other nodes gain capacity at each of these times.
+        later = np.flatnonzero(~is_early & (gain_times < until) & ~is_shared[rows])
+        later = later[np.argsort(gain_times[later], kind="stable")]
+        rows, gain_times, gains = rows[later], gain_times[later], gains[later]
+        times = np.concatenate((gain_times, here.times, reserved.ends))
+        times = np.unique(times[(times > begin) & (times < until)])
+        position = 0
+        for time in [begin, *times[: _MAX_TIMES - 1].tolist()]:
+            stop = int(np.searchsorted(gain_times, time, side="right"))
+            np.add.at(counts, rows[position:stop], gains[position:stop])
+            position = stop
+            active = reserved.active_beside(time, time + seconds)
+            change = here.released(time, shared) - reserved.sum_amounts(active, shared)
+            counts[shared] = self._count(shared, free[shared] + change[:, :-2])
+            yield time, bool((self._sum_domains(counts) >= needed).any())
 
     def _update(self, timelines: Sequence[EndTimeline], snapshot: Snapshot) -> _Growth:
         """Return how the capacity grows on all nodes with the loads of a snapshot."""

@@ -20,8 +20,9 @@ evict pods because that delays no reservation, and a new plan must not take the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -51,14 +52,19 @@ from phalanx.scheduler.placement.group_placement import (
 )
 from phalanx.scheduler.plugins.plugin import StaticScore
 from phalanx.scheduler.plugins.settings_plugins import ReservationMode
-from phalanx.scheduler.policy import SchedulerPolicy, WeightedScore
-from phalanx.scheduler.reservation.end_timeline import CapacityGrowth, EndTimeline
+from phalanx.scheduler.policy import WeightedScore
+from phalanx.scheduler.reservation.end_timeline import (
+    CapacityGrowth,
+    EndTimeline,
+    ReservedPods,
+)
 from phalanx.scheduler.reservation.plan_basis import PlanBasis, needs_resources_only
 from phalanx.scheduler.reservation.pod_ends import OVERDUE_SECONDS, amounts_per_node
 from phalanx.scheduler.reservation.reservation import (
     KeptAmount,
     Reservation,
     ReservationOrder,
+    ReservationRequest,
     starts_after_victims,
 )
 from phalanx.scheduler.reservation.reserved_claims import (
@@ -66,26 +72,13 @@ from phalanx.scheduler.reservation.reserved_claims import (
     missing_devices,
     rank_by_free_devices,
 )
-from phalanx.scheduler.reservation.run_times import RunTimes, name_owner
+from phalanx.scheduler.reservation.run_times import MAX_NAMES, RunTimes, name_owner
 from phalanx.scheduler.search.solver import NO_SOLVER_ANSWER, SolverRequest, Steps
 
 #: How many times are tried by placing the entity, after the estimate.
 _MAX_TRIALS = 8
 #: How many topology domains are tried for a reservation without an expected start.
 _MAX_DOMAINS = 4
-#: How many objects `waits_for` names.
-_MAX_NAMES = 8
-
-
-class ReservationRequest(NamedTuple):
-    """An entity that may get a reservation, and the one that it had in the last plan."""
-
-    entity: Entity
-    order: ReservationOrder
-    policy: SchedulerPolicy
-    previous: Reservation | None = None
-    #: The start that the scheduler has written, if another planner asks; `inf`: unknown.
-    written_start: float | None = None
 
 
 class _Plan(NamedTuple):
@@ -116,10 +109,11 @@ class ReservationPlanner:
         self._ends.align(snapshot)
         #: What earlier reservations of this pass need on each node, and their pods.
         self._earlier: dict[int, IntArray] = {}
-        self._reserved_pods: list[Key] = []
-        #: All pods that end, those of earlier reservations, and both for the entity at hand.
+        self._reserved = ReservedPods(self._ends)
+        #: All pods that end; for the entity at hand the running ones, and all with those of earlier
+        #: reservations.
         self._ending = self._timeline(self._ends.slots())
-        self._reserved_ends: tuple[EndTimeline, ...] = ()
+        self._running: tuple[EndTimeline, ...] = ()
         self._timelines: tuple[EndTimeline, ...] = ()
         #: The nominated pods, except those of the reservations of the last plan: their nominations
         #: follow from the plan.
@@ -135,6 +129,11 @@ class ReservationPlanner:
         #: mostly there is none.
         self._last: tuple[ReservationRequest, _Plan] | None = None
 
+    def _set_timelines(self, *running: EndTimeline) -> None:
+        """Let these pods and those of earlier reservations end."""
+        reserved, self._running = self._reserved.slots, running
+        self._timelines = (*running, self._timeline(reserved)) if len(reserved) else running
+
     def _timeline(self, slots: IntArray) -> EndTimeline:
         """Order pods by node and end; an unknown end is `inf`."""
         times, now = self._ends.ends(slots), self._now
@@ -142,9 +141,7 @@ class ReservationPlanner:
         return EndTimeline(self._ends, slots, times, size=len(self._real))
 
     def _add_nominated(self, preemptors: Iterable[Entity]) -> dict[Key, str]:
-        """Set the ends of nominated pods whose entity is known to end; returns these pods.
-
-        Each with the name of its owner.
+        """Set the ends of nominated pods whose entity is known to end; returns their owners' names.
 
         The entity starts when its victims are gone.
         """
@@ -177,14 +174,13 @@ class ReservationPlanner:
     def plan(self, request: ReservationRequest) -> Steps[Reservation | None]:
         """Plan a reservation; None if the entity cannot run even if all pods that end are gone."""
         if self._last is not None:
-            request_before, plan_before = self._last
-            self._add(request_before.entity, plan_before)
+            self._add(*self._last)
             self._last = None
         running, ending = [pod.metadata.key for pod in request.entity.other_members], self._ending
         if running:
             # Members that run already do not end before the others start.
             ending = self._timeline(self._ends.slots([*running, *self._added]))
-        self._timelines = (ending, *self._reserved_ends)
+        self._set_timelines(ending)
         entity = resolve_claims(request.entity, self._base)
         entity = resolve_volumes(entity, self._base, request.policy)
         request = request._replace(entity=entity)
@@ -220,7 +216,7 @@ class ReservationPlanner:
 
         The members are equal and need nothing but resources, and start at a known time.
         """
-        if self._last is None or self._reserved_pods or self._nominated:
+        if self._last is None or self._earlier or self._nominated:
             return None
         request, plan = self._last
         entity, snapshot = request.entity, self._real
@@ -243,9 +239,9 @@ class ReservationPlanner:
             timeline=self._ending,
         )
 
-    def _add(self, entity: Entity, plan: _Plan) -> None:
+    def _add(self, request: ReservationRequest, plan: _Plan) -> None:
         """Let the entity count as running, from now on, for the reservations that follow."""
-        pods = to_assigned_pods(plan.assignments, self._real.names)
+        entity, pods = request.entity, to_assigned_pods(plan.assignments, self._real.names)
         self._base = with_changes(self._base, added=tuple(pods))
         for i, amounts in plan.needs.items():
             self._earlier[i] = self._earlier.get(i, 0) + amounts
@@ -254,11 +250,12 @@ class ReservationPlanner:
         end = self._run_times.end_after(entity, plan.start)
         if end is None:
             return
+        self._added |= dict.fromkeys((pod.key for pod in pods), name_owner(entity.members[0].pod))
         for pod in pods:
             self._ends.set(pod.key, pod.node, pod.shape, end=end)
-            self._reserved_pods.append(pod.key)
-            self._added[pod.key] = name_owner(entity.members[0].pod)
-        self._reserved_ends = (self._timeline(self._ends.slots_of(self._reserved_pods)),)
+        # A written start is not the one that follows from the ends that are known here.
+        start = plan.start if request.written_start is None else np.inf
+        self._reserved.add([pod.key for pod in pods], start)
 
     def _with_nominated(self, base: Snapshot, entity: Entity) -> Snapshot:
         """Add the nominated pods, except those of the entity and of reservations."""
@@ -277,23 +274,46 @@ class ReservationPlanner:
         Nominated pods start before the entity does, and may end before it starts.
         """
         own = request.entity.pod_keys
-        running, nominated = self._timelines, [key for key in self._nominated if key not in own]
+        running, nominated = self._running, [key for key in self._nominated if key not in own]
         if len(slots := self._ends.slots_of(nominated)):
-            self._timelines = (*running, self._timeline(slots))
+            self._set_timelines(*running, self._timeline(slots))
         try:
             return (yield from self._find_first_time(request, base))
         finally:
-            self._timelines = running
+            self._set_timelines(*running)
 
     def _find_first_time(self, request: ReservationRequest, base: Snapshot) -> Steps[_Plan | None]:
-        needed = count_needed(request.entity, base)
+        needed, plan = count_needed(request.entity, base), None
         time = self._growth(request).first_time(self._timelines, base, needed)
-        if time is None:
-            return None
-        plan = yield from self._place_after(request, base, time)
-        if plan is None:
-            plan = yield from self._probe_later_times(request, base, time)
+        if time is not None:
+            plan = yield from self._place_after(request, base, time)
+            if plan is None:
+                plan = yield from self._probe_later_times(request, base, time)
+        if len(self._reserved.slots) and (plan is None or plan.start > self._now):
+            earlier = yield from self._find_before_reserved(request, base, needed, plan=plan)
+            plan = earlier or plan
         return None if plan is None else (yield from self._keep_start(request, base, plan))
+
+    def _find_before_reserved(
+        self, request: ReservationRequest, base: Snapshot, needed: int, *, plan: _Plan | None
+    ) -> Steps[_Plan | None]:
+        """Find an earlier time if the entity declares to end before others need its nodes."""
+        end = self._run_times.declared_end(request.entity, self._now)
+        if end is None:
+            return None
+        times = self._reserved.times_before(
+            self._growth(request),
+            self._running,
+            base,
+            needed=needed,
+            seconds=end - self._now,
+            between=(self._now, plan.start if plan is not None else np.inf),
+        )
+        for time in islice(times, _MAX_TRIALS):
+            yield 1
+            if (found := (yield from self._place_after(request, base, time))) is not None:
+                return found
+        return None
 
     def _probe_later_times(
         self, request: ReservationRequest, base: Snapshot, time: float
@@ -386,12 +406,23 @@ class ReservationPlanner:
 
     def _without(self, base: Snapshot, time: float, entity: Entity) -> Snapshot:
         """Return the snapshot at a time, with all that the entity may then use."""
-        slots = np.concatenate([one.ended(time) for one in self._timelines])
+        later = self._find_later(entity, time)
+        slots = np.concatenate([*(one.ended(time) for one in self._timelines), later])
         released: IntArray = np.sum([one.released(time) for one in self._timelines], axis=0)
+        if len(later):
+            released += self._reserved.sum_amounts(later, np.arange(len(released)))
         has_claims = any(one.shape.has_claims or one.shape.has_volumes for one in entity.members)
         return self._ends.without(
             base, slots, released, has_peers=_has_peers(entity), has_claims=has_claims
         )
+
+    def _find_later(self, entity: Entity, time: float) -> IntArray:
+        """Return the slots of reserved pods that start when the entity has ended."""
+        if not len(self._reserved.slots):
+            return self._reserved.slots
+        start = max(time, self._now)
+        end = self._run_times.declared_end(entity, start)
+        return self._reserved.apart_from(start, np.inf if end is None else end)
 
     def _keep_start(self, request: ReservationRequest, base: Snapshot, plan: _Plan) -> Steps[_Plan]:
         """Keep the nodes of the last plan if the new one would start later."""
@@ -448,6 +479,7 @@ class ReservationPlanner:
 
     def _build(self, request: ReservationRequest, plan: _Plan) -> Reservation:
         previous, start = request.previous, None if plan.start == np.inf else plan.start
+        end = self._run_times.end_after(request.entity, plan.start)
         missing = self._missing(plan)
         has_progress = (
             previous is None
@@ -455,7 +487,6 @@ class ReservationPlanner:
             or previous.expected_start is not None
             or missing < previous.missing
         )
-        kept, waits_for = self._kept(request, plan)
         key = next(
             (group.topology_key for group in request.entity.groups if group.topology_key), ""
         )
@@ -466,54 +497,50 @@ class ReservationPlanner:
             request.order,
             start,
             tuple(to_bindings(plan.assignments, self._real.names)),
-            kept,
+            self._kept(request, plan),
             reserved_at=previous.reserved_at if previous else self._now,
             progress_at=self._now if has_progress or previous is None else previous.progress_at,
             missing=missing,
             is_strict=request.policy.reservation.mode == ReservationMode.STRICT,
-            waits_for=waits_for,
+            waits_for=self._awaited(request, plan),
             groups=tuple(leaf.key for leaf in request.entity.leaves),
             topology_key=key,
-            domains=tuple(domains.most_common(_MAX_NAMES)),
+            domains=tuple(domains.most_common(MAX_NAMES)),
             claims=find_reserved_claims(plan.assignments, self._real.names),
+            needs=self._list_amounts(plan.needs),
+            expected_end=None if end is None or end == np.inf else end,
         )
 
-    def _kept(
-        self, request: ReservationRequest, plan: _Plan
-    ) -> tuple[tuple[KeptAmount, ...], tuple[str, ...]]:
-        """Return what the reservation keeps on its nodes, and the objects that must end."""
-        snapshot, rows = self._real, sorted(plan.needs)
-        nodes = np.array(rows, np.int64)
-        ending = np.concatenate([one.ended(plan.start, nodes) for one in self._timelines])
+    def _kept(self, request: ReservationRequest, plan: _Plan) -> tuple[KeptAmount, ...]:
+        """Return what the reservation keeps on its nodes, beside earlier ones that run then."""
+        nodes = np.array(sorted(plan.needs), np.int64)
         released = np.sum([one.released(plan.start, nodes) for one in self._timelines], axis=0)
-        # Ports and constraints between pods are kept by keeping others off the node.
-        is_exclusive = _has_peers(request.entity)
-        kept = []
+        released += self._reserved.sum_amounts(self._reserved.starting_after(plan.start), nodes)
         needs, earlier = plan.needs, self._earlier
-        needed = [needs[i] + earlier[i] if i in earlier else needs[i] for i in rows]
+        needed = [needs[i] + earlier.get(i, 0) for i in nodes.tolist()]
         amounts = np.array(needed) - released[:, :-2]
-        if is_exclusive:
-            amounts = np.maximum(amounts, snapshot.allocatable[nodes])
-        for i, row in zip(rows, amounts.tolist(), strict=True):
-            kept += [
-                KeptAmount(snapshot.names[i], resource, row[column])
-                for resource, column in snapshot.columns.items()
-                if row[column]
-            ]
-        ends = dict(zip(self._ends.keys(ending), self._ends.ends(ending).tolist(), strict=True))
-        # Equal ends are ordered by name: the same cluster gives the same message.
-        last_first = sorted(ends, key=lambda key: (-ends[key], key))
-        names: dict[str, None] = {}
-        for key in last_first:
-            added = self._added.get(key)
-            name = added or self._run_times.owner_of(key)
-            if key.namespace != request.entity.ref.namespace:
-                name += f" in {key.namespace}"
-            # An entity that starts before this one is no running workload.
-            names[f"{name} (not started)" if added else name] = None
-            if len(names) == _MAX_NAMES:
-                break
-        return tuple(kept), tuple(names)
+        # Ports and constraints between pods are kept by keeping others off the node.
+        if _has_peers(request.entity):
+            amounts = np.maximum(amounts, self._real.allocatable[nodes])
+        return self._list_amounts(dict(zip(nodes.tolist(), amounts, strict=True)))
+
+    def _list_amounts(self, amounts: Mapping[int, IntArray]) -> tuple[KeptAmount, ...]:
+        """List amounts by node and resource, without zeros."""
+        names, columns = self._real.names, self._real.columns
+        return tuple(
+            KeptAmount(names[i], resource, row[column])
+            for i, row in ((i, amounts[i].tolist()) for i in sorted(amounts))
+            for resource, column in columns.items()
+            if row[column]
+        )
+
+    def _awaited(self, request: ReservationRequest, plan: _Plan) -> tuple[str, ...]:
+        """Name the objects that must end before the entity starts, the last one first."""
+        nodes = np.array(sorted(plan.needs), np.int64)
+        ending = np.concatenate([one.ended(plan.start, nodes) for one in self._timelines])
+        ends = zip(self._ends.keys(ending), self._ends.ends(ending).tolist(), strict=True)
+        namespace = request.entity.ref.namespace
+        return self._run_times.name_last(dict(ends), self._added, namespace)
 
     def _missing(self, plan: _Plan) -> float:
         """Measure what the entity needs on its nodes and is not free: 1.0 is all of a resource."""

@@ -17,17 +17,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace as but
 
 from phalanx.api.meta import Key, Ref, parse_timestamp, timestamp
 from phalanx.scheduler.cluster.pod_index import TERMINATION_SECONDS, AssignedPod
 from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot
 from phalanx.scheduler.decision import Binding, ClaimReservation
 from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.policy import SchedulerPolicy
 from phalanx.scheduler.reservation.pod_ends import PodEnds, amounts_per_node
 from phalanx.scheduler.reservation.reserved_claims import (
     ReservedClaims,
@@ -85,6 +88,9 @@ class Reservation(Struct, frozen=True):
     domains: tuple[tuple[str, int], ...] = ()
     #: The devices and volumes of its pods.
     claims: ReservedClaims = ReservedClaims()
+    #: What the entity itself needs on each node, and when it is expected to end; None: unknown.
+    needs: tuple[KeptAmount, ...] = ()
+    expected_end: float | None = None
 
     @property
     def ref(self) -> Ref:
@@ -95,6 +101,30 @@ class Reservation(Struct, frozen=True):
     def nodes(self) -> tuple[str, ...]:
         """The nodes, sorted."""
         return tuple(sorted({binding.node for binding in self.bindings}))
+
+    def runs_beside(self, earlier: Reservation) -> bool:
+        """Whether the entity runs when that of an earlier reservation starts.
+
+        Both then keep their room together; what this one keeps at its own start counts without it.
+        """
+        start, other = self.expected_start, earlier.expected_start
+        if start is None or other is None or self.order <= earlier.order:
+            return False
+        return start < other and (self.expected_end is None or self.expected_end > other)
+
+    def beside_nominated(self, others: Iterable[Reservation]) -> Reservation:
+        """Return what is kept beside earlier entities whose nominated pods count as running.
+
+        Without their needs, if they run when this entity starts: these are kept already.
+        """
+        start, kept = self.expected_start, {one[:2]: one.amount for one in self.kept}
+        for other in others:
+            if start is None or other.expected_start is None or other.order >= self.order:
+                continue
+            if other.expected_start <= start < (other.expected_end or inf):
+                for node, resource, amount in other.needs:
+                    kept[node, resource] = kept.get((node, resource), 0) - amount
+        return but(self, kept=tuple(KeptAmount(*key, amount) for key, amount in kept.items()))
 
     def is_imminent(self, now: float) -> bool:
         """Whether the entity is about to start."""
@@ -126,6 +156,17 @@ class Reservation(Struct, frozen=True):
         """Name the reservation in a refusal: `podgroup/x (expected start 2026-…)`."""
         when = "unknown" if self.expected_start is None else timestamp(self.expected_start)
         return f"{self.ref.kind.lower()}/{self.ref.name} (expected start {when})"
+
+
+class ReservationRequest(NamedTuple):
+    """An entity that may get a reservation, and the one that it had in the last plan."""
+
+    entity: Entity
+    order: ReservationOrder
+    policy: SchedulerPolicy
+    previous: Reservation | None = None
+    #: The start that the scheduler has written, if another planner asks; `inf`: unknown.
+    written_start: float | None = None
 
 
 def parse_expected_start(reason: str, message: str) -> float | None:
@@ -303,9 +344,10 @@ class ReservationHolds:
                 for one in reservation.bindings
                 if one.node in snapshot.index
             }
-            for node, resource, amount in reservation.kept:
-                if node in snapshot.index and resource in snapshot.columns:
-                    own[snapshot.index[node]][snapshot.columns[resource]] = amount
+            beside = [one.needs for one in self._reservations if one.runs_beside(reservation)]
+            for node, resource, amount in chain(reservation.kept, *beside):
+                if snapshot.index.get(node) in own and resource in snapshot.columns:
+                    own[snapshot.index[node]][snapshot.columns[resource]] += amount
             for i, amounts in _freed_late(snapshot, victims, reservation, ends=self._ends).items():
                 if i in own:
                     own[i] -= amounts

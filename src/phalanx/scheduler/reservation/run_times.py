@@ -16,7 +16,7 @@ observed pod costs one dictionary entry, and none if its end cannot depend on a 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from math import inf, isfinite
 from statistics import median
 from typing import NamedTuple
@@ -43,6 +43,8 @@ REPLACING_OWNERS = frozenset(
 _SAMPLES, _HISTORY_LIMIT = 32, 4096
 #: How many observations are evaluated between two yields.
 _PODS_PER_STEP = 1000
+#: How many objects a reservation names that it waits for, and how many topology domains.
+MAX_NAMES = 8
 
 
 class _PodOnNode(NamedTuple):
@@ -144,23 +146,37 @@ class RunTimes:
 
     def declared_end(self, entity: Entity, now: float) -> float | None:
         """Return until when all members will have ended if they start now; None if unknown."""
-        latest, known = now, None
-        for member in entity.members:
-            meta, spec = member.pod.metadata, member.pod.spec
-            is_plain = not (meta.annotations or meta.owner_references)
-            if is_plain and spec is known:
-                # As the member before: equal pods share one spec, which names their group.
-                continue
-            end = self._declared_end(member.pod, now)
-            if end is None or _is_replaced(member.pod):
+        latest = now
+        for pod in _distinct_pods(entity):
+            end = self._declared_end(pod, now)
+            if end is None or _is_replaced(pod):
                 return None
-            latest, known = max(latest, end), spec if is_plain else None
+            latest = max(latest, end)
         return latest
 
     def end_after(self, entity: Entity, start: float) -> float | None:
         """Return when an entity that starts at a time ends: `inf` if unknown, None if never."""
-        ends = [self._end_of_pod(member.pod, start) for member in entity.members]
+        ends = [self._end_of_pod(pod, start) for pod in _distinct_pods(entity)]
         return None if None in ends else max(end for end in ends if end is not None)
+
+    def name_last(
+        self, ends: Mapping[Key, float], added: Mapping[Key, str], namespace: str
+    ) -> tuple[str, ...]:
+        """Name the owners of pods that end, the last one first.
+
+        `added` are the owners of pods that have not started; names of other namespaces say so.
+        """
+        names: dict[str, None] = {}
+        # Equal ends are ordered by name: the same cluster gives the same message.
+        for key in sorted(ends, key=lambda key: (-ends[key], key)):
+            name = added.get(key) or self.owner_of(key)
+            if key.namespace != namespace:
+                name += f" in {key.namespace}"
+            # An entity that starts before another one is no running workload.
+            names[f"{name} (not started)" if key in added else name] = None
+            if len(names) == MAX_NAMES:
+                break
+        return tuple(names)
 
     def end_range(self, pod: Pod, since: float, now: float) -> EndRange | None:
         """Return between which times a pod that started at some time ends; None if never.
@@ -283,6 +299,18 @@ class RunTimes:
             self._history[source] = samples[-_SAMPLES:]
             if len(self._history) > _HISTORY_LIMIT:
                 del self._history[next(iter(self._history))]
+
+
+def _distinct_pods(entity: Entity) -> Iterator[Pod]:
+    """Yield the pods of an entity, of equal ones in a row the first: their run times are equal."""
+    known = None
+    for member in entity.members:
+        meta, spec = member.pod.metadata, member.pod.spec
+        is_plain = not (meta.annotations or meta.owner_references)
+        # Equal pods share one spec, which names their group.
+        if not (is_plain and spec is known):
+            yield member.pod
+        known = spec if is_plain else None
 
 
 def name_owner(pod: Pod) -> str:

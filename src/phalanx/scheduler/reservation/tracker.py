@@ -29,12 +29,13 @@ from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.plugins.settings_plugins import ReservationArgs, ReservationMode
 from phalanx.scheduler.policy import Profiles
 from phalanx.scheduler.reservation.plan_basis import PlanBasis
-from phalanx.scheduler.reservation.planner import ReservationPlanner, ReservationRequest
+from phalanx.scheduler.reservation.planner import ReservationPlanner
 from phalanx.scheduler.reservation.reservation import (
     IMMINENT_SECONDS,
     Reservation,
     ReservationHolds,
     ReservationOrder,
+    ReservationRequest,
     ends_before,
 )
 from phalanx.scheduler.reservation.run_times import RunTimes
@@ -479,6 +480,7 @@ class ReservationTracker:
         own = nominated = tuple[Binding, ...]()
         before: list[Reservation] = []
         behind: list[Reservation] = []
+        counted: list[Reservation] = []
         for one in self.current:
             if one.ref == entity.ref:
                 own, nominated = one.bindings, one.bindings if one.is_imminent(now) else ()
@@ -486,9 +488,13 @@ class ReservationTracker:
                 behind.append(one)
             elif one.is_strict or not _is_nominated(one, snapshot):
                 before.append(one)
-            elif one.claims:
-                # The nominations keep the resources, but no devices that are about to be freed.
-                before.append(but(one, kept=()))
+            else:
+                counted.append(one)
+        if counted:
+            before = [one.beside_nominated(counted) for one in before]
+            # Nominations keep the resources, but no devices that are about to be freed.
+            before += [but(one, kept=(), needs=()) for one in counted if one.claims]
+            before.sort(key=lambda one: one.order)
         for _ in self.run_times.update() if before else ():
             pass
         declared_end = partial(self.run_times.declared_end, entity)
