@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from typing import Any
 
 import yaml
 
+#: The steps of a path such as `cohorts[0].count`: an index or a name.
+PATH_STEPS = re.compile(r"\[(\d+)\]|([^.\[\]$]+)")
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 
 
@@ -16,6 +19,33 @@ def describe_error(error: yaml.YAMLError) -> str:
         return str(error).partition("\n")[0]
     problem, mark = error.problem or error.context or "invalid YAML", error.problem_mark
     return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
+
+
+def find_line(text: str, path: str) -> int | None:
+    """Return the line of a field such as `cohorts[0].count`, or of its nearest parent.
+
+    None if the text is no YAML.
+    """
+    try:
+        node = yaml.compose(text, yaml.SafeLoader)
+    except yaml.YAMLError:
+        return None
+    if node is None:
+        return None
+    line: int = node.start_mark.line + 1
+    for index, name in PATH_STEPS.findall(path):
+        found = None
+        if isinstance(node, yaml.SequenceNode) and index and int(index) < len(node.value):
+            found = node.value[int(index)]
+            line = found.start_mark.line + 1
+        elif isinstance(node, yaml.MappingNode) and name:
+            for key, value in node.value:
+                if key.value == name:
+                    found, line = value, key.start_mark.line + 1
+        if found is None:
+            break
+        node = found
+    return line
 
 
 class UniqueKeyLoader(yaml.SafeLoader):

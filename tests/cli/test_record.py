@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -17,7 +18,7 @@ from click.testing import CliRunner
 from phalanx.cli.main import main
 from tests.cli.cli_user import CliUser, gang_job
 from tests.sim.recording.recorded_cluster import RecordedScenario
-from tests.sim.recording.test_replay_check import postpone
+from tests.sim.recording.test_replay_check import move, postpone
 from tools.control_plane import ControlPlane
 
 TEXT = """
@@ -69,12 +70,46 @@ def test_difference_has_exit_code_1_and_names_its_cause(recording: Path, tmp_pat
     late.write_text("".join(f"{line}\n" for line in lines))
     code, output = run("replay", late, "--check")
     assert code == 1
-    assert "PodGroup default/second starts 35 s earlier in the replay" in output
-    assert "likely cause: PodGroup default/third, which is behind it, started before it" in output
+    found = output.partition("differ from the recording.\n\n")[2].splitlines()
+    assert found[0] == "First difference:"
+    assert found[1].endswith(": podgroup/second starts 35 s earlier in the replay")
+    cause = "    likely cause: podgroup/third, which is behind it, started before it in the cluster"
+    assert found[2].startswith(cause)
     code, output = run("replay", late, "--check", "-o", "json")
-    found = json.loads(output)["check"]
-    assert (code, found["jobs"], found["differences"][0]["name"]) == (1, 3, "second")
+    check = json.loads(output)["check"]
+    assert (code, check["jobs"], check["differences"][0]["name"]) == (1, 3, "second")
     assert run("replay", late, "--check", "--tolerance", "60s")[0] == 0
+
+
+def test_other_nodes_of_equal_score_decide_the_exit_code_only_if_asked(
+    recording: Path, tmp_path: Path
+) -> None:
+    moved = tmp_path / "moved.jsonl"
+    lines = move(recording.read_text().splitlines(), "third-0")
+    moved.write_text("".join(f"{line}\n" for line in lines))
+    code, output = run("replay", moved, "--check")
+    assert code == 0
+    sentence = "3 of 3 jobs start in time, within 2 s; 1 of them on other nodes of equal score."
+    assert f"\n{sentence}\n\nOn other nodes of equal score:\n" in output
+    assert re.search(r"\n  at \S+ s: podgroup/third runs on node-\d instead of node-\d ", output)
+    code, output = run("replay", moved, "--check", "--exact-nodes")
+    assert (code, "1 of 3 jobs differ from the recording." in output) == (1, True)
+
+
+def test_file_that_is_no_recording_is_named_with_the_command_that_reads_it(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    expected = {
+        root / "examples/simulate-fragmentation/packed.yaml": "a simulation file",
+        root / "tests/sim/data/KTH-SP2-1996-2.1-cln.swf.gz": "a trace in the format swf",
+        root / "tests/sim/data/philly-2017-10.csv.gz": "a trace in the format philly",
+    }
+    for path, what in expected.items():
+        message = f"{path} is {what}, not a recording; run: phalanx simulate -f {path}"
+        assert run("replay", path) == (1, f"Error: {message}\n")
+    damaged = tmp_path / "damaged.jsonl.gz"
+    damaged.write_bytes(b"\x1f\x8b, and no more")
+    code, output = run("replay", damaged)
+    assert (code, "cannot be decompressed" in output) == (1, True)
 
 
 def test_recording_is_a_trace_for_simulate_and_compare(recording: Path, tmp_path: Path) -> None:

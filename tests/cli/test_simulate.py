@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from phalanx.cli import simulate as simulate_module
 from phalanx.cli.main import main
+from phalanx.cli.simulation_file import SimulationOptions, load_simulation
 from phalanx.sim.core_engine import CoreEngine
 
 SAMPLE = Path(__file__).parents[1] / "sim" / "data" / "kth-sp2-sample.swf"
@@ -70,7 +72,7 @@ def test_report_says_whether_free_nodes_were_counted(small: Path) -> None:
 def test_summary_is_readable(small: Path) -> None:
     result = simulate("-f", small)
     assert result.exit_code == 0
-    assert "wait               mean 33 s, p50 0 s, p95 99 s, max 99 s" in result.output
+    assert "wait               mean 33 s, p50 0 s, p95 99 s, p99 99 s, max 99 s" in result.output
 
 
 def test_strict_reservation_is_first_come_first_served(small: Path) -> None:
@@ -100,15 +102,46 @@ def test_jobs_that_are_larger_than_the_cluster_are_counted_and_left_out(small: P
     result = simulate("-f", small, "--nodes", 4, "--shape", "cpu=500m")
     assert (result.exit_code, result.output) == (
         1,
-        f"Error: {small}: all jobs are larger than the cluster\n",
+        f"Error: {small}: all jobs are larger than the cluster; give it more or larger nodes\n",
     )
+
+
+def test_resource_that_no_node_has_is_named(small: Path, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.yaml"
+    job = "{runTime: 1h, requests: {cpu: 1, nvidia.com/gpus: 1}}"
+    path.write_text(f"workload: [{job}]\ncluster: 4\n")
+    result = simulate("-f", path)
+    message = (
+        f"Error: {path}: no job fits: no node has nvidia.com/gpus; describe the nodes by `shape` "
+        "or --shape, as cpu=64,memory=256Gi,nvidia.com/gpu=8\n"
+    )
+    assert (result.exit_code, result.output) == (1, message)
+    path.write_text(f"workload: [{job}, {{runTime: 1h, requests: {{cpu: 1}}}}]\ncluster: 4\n")
+    assert report_of("-f", path)["skipped"] == {"no node has nvidia.com/gpus": 1}
+
+
+def test_reservation_sets_the_mode_of_a_configuration_too(small: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    kind = "kind: KubeSchedulerConfiguration"
+    config.write_text(f"apiVersion: kubescheduler.config.k8s.io/v1\n{kind}\n")
+    setups = [
+        load_simulation(small, SimulationOptions(policy=config, reservation=mode)).setup
+        for mode in ("", "Strict")
+    ]
+    modes = [one.profiles.policies["default-scheduler"].reservation.mode for one in setups]
+    assert modes == ["Easy", "Strict"]
+    # The order of the queue is that of the configuration.
+    assert not any(one.profiles.keeps_arrival_order for one in setups)
 
 
 def test_log_without_a_size_needs_nodes(small: Path) -> None:
     small.write_text(SMALL.replace("; MaxProcs: 4", "; Computer: x"))
     result = simulate("-f", small)
     assert result.exit_code == 1
-    assert "states no machine; name one with `cluster` or --nodes (an SWF log" in result.output
+    assert (
+        "states no machine; name one with `cluster` and `shape`, or with --nodes 16"
+        in result.output
+    )
     assert report_of("-f", small, "--nodes", 4, "--shape", "cpu=1")["unfinished"] == 0
 
 
@@ -119,6 +152,7 @@ def test_log_without_a_size_needs_nodes(small: Path) -> None:
         (("--nodes", "0"), "--nodes: must be a whole number from 1 to 1000000"),
         (("--nodes", "nope.yaml"), "--nodes: cannot read nope.yaml: No such file or directory"),
         (("--nodes", "4", "--shape", "cpu=x"), '--shape: invalid quantity "x"'),
+        (("--shape", "cpu=8"), "--shape: describes the nodes of --nodes or of `cluster`"),
     ],
 )
 def test_wrong_nodes_are_wrong_usage_of_the_option(
@@ -129,8 +163,18 @@ def test_wrong_nodes_are_wrong_usage_of_the_option(
     assert f"Error: Invalid value for {message}" in result.output
 
 
-def test_horizon_leaves_jobs_unfinished(small: Path) -> None:
-    assert report_of("-f", small, "--horizon", "95s")["unfinished"] == 2
+@pytest.mark.parametrize("engine", ["core", "full"])
+def test_horizon_leaves_jobs_unfinished_and_the_summary_says_which(
+    small: Path, engine: str
+) -> None:
+    options = ("-f", small, "--horizon", "95s", "--engine", engine)
+    report = report_of(*options)
+    assert (report["unfinished"], report["end"], report["isPartial"]) == (2, "horizon", False)
+    absent = {"jobs": 1, "meanSeconds": 94, "maxSeconds": 94}
+    assert report["wait"]["notStarted"] == absent  # type: ignore[index]
+    lines = simulate(*options).output.splitlines()
+    assert lines[0] == "state              cut by the horizon at 95 s: figures of the time so far"
+    assert "not started        1 job, not in the means: so far mean 94 s, max 94 s" in lines
 
 
 def test_compressed_log_is_read(small: Path, tmp_path: Path) -> None:
@@ -140,14 +184,19 @@ def test_compressed_log_is_read(small: Path, tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(SMALL.encode())[:40])
     result = simulate("-f", path)
     assert result.exit_code == 1
-    assert "cannot be decompressed" in result.output
+    assert "small.swf.gz: the compressed file is incomplete" in result.output
+    path.write_bytes(gzip.compress(SMALL.encode())[:10] + b"x" * 40)
+    assert "cannot be decompressed" in simulate("-f", path).output
 
 
 def test_bad_line_names_file_line_and_reason(small: Path) -> None:
     small.write_text(SMALL + "4 x\n")
     result = simulate("-f", small)
     assert result.exit_code == 1
-    assert result.output == f"Error: {small}, line 5: has 2 of the 18 fields of SWF\n"
+    assert result.output == (
+        f"Error: {small}, line 5: has 2 of the 18 fields of SWF; correct it, or count and skip "
+        "such lines by --lenient\n"
+    )
     report = report_of("-f", small, "--lenient")
     assert report["skipped"] == {"line cannot be read": 1}
 
@@ -192,16 +241,20 @@ def test_same_input_gives_the_same_bytes_under_any_hash_seed(tmp_path: Path) -> 
     path = tmp_path / "sample.swf"
     path.write_text("".join(SAMPLE.read_text().splitlines(keepends=True)[:90]))
     code = "from phalanx.cli.main import main; main()"
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-c", code, "simulate", "-f", str(path), "-o", "json"],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    ]
-    assert outputs[0] == outputs[1]
+    outputs, pages = list[bytes](), list[bytes]()
+    for command in (["simulate", "-f", str(path)], ["compare", str(path), str(path)]):
+        for seed in ("1", "2"):
+            page = tmp_path / f"{seed}.html"
+            done = subprocess.run(
+                [sys.executable, "-c", code, *command, "-o", "json", "--html", str(page)],
+                env={**os.environ, "PYTHONHASHSEED": seed},
+                capture_output=True,
+                check=True,
+            )
+            outputs.append(done.stdout)
+            pages.append(page.read_bytes())
+    assert (outputs[0], outputs[2]) == (outputs[1], outputs[3])
+    assert (pages[0], pages[2]) == (pages[1], pages[3])
 
 
 class InterruptedEngine(CoreEngine):
@@ -220,7 +273,7 @@ def test_interrupt_gives_a_report_of_the_time_so_far(
     before = signal.getsignal(signal.SIGINT)
     report = report_of("-f", small)
     assert (report["isPartial"], report["simulatedSeconds"], report["unfinished"]) == (True, 0, 3)
-    assert "state              stopped at 0 s: partial figures" in simulate("-f", small).output
+    assert "state              interrupted at 0 s: figures" in simulate("-f", small).output
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -229,7 +282,7 @@ def test_interrupted_comparison_compares_nothing(
 ) -> None:
     monkeypatch.setattr(simulate_module, "build_core_engine", InterruptedEngine)
     result = CliRunner().invoke(main, ["compare", str(small), str(small)])
-    assert result.exit_code == 1
+    assert result.exit_code == 130
     assert f"Error: stopped at 0 s of {small}: only whole simulations are compared" in result.output
 
 
@@ -246,7 +299,20 @@ def test_example_gives_its_expected_report(expected: Path) -> None:
     assert result.output == expected.read_text()
 
 
-CAPACITY = (Path(__file__).parents[2] / "docs" / "capacity.md").read_text()
+DOCUMENTS = Path(__file__).parents[2] / "docs"
+CAPACITY = (DOCUMENTS / "capacity.md").read_text()
+
+
+def test_document_shows_what_the_command_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (DOCUMENTS / "simulation.md").read_text()
+    (block,) = re.findall(r"```text\n\$ phalanx (.*?)```", text, re.DOTALL)
+    command, _, shown = block.partition("\n")
+    with gzip.open(SAMPLE.with_name("KTH-SP2-1996-2.1-cln.swf.gz"), "rt") as log:
+        (tmp_path / command.split()[-1]).write_text("".join(islice(log, 630)))
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(main, command.split()).output == shown
 
 
 @pytest.mark.parametrize("block", re.findall(r"```text\n\$ phalanx (.*?)```", CAPACITY, re.DOTALL))
@@ -274,7 +340,39 @@ def test_page_is_written_beside_the_summary(small: Path, tmp_path: Path) -> None
     assert page.read_text().startswith("<!DOCTYPE html>")
 
 
-def test_page_that_cannot_be_written_is_named(small: Path, tmp_path: Path) -> None:
-    result = simulate("-f", small, "--html", tmp_path / "absent" / "report.html")
-    assert (result.exit_code, "Traceback" in result.output) == (1, False)
-    assert "report.html: No such file or directory" in result.output
+@pytest.mark.parametrize("command", [("simulate", "-f"), ("compare",), ("replay",)])
+def test_page_that_cannot_be_written_is_wrong_usage_before_anything_runs(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(simulate_module, "build_core_engine", None)
+    page = tmp_path / "absent" / "report.html"
+    result = CliRunner().invoke(main, [*command, str(small), "--html", str(page)])
+    assert result.exit_code == 2
+    message = f"Invalid value for '--html': cannot write {page}: No such file or directory"
+    assert message in result.output
+
+
+def test_check_of_the_page_leaves_no_file_and_keeps_an_old_one(small: Path, tmp_path: Path) -> None:
+    small.write_text("4 x\n")
+    new, old = tmp_path / "new.html", tmp_path / "old.html"
+    old.write_text("<p>old</p>")
+    for page in (new, old):
+        assert simulate("-f", small, "--html", page).exit_code == 1
+    assert not new.exists()
+    assert old.read_text() == "<p>old</p>"
+
+
+@pytest.mark.parametrize("command", [("simulate", "-f"), ("compare", str(SAMPLE))])
+def test_figures_are_printed_although_the_page_cannot_be_written(command: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(main, [*command, str(SAMPLE), "--html", "/dev/full"])
+    assert result.exit_code == 1
+    assert "bounded slowdown" in result.output or "SLOWDOWN" in result.output
+    assert result.output.endswith("Error: cannot write /dev/full: No space left on device\n")
+
+
+def test_page_replaces_the_target_of_a_link(small: Path, tmp_path: Path) -> None:
+    link, target = tmp_path / "link.html", tmp_path / "target.html"
+    link.symlink_to(target)
+    assert simulate("-f", small, "--html", link).exit_code == 0
+    assert link.is_symlink()
+    assert "<svg" in target.read_text()

@@ -53,6 +53,41 @@ def test_jobs_may_merge_the_fields_of_an_anchor(tmp_path: Path) -> None:
     ]
 
 
+def test_jobs_may_need_a_topology_and_labels(tmp_path: Path) -> None:
+    one = "{runTime: 1m, requests: {cpu: 1}, pods: 2, "
+    text = (
+        f"workload:\n- {one} topology: example.com/row}}\n"
+        f'- {one} topology: "rack, block+x after 30s, *", nodeSelector: {{disk: ssd}}}}\n'
+        "cluster: 4\n"
+    )
+    jobs, label = load(tmp_path, text).workload.jobs, "topology.kubernetes.io"
+    assert [(job.topology, job.node_labels) for job in jobs] == [
+        ("example.com/row", {}),
+        (f"{label}/rack, {label}/block+x after 30s, *", {"disk": ("ssd",)}),
+    ]
+
+
+def test_first_rule_that_applies_sets_the_priority(tmp_path: Path) -> None:
+    text = JOBS + (
+        "- {submit: 30, runTime: 1h, pods: 2, requests: {cpu: 1}, priority: 9, owner: b}\n"
+        "- {submit: 31, runTime: 1h, pods: 2, requests: {cpu: 1}, owner: c}\n"
+        "cluster: 4\n"
+        "priorities:\n"
+        "- {priority: 100, owner: a, minPods: 5}\n"
+        "- {priority: 80, owner: [a, c], minPods: 2}\n"
+        "- {priority: -1, maxPods: 1, maxEstimate: 90s}\n"
+        "- {priority: 7, maxEstimate: 2m}\n"
+    )
+    found = [(job.owner, job.priority) for job in load(tmp_path, text).workload.jobs]
+    # The job of b declares no run time: no rule applies to it.
+    assert found == [("a", 80), ("", 7), ("b", 9), ("c", 80), ("", 7), ("", 7)]
+
+
+def test_overhead_lengthens_every_job(tmp_path: Path) -> None:
+    jobs = load(tmp_path, JOBS + "cluster: 4\noverhead: 90s\n").workload.jobs
+    assert [(job.run_time, job.estimate) for job in jobs] == [(190, None), *[(150, 210)] * 3]
+
+
 def test_options_replace_fields(tmp_path: Path) -> None:
     text = JOBS + "cluster: 4\nreservation: Strict\nseed: 7\nhorizon: 2h\n"
     setup = load(tmp_path, text, nodes="2", reservation="Off", seed=9, horizon=5.0)
@@ -96,6 +131,12 @@ def test_faults_come_from_a_script_and_from_a_rate(tmp_path: Path) -> None:
     assert faults != load(tmp_path, JOBS + "cluster: 4\n" + rate, seed=1).faults
 
 
+def test_nodes_of_faults_need_no_leading_zeros(tmp_path: Path) -> None:
+    script = "faults: {script: [{at: 1h, node: node-1}, {at: 2h, node: node-11}]}\n"
+    faults = load(tmp_path, JOBS + "cluster: 12\n" + script).faults
+    assert [fault.node for fault in faults] == ["node-01", "node-11"]
+
+
 def test_faults_by_rate_last_as_long_as_the_simulation(tmp_path: Path) -> None:
     text = (
         "workload: [{runTime: 240h, pods: 2, requests: {cpu: 1}}]\ncluster: 4\n"
@@ -118,7 +159,7 @@ def test_faults_by_rate_last_as_long_as_the_simulation(tmp_path: Path) -> None:
         (
             "jobs: 5\njobTemplate: {minAvailable: 10}\n",
             "neither a simulation file, whose field workload is required, nor a trace in a known "
-            "format (philly, openb, kalos, kueue, scheduler-perf, swf, recording)",
+            "format (philly, openb, kalos, kueue, scheduler-perf, swf, batsim, recording)",
         ),
         ("- 1\n", "neither a simulation file, whose field workload is required, nor a trace"),
         ("workload: 3\n", "workload: must be the path of a trace or a list of jobs"),
@@ -143,6 +184,8 @@ def test_faults_by_rate_last_as_long_as_the_simulation(tmp_path: Path) -> None:
         (JOBS, "the trace states no machine"),
         (JOBS + "cluster: missing.yaml\n", "line 4: cluster: cannot read"),
         (JOBS + "cluster: 4\npolicy: missing.yaml\n", "line 5: policy: cannot read"),
+        (JOBS + "cluster: 4\npolicy: simulation.yaml\n", "line 5: policy: "),
+        (JOBS + "cluster: 4\nhorizon: 0\n", "line 5: horizon: must be more than 0"),
         (JOBS + "cluster: 0\n", "line 4: cluster: must be a whole number from 1"),
         (JOBS + "cluster: -3\n", "line 4: cluster: must be a whole number from 1"),
         (JOBS + "cluster: 4\nshape: cpu=-1\n", 'line 5: shape: invalid quantity "-1"'),
@@ -161,8 +204,26 @@ def test_faults_by_rate_last_as_long_as_the_simulation(tmp_path: Path) -> None:
         ),
         (
             JOBS + "cluster: 4\nfaults: {script: [{node: x}]}\n",
-            'faults.script[0].node: there is no node "x"',
+            'faults.script[0].node: there is no node "x"; there are node-0 to node-3',
         ),
+        (
+            "workload: [{runTime: 1, requests: {cpu: 1}, nodeSelector: ssd}]\n",
+            "line 1: workload[0].nodeSelector: must be a map of node labels, such as {disk: ssd}",
+        ),
+        (
+            'workload: [{runTime: 1, requests: {cpu: 1}, topology: "rack then block"}]\n',
+            'topology: must be a node label, or levels as in "rack, block after 30s, * after 5m"',
+        ),
+        (JOBS + "cluster: 4\npriorities: high\n", "line 5: priorities: must be a list of maps"),
+        (
+            JOBS + "cluster: 4\npriorities: [{owner: a}]\n",
+            "line 5: priorities[0].priority: must be a whole number, not None",
+        ),
+        (
+            JOBS + "cluster: 4\npriorities: [{priority: 1, user: a}]\n",
+            "line 5: priorities[0].user: unknown field; available: priority, owner, minPods",
+        ),
+        (JOBS + "cluster: 4\noverhead: -2s\n", "line 5: overhead: "),
         ("workload: [\n", "line 2"),
         ("workload: \x00\n", "is not a YAML file"),
     ],
@@ -259,6 +320,36 @@ def test_compare_leaves_out_jobs_that_are_larger_than_one_of_the_clusters(tmp_pa
     for one in json.loads(result.stdout)["simulations"]:
         assert [report["jobs"] for report in one["reports"]] == [3, 3]
         assert one["report"]["skipped"] == {"larger than the machine": 1}
+
+
+def test_compare_says_what_its_figures_leave_out(tmp_path: Path) -> None:
+    small = write(tmp_path, JOBS + "cluster: 3\nshape: cpu=1\nhorizon: 35s\n", "small.yaml")
+    large = write(tmp_path, JOBS + "cluster: 4\nshape: cpu=1\n", "large.yaml")
+    page = tmp_path / "page.html"
+    skipped, cut = "larger than the machine (1)", "cut by the horizon at 35 s"
+    lines = compare(large, small, "--html", page).output.splitlines()
+    assert lines[-2:] == [
+        f"state     {small}: {cut}: figures of the time so far",
+        f"skipped   {skipped}",
+    ]
+    assert skipped in page.read_text()
+    assert cut in page.read_text()
+    remarks = json.loads(compare(large, small, "-o", "json").output)["remarks"]
+    assert [(one["kind"], one["files"]) for one in remarks] == [
+        ("state", [str(small)]),
+        ("skipped", [str(large), str(small)]),
+    ]
+    assert remarks[1]["text"] == skipped
+
+
+def test_compare_takes_other_priorities_and_topologies_of_the_same_jobs(tmp_path: Path) -> None:
+    first = write(tmp_path, JOBS + "cluster: 4\nshape: cpu=1\n", "a.yaml")
+    rules = "priorities: [{priority: 50, minPods: 2}]\n"
+    second = write(tmp_path, JOBS + rules + "cluster: 4\nshape: cpu=1\n", "b.yaml")
+    result = CliRunner().invoke(main, ["compare", str(first), str(second), "-o", "json"])
+    assert result.exit_code == 0, result.output
+    reports = [row["report"] for row in json.loads(result.stdout)["simulations"]]
+    assert [report["preemptions"] for report in reports] == [1, 0]
 
 
 def test_compare_refuses_other_jobs_and_a_single_file(tmp_path: Path) -> None:

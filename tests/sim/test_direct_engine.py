@@ -17,8 +17,8 @@ from phalanx.scheduler.decision import Binding
 from phalanx.scheduler.plugins.settings_plugins import ReservationArgs, ReservationMode
 from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
 from phalanx.sim.core_engine import CoreEngine, LiveJob
-from phalanx.sim.counted_engine import build_core_engine
 from phalanx.sim.direct_engine import DirectEngine
+from phalanx.sim.engine_selection import build_core_engine
 from phalanx.sim.reports.figures import build_report
 from phalanx.sim.simulation_setup import NodeFault, SimulationSetup
 from phalanx.sim.workloads.workload import MILLI_GPU, TraceJob, TraceWorkload, build_equal_nodes
@@ -59,7 +59,8 @@ class RecordingDirectEngine(DirectEngine):
         self.direct_instants += bool(self._unseen_starts or self._unseen_ends)
         for number, rows in self._rows.items():
             nodes = [names[row] for row in rows]
-            key = number, self._running[number].run
+            # A job that has ended before the scheduler saw it has run once.
+            key = number, self._running[number].run if number in self._running else 0
             assert self.nodes.setdefault(key, nodes) == nodes
 
     def _note_start(self, live: LiveJob, bindings: Sequence[Binding], now: float) -> None:

@@ -86,6 +86,16 @@ def test_both_engines_give_the_same_report(name: str) -> None:
     assert_equal_results(SMALL_SETUPS[name])
 
 
+def test_jobs_of_fractions_of_a_second_start_and_end_as_in_the_core_engine() -> None:
+    """The API keeps times in whole seconds: the simulated kubelets and the recorder do not."""
+    jobs = [job(0.1 * i, 0.4, 1 + i % 3) for i in range(20)]
+    one = setup(*jobs, job(0.05, 0.7, 2), job(1.3, 2.25, 4), mode=ReservationMode.STRICT)
+    core, full = CoreEngine(one).run(), FullEngine(one).run()
+    for expected, found in zip(core.records, full.records, strict=True):
+        assert found.first_start == pytest.approx(expected.first_start, abs=1e-5)
+        assert found.end == pytest.approx(expected.end, abs=1e-5)
+
+
 class _ObservedEngine(FullEngine):
     """Keeps the caches of the components, and the finalizers that Jobs have had."""
 

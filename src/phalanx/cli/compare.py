@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from phalanx.cli.output import (
+    INTERRUPTED,
     JSON,
     TABLE,
     align_columns,
@@ -26,11 +27,13 @@ from phalanx.cli.simulation_file import (
     leave_out_large_jobs,
     load_simulation,
 )
-from phalanx.sim.reports.comparison import compare_seeds
+from phalanx.sim.reports.comparison import collect_remarks, compare_seeds
 from phalanx.sim.reports.comparison_page import build_comparison_page
 from phalanx.sim.reports.figures import Report, build_report
+from phalanx.sim.reports.html_page import ReportTable
 from phalanx.sim.reports.text import format_seconds, format_share
 from phalanx.sim.simulation_setup import SimulationResult
+from phalanx.sim.workloads.workload import has_same_jobs
 
 _HEADER = ("FILE", "MEAN WAIT", "P95 WAIT", "SLOWDOWN", "UTILISATION", "PREEMPTIONS", "UNFINISHED")
 _DIFFERENCES = ("AGAINST THE FIRST", "WAIT", "95 % INTERVAL", "SLOWDOWN", "95 % INTERVAL")
@@ -79,9 +82,49 @@ def compare_command(
     if len(files) < 2:
         raise click.UsageError("name two files or more")
     options = SimulationOptions(seed=seed, is_lenient=lenient)
+    seeds = _load_seeds(files, options, seed_count)
+    compared = [
+        ComparedFile.simulate(path, [one[i] for one in seeds]) for i, path in enumerate(files)
+    ]
+    differences = [compare_seeds(compared[0].results, one.results) for one in compared[1:]]
+    names, reports = [str(path) for path in files], [one.reports[0] for one in compared]
+    tables = [
+        ReportTable(_HEADER, list(map(_describe_file, compared)), numbers=(1, 2, 3, 5, 6)),
+        ReportTable(
+            _DIFFERENCES,
+            list(map(_describe_difference, files[1:], differences)),
+            numbers=(1, 2, 3, 4),
+        ),
+    ]
+    remarks = collect_remarks(names, reports)
+    if output == JSON:
+        rows = zip(files[1:], differences, strict=True)
+        data = {
+            "simulations": [one.to_data() for one in compared],
+            "differences": [{"file": str(path), **found} for path, found in rows],
+            "remarks": [
+                {"kind": one.kind, "text": one.text, "files": list(one.files or names)}
+                for one in remarks
+            ],
+        }
+        echo(format_structured(data, JSON))
+    else:
+        blocks = [[table.columns, *table.rows] for table in tables]
+        blocks += [[(one.kind, str(one)) for one in remarks]] if remarks else []
+        echo("\n\n".join("\n".join(align_columns(block)) for block in blocks))
+    # Written last: a full disk must not lose the figures.
+    if page is not None:
+        content = build_comparison_page(names, reports, differences, tables=tables, remarks=remarks)
+        write_page(page, content)
+
+
+def _load_seeds(
+    files: Sequence[Path], options: SimulationOptions, seed_count: int
+) -> list[list[LoadedSimulation]]:
+    """Load all files with each seed, without the jobs that are larger than one of the clusters."""
     loaded = [load_simulation(path, options) for path in files]
     for other in loaded[1:]:
-        if other.setup.workload.jobs != loaded[0].setup.workload.jobs:
+        if not has_same_jobs(other.setup.workload, loaded[0].setup.workload):
             raise click.ClickException(f"{other.path} has other jobs than {loaded[0].path}")
     first_seeds, seeds = [one.setup.seed for one in loaded], [leave_out_large_jobs(loaded)]
     for number in range(1, seed_count):
@@ -91,26 +134,7 @@ def compare_command(
             for path, seed in zip(files, first_seeds, strict=True)
         ]
         seeds.append(leave_out_large_jobs(later))
-    compared = [
-        ComparedFile.simulate(path, [one[i] for one in seeds]) for i, path in enumerate(files)
-    ]
-    differences = [compare_seeds(compared[0].results, one.results) for one in compared[1:]]
-    tables = [
-        [_HEADER, *map(_describe_file, compared)],
-        [_DIFFERENCES, *map(_describe_difference, files[1:], differences)],
-    ]
-    if page is not None:
-        names, reports = [str(path) for path in files], [one.reports[0] for one in compared]
-        write_page(page, build_comparison_page(names, reports, differences, tables=tables))
-    if output == JSON:
-        rows = zip(files[1:], differences, strict=True)
-        data = {
-            "simulations": [one.to_data() for one in compared],
-            "differences": [{"file": str(path), **found} for path, found in rows],
-        }
-        echo(format_structured(data, JSON))
-    else:
-        echo("\n\n".join("\n".join(align_columns(table)) for table in tables))
+    return seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +152,10 @@ class ComparedFile:
         for loaded in seeds:
             result = run_simulation(loaded.setup)
             if result.is_partial:
-                raise click.ClickException(
-                    f"stopped at {format_seconds(result.ended_at)} of {path}: only whole "
-                    "simulations are compared; `horizon` in the files makes them shorter"
-                )
+                when = f"stopped at {format_seconds(result.ended_at)} of {path}"
+                shorter = "`horizon` in the files makes them shorter"
+                echo(f"Error: {when}: only whole simulations are compared; {shorter}", err=True)
+                raise click.exceptions.Exit(INTERRUPTED)
             results.append(result)
             reports.append(build_report(result, loaded.inputs))
         return cls(path, results, reports)

@@ -44,13 +44,32 @@ def output_option(*formats: str) -> Callable[[F], F]:
 
 
 def page_option(help_text: str) -> Callable[[F], F]:
-    """Add `--html`; the command gets the file to write (`write_page`) as `page`."""
+    """Add `--html`; the command gets the file to write (`write_page`) as `page`.
+
+    A file that cannot be written is wrong usage: the command may run for hours before it writes.
+    """
+
+    def check_page(
+        context: click.Context, option: click.Parameter, path: Path | None
+    ) -> Path | None:
+        try:
+            # A pipe would end for its reader when it is closed here.
+            if path is not None and (target := path.resolve()).is_file():
+                target.open("ab").close()
+            elif path is not None and not target.exists():
+                target.open("xb").close()
+                target.unlink()
+        except OSError as error:
+            raise click.BadParameter(f"cannot write {path}: {error.strerror}") from None
+        return path
+
     return click.option(
         "--html",
         "page",
         type=click.Path(dir_okay=False, path_type=Path),
         default=None,
         metavar="FILE",
+        callback=check_page,
         help=help_text,
     )
 
@@ -82,7 +101,8 @@ def format_structured(value: object, output: str) -> str:
 def write_page(path: Path, page: str) -> None:
     """Write an HTML page to a file."""
     try:
-        path.write_text(page, encoding="utf-8")
+        # Names of files may contain bytes that are no text.
+        path.write_text(page, encoding="utf-8", errors="replace")
     except OSError as error:
         raise click.ClickException(f"cannot write {path}: {error.strerror}") from None
 

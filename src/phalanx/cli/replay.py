@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gzip
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,19 +24,32 @@ from phalanx.cli.output import (
 )
 from phalanx.cli.scheduler_configuration import load_installed_plugins
 from phalanx.cli.simulate import run_engine
-from phalanx.cli.simulation_file import LoadedSimulation, SimulationOptions, load_simulation
+from phalanx.cli.simulation_file import (
+    GZIP_MAGIC,
+    LoadedSimulation,
+    SimulationOptions,
+    load_simulation,
+    with_reservation_mode,
+)
 from phalanx.scheduler.configuration.scheduler_configuration import parse_configuration
 from phalanx.scheduler.plugins.settings_plugins import ReservationMode
 from phalanx.scheduler.policy import DEFAULT_PROFILES, Profiles
 from phalanx.sim.recording.history import build_history
 from phalanx.sim.recording.recorded_workload import RecordedWorkload, build_recorded_workload
-from phalanx.sim.recording.replay_check import ReplayComparison, compare_replay
+from phalanx.sim.recording.replay_check import (
+    JobDifference,
+    ReplayComparison,
+    compare_replay,
+)
 from phalanx.sim.recording.replay_engine import ReplayEngine
 from phalanx.sim.reports.figures import Report, build_report
 from phalanx.sim.reports.html_page import build_page
 from phalanx.sim.reports.text import format_seconds, summary_rows
+from phalanx.sim.workloads.trace_formats import RECORDING, find_format
 from phalanx.sim.workloads.workload import InvalidTrace, TraceFile
 
+#: How many bytes show the format of a file.
+_HEAD_BYTES = 1 << 20
 #: How many differences the text shows.
 _MAX_SHOWN = 20
 
@@ -58,6 +73,11 @@ _MAX_SHOWN = 20
     help="Time by which starts may differ. [default: 2s]",
 )
 @click.option(
+    "--exact-nodes",
+    is_flag=True,
+    help="With --check, other nodes of equal score are differences too.",
+)
+@click.option(
     "--scheduler",
     "schedulers",
     multiple=True,
@@ -72,7 +92,7 @@ _MAX_SHOWN = 20
     "--reservation",
     type=click.Choice(list(ReservationMode), case_sensitive=False),
     default=None,
-    help="First come, first served with these reservations, as phalanx simulate does it.",
+    help="Mode of the reservations of the configuration.",
 )
 @click.option(
     "--nodes", default="", metavar="FILE|N", help="Cluster file or number of nodes, instead of the"
@@ -96,6 +116,7 @@ def replay_command(
     path: Path,
     check: bool,
     tolerance: float,
+    exact_nodes: bool,
     schedulers: tuple[str, ...],
     policy: Path | None,
     reservation: str | None,
@@ -119,15 +140,17 @@ def replay_command(
     """
     if check and nodes:
         raise click.UsageError("--check compares with the recorded nodes: leave out --nodes")
+    _require_recording(path)
     options = SimulationOptions(
-        "recording", nodes, shape, policy, reservation or "", horizon=horizon, is_lenient=lenient
+        RECORDING, nodes, shape, policy, reservation or "", horizon=horizon, is_lenient=lenient
     )
     loaded = _select_pods(load_simulation(path, options), schedulers)
     setup, workload = loaded.setup, loaded.setup.workload
     assert isinstance(workload, RecordedWorkload)
     recording = workload.history.recording
-    if policy is None and reservation is None:
-        setup = replace(setup, profiles=_recorded_profiles(path, workload))
+    if policy is None:
+        profiles = with_reservation_mode(_recorded_profiles(path, workload), reservation)
+        setup = replace(setup, profiles=profiles)
     if check and horizon is None:
         setup = replace(setup, horizon=recording.end - recording.begin)
     engine = ReplayEngine(setup)
@@ -140,13 +163,39 @@ def replay_command(
             schedulers=setup.profiles.policies,
             tolerance=tolerance,
             trace=engine.trace,
+            exact_nodes=exact_nodes,
         )
         report = {**report, "check": comparison.to_data()}
+    _print_report(report, comparison, output)
     if page is not None:
         write_page(page, build_page(report, f"Replay of {path.name}"))
-    _print_report(report, comparison, output)
     if comparison is not None and comparison.differences:
         raise click.exceptions.Exit(1)
+
+
+def _require_recording(path: Path) -> None:
+    """Refuse a simulation file, and a trace in another format; the reader says what else is wrong.
+
+    Raises click.ClickException.
+    """
+    with path.open("rb") as file:
+        is_compressed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+    try:
+        with gzip.open(path) if is_compressed else path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except (OSError, EOFError, zlib.error):
+        return
+    text = head.decode("utf-8-sig", errors="replace").replace("\r", "\n")
+    found = find_format(TraceFile(str(path), text.split("\n")))
+    if found is not None and found.name != RECORDING:
+        what = f"a trace in the format {found.name}"
+    elif found is None and path.suffix in (".yaml", ".yml"):
+        what = "a simulation file"
+    else:
+        return
+    raise click.ClickException(
+        f"{path} is {what}, not a recording; run: phalanx simulate -f {path}"
+    )
 
 
 def _print_report(report: Report, comparison: ReplayComparison | None, output: str) -> None:
@@ -191,23 +240,36 @@ def _recorded_profiles(path: Path, workload: RecordedWorkload) -> Profiles:
 
 
 def _describe_comparison(found: ReplayComparison) -> Iterator[str]:
-    if not found.differences:
+    within = format_seconds(found.tolerance)
+    if not found.differences and not found.other_nodes:
         jobs = pluralize(found.jobs, "job")
-        within = format_seconds(found.tolerance)
         yield f"The replay equals the recording: {jobs} started as recorded, within {within}."
         return
-    yield (
-        f"{len(found.differences)} of {pluralize(found.jobs, 'job')} differ from the recording; "
-        "the first one:"
-    )
-    first = found.differences[0]
-    yield f"  at {format_seconds(first.at)}: {first.ref} {first.sentence}"
-    yield f"  likely cause: {first.cause}"
-    for one in found.differences[1:_MAX_SHOWN]:
-        yield f"{format_seconds(one.at)}: {one.ref} {one.sentence} ({one.cause})"
-    if len(found.differences) > _MAX_SHOWN:
-        yield f"and {len(found.differences) - _MAX_SHOWN} more; -o json lists all"
+    if not found.differences:
+        yield (
+            f"{found.jobs} of {pluralize(found.jobs, 'job')} start in time, within {within}; "
+            f"{len(found.other_nodes)} of them on other nodes of equal score."
+        )
+    else:
+        jobs = pluralize(found.jobs, "job")
+        yield f"{len(found.differences)} of {jobs} differ from the recording."
+        yield from _describe_differences("First difference:", found.differences[:1])
+        yield from _describe_differences("Later differences:", found.differences[1:])
+    yield from _describe_differences("On other nodes of equal score:", found.other_nodes)
+    yield ""
     yield (
         "The API does not show refused attempts. A decision log of phalanx up has all of them: "
         "phalanx decisions --check repeats them exactly."
     )
+
+
+def _describe_differences(title: str, found: Sequence[JobDifference]) -> Iterator[str]:
+    """Yield a heading and two lines for each job: what differs, and the likely cause."""
+    if not found:
+        return
+    yield from ("", title)
+    for one in found[:_MAX_SHOWN]:
+        yield f"  at {format_seconds(one.at)}: {one.name} {one.sentence}"
+        yield f"    likely cause: {one.cause}"
+    if len(found) > _MAX_SHOWN:
+        yield f"  and {len(found) - _MAX_SHOWN} more; -o json lists all"

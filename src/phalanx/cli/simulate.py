@@ -30,7 +30,7 @@ from phalanx.cli.output import (
 from phalanx.cli.simulation_file import SimulationOptions, leave_out_large_jobs, load_simulation
 from phalanx.scheduler.plugins.settings_plugins import ReservationMode
 from phalanx.sim.core_engine import CoreEngine
-from phalanx.sim.counted_engine import build_core_engine
+from phalanx.sim.engine_selection import build_core_engine
 from phalanx.sim.full_engine import FullEngine
 from phalanx.sim.recording.recorded_workload import RecordedWorkload
 from phalanx.sim.recording.replay_engine import ReplayEngine
@@ -90,11 +90,14 @@ _DRAW_SECONDS = 0.5
     help="Cluster file or number of nodes, instead of the machine that the file states.",
 )
 @click.option(
-    "--shape", default="", metavar="cpu=8,memory=32Gi", help="Resources of each node of --nodes."
+    "--shape",
+    default="",
+    metavar="cpu=8,memory=32Gi",
+    help="Resources of each node of --nodes. [default: cpu=8,memory=32Gi]",
 )
 @configuration_option(
-    "KubeSchedulerConfiguration of the scheduler; without it, first come, first served with"
-    " the reservations of --reservation."
+    "KubeSchedulerConfiguration of the scheduler; without it, first come, first served. "
+    "--reservation sets the mode of its reservations."
 )
 @click.option(
     "--reservation",
@@ -115,7 +118,8 @@ _DRAW_SECONDS = 0.5
 @click.option(
     "--place-pods",
     is_flag=True,
-    help="Place every pod by the scheduler, also where counting free nodes gives the same starts.",
+    help="Let the scheduler decide about every job, also where the loads of nodes give the same"
+    " starts.",
 )
 @click.option("--seed", type=click.IntRange(0), default=None, help="Random seed, by default 0.")
 @click.option(
@@ -171,12 +175,13 @@ def simulate_command(
     engine = SimulationEngine(engine_name)
     result = run_simulation(loaded.setup, engine, place_pods=place_pods)
     report = build_report(result, loaded.inputs)
-    if page is not None:
-        write_page(page, build_page(report, f"Simulation of {path.name}"))
     if output == JSON:
         echo(format_structured(report, JSON))
     else:
         echo("\n".join(align_columns(list(summary_rows(report)))))
+    # Written last: a full disk must not lose the figures.
+    if page is not None:
+        write_page(page, build_page(report, f"Simulation of {path.name}"))
 
 
 def run_simulation(

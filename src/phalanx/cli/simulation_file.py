@@ -4,12 +4,16 @@ A simulation file is YAML; only `workload` is required. Paths are relative to th
 
     workload: philly.csv.gz             # a trace, or a list of jobs:
     - {submit: 0, runTime: 2h, pods: 4, requests: {cpu: 8}, estimate: 3h, count: 10, every: 5m}
+    - {runTime: 1h, pods: 8, requests: {cpu: 8}, topology: rack, nodeSelector: {disk: ssd}}
+    priorities:                         # instead of those of the trace: the first that applies
+    - {priority: 100, owner: vision, maxEstimate: 1h}
     cluster: cluster.yaml               # as for `phalanx up --nodes`; a list of pools, or a number
     policy: scheduler.yaml              # KubeSchedulerConfiguration
     reservation: Easy                   # without a policy: as `phalanx simulate --reservation`
     faults:
       rate: {meanTimeBetweenFailures: 720h, repair: 2h}
       script: [{at: 24h, node: gpu-0, repair: 30m}]
+    overhead: 5s                        # how much longer each job occupies its nodes
     horizon: 720h
     seed: 7
 
@@ -22,20 +26,24 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 import yaml
+from msgspec.structs import replace as but
 
 from phalanx.api.core import DEFAULT_SCHEDULER, Node
 from phalanx.api.kinds import NODE
 from phalanx.api.resources import BadQuantity, exact_value
 from phalanx.cli.options import (
+    LEVEL_LABELS,
     InvalidClusterFile,
     load_node_pools,
     numbered_pool,
@@ -43,6 +51,7 @@ from phalanx.cli.options import (
     parse_shape,
 )
 from phalanx.cli.scheduler_configuration import load_configuration
+from phalanx.scheduler.placement.topology_domains import parse_topology_levels
 from phalanx.scheduler.plugins.settings_plugins import ReservationArgs, ReservationMode
 from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
 from phalanx.sim.recording.recorded_workload import RecordedWorkload
@@ -57,18 +66,25 @@ from phalanx.sim.workloads.csv_traces import read_node_list
 from phalanx.sim.workloads.trace_formats import FORMAT_NAMES, read_trace
 from phalanx.sim.workloads.workload import (
     MAX_SECONDS,
+    NO_NODE_HAS,
+    TOO_LARGE,
+    InvalidLine,
     InvalidTrace,
+    PriorityRule,
     TraceFile,
     TraceJob,
     TraceWorkload,
     build_workload,
+    with_overhead,
+    with_priorities,
 )
-from phalanx.sim.workloads.yaml_lines import find_line
-from phalanx.yaml_files import UniqueKeyLoader, describe_error
+from phalanx.yaml_files import UniqueKeyLoader, describe_error, find_line
 
-_GZIP_MAGIC = b"\x1f\x8b"
+#: The first bytes of a compressed file.
+GZIP_MAGIC = b"\x1f\x8b"
 #: A larger trace is refused, and so is a larger number of jobs or pods of a row.
 _MAX_TRACE_BYTES, _MAX_COUNT = 1 << 30, 1_000_000
+_SHAPE_EXAMPLE = "cpu=64,memory=256Gi,nvidia.com/gpu=8"
 #: The horizon of faults by rate, if none is given: so many times what the jobs take without them.
 _FAULT_FACTOR = 5.0
 _FIELDS = (
@@ -79,6 +95,8 @@ _FIELDS = (
     "shape",
     "policy",
     "reservation",
+    "priorities",
+    "overhead",
     "faults",
     "horizon",
     "seed",
@@ -91,9 +109,14 @@ _JOB_FIELDS = (
     "estimate",
     "priority",
     "owner",
+    "topology",
+    "nodeSelector",
     "count",
     "every",
 )
+#: The labels in the levels of a topology.
+_MATCH_LABEL = re.compile(r"[^\s,+]+")
+_PRIORITY_FIELDS = ("priority", "owner", "minPods", "maxPods", "maxEstimate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +148,9 @@ def load_simulation(path: Path, options: SimulationOptions) -> LoadedSimulation:
     loader = _Loader(path, options)
     try:
         setup = loader.load()
+    except InvalidLine as error:
+        hint = "correct it, or count and skip such lines by --lenient"
+        raise click.ClickException(f"{error}; {hint}") from None
     except (InvalidTrace, _InvalidField) as error:
         raise click.ClickException(str(error)) from None
     return LoadedSimulation(path, setup, loader.inputs)
@@ -133,12 +159,25 @@ def load_simulation(path: Path, options: SimulationOptions) -> LoadedSimulation:
 def leave_out_large_jobs(loaded: Sequence[LoadedSimulation]) -> list[LoadedSimulation]:
     """Leave out the jobs that are larger than one of the clusters, of recordings none."""
     traces = [one for one in loaded if not isinstance(one.setup.workload, RecordedWorkload)]
-    large = set[int]().union(*(find_large_jobs(one.setup) for one in traces))
+    large: dict[int, str] = {}
+    for one in traces:
+        large |= find_large_jobs(one.setup)
     for one in traces:
         if len(large) == len(one.setup.workload.jobs):
-            raise click.ClickException(f"{one.path}: all jobs are larger than the cluster")
+            raise click.ClickException(f"{one.path}: {_describe_all_large(large)}")
         one.setup = leave_out_jobs(one.setup, large)
     return list(loaded)
+
+
+def with_reservation_mode(profiles: Profiles, mode: str | None) -> Profiles:
+    """Set the mode of the reservations of all profiles; None: as they are."""
+    if mode is None:
+        return profiles
+    policies = {
+        name: replace(one, reservation=but(one.reservation, mode=mode))
+        for name, one in profiles.policies.items()
+    }
+    return replace(profiles, policies=policies)
 
 
 class _InvalidField(ValueError):
@@ -161,7 +200,7 @@ class _Loader:
         if self._path.suffix in (".yaml", ".yml"):
             fields = self._load_yaml(self._path)
             if _is_trace(fields):
-                fields = {"workload": str(self._path.resolve())}
+                fields = {"workload": str(self._path.absolute())}
             elif not isinstance(fields, dict) or "workload" not in fields:
                 raise _InvalidField(
                     f"{self._path}: neither a simulation file, whose field workload is required, "
@@ -169,9 +208,17 @@ class _Loader:
                 )
             self._check_fields(fields, _FIELDS, "")
         else:
-            fields = {"workload": str(self._path.resolve())}
+            fields = {"workload": str(self._path.absolute())}
         options = self._options
+        if options.shape and not options.nodes and "cluster" not in fields:
+            raise self._invalid("--shape", "describes the nodes of --nodes or of `cluster`")
         workload = self._load_workload(fields)
+        if (rules := fields.get("priorities")) is not None:
+            workload = self._set_priorities(workload, rules)
+        if (overhead := self._read_seconds(fields.get("overhead"), "overhead", 0.0)) > 0:
+            if isinstance(workload, RecordedWorkload):
+                raise self._invalid("overhead", "recordings have the run times of their pods")
+            workload = with_overhead(workload, overhead)
         nodes = self._load_nodes(fields) or workload.nodes
         if self._skipped_nodes:
             skipped = {**workload.skipped, "node cannot be read": self._skipped_nodes}
@@ -185,9 +232,11 @@ class _Loader:
                 raise self._invalid("seed", f"must not be negative: {seed}")
         horizon = options.horizon
         if horizon is None:
-            horizon = self._read_seconds(fields.get("horizon"), "horizon", float("inf"))
+            horizon = self._read_seconds(fields.get("horizon"), "horizon", inf)
+            if not horizon:
+                raise self._invalid("horizon", "must be more than 0")
         faults = fields.get("faults")
-        if isinstance(faults, dict) and faults.get("rate") is not None and horizon == float("inf"):
+        if isinstance(faults, dict) and faults.get("rate") is not None and horizon == inf:
             # Jobs that lose their nodes again and again may never end.
             jobs, work = workload.jobs, sum(job.run_time * job.pods for job in workload.jobs)
             longest = max(job.run_time for job in jobs)
@@ -203,7 +252,7 @@ class _Loader:
             path = self._path.parent / found
             text = _decode(path, self._read(path, "workload"))
             format_name = self._options.format_name or str(fields.get("format") or "")
-            shown = self._path if str(path.resolve()) == found else path
+            shown = self._path if str(path.absolute()) == found else path
             case = self._options.case or str(fields.get("case") or "")
 
             def read_beside(name: str) -> tuple[str, str]:
@@ -234,6 +283,10 @@ class _Loader:
         run_time = self._read_seconds(row.get("runTime"), f"{where}.runTime", 0.0)
         if run_time <= 0:
             raise self._invalid(f"{where}.runTime", "must be more than 0")
+        labels = row.get("nodeSelector") or {}
+        if not isinstance(labels, dict):
+            reason = "must be a map of node labels, such as {disk: ssd}"
+            raise self._invalid(f"{where}.nodeSelector", reason)
         estimate = self._read_seconds(row.get("estimate"), f"{where}.estimate", 0.0)
         submit = self._read_seconds(row.get("submit"), f"{where}.submit", 0.0)
         every = self._read_seconds(row.get("every"), f"{where}.every", 0.0)
@@ -245,9 +298,11 @@ class _Loader:
             estimate=estimate or None,
             priority=self._read_integer(row.get("priority", 0), f"{where}.priority"),
             owner=str(row.get("owner") or ""),
+            node_labels={str(name): (str(value),) for name, value in labels.items()},
+            topology=self._read_topology(row.get("topology"), f"{where}.topology"),
         )
         for i in range(self._read_count(row.get("count", 1), f"{where}.count")):
-            yield msgspec.structs.replace(job, submit=submit + i * every)
+            yield but(job, submit=submit + i * every)
 
     def _read_requests(self, found: Any, where: str) -> dict[str, str]:
         if not isinstance(found, dict) or not found:
@@ -260,6 +315,37 @@ class _Loader:
             if not is_valid:
                 raise self._invalid(f"{where}.{name}", f'invalid quantity "{quantity}"')
         return {str(name): str(quantity) for name, quantity in found.items()}
+
+    def _read_topology(self, found: Any, where: str) -> str:
+        if found is None:
+            return ""
+        if not isinstance(found, str) or parse_topology_levels(found) is None:
+            reason = 'must be a node label, or levels as in "rack, block after 30s, * after 5m"'
+            raise self._invalid(where, reason)
+        return _MATCH_LABEL.sub(lambda match: LEVEL_LABELS.get(match[0], match[0]), found)
+
+    def _set_priorities(self, workload: TraceWorkload, found: Any) -> TraceWorkload:
+        if isinstance(workload, RecordedWorkload):
+            raise self._invalid("priorities", "recordings keep the priorities of their pods")
+        if not isinstance(found, list):
+            raise self._invalid("priorities", "must be a list of maps, each with a priority")
+        rules = list[PriorityRule]()
+        for number, row in enumerate(found):
+            where = f"priorities[{number}]"
+            self._check_fields(row, _PRIORITY_FIELDS, where)
+            owners = row.get("owner") or []
+            rules.append(
+                PriorityRule(
+                    self._read_integer(row.get("priority"), f"{where}.priority"),
+                    tuple(map(str, owners if isinstance(owners, list) else [owners])),
+                    min_pods=self._read_count(row.get("minPods", 1), f"{where}.minPods"),
+                    max_pods=self._read_count(row.get("maxPods", _MAX_COUNT), f"{where}.maxPods"),
+                    max_estimate=self._read_seconds(
+                        row.get("maxEstimate"), f"{where}.maxEstimate", inf
+                    ),
+                )
+            )
+        return with_priorities(workload, rules)
 
     def _load_nodes(self, fields: Mapping[str, Any]) -> tuple[Node, ...]:
         """Load the nodes of `--nodes` or `cluster`; none if neither is given."""
@@ -294,18 +380,24 @@ class _Loader:
         return tuple(_to_node(node.manifest("")) for node in loaded)
 
     def _load_profiles(self, fields: Mapping[str, Any]) -> Profiles:
-        path = self._options.policy
-        if path is None and fields.get("policy") and not self._options.reservation:
-            path = self._path.parent / str(fields["policy"])
-        if path is not None:
-            self._read(path, "--config" if self._options.policy else "policy")
-            return load_configuration(path).profiles
-        mode = self._options.reservation or fields.get("reservation") or ReservationMode.EASY
-        if mode not in tuple(ReservationMode):
+        """Load the policy, or first come, first served; `reservation` sets the mode of both."""
+        mode = self._options.reservation or fields.get("reservation")
+        if mode is not None and mode not in tuple(ReservationMode):
             known = ", ".join(ReservationMode)
             raise self._invalid("reservation", f'unknown mode "{mode}"; available: {known}')
-        policy = replace(DEFAULT_POLICY, reservation=ReservationArgs(after_seconds=0, mode=mode))
-        return Profiles({DEFAULT_SCHEDULER: policy}, keeps_arrival_order=True)
+        path = self._options.policy
+        if path is None and not fields.get("policy"):
+            args = ReservationArgs(after_seconds=0, mode=mode or ReservationMode.EASY)
+            policy = replace(DEFAULT_POLICY, reservation=args)
+            return Profiles({DEFAULT_SCHEDULER: policy}, keeps_arrival_order=True)
+        where = "--config" if path is not None else "policy"
+        path = path or self._path.parent / str(fields["policy"])
+        self._read(path, where)
+        try:
+            profiles = load_configuration(path).profiles
+        except click.UsageError as error:
+            raise self._invalid(where, error.message) from None
+        return with_reservation_mode(profiles, mode)
 
     def _load_faults(self, found: Any, setup: SimulationSetup) -> tuple[NodeFault, ...]:
         if found is None:
@@ -323,15 +415,19 @@ class _Loader:
             if between <= 0 or repair <= 0:
                 raise self._invalid("faults.rate", "both times must be more than 0")
             faults += FaultRate(between, repair).draw(setup.nodes, setup.seed, setup.horizon)
-        known = {node.metadata.name for node in setup.nodes}
+        known = {_shorten_number(node.metadata.name): node.metadata.name for node in setup.nodes}
         for number, row in enumerate(found.get("script") or ()):
             where = f"faults.script[{number}]"
             self._check_fields(row, ("at", "node", "repair"), where)
-            if row.get("node") not in known:
-                raise self._invalid(f"{where}.node", f'there is no node "{row.get("node")}"')
+            node = known.get(_shorten_number(str(row.get("node"))))
+            if node is None:
+                names = list(known.values())
+                shown = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+                reason = f'there is no node "{row.get("node")}"; there are {shown}'
+                raise self._invalid(f"{where}.node", reason)
             at = self._read_seconds(row.get("at"), f"{where}.at", 0.0)
             repair = self._read_seconds(row.get("repair"), f"{where}.repair", 3600.0)
-            faults.append(NodeFault(at, row["node"], repair))
+            faults.append(NodeFault(at, node, repair))
         return tuple(sorted(faults))
 
     # ---- fields --------------------------------------------------------------------------------
@@ -406,17 +502,33 @@ class _Loader:
             raise _InvalidField(f"{path}: nested too deeply") from None
 
 
+def _describe_all_large(large: Mapping[int, str]) -> str:
+    """Say why no job fits on the nodes, and what to do."""
+    reasons = sorted(set(large.values()))
+    if reasons == [TOO_LARGE]:
+        return "all jobs are larger than the cluster; give it more or larger nodes"
+    missing = "; ".join(reason for reason in reasons if reason != TOO_LARGE)
+    if not missing.startswith(NO_NODE_HAS):
+        return f"no job fits: {missing}"
+    return f"no job fits: {missing}; describe the nodes by `shape` or --shape, as {_SHAPE_EXAMPLE}"
+
+
 def _describe_missing_nodes(workload: TraceWorkload) -> str:
     """Say why a workload has no nodes, and what to do."""
     if not isinstance(workload, RecordedWorkload):
         return (
-            "the trace states no machine; name one with `cluster` or --nodes (an SWF log states "
-            "it with the line `; MaxProcs: N`)"
+            "the trace states no machine; name one with `cluster` and `shape`, or with --nodes 16 "
+            f"--shape {_SHAPE_EXAMPLE} (an SWF log states it with the line `; MaxProcs: N`)"
         )
     unseen = workload.history.recording.unseen
     reasons = [one.reason for one in unseen if one.resource == NODE.plural]
     because = f", because they could not be read ({reasons[0]})" if reasons else ""
     return f"the recording has no nodes{because}; describe them by --nodes and --shape"
+
+
+def _shorten_number(name: str) -> str:
+    """Return a name without leading zeros of its number: node-03 and node-3 are one node."""
+    return re.sub(r"-0+(?=\d+$)", "-", name)
 
 
 def _is_trace(found: Any) -> bool:
@@ -430,12 +542,14 @@ def _is_trace(found: Any) -> bool:
 
 def _decode(path: Path, content: bytes) -> str:
     """Decode a trace, which may be compressed."""
-    if content.startswith(_GZIP_MAGIC):
+    if content.startswith(GZIP_MAGIC):
         try:
             with gzip.open(io.BytesIO(content)) as compressed:
                 # A small file may be petabytes of zeros.
                 content = compressed.read(_MAX_TRACE_BYTES + 1)
-        except (OSError, EOFError, zlib.error) as error:
+        except EOFError:
+            raise _InvalidField(f"{path}: the compressed file is incomplete") from None
+        except (OSError, zlib.error) as error:
             raise _InvalidField(f"{path}: cannot be decompressed: {error}") from None
     if len(content) > _MAX_TRACE_BYTES:
         raise _InvalidField(f"{path}: larger than {_MAX_TRACE_BYTES} bytes")

@@ -12,8 +12,12 @@
 
     simulation_setup.py                  SimulationSetup and SimulationResult: input and outcome
     core_engine.py                       queue and scheduling cycle alone, without an API server
+    engine_selection.py                  the fastest of these engines that applies to a setup
     direct_engine.py                     the same, without the scheduler while no job waits
-    direct_placement.py                  the nodes of jobs that need not wait
+    direct_placement.py                  the nodes of jobs, by the scores of the scheduler
+    queue_engine.py                      first come, first served, without the scheduler:
+    placed_engine.py                     the nodes of all jobs follow from the loads of nodes
+    direct_reservation.py                the nodes that it keeps for the first waiting job
     counted_engine.py                    the same where it suffices to count free nodes
     full_engine.py                       the whole control plane, driven by the jobs of a workload
     simulation_recorder.py               job records and samples, written by both engines

@@ -40,6 +40,7 @@ from phalanx.api.dynamic_resources import DeviceClass, ResourceClaimSpec, Resour
 from phalanx.api.meta import Key, ObjectMeta, timestamp
 from phalanx.api.other_kinds import DeviceClaim, ResourceClaimStatus
 from phalanx.api.scheduling import (
+    TOPOLOGY_ANNOTATION,
     DisruptionMode,
     GangPolicy,
     PodGroup,
@@ -71,17 +72,17 @@ from phalanx.sim.gpu_devices import (
 from phalanx.sim.simulation_recorder import SimulationRecorder
 from phalanx.sim.simulation_setup import (
     IDLE_SECONDS,
+    MIN_STEP,
     NAMESPACE,
     SimulationEngine,
     SimulationResult,
     SimulationSetup,
+    has_topology_levels,
     needs_group,
     without_retries,
 )
 from phalanx.sim.workloads.workload import TraceJob
 
-#: Seconds between two instants at which only the scheduler has something to do.
-_MIN_STEP = 1.0
 #: Attempts at one instant after which the scheduler must be in a loop.
 _MAX_ATTEMPTS = 1_000_000
 #: The order of what happens at one instant: jobs end, nodes are lost, nodes return.
@@ -179,7 +180,7 @@ class CoreEngine:
             return None
         if self._recorder.waiting:
             due = (self._state.queue.next_backoff_end(), self._state.reservations.next_time())
-            times += [max(time, self._now + _MIN_STEP) for time in due if time is not None]
+            times += [max(time, self._now + MIN_STEP) for time in due if time is not None]
         soonest = min(times, default=None)
         if is_over and soonest is not None and soonest > self._last_event + IDLE_SECONDS:
             # Nothing runs and nothing arrives: what waits now waits forever, unless a node returns.
@@ -372,7 +373,9 @@ def _build_group(job: TraceJob, name: str) -> PodGroup:
     if job.estimate is not None:
         annotations[EXPECTED_RUN_TIME_ANNOTATION] = f"{job.estimate:.6f}s"
     constraints = None
-    if job.topology:
+    if has_topology_levels(job):
+        annotations[TOPOLOGY_ANNOTATION] = job.topology
+    elif job.topology:
         constraints = SchedulingConstraints((TopologyConstraint(job.topology),))
     spec = PodGroupSpec(
         scheduling_policy=SchedulingPolicy(gang=GangPolicy(job.pods)),

@@ -26,7 +26,7 @@ from phalanx.api.core import DEFAULT_SCHEDULER
 from phalanx.scheduler.decision import Binding, Placed
 from phalanx.scheduler.placement.group_placement import Assignment, sort_members, to_bindings
 from phalanx.sim.core_engine import EVENT_END, CoreEngine, LiveJob
-from phalanx.sim.direct_placement import DirectPlacement
+from phalanx.sim.direct_placement import DirectPlacement, has_few_shapes
 from phalanx.sim.gpu_devices import uses_shares
 from phalanx.sim.simulation_setup import SimulationSetup
 
@@ -39,6 +39,7 @@ def can_place_directly(setup: SimulationSetup) -> bool:
         and policy.has_default_filters
         and setup.profiles.groups
         and not uses_shares(setup.workload.jobs)
+        and has_few_shapes(setup.workload.jobs)
     )
 
 
@@ -51,10 +52,10 @@ class DirectEngine(CoreEngine):
         super().__init__(setup, on_progress)
         policy = setup.profiles.policies[DEFAULT_SCHEDULER]
         self._placement = DirectPlacement(setup.nodes, policy)
-        #: The nodes of the running jobs, as rows of the placement, a row for each pod.
+        #: The nodes of the running and the unseen jobs, as rows of the placement, one for each pod.
         self._rows: dict[int, list[int]] = {}
-        #: What the scheduler has not observed: the running jobs with their starts, in this order,
-        #: and the ends of jobs that it knows.
+        #: What the scheduler has not observed: jobs with their starts, in this order, and the ends
+        #: of jobs that it knows, or that it learns run times from.
         self._unseen_starts: dict[int, tuple[float, LiveJob]] = {}
         self._unseen_ends: list[tuple[float, LiveJob]] = []
 
@@ -81,9 +82,12 @@ class DirectEngine(CoreEngine):
                 continue
             del self._running[number]
             self._recorder.end(number, now)
-            self._placement.remove(live.job, self._rows.pop(number))
-            if self._unseen_starts.pop(number, None) is None:
+            self._placement.remove(live.job, self._rows[number])
+            if live.job.estimate is None or self._unseen_starts.pop(number, None) is None:
+                # The scheduler learns run times from jobs that declare none: it observes them all.
                 self._unseen_ends.append((now, live))
+            if number not in self._unseen_starts:
+                del self._rows[number]
         return True
 
     def _start_directly(self, now: float) -> bool:
@@ -129,6 +133,7 @@ class DirectEngine(CoreEngine):
                 for live in lives:
                     self._observe_success(live, at)
                     self._delete_objects(live, at)
+                    self._rows.pop(live.number, None)
                 continue
             for live in sorted(lives, key=lambda one: one.number):
                 self._submit(live, at)

@@ -1,4 +1,4 @@
-"""DirectPlacement: the nodes of jobs that need not wait, by the scheduler's own scores.
+"""DirectPlacement: the nodes of jobs, by the scheduler's own filters and scores.
 
     job of 2 pods ─▶ ranking of its shape ─▶ best node, twice ─▶ rows of nodes; None if one lacks
 
@@ -9,11 +9,14 @@ that the node has in the ranking of each shape. Rankings follow when they are us
     touched [4, 0, 4]      ranking of 1 GPU has seen 3, ranking of 8 GPUs has seen 1
 
 A job of other constraints than requests and labels of nodes has no direct placement.
+
+How many pods of a shape fit on all nodes together is kept in the same way. `assign_beside` places a
+job beside what is held for another one: the nodes that hold something count as fuller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -35,12 +38,36 @@ from phalanx.sim.workloads.workload import TraceJob
 
 #: How many touched nodes are kept at least: a ranking that has missed more is built anew.
 _TOUCHED_LIMIT = 4096
+#: How many rankings there may be, each with a key of every node and memos of thousands of loads.
+_MAX_SHAPES = 64
+
+
+def shape_key(job: TraceJob) -> Hashable:
+    """Return what the pods of a job are placed by: equal for jobs of one shape."""
+    return (*job.requests.items(), None, *job.node_labels.items())
+
+
+def has_few_shapes(jobs: Iterable[TraceJob]) -> bool:
+    """Whether there is a ranking for each shape of the jobs."""
+    return len({shape_key(job) for job in jobs}) <= _MAX_SHAPES
 
 
 class ShapeRanking:
-    """The nodes that take pods of one shape, the best first."""
+    """The nodes that take pods of one shape, the best first, and how many pods they take."""
 
-    __slots__ = ("after_removal", "is_direct", "scores", "seen", "sorted_keys")
+    __slots__ = (
+        "after_removal",
+        "amounts",
+        "capacities",
+        "capacity_of",
+        "capacity_seen",
+        "is_allowed",
+        "is_direct",
+        "scores",
+        "seen",
+        "sorted_keys",
+        "total",
+    )
 
     def __init__(self, snapshot: Snapshot, policy: SchedulerPolicy, shape: PodShape) -> None:
         self.scores = NodeScores(snapshot, policy, shape)
@@ -65,6 +92,18 @@ class ShapeRanking:
         #: The keys of the nodes, as of the touched nodes that it has seen; None: not built.
         self.sorted_keys: SortedKeys | None = None
         self.seen = 0
+        #: Whether each node is allowed by anything but its load.
+        self.is_allowed: list[bool] = self.scores.allowed_nodes.tolist()
+        #: What each pod requests, by column, and how many pods a node of a class takes by that.
+        self.amounts = tuple((column, amount) for column, amount in request.amounts if amount)
+        self.capacity_of = NodeClassMemo[int](self._count_pods)
+        #: How many pods each node takes, and all together, as of the touched nodes that were seen.
+        self.capacities: list[int] | None = None
+        self.total = self.capacity_seen = 0
+
+    def _count_pods(self, node_class: NodeClass) -> int:
+        has, used = node_class.allocatable, node_class.requested
+        return min([max(has[i] - used[i], 0) // amount for i, amount in self.amounts])
 
 
 class DirectPlacement:
@@ -76,15 +115,16 @@ class DirectPlacement:
             cache.update_node(node.metadata.name, node)
         self._snapshot, self._policy = cache.snapshot(), policy
         self.names, self._index = self._snapshot.names, self._snapshot.index
-        self._classes = [self._snapshot.node_class(i) for i in range(len(self.names))]
-        self._lost: set[int] = set()
-        self._rankings: dict[tuple[object, ...], ShapeRanking] = {}
+        #: The class of each node, which says what runs there.
+        self.classes = [self._snapshot.node_class(i) for i in range(len(self.names))]
+        self._all_rows, self._lost = range(len(self.names)), set[int]()
+        self._rankings: dict[Hashable, ShapeRanking] = {}
         #: The rows whose keys have changed, in order.
         self._touched: list[int] = []
 
     def ranking_of(self, job: TraceJob) -> ShapeRanking:
         """Return the ranking for the pods of a job."""
-        key = (*job.requests.items(), None, *job.node_labels.items())
+        key = shape_key(job)
         ranking = self._rankings.get(key)
         if ranking is None:
             shape = shape_of(Pod(ObjectMeta(), build_pod_spec(job, "")))
@@ -94,20 +134,21 @@ class DirectPlacement:
     def place(self, job: TraceJob) -> list[int] | None:
         """Assign the pods of a job to their best nodes, one by one; None if one has no node.
 
-        None too where the nodes depend on more than the load of each, or where the scheduler must
-        observe how long the job runs.
+        None too where the nodes depend on more than the load of each.
         """
-        if job.topology or job.estimate is None:
+        if job.topology:
             return None
         ranking = self.ranking_of(job)
-        if not ranking.is_direct:
-            return None
+        return self.assign(ranking, job.pods) if ranking.is_direct else None
+
+    def assign(self, ranking: ShapeRanking, pods: int) -> list[int] | None:
+        """Assign pods of a shape to their best nodes, one by one; None if one has no node."""
         keys, rows = self._update_keys(ranking), list[int]()
-        best, classes, after = keys.best, self._classes, ranking.scores.after_placement
-        for _ in range(job.pods):
+        best, classes, after = keys.best, self.classes, ranking.scores.after_placement
+        for _ in range(pods):
             if not best and not keys.sort_more():
                 self._touched += rows
-                self.remove(job, rows)
+                self.free(ranking, rows)
                 return None
             key = best[0]
             row = key & INDEX_MASK
@@ -118,9 +159,68 @@ class DirectPlacement:
         ranking.seen = len(self._touched)
         return rows
 
+    def assign_beside(
+        self, ranking: ShapeRanking, pods: int, held: Mapping[int, NodeClass]
+    ) -> list[int] | None:
+        """Assign pods as if some nodes were of other classes, since they hold room for a job."""
+        classes, before = self.classes, {row: self.classes[row] for row in held}
+        for row, node_class in held.items():
+            classes[row] = node_class
+        self._touched += held
+        rows, after = self.assign(ranking, pods), ranking.scores.after_placement
+        for row, node_class in before.items():
+            for _ in range(rows.count(row) if rows is not None else 0):
+                node_class, _ = after[node_class]
+            classes[row] = node_class
+        self._touched += held
+        return rows
+
+    def capacity(self, ranking: ShapeRanking) -> int:
+        """Return how many pods of a shape fit on all nodes together."""
+        touched = self._touched
+        if ranking.capacity_seen == len(touched) and ranking.capacities is not None:
+            return ranking.total
+        self._trim_touched()
+        found = ranking.capacities
+        if found is None:
+            found = ranking.capacities = [self._capacity_of(ranking, i) for i in self._all_rows]
+            ranking.total = sum(found)
+        else:
+            for row in touched[ranking.capacity_seen :]:
+                now = self._capacity_of(ranking, row)
+                ranking.total += now - found[row]
+                found[row] = now
+        ranking.capacity_seen = len(touched)
+        return ranking.total
+
+    def open_rows(self, ranking: ShapeRanking) -> Iterator[int]:
+        """Yield the rows of the nodes on which a pod fits, in order."""
+        self.capacity(ranking)
+        assert ranking.capacities is not None
+        return (row for row, count in enumerate(ranking.capacities) if count)
+
+    def capacity_beside(self, ranking: ShapeRanking, held: Mapping[int, NodeClass]) -> int:
+        """Return how many pods fit if some nodes are of other classes."""
+        total, count_on = self.capacity(ranking), ranking.capacity_of
+        assert ranking.capacities is not None
+        for row, node_class in held.items():
+            if has := ranking.capacities[row]:
+                total += count_on[node_class] - has
+        return total
+
+    def with_requested(self, row: int, amounts: Iterable[tuple[int, int]]) -> NodeClass:
+        """Return the class of a node on which so much more is requested, given by column."""
+        node_class = self.classes[row]
+        requested = list(node_class.requested)
+        for column, amount in amounts:
+            requested[column] += amount
+        cells = (*node_class.allocatable, *requested, *node_class.nonzero_requested)
+        pool, width = self._snapshot.node_class_pool, len(requested)
+        return pool.intern(cells, width, node_class.used_ports)
+
     def add(self, job: TraceJob, nodes: Iterable[str]) -> list[int]:
         """Count the pods of a job that the scheduler has placed; returns their rows."""
-        after, classes = self.ranking_of(job).scores.after_placement, self._classes
+        after, classes = self.ranking_of(job).scores.after_placement, self.classes
         rows = [self._index[name] for name in nodes]
         for row in rows:
             classes[row], _ = after[classes[row]]
@@ -129,7 +229,11 @@ class DirectPlacement:
 
     def remove(self, job: TraceJob, rows: Sequence[int]) -> None:
         """The pods of a job are gone."""
-        after, classes = self.ranking_of(job).after_removal, self._classes
+        self.free(self.ranking_of(job), rows)
+
+    def free(self, ranking: ShapeRanking, rows: Sequence[int]) -> None:
+        """Pods of a shape are gone."""
+        after, classes = ranking.after_removal, self.classes
         for row in rows:
             classes[row] = after[classes[row]]
         self._touched += rows
@@ -142,21 +246,30 @@ class DirectPlacement:
 
     def _update_keys(self, ranking: ShapeRanking) -> SortedKeys:
         """Bring a ranking up to date."""
+        self._trim_touched()
         touched, keys = self._touched, ranking.sorted_keys
-        if len(touched) > max(_TOUCHED_LIMIT, 4 * len(self.names)):
-            touched.clear()
-            for other in self._rankings.values():
-                other.sorted_keys, other.seen = None, 0
-            keys = None
         if keys is None or len(touched) - ranking.seen > len(self.names):
-            found = [self._key_of(ranking, row) for row in range(len(self.names))]
+            found = [self._key_of(ranking, row) for row in self._all_rows]
             keys = ranking.sorted_keys = SortedKeys(np.array(found, np.int64))
         elif ranking.seen < len(touched):
             keys.update([(row, self._key_of(ranking, row)) for row in touched[ranking.seen :]])
         ranking.seen = len(touched)
         return keys
 
+    def _trim_touched(self) -> None:
+        """Forget the touched nodes if there are too many: rankings are built anew then."""
+        if len(self._touched) > max(_TOUCHED_LIMIT, 4 * len(self.names)):
+            self._touched.clear()
+            for ranking in self._rankings.values():
+                ranking.sorted_keys = ranking.capacities = None
+                ranking.seen = ranking.capacity_seen = 0
+
+    def _capacity_of(self, ranking: ShapeRanking, row: int) -> int:
+        if row in self._lost or not ranking.is_allowed[row]:
+            return 0
+        return ranking.capacity_of[self.classes[row]]
+
     def _key_of(self, ranking: ShapeRanking, row: int) -> int:
         if row in self._lost:
             return REJECTED_KEY
-        return ranking.scores.key_of(row, self._classes[row])
+        return ranking.scores.key_of(row, self.classes[row])

@@ -36,6 +36,7 @@ from phalanx.api.kinds import (
     RESOURCE_SLICE,
 )
 from phalanx.api.meta import Key
+from phalanx.api.scheduling import TOPOLOGY_ANNOTATION
 from phalanx.api.wire import Object
 from phalanx.clock import LoopClock
 from phalanx.components import ComponentConfig
@@ -66,6 +67,7 @@ from phalanx.sim.simulation_setup import (
     SimulationEngine,
     SimulationResult,
     SimulationSetup,
+    has_topology_levels,
     needs_group,
     without_retries,
 )
@@ -442,7 +444,9 @@ def _build_job(job: TraceJob, name: str) -> Object:
     scheduling: Mapping[str, Any] = {"gangPolicy": {"policy": "NoGang"}}
     if needs_group(job):
         policy: Object = {"schedulingPolicy": {"gang": {}}, "disruptionMode": {"all": {}}}
-        if job.topology:
+        if has_topology_levels(job):
+            annotations[TOPOLOGY_ANNOTATION] = job.topology
+        elif job.topology:
             policy["schedulingConstraints"] = {"topology": [{"key": job.topology}]}
         scheduling = {"scheduling": policy}
     requests = dict(job.requests)

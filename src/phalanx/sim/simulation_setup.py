@@ -7,7 +7,8 @@ A setup is a value: the same setup gives the same result, byte for byte, on any 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import log
@@ -16,12 +17,22 @@ from typing import NamedTuple
 from phalanx.api.core import Node
 from phalanx.api.resources import node_allocatable, to_amounts
 from phalanx.randomness import SeededRandom
+from phalanx.scheduler.placement.topology_domains import ANYWHERE, parse_topology_levels
 from phalanx.scheduler.policy import DEFAULT_PROFILES, BackOff, Profiles
 from phalanx.sim.gpu_devices import WHOLE
-from phalanx.sim.workloads.workload import MILLI_GPU, TOO_LARGE, TraceJob, TraceWorkload
+from phalanx.sim.workloads.workload import (
+    MILLI_GPU,
+    NO_LABELS,
+    NO_NODE_HAS,
+    TOO_LARGE,
+    TraceJob,
+    TraceWorkload,
+)
 
 #: The namespace of all jobs.
 NAMESPACE = "default"
+#: Seconds between two instants at which only the scheduler has something to do.
+MIN_STEP = 1.0
 #: How long a simulation goes on when nothing runs and nothing arrives.
 IDLE_SECONDS = 7200.0
 #: Longer than any simulation: no refused entity is attempted again because of time alone.
@@ -43,6 +54,11 @@ def needs_group(job: TraceJob) -> bool:
     Reservations of one instant are ordered by kind and name: groups keep the order of the workload.
     """
     return job.pods > 1 or job.estimate is not None
+
+
+def has_topology_levels(job: TraceJob) -> bool:
+    """Whether the topology of a job is more than one required label."""
+    return bool({",", "+", " ", ANYWHERE} & set(job.topology))
 
 
 class SimulationEngine(StrEnum):
@@ -75,8 +91,8 @@ class SimulationSetup:
     faults: tuple[NodeFault, ...] = ()
 
 
-def find_large_jobs(setup: SimulationSetup) -> set[int]:
-    """Return the numbers of the jobs whose pods do not fit on the empty nodes together."""
+def find_large_jobs(setup: SimulationSetup) -> dict[int, str]:
+    """Return the jobs whose pods do not fit on the empty nodes together, each with the reason."""
     shapes: dict[tuple[object, ...], list[int]] = {}
     for number, job in enumerate(setup.workload.jobs):
         shape = (*job.requests.items(), None, *job.node_labels.items(), job.topology)
@@ -88,16 +104,19 @@ def find_large_jobs(setup: SimulationSetup) -> set[int]:
         if not node.spec.unschedulable
         and all(taint.effect == "PreferNoSchedule" for taint in node.spec.taints)
     ]
-    large: set[int] = set()
+    resources = {name for _, room in rooms for name, amount in room.items() if amount}
+    large: dict[int, str] = {}
     for numbers in shapes.values():
         jobs = setup.workload.jobs
         job = jobs[max(numbers, key=lambda number: jobs[number].pods)]
         amounts = {name: n for name, n in {**to_amounts(job.requests), "pods": 1}.items() if n}
-        found: dict[str, int] = {}
+        found: dict[tuple[str, ...], int] = {}
+        levels = parse_topology_levels(job.topology) if job.topology else None
+        widest = levels[-1].key.split("+") if levels and levels[-1].key else []
         for node, room in rooms:
             labels = node.metadata.labels
-            domain = labels.get(job.topology, "") if job.topology else "all"
-            if not domain or any(labels.get(k) not in v for k, v in job.node_labels.items()):
+            domain = tuple(labels.get(key, "") for key in widest)
+            if not all(domain) or any(labels.get(k) not in v for k, v in job.node_labels.items()):
                 continue
             counts = [room.get(name, 0) // amount for name, amount in amounts.items()]
             if 0 < amounts.get(MILLI_GPU, 0) < WHOLE:
@@ -107,19 +126,25 @@ def find_large_jobs(setup: SimulationSetup) -> set[int]:
             found[domain] = found.get(domain, 0) + min(counts)
             if found[domain] >= job.pods:
                 break
-        largest = max(found.values(), default=0)
-        large.update(number for number in numbers if jobs[number].pods > largest)
+        largest, reason = max(found.values(), default=0), TOO_LARGE
+        if missing := sorted(amounts.keys() - resources):
+            reason = f"{NO_NODE_HAS}{', '.join(missing)}"
+        elif not found:
+            reason = NO_LABELS
+        large |= {number: reason for number in numbers if jobs[number].pods > largest}
     return large
 
 
-def leave_out_jobs(setup: SimulationSetup, numbers: Collection[int]) -> SimulationSetup:
+def leave_out_jobs(setup: SimulationSetup, large: Mapping[int, str]) -> SimulationSetup:
     """Leave out jobs that can never start, and count them: they would wait to the end."""
-    if not numbers:
+    if not large:
         return setup
     workload = setup.workload
-    jobs = tuple(job for number, job in enumerate(workload.jobs) if number not in numbers)
-    skipped = dict(sorted({**workload.skipped, TOO_LARGE: len(numbers)}.items()))
-    return replace(setup, workload=replace(workload, jobs=jobs, skipped=skipped))
+    jobs = tuple(job for number, job in enumerate(workload.jobs) if number not in large)
+    skipped = Counter(workload.skipped) + Counter(large.values())
+    return replace(
+        setup, workload=replace(workload, jobs=jobs, skipped=dict(sorted(skipped.items())))
+    )
 
 
 @dataclass(slots=True)

@@ -137,9 +137,19 @@ def replay_lines(lines: Sequence[str], profiles: Profiles = DEFAULT_PROFILES) ->
 
 
 def check_replay(
-    lines: Sequence[str], profiles: Profiles = DEFAULT_PROFILES, tolerance: float = 2.0
+    lines: Sequence[str],
+    profiles: Profiles = DEFAULT_PROFILES,
+    tolerance: float = 2.0,
+    *,
+    exact_nodes: bool = False,
 ) -> ReplayComparison:
     """Replay lines and compare the replay with them."""
     engine = replay_lines(lines, profiles)
     history = read_workload(lines).history
-    return compare_replay(engine.jobs, history, schedulers=profiles.policies, tolerance=tolerance)
+    return compare_replay(
+        engine.jobs,
+        history,
+        schedulers=profiles.policies,
+        tolerance=tolerance,
+        exact_nodes=exact_nodes,
+    )

@@ -39,6 +39,7 @@ def test_figures_of_two_jobs() -> None:
     assert (report["engine"], report["seed"], report["skipped"]) == ("core", 0, {"x": 2})
     assert [one["name"] for one in wait["bySize"]] == ["2", "3 to 4"]
     assert [(one["name"], one["meanSeconds"]) for one in wait["byOwner"]] == [("a", 0), ("b", 90)]
+    assert wait["owners"] == 2
     assert [one["job"] for one in report["starvation"]] == [1]
     assert sum(report["series"]["allocation"]["cpu"]) / 240 == pytest.approx(5 / 6, abs=1e-3)
     assert sum(report["series"]["queueJobs"]) / 240 == pytest.approx(90 / 150, abs=1e-3)
@@ -73,6 +74,9 @@ def test_first_job_that_fits_in_total_but_on_no_node_counts_as_fragmentation() -
     result = CoreEngine(replace(setup(), workload=TraceWorkload((*halves, wide)))).run()
     report = build_report(result, {})
     assert report["fragmentation"]["blockedShare"] == pytest.approx(99 / 200)
+    blocked = report["series"]["blockedShare"]
+    assert sum(blocked) / len(blocked) == pytest.approx(99 / 200)
+    assert (blocked[60], blocked[-1]) == (1, 0)
 
 
 def test_summary_names_what_matters() -> None:
@@ -81,8 +85,59 @@ def test_summary_names_what_matters() -> None:
     assert rows["jobs"] == "2 (0 unfinished)"
     assert rows["preemptions"] == "1"
     assert rows["lost work"] == "2.0 min of pods"
-    assert rows["state"].startswith("stopped at 2.5 min")
-    assert rows["wait"] == "mean 0 s, p50 0 s, p95 0 s, max 0 s"
+    assert rows["state"] == "interrupted at 2.5 min: figures of the time so far"
+    assert rows["wait"] == "mean 0 s, p50 0 s, p95 0 s, p99 0 s, max 0 s"
+    assert not {"longest waits", "not started", "skipped", "note"} & set(rows)
+
+
+def test_summary_has_the_waits_by_size_and_the_three_longest_waits() -> None:
+    jobs = (job(0, 100, 4), job(10, 50, 1), job(20, 50, 3), job(30, 50, 2), job(140, 10, 4))
+    rows = dict(summary_rows(build_report(CoreEngine(setup(*jobs)).run(), {})))
+    assert rows["wait by size"] == "1: 90 s, 2 to 8: 65 s"
+    assert rows["longest waits"] == "2.0 min (job 3), 90 s (job 1), 80 s (job 2)"
+
+
+def test_summary_has_one_line_of_skipped_jobs_and_counts_with_their_nouns() -> None:
+    skipped = {"larger than the machine": 1, "run time not positive": 2}
+    one = replace(setup(nodes=1), workload=TraceWorkload((job(0, 10), job(5, 10)), skipped=skipped))
+    found = list(summary_rows(build_report(CoreEngine(one).run(), {})))
+    assert [value for name, value in found if name == "skipped"] == [
+        "larger than the machine (1), run time not positive (2)"
+    ]
+    assert ("simulated", "20 s on 1 node") in found
+    assert ("expected starts", "1 job, mean error 0 s") in found
+
+
+@pytest.mark.parametrize(
+    ("horizon", "is_partial", "end"),
+    [
+        (1000.0, False, "complete"),
+        (60.0, False, "horizon"),
+        (60.0, True, "interrupted"),
+    ],
+)
+def test_report_says_what_ended_the_simulation(
+    horizon: float, *, is_partial: bool, end: str
+) -> None:
+    jobs = (job(0, 100, 4), job(10, 50, 2), job(30, 50, 4))
+    result = CoreEngine(replace(setup(*jobs), horizon=horizon)).run()
+    report = build_report(replace(result, is_partial=is_partial), {})
+    assert report["end"] == end
+    # A job that never starts ends its simulation some time after the last event.
+    idle = build_report(CoreEngine(setup(job(0, 10, 9))).run(), {})
+    assert idle["end"] == "idle"
+    assert dict(summary_rows(idle))["state"].startswith("nothing happens after 0 s")
+
+
+def test_jobs_that_have_not_started_are_in_no_mean_and_the_summary_says_so() -> None:
+    jobs = (job(0, 100, 4), job(10, 50, 2), job(30, 50, 4), job(90, 1))
+    report = build_report(CoreEngine(replace(setup(*jobs), horizon=60)).run(), {})
+    assert report["wait"]["meanSeconds"] == 0
+    assert report["wait"]["notStarted"] == {"jobs": 2, "meanSeconds": 40, "maxSeconds": 50}
+    rows = dict(summary_rows(report))
+    assert rows["state"] == "cut by the horizon at 60 s: figures of the time so far"
+    assert rows["not started"] == "2 jobs, not in the means: so far mean 40 s, max 50 s"
+    assert rows["longest waits"].startswith("50 s (job 1, not started)")
 
 
 def test_report_of_a_simulation_in_which_nothing_started_has_no_means() -> None:
@@ -91,7 +146,7 @@ def test_report_of_a_simulation_in_which_nothing_started_has_no_means() -> None:
     assert report["slowdown"]["boundedMean"] is None
     assert report["fairness"]["jain"] is None
     assert report["unfinished"] == 1
-    assert dict(summary_rows(report))["wait"] == "mean -, p50 -, p95 -, max -"
+    assert dict(summary_rows(report))["wait"] == "mean -, p50 -, p95 -, p99 -, max -"
 
 
 def test_percentiles_are_values_that_occur() -> None:

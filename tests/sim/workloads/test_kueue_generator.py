@@ -56,6 +56,57 @@ def test_all_workloads_run_to_their_end() -> None:
     assert sum(record.preemptions for record in result.records) > 0
 
 
+TOPOLOGY = """\
+topology:
+  name: default
+  levels:
+  - {name: block, count: 2, nodeLabel: example.com/block}
+  - {name: rack, count: 3, nodeLabel: example.com/rack}
+  - {name: node, count: 2, nodeLabel: kubernetes.io/hostname, capacity: {cpu: "4", memory: 8Gi}}
+resourceFlavor: {name: tas, nodeLabel: tas-node-group, topologyName: default}
+cohorts:
+- className: cohort
+  count: 1
+  queuesSets:
+  - className: cq
+    count: 1
+    nominalQuota: "20"
+    borrowingLimit: "100"
+    workloadsSets:
+    - count: 1
+      creationIntervalMs: 100
+      workloads:
+      - {className: one, runtimeMs: 200, request: 1500m, podCount: 2, tasConstraint: required,
+         tasLevel: example.com/rack}
+      - {className: two, runtimeMs: 200, request: 2, podCount: 5, tasConstraint: preferred,
+         tasLevel: example.com/rack}
+      - {className: three, runtimeMs: 200, request: 2, podCount: 4, tasConstraint: balanced,
+         tasLevel: example.com/block, sliceSize: 2}
+"""
+
+
+def test_topology_describes_the_nodes_and_where_workloads_run() -> None:
+    workload = read_trace(trace(TOPOLOGY))
+    assert len(workload.nodes) == 2 * 3 * 2
+    last = workload.nodes[-1]
+    assert last.metadata.labels == {
+        "example.com/block": "block-1",
+        "example.com/rack": "block-1-rack-2",
+        "kubernetes.io/hostname": "block-1-rack-2-node-1",
+    }
+    assert last.status.allocatable == {"pods": "110", "cpu": "4", "memory": "8Gi"}
+    assert [(job.pods, job.requests["cpu"], job.topology) for job in workload.jobs] == [
+        (2, "1500m", "example.com/rack"),
+        (5, "2", "example.com/rack, example.com/block, *"),
+        (4, "2", "example.com/block, *"),
+    ]
+    assert (
+        workload.notes[-1] == "balanced topologies are simulated as preferred ones, without slices"
+    )
+    result = CoreEngine(SimulationSetup(workload, workload.nodes)).run()
+    assert [record.first_start for record in result.records] == [0, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
@@ -74,8 +125,18 @@ def test_all_workloads_run_to_their_end() -> None:
         ("nominalQuota: 20", "nominalQuota: -20", "line 8: cohorts[0].queuesSets[0].nominalQuota"),
         (
             "# a comment",
-            "topology: {name: a}",
-            "line 1: Object contains unknown field `topology`",
+            "colours: {name: a}",
+            "line 1: Object contains unknown field `colours`",
+        ),
+        (
+            "request: 1}",
+            "request: one}",
+            "line 14: cohorts[0].queuesSets[0].workloadsSets[0].workloads[0].request: Expected",
+        ),
+        (
+            "# a comment",
+            "topology: {levels: []}",
+            "line 1: topology.levels: Expected `array` of length >= 1",
         ),
         ("cohorts:", "cohorts: [", "line 3, column 1: expected"),
     ],
@@ -88,7 +149,7 @@ def test_invalid_generator_is_rejected(old: str, new: str, reason: str) -> None:
 
 def test_lenient_reader_counts_and_removes_what_it_cannot_read() -> None:
     text = GENERATOR.replace("runtimeMs: 200", "runtimeMs: -1")
-    text = text.replace("# a comment", "topology: {name: a}").replace(
+    text = text.replace("# a comment", "colours: {name: a}").replace(
         "    count: 3\n", "    count: 3\n    colour: red\n"
     )
     workload = read_trace(trace(text, lenient=True), "kueue")
@@ -97,6 +158,36 @@ def test_lenient_reader_counts_and_removes_what_it_cannot_read() -> None:
     for bad in ("cohorts: 3\n", "cohorts:\n- {}\n", "cohorts: [\n"):
         with pytest.raises(InvalidTrace, match=r"generator\.yaml"):
             read_trace(trace(bad, lenient=True), "kueue")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (
+            "tasConstraint: required,\n         tasLevel: example.com/rack",
+            "tasConstraint: required,\n         tasLevel: rack",
+            "line 21: cohorts[0].queuesSets[0].workloadsSets[0].workloads[0].tasLevel: must be a "
+            "nodeLabel of the topology (example.com/block, example.com/rack, "
+            "kubernetes.io/hostname)",
+        ),
+        (
+            "{name: rack, count: 3,",
+            "{name: rack, count: 2000000,",
+            "line 3: topology.levels: describes more than 2000000 nodes",
+        ),
+        (
+            "    - count: 1\n",
+            "    - count: 1000000\n",
+            "line 17: cohorts[0].queuesSets[0].workloadsSets[0]: describes 3000000 workloads; at "
+            "most 2000000 are simulated",
+        ),
+    ],
+)
+def test_machine_that_does_not_exist_is_rejected(old: str, new: str, reason: str) -> None:
+    assert old in TOPOLOGY
+    with pytest.raises(InvalidTrace) as error:
+        read_trace(trace(TOPOLOGY.replace(old, new)), "kueue")
+    assert str(error.value) == f"generator.yaml, {reason}"
 
 
 def test_unknown_field_is_named_with_its_line() -> None:

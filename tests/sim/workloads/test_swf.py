@@ -117,8 +117,10 @@ def test_log_without_a_size_states_no_machine() -> None:
 def test_unknown_and_empty_traces_are_rejected() -> None:
     with pytest.raises(InvalidTrace, match="not a trace in a known format"):
         read_trace(TraceFile("x", ["hello"]))
-    with pytest.raises(InvalidTrace, match="not a trace in a known format"):
-        read_trace(TraceFile("x", []))
+    with pytest.raises(InvalidTrace, match="x: the file is empty"):
+        read_trace(TraceFile("x", [""]))
+    with pytest.raises(InvalidTrace, match="x: only files of scheduler-perf have cases"):
+        read_trace(TraceFile("x", HEADER.splitlines(), case="small"))
     with pytest.raises(InvalidTrace, match=r'unknown trace format "abc"; available: .*swf'):
         read_trace(TraceFile("x", ["hello"]), "abc")
     with pytest.raises(InvalidTrace, match="contains no job that can be simulated"):

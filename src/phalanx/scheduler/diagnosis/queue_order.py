@@ -12,7 +12,7 @@ last reason of the scheduler, and no cures.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -130,13 +130,12 @@ class WorkloadRow:
     @property
     def argument(self) -> str:
         """How commands name it: `job/train`, or `podgroup/train` without an owner."""
-        kind, _, name = (self.owner or f"{self.kind}/{self.ref.name}").partition("/")
-        return f"{kind.lower()}/{name}"
+        return name_entity(self.ref, self.owner)
 
     @property
     def display_name(self) -> str:
         """The name in tables: `job/train`, or `leaderworkerset/llm[0]` of several."""
-        return f"{self.argument}[{self.part}]" if self.part else self.argument
+        return name_entity(self.ref, self.owner, self.part)
 
     @property
     def display_title(self) -> str:
@@ -162,10 +161,14 @@ class _EntityPods:
     pending: list[Pod] = field(default_factory=list)
     ended: list[Pod] = field(default_factory=list)
 
+    def __iter__(self) -> Iterator[Pod]:
+        """All of them, the live ones first."""
+        yield from (*self.placed, *self.pending, *self.ended)
+
     @property
     def any_pod(self) -> Pod | None:
         """One of them, a live one if there is one; None without pods."""
-        return next(iter((*self.placed, *self.pending, *self.ended)), None)
+        return next(iter(self), None)
 
 
 def list_workloads(cluster: ClusterObjects, *, include_all: bool = False) -> list[WorkloadRow]:
@@ -205,7 +208,8 @@ def list_workloads(cluster: ClusterObjects, *, include_all: bool = False) -> lis
     # Those that wait are in the order of the queue; those that are held have no place in it.
     others.sort(key=lambda row: row.state is WorkloadState.HELD)
     listed = [*sorted(ended, key=_age_key), *sorted(running, key=_age_key), *others]
-    return _with_parts(listed, pods_by_entity)
+    parts = find_parts({row.ref: row.owner for row in listed}, pods_by_entity)
+    return [replace(row, part=parts[row.ref]) if row.ref in parts else row for row in listed]
 
 
 def _with_jobs(
@@ -270,30 +274,34 @@ def _with_job_state(row: WorkloadRow, job: Job, ended: Sequence[Pod]) -> Workloa
     return counted
 
 
-def _with_parts(
-    rows: Sequence[WorkloadRow], pods_by_entity: dict[Ref, _EntityPods]
-) -> list[WorkloadRow]:
-    """Return the rows; those of one owner that has several say which part of it they are.
+def name_entity(ref: Ref, owner: str, part: str = "") -> str:
+    """Name an entity as tables do: `job/train`, `podgroup/train` or `leaderworkerset/llm[0]`."""
+    kind, _, name = (owner or f"{ref.kind}/{ref.name}").partition("/")
+    return f"{kind.lower()}/{name}[{part}]" if part else f"{kind.lower()}/{name}"
+
+
+def find_parts(owners: Mapping[Ref, str], pods: Mapping[Ref, Iterable[Pod]]) -> dict[Ref, str]:
+    """Return which part of its owner each entity is; those that have an owner alone are left out.
 
     The groups of earlier attempts have ended and may be the same part as a later one.
     """
     siblings: dict[tuple[str, str], list[Ref]] = {}
-    for row in rows:
-        if row.owner:
-            siblings.setdefault((row.ref.namespace, row.owner), []).append(row.ref)
-    parts: dict[Ref, str] = {}
-    for (_, owner), refs in siblings.items():
-        if len(refs) > 1:
-            for place, ref in enumerate(sorted(refs)):
-                parts[ref] = _find_part(ref, owner, pods_by_entity[ref]) or str(place)
-    return [replace(row, part=parts[row.ref]) if row.ref in parts else row for row in rows]
+    for ref, owner in owners.items():
+        if owner:
+            siblings.setdefault((ref.namespace, owner), []).append(ref)
+    return {
+        ref: _find_part(ref, owner, pods[ref]) or str(place)
+        for (_, owner), refs in siblings.items()
+        if len(refs) > 1
+        for place, ref in enumerate(sorted(refs))
+    }
 
 
-def _find_part(ref: Ref, owner: str, pods: _EntityPods) -> str:
+def _find_part(ref: Ref, owner: str, pods: Iterable[Pod]) -> str:
     """Return what the labels of the pods of a group say, or the suffix of the name of a pod."""
     if ref.kind == POD_KIND:
         return ref.name.removeprefix(f"{owner.partition('/')[2]}-")
-    labels = [pod.metadata.labels for pod in (*pods.placed, *pods.pending, *pods.ended)]
+    labels = [pod.metadata.labels for pod in pods]
     values = [{one.get(label, "") for one in labels} for label in _PART_LABELS]
     return "-".join(found.pop() for found in values if len(found) == 1 and "" not in found)
 

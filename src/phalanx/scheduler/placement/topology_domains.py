@@ -85,7 +85,7 @@ def topology_levels(entity: Entity) -> Sequence[TopologyLevel] | EntityRejection
     text = entity.group.metadata.annotations.get(TOPOLOGY_ANNOTATION, "") if entity.group else ""
     if not text:
         return [TopologyLevel(entity.topology_key)] if entity.topology_key else _ANY_TOPOLOGY
-    levels = _parse_levels(text)
+    levels = parse_topology_levels(text)
     if levels is None:
         return EntityRejection(
             SCHEDULER_ERROR,
@@ -109,7 +109,7 @@ def at_widest_level(entity: Entity) -> Entity:
     children, group = tuple(at_widest_level(child) for child in entity.children), entity.group
     if group is not None:
         annotations = group.metadata.annotations
-        levels = _parse_levels(annotations.get(TOPOLOGY_ANNOTATION, "")) or ()
+        levels = parse_topology_levels(annotations.get(TOPOLOGY_ANNOTATION, "")) or ()
         if len(levels) > 1:
             annotations = {**annotations, TOPOLOGY_ANNOTATION: levels[-1].key or ANYWHERE}
             meta = structs.replace(group.metadata, annotations=annotations)
@@ -123,7 +123,9 @@ def seconds_until_relaxed(entity: Entity) -> float | None:
         level.after_seconds - one.waited_seconds
         for one in entity.groups
         if one.group is not None
-        for level in _parse_levels(one.group.metadata.annotations.get(TOPOLOGY_ANNOTATION, ""))
+        for level in parse_topology_levels(
+            one.group.metadata.annotations.get(TOPOLOGY_ANNOTATION, "")
+        )
         or ()
         if level.after_seconds > one.waited_seconds
     ]
@@ -135,13 +137,16 @@ def topology_label_keys(entity: Entity) -> frozenset[str]:
     keys: set[str] = set()
     for one in entity.groups:
         assert one.group is not None
-        levels = _parse_levels(one.group.metadata.annotations.get(TOPOLOGY_ANNOTATION, "")) or ()
+        levels = (
+            parse_topology_levels(one.group.metadata.annotations.get(TOPOLOGY_ANNOTATION, "")) or ()
+        )
         for key in (one.topology_key, *(level.key for level in levels)):
             keys.update(key.split("+") if key else ())
     return frozenset(keys)
 
 
-def _parse_levels(text: str) -> list[TopologyLevel] | None:
+def parse_topology_levels(text: str) -> list[TopologyLevel] | None:
+    """Parse the levels of an annotation; None if it is invalid."""
     found: list[TopologyLevel] = []
     begin = 0.0
     for part in text.split(","):

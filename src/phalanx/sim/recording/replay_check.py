@@ -6,19 +6,30 @@
 The first difference matters: those after it mostly follow from it. A cause is the first row of a
 table that applies: an imperfect recording, a scheduler whose policy is unknown, latency, another
 order of the queue. It is a hint, not a proof.
+
+Two deviations are no differences. A start shortly before a user deleted the pod, or shortly before
+the recording ended, may have come too late in the cluster. And a job that starts in time on other
+nodes of equal score is counted apart: which of them is first may depend on milliseconds.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from phalanx.api.meta import Ref
+from phalanx.scheduler.cluster.group_tree import Group
+from phalanx.scheduler.diagnosis.queue_order import find_parts, name_entity, owner_of
 from phalanx.scheduler.policy import DEFAULT_BACKOFF
 from phalanx.sim.recording.history import PodEnd, RecordedHistory, RecordedJob
-from phalanx.sim.recording.replayed_jobs import ReplayedJob, ReplayTrace
+from phalanx.sim.recording.replayed_jobs import (
+    NodeChoice,
+    ReplayedJob,
+    ReplayTrace,
+)
 from phalanx.sim.reports.text import format_seconds
 
 #: An attempt and an event that are nearer to each other may be observed in another order.
@@ -41,11 +52,16 @@ class JobDifference:
     sentence: str
     #: Seconds between the recorded and the replayed start that differ first; 0 if only nodes do.
     gap: float = 0.0
+    #: How the other nodes compare with the recorded ones; None if starts differ too.
+    choice: NodeChoice | None = None
+    #: Its name for users, such as `job/train`.
+    name: str = ""
     cause: str = ""
 
     def to_data(self) -> dict[str, Any]:
         """Return the difference for JSON."""
         return {
+            "workload": self.name,
             "kind": self.ref.kind,
             "namespace": self.ref.namespace,
             "name": self.ref.name,
@@ -66,12 +82,14 @@ class ReplayComparison:
     jobs: int
     #: In the order of time; the first one is where the replay diverges.
     differences: tuple[JobDifference, ...]
+    #: The jobs that start in time on other nodes of equal score.
+    other_nodes: tuple[JobDifference, ...]
     tolerance: float
 
     @property
     def equal_jobs(self) -> int:
         """How many jobs started as recorded."""
-        return self.jobs - len(self.differences)
+        return self.jobs - len(self.differences) - len(self.other_nodes)
 
     def to_data(self) -> dict[str, Any]:
         """Return the comparison for JSON."""
@@ -80,6 +98,7 @@ class ReplayComparison:
             "equalJobs": self.equal_jobs,
             "toleranceSeconds": self.tolerance,
             "differences": [one.to_data() for one in self.differences],
+            "otherNodes": [one.to_data() for one in self.other_nodes],
         }
 
 
@@ -90,54 +109,64 @@ def compare_replay(
     schedulers: Collection[str],
     tolerance: float,
     trace: ReplayTrace | None = None,
+    exact_nodes: bool = False,
 ) -> ReplayComparison:
     """Compare every job. `schedulers` are the names whose policy the replay knows.
 
     With a `trace` the cause of the first difference names an attempt and an event that nearly
-    coincide there.
+    coincide there. With `exact_nodes` other nodes of equal score are differences too.
     """
-    compared = (_compare_job(job, history.recording.begin, tolerance) for job in jobs)
+    compared = (_compare_job(job, history, tolerance) for job in jobs)
     found = [pair for pair in compared if pair is not None]
     found.sort(key=lambda pair: (pair[0].at, pair[0].ref))
     search = _CauseSearch(jobs, history, frozenset(schedulers))
     explained: list[JobDifference] = []
-    for difference, job in found:
+    other_nodes: list[JobDifference] = []
+    for unnamed, job in found:
+        difference = replace(unnamed, name=search.names[unnamed.ref])
+        # What runs on other nodes leaves other ones free: later the loads differ.
+        worst = NodeChoice.ALIKE if other_nodes else NodeChoice.EQUAL
+        is_tie = difference.choice is not None and difference.choice <= worst
+        if is_tie and not explained and not exact_nodes:
+            other_nodes.append(replace(difference, cause="nodes of equal score"))
+            continue
         cause = search.find(difference, job, explained[0] if explained else None)
         if not explained and trace is not None:
-            cause += _describe_close_call(difference, history, trace)
-        explained.append(_with_cause(difference, cause))
-    return ReplayComparison(len(jobs), tuple(explained), tolerance)
+            cause += search.describe_close_call(difference, trace)
+        explained.append(replace(difference, cause=cause))
+    return ReplayComparison(len(jobs), tuple(explained), tuple(other_nodes), tolerance)
 
 
-def _with_cause(one: JobDifference, cause: str) -> JobDifference:
-    return JobDifference(
-        one.ref,
-        one.at,
-        one.recorded_start,
-        one.replayed_start,
-        recorded_nodes=one.recorded_nodes,
-        replayed_nodes=one.replayed_nodes,
-        sentence=one.sentence,
-        gap=one.gap,
-        cause=cause,
-    )
+def name_jobs(jobs: Iterable[RecordedJob]) -> dict[Ref, str]:
+    """Name jobs as `phalanx queue` does: `job/train`; with the namespace if there are several."""
+    owners: dict[Ref, str] = {}
+    pods = {job.ref: [run.pod for run in job.runs] for job in jobs}
+    for job in jobs:
+        root: Group | None = next((life.first for life in job.groups if life.ref == job.ref), None)
+        owners[job.ref] = owner_of(root if root is not None else pods[job.ref][0])
+    parts = find_parts(owners, pods)
+    is_alone = len({ref.namespace for ref in owners}) == 1
+    return {
+        ref: name_entity(ref, owner, parts.get(ref, ""))
+        + ("" if is_alone else f" in {ref.namespace}")
+        for ref, owner in owners.items()
+    }
 
 
 def _compare_job(
-    job: ReplayedJob, begin: float, tolerance: float
+    job: ReplayedJob, history: RecordedHistory, tolerance: float
 ) -> tuple[JobDifference, ReplayedJob] | None:
-    recorded = sorted(
-        (round(run.bound - begin, 6), run.node)
-        for run in job.recorded.runs
-        if run.bound is not None
-    )
-    replayed = sorted(job.bindings)
-    first = recorded[0][0] if recorded else None
-    start = replayed[0].at if replayed else None
-    here, there = Counter(node for _, node in recorded), Counter(node for _, node in replayed)
-    sentence, at = "", min(one for one in (first, start, float("inf")) if one is not None)
+    here = Counter(run.node for run in job.recorded.runs if run.bound is not None)
+    there = Counter(one.node for one in job.bindings)
+    recorded, replayed = _leave_out_late_starts(job, history, tolerance)
+    first, start = next(iter(recorded), None), next(iter(replayed), None)
+    sentence, at = "", min(one for one in (first, start, inf) if one is not None)
+    gap_at = _first_gap(recorded, replayed, tolerance)
     if first is None and start is not None:
-        sentence = f"never started in the cluster; starts at {format_seconds(start)} in the replay"
+        sentence = (
+            f"never started in the cluster{_describe_end(job, history)}; starts at "
+            f"{format_seconds(start)} in the replay"
+        )
     elif first is not None and start is None:
         sentence = f"started at {format_seconds(first)} in the cluster; never starts in the replay"
     elif first is not None and start is not None and abs(start - first) > tolerance:
@@ -145,18 +174,18 @@ def _compare_job(
         sentence = f"starts {format_seconds(abs(start - first))} {word} in the replay"
     elif len(recorded) != len(replayed):
         sentence = f"{len(replayed)} instead of {len(recorded)} pods get a node in the replay"
-        at = _first_gap(recorded, replayed, tolerance)
-    elif (at_gap := _first_gap(recorded, replayed, tolerance)) < float("inf"):
+        at = gap_at
+    elif gap_at < inf:
         sentence = "some of its pods start at other times in the replay"
-        at = at_gap
-    elif here != there:
+        at = gap_at
+    elif here - there and there - here:
         sentence = (
             f"runs on {_describe_nodes(there - here)} instead of {_describe_nodes(here - there)}"
             " in the replay"
         )
     if not sentence:
         return None
-    gaps = (b.at - a[0] for a, b in zip(recorded, replayed, strict=False))
+    gaps = (other - one for one, other in zip(recorded, replayed, strict=False))
     difference = JobDifference(
         job.recorded.ref,
         round(at, 6),
@@ -166,20 +195,49 @@ def _compare_job(
         replayed_nodes=there,
         sentence=sentence,
         gap=next((gap for gap in gaps if abs(gap) > tolerance), 0.0),
+        choice=max(one.choice for one in job.bindings) if gap_at == inf else None,
     )
     return difference, job
 
 
-def _first_gap(
-    recorded: Sequence[tuple[float, str]], replayed: Sequence[tuple[float, str]], tolerance: float
-) -> float:
+def _leave_out_late_starts(
+    job: ReplayedJob, history: RecordedHistory, tolerance: float
+) -> tuple[list[float], list[float]]:
+    """Return the recorded and the replayed starts without those that one of the two lacks in time.
+
+    A replayed start is left out if the cluster had no time for it: a user deleted the pod, or the
+    recording ended, within the tolerance. So is a recorded one that the end of the replay cut off.
+    """
+    begin, end = history.recording.begin, history.recording.end
+    runs = list(job.recorded.runs)
+    recorded = sorted(round(run.bound - begin, 6) for run in runs if run.bound is not None)
+    replayed = sorted(one.at for one in job.bindings)
+    unbound = (end if run.ended is None else run.ended for run in runs if run.bound is None)
+    limits = sorted((limit - begin - tolerance for limit in unbound), reverse=True)
+    while len(replayed) > len(recorded) and limits and replayed[-1] >= limits[-1]:
+        del replayed[-1], limits[-1]
+    while len(recorded) > len(replayed) and recorded[-1] >= end - begin - tolerance:
+        del recorded[-1]
+    return recorded, replayed
+
+
+def _first_gap(recorded: Sequence[float], replayed: Sequence[float], tolerance: float) -> float:
     """Return the time of the first pod that starts at another time; infinity if none does."""
     for one, other in zip(recorded, replayed, strict=False):
-        if abs(one[0] - other[0]) > tolerance:
-            return min(one[0], other[0])
+        if abs(one - other) > tolerance:
+            return min(one, other)
     longer = recorded if len(recorded) > len(replayed) else replayed
     shorter = min(len(recorded), len(replayed))
-    return longer[shorter][0] if len(longer) > shorter else float("inf")
+    return longer[shorter] if len(longer) > shorter else inf
+
+
+def _describe_end(job: ReplayedJob, history: RecordedHistory) -> str:
+    """Say until when a job could have started in the cluster: its deletion, or the last line."""
+    begin, ends = history.recording.begin, [run.ended for run in job.recorded.runs]
+    known = [end for end in ends if end is not None]
+    if len(known) == len(ends):
+        return f", where it was deleted at {format_seconds(max(known) - begin)}"
+    return f" until the recording ended at {format_seconds(history.recording.end - begin)}"
 
 
 def _describe_nodes(nodes: Counter[str]) -> str:
@@ -196,6 +254,7 @@ class _CauseSearch:
     ) -> None:
         self._jobs, self._history, self._schedulers = jobs, history, schedulers
         self._begin = history.recording.begin
+        self.names = name_jobs(history.jobs)
 
     def find(self, one: JobDifference, job: ReplayedJob, first: JobDifference | None) -> str:
         """Return the cause; `first` is the first difference, if this is a later one."""
@@ -203,7 +262,7 @@ class _CauseSearch:
             lambda: self._interruption(one),
             lambda: self._unknown_policy(job.recorded),
             lambda: self._claims(job.recorded),
-            lambda: f"follows from the difference of {first.ref}" if first else "",
+            lambda: f"follows from the difference of {first.name}" if first else "",
             self._missing_rights,
             lambda: self._unknown_run_time(one),
             self._unknown_refusals,
@@ -254,7 +313,9 @@ class _CauseSearch:
                 last = chain.runs[-1]
                 is_lost = last.outcome in (PodEnd.PREEMPTED, PodEnd.NODE_LOST)
                 if is_lost and last.ended is not None and last.ended - self._begin < one.at:
-                    return f"the run time of {ref} is unknown: it was lost in the cluster"
+                    return (
+                        f"the run time of {self.names[ref]} is unknown: it was lost in the cluster"
+                    )
         return ""
 
     def _unknown_refusals(self) -> str:
@@ -266,9 +327,9 @@ class _CauseSearch:
         ]
         if not waiting:
             return ""
-        jobs = (
-            f"{waiting[0].ref} and {len(waiting) - 1} more jobs" if waiting[1:] else waiting[0].ref
-        )
+        jobs = self.names[waiting[0].ref]
+        if waiting[1:]:
+            jobs += f" and {len(waiting) - 1} more jobs"
         return (
             f"{jobs} waited when the recording began: how often they had been refused, and so when "
             "they are attempted next, is not recorded; record from before the first job"
@@ -291,25 +352,26 @@ class _CauseSearch:
                 one.replayed_start is None or replayed < one.replayed_start
             )
             if here and not there and started >= submitted:
+                name = self.names[other.recorded.ref]
                 return (
-                    f"{other.recorded.ref}, which is behind it, started before it in the cluster: "
+                    f"{name}, which is behind it, started before it in the cluster: "
                     "another order of the queue, or backfilling"
                 )
         return ""
 
-
-def _describe_close_call(one: JobDifference, history: RecordedHistory, trace: ReplayTrace) -> str:
-    """Name an attempt at the time of a difference that nearly coincides with an event."""
-    within = max(_MIN_CLOSE_SECONDS, 2 * history.binding_seconds)
-    found = trace.find_close_call(one.at, within)
-    if found is None:
-        return ""
-    gap = abs(found.event_at - found.at) * 1000
-    side = "before" if found.at < found.event_at else "after"
-    return (
-        f"; at {format_seconds(found.at)} the replay attempts {found.ref} {gap:.1f} ms {side} "
-        f"{found.event}: the recording does not show which of both the scheduler observed first"
-    )
+    def describe_close_call(self, one: JobDifference, trace: ReplayTrace) -> str:
+        """Name an attempt at the time of a difference that nearly coincides with an event."""
+        within = max(_MIN_CLOSE_SECONDS, 2 * self._history.binding_seconds)
+        found = trace.find_close_call(one.at, within)
+        if found is None:
+            return ""
+        gap, name = abs(found.event_at - found.at) * 1000, self.names.get(found.ref, found.ref)
+        side = "before" if found.at < found.event_at else "after"
+        return (
+            f"; at {format_seconds(found.at)} the replay attempts {name} "
+            f"{gap:.1f} ms {side} {found.event}: the recording does not show which of both the "
+            "scheduler observed first"
+        )
 
 
 def _hold(one: JobDifference) -> str:
@@ -335,6 +397,6 @@ def _back_off(one: JobDifference, pods: int) -> str:
 
 
 def _ties(one: JobDifference) -> str:
-    if one.gap == 0.0 and one.recorded_nodes != one.replayed_nodes:
+    if one.choice is not None:
         return "nodes of equal score, events in another order, or another score configuration"
     return ""

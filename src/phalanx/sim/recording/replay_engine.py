@@ -39,20 +39,18 @@ from phalanx.scheduler.queue.decision_log import (
     PodObserved,
 )
 from phalanx.scheduler.queue.scheduler_state import SchedulerState, visible_group, visible_pod
-from phalanx.sim.recording.history import (
-    GroupLife,
-    PodEnd,
-    RecordedRun,
-)
+from phalanx.sim.recording.history import GroupLife, PodEnd, RecordedRun
 from phalanx.sim.recording.recorded_workload import RecordedWorkload
 from phalanx.sim.recording.replayed_jobs import (
     LivePod,
+    NodeChoice,
     ReplayedBinding,
     ReplayedJob,
     ReplayTrace,
     answer_to_all_names,
     build_job,
     build_replacement,
+    compare_nodes,
     find_loss,
     find_run_end,
     mark_succeeded,
@@ -130,7 +128,7 @@ class ReplayEngine:
         self._pending = 0
         self.trace = ReplayTrace()
         self._plans_seen, self._decisions, self._started_pods, self._done = -1, 0, 0, 0
-        self._is_stopped = False
+        self._is_stopped, self._arrived_at = False, self._begin
 
     def stop(self) -> None:
         """End the simulation after the present instant; the result is partial."""
@@ -327,10 +325,8 @@ class ReplayEngine:
         pod = put_on_node(run.pod, run.node, run.started_at)
         self._observe_pod(pod, now)
         if run.ended is not None:
-            self._push(max(run.ended, now), _END, partial(self._remove_fixed, pod.metadata.key))
-
-    def _remove_fixed(self, key: Key, now: float) -> None:
-        self._state.observe(PodObserved(now, key, None))
+            gone = PodObserved(max(run.ended, now), pod.metadata.key, None)
+            self._push(gone.at, _END, partial(self._observe_other, gone))
 
     # ---- pods ----------------------------------------------------------------------------------
 
@@ -364,7 +360,10 @@ class ReplayEngine:
             self._observe_running(live, recorded, now)
             return
         self._count_pending(live.job, 1)
-        self._observe_pod(pod, now)
+        # A scheduler observes pods one by one and places the oldest member of a gang first. Of pods
+        # of one time the name would decide, and when they end, other nodes would become free.
+        self._arrived_at = max(now, self._arrived_at + _MIN_STEP)
+        self._observe_pod(pod, self._arrived_at)
 
     def _observe_running(self, live: LivePod, recorded: RecordedRun, now: float) -> None:
         """A pod ran when the recording began: it is on its node, if that exists."""
@@ -420,21 +419,20 @@ class ReplayEngine:
         live.progress += 1
         if run.outcome not in (PodEnd.FAILED, PodEnd.DELETED):
             self._observe_pod(mark_succeeded(live.pod, now), now)
-        if run.terminating is not None:
-            self._cancel_with(live, run, now)
+        if run.terminating is not None and run.ended is not None:
+            self._cancel_with(live, run.ended, now)
         self._leave(live, now)
         self._continue(live, now)
 
-    def _cancel_with(self, live: LivePod, run: RecordedRun, now: float) -> None:
+    def _cancel_with(self, live: LivePod, ended: float, now: float) -> None:
         """Delete the pending pods that the user has deleted together with a running one."""
-        assert run.ended is not None
         for other in live.job.pods:
             if other is live or other.pod is None or other.node:
                 continue
             found = other.recorded
             if found is None or found.bound is not None or found.ended is None:
                 continue
-            if found.outcome is PodEnd.DELETED and abs(found.ended - run.ended) <= 1.0:
+            if found.outcome is PodEnd.DELETED and abs(found.ended - ended) <= 1.0:
                 self._cancel(other, other.incarnation, now)
 
     def _leave(self, live: LivePod, now: float) -> None:
@@ -549,10 +547,14 @@ class ReplayEngine:
             decision = run_steps(state.cycle(entity), self._solver)
             self._decisions += 1
             self.trace.attempts.append((self._elapsed(now), entity.ref))
+            bindings = decision.bindings if isinstance(decision, Placed) else ()
+            choice = compare_nodes(
+                bindings, self._by_pod, nodes=self._nodes, snapshot=state.cache.snapshot()
+            )
             if not state.commit(entity, decision, now):
                 continue
             if isinstance(decision, Placed):
-                self._start(decision.bindings, now)
+                self._start(bindings, choice, now)
                 continue
             self._writes.report(entity, decision, now)
             if isinstance(decision, Preempting):
@@ -571,7 +573,7 @@ class ReplayEngine:
             need = [sum(column) for column in zip(*waiting, strict=True)]
         self._usage.sample(self._elapsed(now), len(self._waiting), need)
 
-    def _start(self, bindings: Sequence[Binding], now: float) -> None:
+    def _start(self, bindings: Sequence[Binding], choice: NodeChoice, now: float) -> None:
         at = self._elapsed(now)
         for key, _, node in bindings:
             live = self._by_pod[key]
@@ -580,7 +582,7 @@ class ReplayEngine:
                 record.first_start = at
             if record.start is None:
                 record.start = at
-            job.bindings.append(ReplayedBinding(at, node))
+            job.bindings.append(ReplayedBinding(at, node, choice))
             self._started_pods += 1
             self._occupy(live, node, now)
             self._count_pending(job, -1)

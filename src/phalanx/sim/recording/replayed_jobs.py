@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from enum import IntEnum
+from math import inf, nextafter
 from typing import NamedTuple
 
 from msgspec.structs import replace as but
@@ -14,15 +16,19 @@ from phalanx.api.core import (
     ContainerState,
     ContainerStateTerminated,
     ContainerStatus,
+    Node,
     Pod,
     PodStatus,
     Taint,
 )
-from phalanx.api.meta import Ref, timestamp
+from phalanx.api.meta import Key, Ref, timestamp
 from phalanx.api.resources import pod_requests
 from phalanx.api.scheduling import MEMBERS_TO_RUN_ANNOTATION, PodGroup
 from phalanx.scheduler.cluster.group_tree import Group
 from phalanx.scheduler.cluster.node_constraints import tolerates
+from phalanx.scheduler.cluster.peer_constraints import HOSTNAME
+from phalanx.scheduler.cluster.snapshot import Snapshot
+from phalanx.scheduler.decision import Binding
 from phalanx.scheduler.policy import Profiles
 from phalanx.sim.recording.history import (
     PodEnd,
@@ -37,11 +43,22 @@ from phalanx.sim.simulation_setup import JobRecord
 _SAME_START = 1.0
 
 
+class NodeChoice(IntEnum):
+    """How the nodes of a decision compare with those that the cluster chose for these pods."""
+
+    #: The same nodes, or nodes of equal kinds and loads, which have equal scores.
+    EQUAL = 0
+    #: Nodes of equal kinds with other loads.
+    ALIKE = 1
+    OTHER = 2
+
+
 class ReplayedBinding(NamedTuple):
     """A pod of a job got a node: when, in seconds of the simulation, and which one."""
 
     at: float
     node: str
+    choice: NodeChoice
 
 
 class LivePod:
@@ -213,19 +230,21 @@ def find_run_end(live: LivePod, recording_end: float) -> float | None:
     latencies of one job after the other would add up, and pods that ended together would not.
 
     A pod that had not ended, or was lost for good, runs as long as those of its job that
-    succeeded, or as its job declares.
+    succeeded, or as its job declares; one that had not ended ran at least to the last line.
     """
     run, now = live.own_runs[live.progress], live.bound_at
+    is_same_start = run.bound is not None and abs(now - run.bound) <= _SAME_START
     if run.outcome.is_own_end:
         if run.bound is None or run.ended is None or run.seconds is None:
             return None
-        is_same_start = abs(now - run.bound) <= _SAME_START
         return max(run.ended, now) if is_same_start else now + run.seconds
     typical = live.job.recorded.typical_seconds or live.job.record.job.estimate
     if typical is None:
         return None
     if run.outcome is not PodEnd.OPEN or run.bound is None:
         return now + typical
+    if is_same_start:
+        return max(run.bound + typical, nextafter(recording_end, inf))
     return now + max(typical, recording_end - run.bound)
 
 
@@ -243,6 +262,42 @@ def find_loss(live: LivePod, node: str, now: float) -> float | None:
     if run.outcome is PodEnd.NODE_LOST and run.ended is not None:
         return max(run.ended, now)
     return None
+
+
+def compare_nodes(
+    bindings: Sequence[Binding],
+    pods: Mapping[Key, LivePod],
+    *,
+    nodes: Mapping[str, Node],
+    snapshot: Snapshot,
+) -> NodeChoice:
+    """Compare the nodes of a decision with the recorded ones, in the cluster before the decision.
+
+    The choice is equal if exchanging equal nodes turns one into the other: two pods on node-1 and
+    one on node-2 for two on node-4 and one on node-2, if node-1 and node-4 are of one kind and have
+    one load.
+    """
+    runs = [pods[one.pod].recorded for one in bindings]
+    chosen = Counter(one.node for one in bindings)
+    recorded = Counter(run.node for run in runs if run is not None)
+    if chosen == recorded:
+        return NodeChoice.EQUAL
+    if not recorded.keys() <= nodes.keys() & snapshot.index.keys():
+        return NodeChoice.OTHER
+
+    def describe(found: Counter[str], *, with_load: bool) -> Counter[Hashable]:
+        described = Counter[Hashable]()
+        for name, count in found.items():
+            node, node_class = nodes[name], snapshot.node_class(snapshot.index[name])
+            labels = frozenset((k, v) for k, v in node.metadata.labels.items() if k != HOSTNAME)
+            kind = (labels, node.spec, node.status.images, node_class.allocatable)
+            described[kind, node_class if with_load else None, count] += 1
+        return described
+
+    for choice, with_load in ((NodeChoice.EQUAL, True), (NodeChoice.ALIKE, False)):
+        if describe(chosen, with_load=with_load) == describe(recorded, with_load=with_load):
+            return choice
+    return NodeChoice.OTHER
 
 
 def build_job(recorded: RecordedJob, record: JobRecord, resources: Sequence[str]) -> ReplayedJob:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
-from phalanx.sim.reports.figures import bounded_slowdown_of, wait_of
+from phalanx.sim.reports.figures import Report, bounded_slowdown_of, wait_of
+from phalanx.sim.reports.text import summary_rows
 from phalanx.sim.simulation_setup import JobRecord, SimulationResult
 
 #: The number of batches, and the 97.5 % quantile of Student's t with one degree of freedom less.
@@ -34,6 +35,36 @@ PAIRED_FIGURES: tuple[tuple[str, Callable[[JobRecord], float | None]], ...] = (
         lambda record: bounded_slowdown_of(record) if record.end is not None else None,
     ),
 )
+
+#: The lines of a summary that say what its figures leave out.
+_REMARKS = ("state", "skipped", "not started", "note")
+
+
+class ComparisonRemark(NamedTuple):
+    """What to know about some of the compared simulations: a line of their summaries."""
+
+    kind: str
+    text: str
+    #: The files that it is about; none if it is about all.
+    files: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the text behind the files that it is about."""
+        return f"{', '.join(self.files)}: {self.text}" if self.files else self.text
+
+
+def collect_remarks(names: Sequence[str], reports: Sequence[Report]) -> list[ComparisonRemark]:
+    """Collect what the figures leave out: cut simulations, jobs that never start, skipped jobs."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, report in zip(names, reports, strict=True):
+        for row in summary_rows(report):
+            if row[0] in _REMARKS:
+                found.setdefault(row, []).append(name)
+    rows = sorted(found.items(), key=lambda item: _REMARKS.index(item[0][0]))
+    return [
+        ComparisonRemark(kind, text, () if len(files) == len(names) else tuple(files))
+        for (kind, text), files in rows
+    ]
 
 
 def compare_results(first: SimulationResult, other: SimulationResult) -> dict[str, Any]:

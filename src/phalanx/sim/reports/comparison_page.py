@@ -1,18 +1,28 @@
-"""One self-contained HTML page of a comparison: table, intervals and lines over time."""
+"""One self-contained HTML page of a comparison: tables, intervals and lines over time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from typing import Any
 
+from phalanx.sim.reports.comparison import ComparisonRemark
 from phalanx.sim.reports.figures import Report
-from phalanx.sim.reports.html_page import build_table, draw_lines, wrap_page
-from phalanx.sim.reports.text import format_seconds
+from phalanx.sim.reports.html_page import (
+    DEFINITIONS,
+    ReportTable,
+    build_definitions,
+    build_footer,
+    build_table,
+    wrap_page,
+)
+from phalanx.sim.reports.plots import draw_intervals, draw_lines
 
-#: The size of the plot of intervals: width, left margin for the names, height of a row.
-_WIDTH, _LEFT, _ROW = 720, 190, 28
-_NAME_LENGTH = 28
+#: The figures of the tables of which the page has the definitions.
+_FIGURES = ("wait", "not started", "bounded slowdown", "utilisation", "preemptions", "interval")
+_INTERVAL = (
+    "holds the true mean difference with 95 % confidence; one that contains 0 may be an accident of"
+    " these jobs. With fewer than forty jobs there is none"
+)
 
 
 def build_comparison_page(
@@ -20,82 +30,50 @@ def build_comparison_page(
     reports: Sequence[Report],
     differences: Sequence[Mapping[str, Any]],
     *,
-    tables: Sequence[Sequence[Sequence[str]]],
+    tables: Sequence[ReportTable],
+    remarks: Sequence[ComparisonRemark],
 ) -> str:
     """Return the page. `tables` are those of the terminal: the figures, and the differences."""
-    body: list[str] = []
-    for header, *rows in tables:
-        body += [*build_table(header, rows), "<p></p>"]
-    body.append("<h2>Mean wait against the first, with its 95 % interval</h2>")
-    body += _draw_intervals(names[1:], [one["waitSeconds"] for one in differences])
-    step = max(report["series"]["stepSeconds"] for report in reports)
-    body.append("<h2>Waiting jobs over time</h2>")
-    queues = [
-        (name, _resample(report, report["series"]["queueJobs"], step))
-        for name, report in zip(names, reports, strict=True)
-    ]
-    body += draw_lines(queues, step)
-    resources = dict.fromkeys(one for report in reports for one in report["series"]["allocation"])
-    for resource in resources:
-        body.append(f"<h2>Allocation of {escape(resource)} over time</h2>")
-        lines = [
-            (name, _resample(report, report["series"]["allocation"].get(resource, ()), step))
-            for name, report in zip(names, reports, strict=True)
-        ]
-        body += draw_lines(lines, step, is_share=True)
+    body = [line for table in tables for line in build_table(table)]
+    if remarks:
+        body.append("<h2>What the figures leave out</h2>")
+        body += build_table(ReportTable(("", ""), [(one.kind, str(one)) for one in remarks]))
+    body += draw_intervals(
+        "Mean wait against the first, with its 95 % interval",
+        [(name, one["waitSeconds"]) for name, one in zip(names[1:], differences, strict=True)],
+        f"Left of 0 jobs wait shorter than with {names[0]}, right of 0 longer.",
+    )
+    body += _draw_series(names, reports)
+    body += build_definitions(_FIGURES, {**DEFINITIONS, "interval": _INTERVAL})
     # Files of several folders may have one name.
     inputs = dict.fromkeys(one for report in reports for one in report["inputs"].items())
-    hashes = "".join(f"<br>{escape(name)} {escape(digest)}" for name, digest in inputs)
     seeds = ", ".join(dict.fromkeys(str(report["seed"]) for report in reports))
-    version = escape(reports[0]["version"])
-    body.append(f"<footer><p>phalanx {version}, seed {seeds}{hashes}</p></footer>")
+    body += build_footer(reports[0]["version"], seeds, inputs)
     return wrap_page("Comparison of simulations", body)
 
 
-def _resample(report: Report, values: Sequence[float | None], step: float) -> list[float | None]:
-    """Return values at the steps of the longest simulation, so that all share one axis."""
-    own = report["series"]["stepSeconds"]
-    count = len(values)
-    found: list[float | None] = []
-    for i in range(count):
-        at = int((i + 0.5) * step / own)
-        if at >= count:
-            break
-        found.append(values[at])
-    # The line ends where its simulation does.
-    return found + [0.0] * (count - len(found))
-
-
-def _draw_intervals(
-    names: Sequence[str], differences: Sequence[Mapping[str, float | None]]
-) -> Iterator[str]:
-    """Draw each mean as a point and its interval as a line, around a line at 0."""
-    ends = [one[end] for one in differences for end in ("mean", "low", "high")]
-    largest = max([abs(value) for value in ends if value is not None] + [1e-9])
-    height = _ROW * len(names) + 28
-    middle, scale = (_WIDTH + _LEFT) / 2, (_WIDTH - _LEFT) / 2 / largest * 0.95
-    yield f'<figure><svg viewBox="0 0 {_WIDTH} {height}" role="img">'
-    yield f'<line class="axis" x1="{middle:.1f}" x2="{middle:.1f}" y1="0" y2="{height - 22}"/>'
-    for row, (name, one) in enumerate(zip(names, differences, strict=True)):
-        y = row * _ROW + _ROW / 2
-        shown = name if len(name) <= _NAME_LENGTH else f"…{name[1 - _NAME_LENGTH :]}"
-        yield f'<text x="0" y="{y + 4:.1f}">{escape(shown)}</text>'
-        mean, low, high = one["mean"], one["low"], one["high"]
-        if low is not None and high is not None:
-            yield (
-                f'<line class="interval" x1="{middle + low * scale:.1f}" '
-                f'x2="{middle + high * scale:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
+def _draw_series(names: Sequence[str], reports: Sequence[Report]) -> Iterator[str]:
+    """Draw queue, fragmentation and allocations over time, with a line for each simulation."""
+    resources = dict.fromkeys(one for report in reports for one in report["series"]["allocation"])
+    plots = [
+        ("Waiting jobs over time", [one["series"]["queueJobs"] for one in reports], False),
+        ("Fragmentation over time", [one["series"]["blockedShare"] for one in reports], True),
+        *(
+            (
+                f"Allocation of {resource} over time",
+                [one["series"]["allocation"].get(resource, ()) for one in reports],
+                True,
             )
-        if mean is not None:
-            yield (
-                f'<circle class="bar" cx="{middle + mean * scale:.1f}" cy="{y:.1f}" r="4">'
-                f"<title>{escape(name)}: {format_seconds(mean)}</title></circle>"
-            )
-    for share in (-1.0, -0.5, 0.0, 0.5, 1.0):
-        x = middle + share * largest * scale
-        text = format_seconds(share * largest) if share else "0"
-        # The text of the last tick would be cut off in the middle of it.
-        anchor = "end" if share == 1 else "middle"
-        x = _WIDTH if share == 1 else x
-        yield f'<text x="{x:.0f}" y="{height - 6}" text-anchor="{anchor}">{text}</text>'
-    yield "</svg><figcaption>less is shorter than the first</figcaption></figure>"
+            for resource in resources
+        ),
+    ]
+    steps = [report["series"]["stepSeconds"] for report in reports]
+    for title, found, is_share in plots:
+        if not any(map(any, found)):
+            continue
+        lines = []
+        for name, values, step in zip(names, found, steps, strict=True):
+            # All lines have the steps of the longest simulation; each ends where its own does.
+            places = (int((i + 0.5) * max(steps) / step) for i in range(len(values)))
+            lines.append((name, [values[at] for at in places if at < len(values)]))
+        yield from draw_lines(title, lines, max(steps), is_share=is_share)

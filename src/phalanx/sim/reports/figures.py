@@ -29,8 +29,9 @@ def build_report(result: SimulationResult, inputs: Mapping[str, str]) -> Report:
     records, setup = result.records, result.setup
     arrived = [one for one in records if one.job.submit <= result.ended_at]
     started = [one for one in arrived if one.first_start is not None]
+    waiting = [one for one in arrived if one.first_start is None]
     finished = [one for one in arrived if one.end is not None]
-    waits = [wait_of(one) for one in started]
+    unfinished = len(records) - len(finished)
     by_owner = _group_waits(started, lambda one: one.job.owner)
     by_owner.sort(key=lambda group: (-group["jobs"], group["name"]))
     return {
@@ -40,19 +41,22 @@ def build_report(result: SimulationResult, inputs: Mapping[str, str]) -> Report:
         "seed": setup.seed,
         "inputs": dict(inputs),
         "isPartial": result.is_partial,
+        "end": _describe_end(result, unfinished),
         "simulatedSeconds": _round(result.ended_at),
         "nodes": len(setup.nodes),
         "jobs": len(records),
         "finished": len(finished),
-        "unfinished": len(records) - len(finished),
+        "unfinished": unfinished,
         "skipped": dict(setup.workload.skipped),
         "notes": list(setup.workload.notes),
         "startedPods": result.started_pods,
         "decisions": result.decisions,
         "wait": {
-            **summarize(waits),
+            **summarize([wait_of(one) for one in started]),
+            "notStarted": _summarize_not_started(waiting, result.ended_at),
             "bySize": _group_waits(started, _size_class, key=_largest_size),
             "byOwner": by_owner[:MAX_LISTED],
+            "owners": len(by_owner),
         },
         "slowdown": {"boundedMean": _mean([bounded_slowdown_of(one) for one in finished])},
         "utilisation": _utilisation(result),
@@ -71,6 +75,15 @@ def build_report(result: SimulationResult, inputs: Mapping[str, str]) -> Report:
         "starvation": _starving(arrived, result.ended_at),
         "series": _series(result),
     }
+
+
+def _describe_end(result: SimulationResult, unfinished: int) -> str:
+    """Say what ended a simulation. A horizon ends it only if jobs are unfinished then."""
+    if result.is_partial:
+        return "interrupted"
+    if not unfinished:
+        return "complete"
+    return "horizon" if _round(result.ended_at) >= _round(result.setup.horizon) else "idle"
 
 
 def summarize(values: Sequence[float]) -> Report:
@@ -111,6 +124,16 @@ def bounded_slowdown_of(record: JobRecord) -> float:
     assert record.end is not None
     turnaround = record.end - record.job.submit
     return max(turnaround / max(record.job.run_time, SLOWDOWN_BOUND), 1.0)
+
+
+def _summarize_not_started(waiting: Sequence[JobRecord], end: float) -> Report:
+    """Return how long the jobs that have not started have waited until the end."""
+    waits = [end - one.job.submit for one in waiting]
+    return {
+        "jobs": len(waits),
+        "meanSeconds": _mean(waits),
+        "maxSeconds": _round(max(waits)) if waits else None,
+    }
 
 
 def _size_class(record: JobRecord) -> str:
@@ -224,12 +247,12 @@ def _starving(arrived: Iterable[JobRecord], end: float) -> list[dict[str, Any]]:
 
 
 def _series(result: SimulationResult) -> Report:
-    """Return means over equal intervals of time: allocation by resource, and the queue length."""
+    """Return means over equal intervals of time: allocation, queue length and fragmentation."""
     count, end = SERIES_POINTS, result.ended_at
     step = end / count if end > 0 else 1.0
     used = [[0.0] * count for _ in result.resources]
     had = [[0.0] * count for _ in result.resources]
-    queue = [0.0] * count
+    queue, blocked = [0.0] * count, [0.0] * count
     for one, seconds in _intervals(result):
         begin, rest = one.at, seconds
         while rest > 0:
@@ -242,6 +265,7 @@ def _series(result: SimulationResult) -> Report:
                 used[j][i] += one.allocated[j] * part
                 had[j][i] += one.capacity[j] * part
             queue[i] += one.waiting_jobs * part
+            blocked[i] += one.is_fragmented * part
             begin, rest = begin + part, rest - part
     return {
         "stepSeconds": _round(step),
@@ -250,4 +274,5 @@ def _series(result: SimulationResult) -> Report:
             for j, name in enumerate(result.resources)
         },
         "queueJobs": [_round(value / step) for value in queue],
+        "blockedShare": [_round(value / step) for value in blocked],
     }

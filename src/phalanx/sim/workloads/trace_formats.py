@@ -9,12 +9,15 @@ from typing import NamedTuple
 
 from phalanx.sim.recording.recorded_workload import read_recorded_workload
 from phalanx.sim.recording.recording_format import is_recording
+from phalanx.sim.workloads.batsim import is_batsim, read_batsim
 from phalanx.sim.workloads.csv_traces import KALOS, OPENB, PHILLY, is_csv_of, read_csv
 from phalanx.sim.workloads.kueue_generator import read_kueue_generator
 from phalanx.sim.workloads.scheduler_perf import read_scheduler_perf
 from phalanx.sim.workloads.swf import read_swf
 from phalanx.sim.workloads.workload import InvalidTrace, TraceFile, TraceWorkload
 
+#: The names of the format of `phalanx record`, and of the one whose files have several cases.
+RECORDING, _WITH_CASES = "recording", "scheduler-perf"
 #: How many lines are read to recognise a format.
 _FIRST_LINES = 200
 
@@ -47,9 +50,10 @@ TRACE_FORMATS = (
     TraceFormat("openb", partial(is_csv_of, OPENB), partial(read_csv, OPENB)),
     TraceFormat("kalos", partial(is_csv_of, KALOS), partial(read_csv, KALOS)),
     TraceFormat("kueue", _is_kueue_generator, read_kueue_generator),
-    TraceFormat("scheduler-perf", _is_scheduler_perf, read_scheduler_perf),
+    TraceFormat(_WITH_CASES, _is_scheduler_perf, read_scheduler_perf),
     TraceFormat("swf", _is_swf, read_swf),
-    TraceFormat("recording", is_recording, read_recorded_workload),
+    TraceFormat("batsim", is_batsim, read_batsim),
+    TraceFormat(RECORDING, is_recording, read_recorded_workload),
 )
 
 
@@ -57,12 +61,22 @@ TRACE_FORMATS = (
 FORMAT_NAMES = ", ".join(row.name for row in TRACE_FORMATS)
 
 
+def find_format(trace: TraceFile) -> TraceFormat | None:
+    """Return the format that the first lines of a trace show; None for an unknown one."""
+    lines = [line for _, line in islice(trace.numbered(), _FIRST_LINES)]
+    return next((row for row in TRACE_FORMATS if lines and row.is_format(lines)), None)
+
+
 def read_trace(trace: TraceFile, format_name: str = "") -> TraceWorkload:
     """Read a trace of a named format, or of the one that it looks like. Raises InvalidTrace."""
-    lines = [line for _, line in islice(trace.numbered(), _FIRST_LINES)]
-    for row in TRACE_FORMATS:
-        if row.name == format_name or (not format_name and lines and row.is_format(lines)):
-            return row.read(trace)
+    if next(trace.numbered(), None) is None:
+        raise InvalidTrace(f"{trace.name}: the file is empty")
+    named = (row for row in TRACE_FORMATS if row.name == format_name)
+    found = next(named, None) if format_name else find_format(trace)
+    if found is not None:
+        if trace.case and found.name != _WITH_CASES:
+            raise InvalidTrace(f"{trace.name}: only files of {_WITH_CASES} have cases")
+        return found.read(trace)
     if format_name:
         raise InvalidTrace(f'unknown trace format "{format_name}"; available: {FORMAT_NAMES}')
     raise InvalidTrace(f"{trace.name}: not a trace in a known format ({FORMAT_NAMES})")

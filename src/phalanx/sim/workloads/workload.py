@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import replace as but
 
 from phalanx.api.cel.timestamps import parse_duration
 from phalanx.api.cel.values import EvaluationError
@@ -22,12 +24,18 @@ from phalanx.api.meta import ObjectMeta
 MILLI_GPU = "nvidia.com/milli-gpu"
 #: Why jobs of a trace are not simulated, apart from lines that cannot be read.
 NO_RUN_TIME, TOO_LARGE = "run time not positive", "larger than the machine"
+#: Other reasons: no node has a resource, whose name follows; or the labels that a job needs.
+NO_NODE_HAS, NO_LABELS = "no node has ", "the labels that it needs are on no node"
 #: The longest time, in seconds, that a trace may name: a thousand years.
 MAX_SECONDS = 3.2e10
 
 
 class InvalidTrace(ValueError):
     """A trace cannot be read; the message names file, line and reason."""
+
+
+class InvalidLine(InvalidTrace):
+    """A line cannot be read; a lenient reader counts and skips it."""
 
 
 class TraceJob(Struct, frozen=True):
@@ -45,8 +53,30 @@ class TraceJob(Struct, frozen=True):
     owner: str = ""
     #: Node labels, each with the values of which a node must have one.
     node_labels: dict[str, tuple[str, ...]] = {}
-    #: The node label that must be the same for all pods of a gang; "" if none must.
+    #: The node label that must be the same for all pods of a gang, or levels from the tightest to
+    #: the widest, as in the annotation `phalanx.dev/topology`; "" if none must.
     topology: str = ""
+
+
+class PriorityRule(NamedTuple):
+    """A priority for some jobs: those to which all that it names applies."""
+
+    priority: int
+    #: The owners; any if there are none.
+    owners: tuple[str, ...] = ()
+    min_pods: int = 1
+    max_pods: float = inf
+    #: The longest run time that a job may declare; a job that declares none has a longer one.
+    max_estimate: float = inf
+
+    def applies_to(self, job: TraceJob) -> bool:
+        """Whether a job gets the priority."""
+        estimate = inf if job.estimate is None else job.estimate
+        return (
+            (not self.owners or job.owner in self.owners)
+            and self.min_pods <= job.pods <= self.max_pods
+            and estimate <= self.max_estimate
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +92,38 @@ class TraceWorkload:
     notes: tuple[str, ...] = ()
 
 
+def with_priorities(workload: TraceWorkload, rules: Sequence[PriorityRule]) -> TraceWorkload:
+    """Give each job the priority of the first rule that applies to it; others keep theirs."""
+    jobs = tuple(
+        but(
+            job, priority=next((one.priority for one in rules if one.applies_to(job)), job.priority)
+        )
+        for job in workload.jobs
+    )
+    return replace(workload, jobs=jobs)
+
+
+def with_overhead(workload: TraceWorkload, seconds: float) -> TraceWorkload:
+    """Let each job occupy its nodes so much longer: for the start of containers and clean-up."""
+    jobs = tuple(
+        but(
+            job,
+            run_time=job.run_time + seconds,
+            estimate=None if job.estimate is None else job.estimate + seconds,
+        )
+        for job in workload.jobs
+    )
+    return replace(workload, jobs=jobs)
+
+
+def has_same_jobs(one: TraceWorkload, other: TraceWorkload) -> bool:
+    """Whether the jobs differ at most in what a policy may change: priority and topology."""
+    return len(one.jobs) == len(other.jobs) and all(
+        but(a, priority=0, topology="") == but(b, priority=0, topology="")
+        for a, b in zip(one.jobs, other.jobs, strict=True)
+    )
+
+
 def _read_nothing(path: str) -> tuple[str, str]:
     raise InvalidTrace(f"cannot read {path}: the trace was given without its folder")
 
@@ -70,7 +132,7 @@ def _read_nothing(path: str) -> tuple[str, str]:
 class TraceFile:
     """The lines of a trace, and how many of them could not be used.
 
-    A bad line raises InvalidTrace; a lenient reader counts and skips it.
+    A bad line raises InvalidLine; a lenient reader counts and skips it.
     """
 
     name: str
@@ -82,10 +144,13 @@ class TraceFile:
     read_beside: Callable[[str], tuple[str, str]] = _read_nothing
     skipped: Counter[str] = field(default_factory=Counter)
 
-    def reject(self, number: int, reason: str, *, counted_as: str = "line cannot be read") -> None:
-        """Refuse a line, or count it if the reader is lenient."""
+    def reject(
+        self, number: int | None, reason: str, *, counted_as: str = "line cannot be read"
+    ) -> None:
+        """Refuse a line, or count it if the reader is lenient; None: its number is unknown."""
         if not self.is_lenient:
-            raise InvalidTrace(f"{self.name}, line {number}: {reason}")
+            where = self.name if number is None else f"{self.name}, line {number}"
+            raise InvalidLine(f"{where}: {reason}")
         self.skipped[counted_as] += 1
 
     def numbered(self) -> Iterator[tuple[int, str]]:
@@ -107,7 +172,7 @@ def build_workload(
         raise InvalidTrace(f"{trace.name}: contains no job that can be simulated{suffix}")
     ordered = sorted(jobs, key=lambda job: job.submit)
     first = ordered[0].submit
-    moved = tuple(replace(job, submit=job.submit - first) for job in ordered)
+    moved = tuple(but(job, submit=job.submit - first) for job in ordered)
     return TraceWorkload(moved, tuple(nodes), dict(sorted(trace.skipped.items())), tuple(notes))
 
 
