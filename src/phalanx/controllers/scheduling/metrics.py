@@ -266,6 +266,7 @@ EVENT_LABELS: Mapping[Enum, str] = {
     QueueTrigger.OUTDATED: "ScheduleAttemptOvertaken",
     QueueTrigger.PLACED: "PodGroupPartlyScheduled",
     QueueTrigger.REFUSED: "ScheduleAttemptFailure",
+    QueueTrigger.REFUSED_AGAIN: "EqualEntityRefused",
     QueueTrigger.RETURNED: "ScheduleAttemptFailure",
 }
 _GANG_PLUGIN, _OBJECTIONS_PLUGIN = "GangScheduling", "Objections"

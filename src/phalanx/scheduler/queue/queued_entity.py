@@ -68,6 +68,7 @@ class QueueTrigger(Enum):
     POPPED = "it was popped"
     PLACED = "members got nodes"
     REFUSED = "it was refused"
+    REFUSED_AGAIN = "its refusal is certain without an attempt"
     OUTDATED = "its decision is outdated"
     RETURNED = "bindings of members failed"
 

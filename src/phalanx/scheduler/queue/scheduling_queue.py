@@ -192,10 +192,23 @@ class SchedulingQueue(QueueListing):
             entry = self._entries.get(ref)
             if entry and entry.heap_key == sort_key:
                 entry.heap_key = None
-                if entry.state is QueueState.ACTIVE:
+                if entry.state is QueueState.ACTIVE and not self._refuse_again(entry, now):
                     self._apply(entry, QueueTrigger.POPPED, now)
                     return entry.start_attempt(now)
         return None
+
+    def _refuse_again(self, entry: QueuedEntity, now: float) -> bool:
+        """Let an entity wait on if its refusal is certain without an attempt; whether it is."""
+        find_refusal = self.refusals_at(now) if entry.refused is not None else None
+        known = find_refusal(entry) if find_refusal is not None else None
+        if known is None:
+            return False
+        self.repeated_refusals += 1
+        entry.refused_for, entry.lacking = known.condition, known.lacking
+        entry.missed_changes.clear()
+        entry.changes_seen, entry.outdated_count = self._changes, 0
+        self._apply(entry, QueueTrigger.REFUSED_AGAIN, now)
+        return True
 
     def done(
         self,
@@ -410,20 +423,10 @@ class SchedulingQueue(QueueListing):
             self._attempt_next(entry.ref, attempted_for, now)
 
     def _attempt_next(self, ref: Ref, attempted_for: WakeCondition, now: float) -> None:
-        """Attempt the next entity under a condition; one that is certain to be refused waits on."""
+        """Attempt the next entity under a condition."""
         following = self._waiting.next_after(ref, attempted_for)
-        find_refusal = self.refusals_at(now) if following is not None else None
-        while following is not None:
-            entry = self._entries[following]
-            is_next = not self._active or self._active[0] > (entry.sort_key, following)
-            known = find_refusal(entry) if find_refusal is not None and is_next else None
-            if known is None:
-                self._apply(entry, QueueTrigger.WOKEN, now)
-                return
-            self.repeated_refusals += 1
-            if not self.keeps_arrival_order and known.condition != attempted_for:
-                self._renew_timestamp(entry, now)
-            following = self._waiting.move(entry, known.condition, known.lacking)
+        if following is not None:
+            self._apply(self._entries[following], QueueTrigger.WOKEN, now)
 
     def _expire(self, entry: QueuedEntity, now: float) -> None:
         """Attempt an entity again if time may help, or to bring its message up to date.
@@ -573,6 +576,7 @@ TRANSITIONS: Mapping[tuple[QueueState, QueueTrigger], Transition] = {
     (QueueState.GATED, QueueTrigger.RETURNED): SchedulingQueue._reclassify,
     (QueueState.ACTIVE, QueueTrigger.CHANGED): SchedulingQueue._reclassify,
     (QueueState.ACTIVE, QueueTrigger.POPPED): SchedulingQueue._start_attempt,
+    (QueueState.ACTIVE, QueueTrigger.REFUSED_AGAIN): SchedulingQueue._on_refused,
     (QueueState.ACTIVE, QueueTrigger.RETURNED): SchedulingQueue._on_returned,
     (QueueState.BACKING_OFF, QueueTrigger.CHANGED): SchedulingQueue._recheck_backoff,
     (QueueState.BACKING_OFF, QueueTrigger.WOKEN): SchedulingQueue._reclassify,

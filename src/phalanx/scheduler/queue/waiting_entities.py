@@ -148,24 +148,6 @@ class WaitingEntities:
         self._drop_if_unused(condition, equal)
         return equal.first()
 
-    def move(self, entry: QueuedEntity, condition: WakeCondition, lacking: int) -> Ref | None:
-        """Let an entity wait under another condition, until the same time.
-
-        Returns the next entity that waits under its old condition, under which none is attempted;
-        None if there is none, or if both conditions are the same.
-        """
-        old = entry.condition
-        assert old is not None
-        equal = self._by_condition[old]
-        if equal is self._by_condition.get(condition):
-            equal.lacking = lacking
-            return None
-        del equal.waiting[entry.ref]
-        following = equal.first()
-        self._drop_if_unused(old, equal)
-        self.add(entry, condition, lacking)
-        return following
-
     def _drop_if_unused(self, condition: WakeCondition, equal: _EqualEntities) -> None:
         if not equal.waiting and equal.attempted is None:
             del self._by_condition[condition]
