@@ -57,29 +57,39 @@ def test_numbered_pool_names_its_nodes() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("pools: 5", "pools: must be a list of pools"),
-        ("5", "the file: must be a list of pools"),
-        ("nodes: []", "nodes: unknown field; available: pools"),
-        ("pools:\n- {count: 2}", "pools[0]: must be a map with a name"),
-        ("pools:\n- {name: a, cuont: 2}", "pools[0].cuont: unknown field; available: name"),
-        ("[{name: a}, {name: b, count: 0}]", "[1].count: must be a whole number from 1"),
-        ("[{name: a, count: many}]", "[0].count: must be a whole number"),
+        ("pools: 5", "line 1: pools: must be a list of pools"),
+        ("5", "line 1: the file: must be a list of pools"),
+        ("nodes: []", "line 1: nodes: unknown field; available: pools"),
+        ("pools:\n- {count: 2}", "line 2: pools[0]: must be a map with a name"),
+        ("pools:\n- {name: a, cuont: 2}", "line 2: pools[0].cuont: unknown field; available: name"),
+        ("[{name: a}, {name: b, count: 0}]", "line 1: [1].count: must be a whole number from 1"),
+        ("- name: a\n  labels: {a: b}\n  count: many", "line 3: [0].count: must be a whole number"),
         (
             "[{name: a, shape: {cpu: lots}}]",
-            '[0].shape.cpu: invalid quantity "lots"; use for example 500m',
+            'line 1: [0].shape.cpu: invalid quantity "lots"; use for example 500m',
         ),
-        ("[{name: a, shape: {cpu: [1]}}]", "[0].shape: must be a map of strings or numbers"),
-        ("[{name: a, taints: x}]", "[0].taints: must be a list"),
-        ("[{name: a, taints: [{effect: NoSchedule}]}]", "[0].taints[0]: must be a map with a key"),
-        ("[{name: a, taints: [{key: b, effect: Never}]}]", "[0].taints[0].effect: must be one of"),
-        ("[{name: a, topology: {rack: 0}}]", "[0].topology.rack: must be a whole number"),
+        (
+            "[{name: a, shape: {cpu: [1]}}]",
+            "line 1: [0].shape: must be a map of strings or numbers",
+        ),
+        ("[{name: a, taints: x}]", "line 1: [0].taints: must be a list"),
+        (
+            "[{name: a, taints: [{effect: NoSchedule}]}]",
+            "line 1: [0].taints[0]: must be a map with a key",
+        ),
+        (
+            "- name: a\n  taints:\n  - key: b\n    effect: Never",
+            "line 4: [0].taints[0].effect: must be one of",
+        ),
+        ("[{name: a, topology: {rack: 0}}]", "line 1: [0].topology.rack: must be a whole number"),
         ("pools:\n- name: a\n  count: [", "line 3, column 11: expected the node content"),
+        ("- name: a\n  count: 1\n  count: 2", 'line 3, column 3: duplicate field "count"'),
         ("[{name: a}, {name: a}]", "two nodes are named a"),
         ("[{name: A_b}]", 'invalid node name "A_b"'),
         ("[{name: a, count: 60000}, {name: b, count: 60000}]", "120000 nodes are more than 100000"),
     ],
 )
-def test_invalid_cluster_file_is_reported_with_the_field(
+def test_invalid_cluster_file_is_reported_with_line_and_field(
     tmp_path: Path, text: str, message: str
 ) -> None:
     with pytest.raises(InvalidClusterFile) as raised:

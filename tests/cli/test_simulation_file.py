@@ -43,6 +43,32 @@ def test_jobs_of_a_list_are_repeated_and_begin_at_zero(tmp_path: Path) -> None:
     assert setup.profiles.keeps_arrival_order
 
 
+def test_file_may_be_compressed(tmp_path: Path) -> None:
+    path = tmp_path / "simulation.yaml.gz"
+    path.write_bytes(gzip.compress(f"{JOBS}cluster: 4\n".encode()))
+    assert len(load_simulation(path, SimulationOptions()).setup.workload.jobs) == 4
+    path.write_bytes(gzip.compress(b"workload: 3\n"))
+    with pytest.raises(click.ClickException, match=r"simulation\.yaml\.gz, line 1: workload: must"):
+        load_simulation(path, SimulationOptions())
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"{JOBS}cluster: 4\n", "jobs               4 (0 unfinished)"),
+        (f"; MaxProcs: 4\n{' '.join(['1'] * 18)}\n", "jobs               1 (0 unfinished)"),
+        ("workload: 3\n", "Error: stdin, line 1: workload: must be the path"),
+        ("; MaxProcs: 4\n1 2 x", "Error: stdin, line 2: "),
+        ("", "Error: stdin: the file is empty"),
+        ("a,b\n", "Error: stdin: neither a simulation file"),
+    ],
+)
+def test_stdin_is_a_simulation_file_or_a_trace(text: str, found: str) -> None:
+    result = CliRunner().invoke(main, ["simulate", "-f", "-"], input=text)
+    assert result.exit_code == found.startswith("Error")
+    assert found in result.output, result.output
+
+
 def test_jobs_may_merge_the_fields_of_an_anchor(tmp_path: Path) -> None:
     one = "{runTime: 1m, requests: {cpu: 1}}"
     text = f"workload:\n- &small {one}\n- {{<<: *small, runTime: 2m}}\ncluster: 4\n"
@@ -289,7 +315,7 @@ def test_lines_end_where_editors_end_them(tmp_path: Path) -> None:
 
 def test_invalid_cluster_file_is_named(tmp_path: Path) -> None:
     write(tmp_path, "pools: 3\n", "cluster.yaml")
-    with pytest.raises(click.ClickException, match=r"cluster\.yaml: pools: must be a list"):
+    with pytest.raises(click.ClickException, match=r"cluster\.yaml: line 1: pools: must be a list"):
         load(tmp_path, JOBS + "cluster: cluster.yaml\n")
 
 

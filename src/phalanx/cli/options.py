@@ -5,7 +5,7 @@ click.BadParameter, which names the option: one line and exit code 2. `log_optio
 `decision_log_option` are decorators that add the same options to several commands.
 
 A cluster file (`--nodes FILE`) lists pools of simulated nodes. The file may also be the list alone.
-An invalid file raises InvalidClusterFile, which names the field:
+An invalid file raises InvalidClusterFile, which names line and field:
 
     pools:
     - name: gpu                                   # gpu-0, gpu-1, …; without a count: gpu
@@ -47,7 +47,7 @@ from phalanx.controllers.nodes.simulated_devices import (
     parse_devices,
 )
 from phalanx.controllers.nodes.simulated_kubelet import BadStages, StageRule, parse_stage_rules
-from phalanx.yaml_files import describe_error
+from phalanx.yaml_files import UniqueKeyLoader, describe_error, find_line
 
 if TYPE_CHECKING:
     from phalanx.controllers.scheduling.decision_log import DecisionLog
@@ -79,7 +79,13 @@ TopologyLevels = Sequence[tuple[str, int]]
 
 
 class InvalidClusterFile(ValueError):
-    """A cluster file with an invalid field; the message begins with the field's path."""
+    """A cluster file is invalid: the message names the line and the path of the field."""
+
+    def __init__(self, reason: str, *, field: str = "", line: int | None = None) -> None:
+        """Name the field, if one is invalid, and its line, if that is known."""
+        where = [f"line {line}"] if line else []
+        super().__init__(": ".join([*where, *([field] if field else []), reason]))
+        self.reason, self.field = reason, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,38 +139,46 @@ def load_node_pools(
     path: Path, capacity: Mapping[str, str], levels: TopologyLevels
 ) -> list[SimulatedNode]:
     """Load the nodes of a cluster file. `capacity` and `levels` are the defaults of its pools."""
-    rows = _load_yaml(path)
-    field = ""
-    if isinstance(rows, dict):
-        _check_fields(rows, ("pools",), "")
-        rows, field = rows.get("pools"), "pools"
-    if not isinstance(rows, list):
-        raise InvalidClusterFile(
-            f"{field or 'the file'}: must be a list of pools, each with a name"
-        )
+    text = _read_text(path)
     defaults = NodePool((), capacity, labels={}, levels=levels)
-    pools = [_parse_pool(row, defaults, f"{field}[{i}]") for i, row in enumerate(rows)]
+    try:
+        pools = _parse_pools(yaml.load(text, UniqueKeyLoader), defaults)
+    except yaml.YAMLError as error:
+        raise InvalidClusterFile(describe_error(error)) from None
+    except InvalidClusterFile as error:
+        line = find_line(text, error.field) if error.field else None
+        raise InvalidClusterFile(error.reason, field=error.field, line=line) from None
     nodes = [node for pool in pools for node in pool.nodes()]
     _check_node_names([node.name for node in nodes])
     return nodes
 
 
-def _load_yaml(path: Path) -> Any:
+def _read_text(path: Path) -> str:
     try:
-        return yaml.safe_load(path.read_text())
+        return path.read_text()
     except FileNotFoundError:
         raise InvalidClusterFile("is neither a number of nodes (0 or more) nor a file") from None
     except OSError as error:
         raise InvalidClusterFile(f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InvalidClusterFile("is not a text file") from None
-    except yaml.YAMLError as error:
-        raise InvalidClusterFile(describe_error(error)) from None
+
+
+def _parse_pools(rows: Any, defaults: NodePool) -> list[NodePool]:
+    field = ""
+    if isinstance(rows, dict):
+        _check_fields(rows, ("pools",), "")
+        rows, field = rows.get("pools"), "pools"
+    if not isinstance(rows, list):
+        raise InvalidClusterFile(
+            "must be a list of pools, each with a name", field=field or "the file"
+        )
+    return [_parse_pool(row, defaults, f"{field}[{i}]") for i, row in enumerate(rows)]
 
 
 def _parse_pool(row: Any, defaults: NodePool, field: str) -> NodePool:
     if not isinstance(row, dict) or not row.get("name"):
-        raise InvalidClusterFile(f"{field}: must be a map with a name")
+        raise InvalidClusterFile("must be a map with a name", field=field)
     _check_fields(row, _POOL_FIELDS, field)
     name, names = row["name"], [str(row["name"])]
     if "count" in row:
@@ -173,10 +187,11 @@ def _parse_pool(row: Any, defaults: NodePool, field: str) -> NodePool:
     capacity = _parse_map(row, shape, field)
     for resource, quantity in capacity.items():
         if not _is_quantity(quantity):
-            raise InvalidClusterFile(f"{field}.{shape}.{resource}: {_invalid_quantity(quantity)}")
+            where = f"{field}.{shape}.{resource}"
+            raise InvalidClusterFile(_invalid_quantity(quantity), field=where)
     taints = row.get("taints") or []
     if not isinstance(taints, list):
-        raise InvalidClusterFile(f"{field}.taints: must be a list")
+        raise InvalidClusterFile("must be a list", field=f"{field}.taints")
     levels = defaults.levels
     if "topology" in row:
         levels = [
@@ -196,12 +211,12 @@ def _parse_pool(row: Any, defaults: NodePool, field: str) -> NodePool:
 
 def _parse_devices(rows: Any, field: str) -> tuple[SimulatedDevices, ...]:
     if not isinstance(rows, list):
-        raise InvalidClusterFile(f"{field}: must be a list")
+        raise InvalidClusterFile("must be a list", field=field)
     found = []
     for number, row in enumerate(rows):
         where = f"{field}[{number}]"
         if not isinstance(row, dict) or not row.get("driver"):
-            raise InvalidClusterFile(f"{where}: must be a map with a driver")
+            raise InvalidClusterFile("must be a map with a driver", field=where)
         count = _parse_count(row.get("count", 1), f"{where}.count")
         values = _parse_map({"": row}, "", where)
         others = {k: v for k, v in values.items() if k not in ("driver", "count")}
@@ -210,23 +225,24 @@ def _parse_devices(rows: Any, field: str) -> tuple[SimulatedDevices, ...]:
             parse_devices(f"{row['driver']}={count}")
             found.append(build_devices(values["driver"], count, others))
         except BadDevices as error:
-            raise InvalidClusterFile(f"{where}: {error}") from None
+            raise InvalidClusterFile(str(error), field=where) from None
     return tuple(found)
 
 
 def _parse_taint(given: Any, field: str) -> Mapping[str, str]:
     if not isinstance(given, dict) or not given.get("key"):
-        raise InvalidClusterFile(f"{field}: must be a map with a key")
+        raise InvalidClusterFile("must be a map with a key", field=field)
     _check_fields(given, ("key", "value", "effect"), field)
     if given.get("effect") not in _TAINT_EFFECTS:
-        raise InvalidClusterFile(f"{field}.effect: must be one of {', '.join(_TAINT_EFFECTS)}")
+        known = ", ".join(_TAINT_EFFECTS)
+        raise InvalidClusterFile(f"must be one of {known}", field=f"{field}.effect")
     return {str(key): str(value) for key, value in given.items()}
 
 
 def _parse_map(row: Mapping[str, Any], name: str, field: str) -> dict[str, str]:
     given = row.get(name) or {}
     if not isinstance(given, dict) or any(isinstance(v, dict | list) for v in given.values()):
-        raise InvalidClusterFile(f"{field}.{name}: must be a map of strings or numbers")
+        raise InvalidClusterFile("must be a map of strings or numbers", field=f"{field}.{name}")
     # YAML has turned an unquoted `true` into a boolean, whose text would be "True".
     return {
         str(key): str(value).lower() if isinstance(value, bool) else str(value)
@@ -237,7 +253,7 @@ def _parse_map(row: Mapping[str, Any], name: str, field: str) -> dict[str, str]:
 def _parse_count(value: Any, field: str) -> int:
     text = str(value)
     if not text.isdecimal() or not 1 <= int(text) <= MAX_NODES:
-        raise InvalidClusterFile(f"{field}: must be a whole number from 1 to {MAX_NODES}")
+        raise InvalidClusterFile(f"must be a whole number from 1 to {MAX_NODES}", field=field)
     return int(text)
 
 
@@ -245,7 +261,7 @@ def _check_fields(row: Mapping[str, Any], known: Sequence[str], field: str) -> N
     for name in row:
         if name not in known:
             path = f"{field}.{name}" if field else str(name)
-            raise InvalidClusterFile(f"{path}: unknown field; available: {', '.join(known)}")
+            raise InvalidClusterFile(f"unknown field; available: {', '.join(known)}", field=path)
 
 
 def _check_node_names(names: Sequence[str]) -> None:

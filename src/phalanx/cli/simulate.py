@@ -13,6 +13,7 @@ from typing import Protocol
 
 import click
 
+from phalanx.cli.manifests import STDIN
 from phalanx.cli.options import configuration_option, parse_optional_time
 from phalanx.cli.output import (
     JSON,
@@ -67,8 +68,8 @@ _DRAW_SECONDS = 0.5
     "path",
     required=True,
     metavar="TRACE|FILE",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Trace of jobs, which may be compressed with gzip, or simulation file (YAML).",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+    help="Trace of jobs or simulation file (YAML), which may be compressed with gzip; - for stdin.",
 )
 @click.option(
     "--format",
@@ -171,7 +172,10 @@ def simulate_command(
         is_lenient=lenient,
         case=case,
     )
-    (loaded,) = leave_out_large_jobs([load_simulation(path, options)])
+    content = None
+    if str(path) == STDIN:
+        path, content = Path("stdin"), sys.stdin.buffer.read()
+    (loaded,) = leave_out_large_jobs([load_simulation(path, options, content)])
     engine = SimulationEngine(engine_name)
     result = run_simulation(loaded.setup, engine, place_pods=place_pods)
     report = build_report(result, loaded.inputs)

@@ -63,7 +63,7 @@ from phalanx.sim.simulation_setup import (
     leave_out_jobs,
 )
 from phalanx.sim.workloads.csv_traces import read_node_list
-from phalanx.sim.workloads.trace_formats import FORMAT_NAMES, read_trace
+from phalanx.sim.workloads.trace_formats import FORMAT_NAMES, find_format, read_trace
 from phalanx.sim.workloads.workload import (
     MAX_SECONDS,
     NO_NODE_HAS,
@@ -143,9 +143,11 @@ class LoadedSimulation:
     inputs: dict[str, str] = field(default_factory=dict)
 
 
-def load_simulation(path: Path, options: SimulationOptions) -> LoadedSimulation:
-    """Load a trace or a simulation file."""
-    loader = _Loader(path, options)
+def load_simulation(
+    path: Path, options: SimulationOptions, content: bytes | None = None
+) -> LoadedSimulation:
+    """Load a trace or a simulation file; `content` is that of a path that is no file."""
+    loader = _Loader(path, options, content)
     try:
         setup = loader.load()
     except InvalidLine as error:
@@ -187,8 +189,8 @@ class _InvalidField(ValueError):
 class _Loader:
     """Loads one file, and the files that it names."""
 
-    def __init__(self, path: Path, options: SimulationOptions) -> None:
-        self._path, self._options = path, options
+    def __init__(self, path: Path, options: SimulationOptions, content: bytes | None) -> None:
+        self._path, self._options, self._content = path, options, content
         self.inputs: dict[str, str] = {}
         #: The simulation file as it is written; "" for a trace.
         self._text = ""
@@ -197,7 +199,7 @@ class _Loader:
 
     def load(self) -> SimulationSetup:
         """Return the setup."""
-        if self._path.suffix in (".yaml", ".yml"):
+        if self._is_yaml():
             fields = self._load_yaml(self._path)
             if _is_trace(fields):
                 fields = {"workload": str(self._path.absolute())}
@@ -245,6 +247,16 @@ class _Loader:
             workload, nodes, self._load_profiles(fields), seed=seed, horizon=horizon
         )
         return replace(setup, faults=self._load_faults(faults, setup))
+
+    def _is_yaml(self) -> bool:
+        """Whether the file is YAML: by its name, or by its content if it has no name."""
+        if self._content is None:
+            return self._path.name.removesuffix(".gz").endswith((".yaml", ".yml"))
+        if self._options.format_name:
+            return False
+        text = _decode(self._path, self._content)
+        lines = TraceFile(str(self._path), text.split("\n"))
+        return bool(text.strip()) and find_format(lines) is None
 
     def _load_workload(self, fields: Mapping[str, Any]) -> TraceWorkload:
         found, lenient = fields.get("workload"), self._options.is_lenient
@@ -479,7 +491,8 @@ class _Loader:
     def _read(self, path: Path, where: str = "") -> bytes:
         """Read a file, which a field of the simulation file may name, and keep its hash."""
         try:
-            content = path.read_bytes()
+            content = self._content if path.absolute() == self._path.absolute() else None
+            content = path.read_bytes() if content is None else content
         except OSError as error:
             reason = f"cannot read {path}: {error.strerror}"
             raise self._invalid(where, reason) if where else _InvalidField(reason) from None
@@ -491,7 +504,7 @@ class _Loader:
 
     def _load_yaml(self, path: Path) -> Any:
         try:
-            self._text = self._read(path).decode()
+            self._text = _decompress(path, self._read(path)).decode()
             return yaml.load(self._text, UniqueKeyLoader)
         except yaml.MarkedYAMLError as error:
             raise _InvalidField(f"{path}, {describe_error(error)}") from None
@@ -540,8 +553,8 @@ def _is_trace(found: Any) -> bool:
     )
 
 
-def _decode(path: Path, content: bytes) -> str:
-    """Decode a trace, which may be compressed."""
+def _decompress(path: Path, content: bytes) -> bytes:
+    """Return the content of a file, which may be compressed with gzip."""
     if content.startswith(GZIP_MAGIC):
         try:
             with gzip.open(io.BytesIO(content)) as compressed:
@@ -553,6 +566,12 @@ def _decode(path: Path, content: bytes) -> str:
             raise _InvalidField(f"{path}: cannot be decompressed: {error}") from None
     if len(content) > _MAX_TRACE_BYTES:
         raise _InvalidField(f"{path}: larger than {_MAX_TRACE_BYTES} bytes")
+    return content
+
+
+def _decode(path: Path, content: bytes) -> str:
+    """Decode a trace, which may be compressed."""
+    content = _decompress(path, content)
     # Comments of old logs name people and places in other encodings. Lines are those of an editor,
     # which does not end them at the other characters of `str.splitlines`.
     text = content.decode("utf-8-sig", errors="replace")
