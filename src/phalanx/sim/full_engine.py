@@ -12,8 +12,8 @@ nodes change, then jobs arrive, and then the scheduler works until nothing is le
 A Job that is complete is deleted. A job that is preempted or loses a node is deleted and submitted
 again as a new Job. A workflow engine does the same. Pods have no grace period: they are gone at
 once. Nodes send no heartbeats: a lost node is a deleted Node, and a month of heartbeats would take
-longer than its jobs. The API keeps times in whole seconds: a job that starts within a second is
-counted by its kubelet from the beginning of that second.
+longer than its jobs. The API keeps times in whole seconds: of a pod that starts within a second the
+scheduler expects the end up to a second early. The kubelet runs it as long as it should.
 """
 
 from __future__ import annotations

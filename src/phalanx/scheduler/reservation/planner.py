@@ -366,10 +366,22 @@ class ReservationPlanner:
         # Nodes that become free at the same time have the same rank.
         _, ranks = np.unique(last_ends, return_inverse=True)
         snapshot = self._without(base, time, request.entity)
+        found = yield from self._place(request, snapshot, ranks, nodes=nodes)
+        return self._plan(max(time, self._now), found)
+
+    def _place(
+        self,
+        request: ReservationRequest,
+        snapshot: Snapshot,
+        ranks: IntArray,
+        *,
+        nodes: IntArray | None = None,
+    ) -> Steps[Sequence[Assignment]]:
+        """Place what the entity needs on the nodes with the highest ranks; empty if it cannot."""
         found = self.place_equal_members(request, snapshot, ranks, nodes=nodes)
         if found is None:
             found = yield from place_by_rank(request, snapshot, ranks, nodes=nodes)
-        return self._plan(max(time, self._now), found)
+        return found
 
     def place_equal_members(
         self,
@@ -446,7 +458,7 @@ class ReservationPlanner:
             free_now = rank_by_free_devices(request.entity, base, free_now)
         plans: list[_Plan] = []
         for nodes in self._preferred_nodes(request, free_now):
-            found = yield from place_by_rank(request, final, free_now, nodes=nodes)
+            found = yield from self._place(request, final, free_now, nodes=nodes)
             if plan := self._plan(np.inf, found):
                 plans.append(plan)
                 break
@@ -454,7 +466,7 @@ class ReservationPlanner:
         if previous is not None:
             rows = sorted({index[node] for node in previous.nodes if node in index})
             nodes = np.array(rows, np.int64)
-            found = yield from place_by_rank(request, final, free_now, nodes=nodes)
+            found = yield from self._place(request, final, free_now, nodes=nodes)
             if plan := self._plan(np.inf, found):
                 plans.append(plan)
         if not plans:
