@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,15 +17,26 @@ from phalanx.scheduler.plugins.settings_plugins import ReservationMode
 from phalanx.sim.core_engine import CoreEngine
 from phalanx.sim.full_engine import FullEngine
 from phalanx.sim.reports.figures import build_report
-from phalanx.sim.simulation_setup import NodeFault, SimulationSetup
+from phalanx.sim.simulation_setup import (
+    NodeFault,
+    SimulationSetup,
+    find_large_jobs,
+    leave_out_jobs,
+)
 from phalanx.sim.workloads.swf import read_swf
-from phalanx.sim.workloads.workload import TraceFile, TraceJob, TraceWorkload, build_node
+from phalanx.sim.workloads.workload import (
+    TraceFile,
+    TraceJob,
+    TraceWorkload,
+    build_equal_nodes,
+    build_node,
+)
 from tests.sim.test_core_engine import contended_setup, job, profiles, setup
 
 SAMPLE = Path(__file__).parent / "data" / "kth-sp2-sample.swf"
+GPU = "nvidia.com/gpu"
 GPU_NODES = tuple(
-    build_node(f"gpu-{i}", {"cpu": "8", "nvidia.com/gpu": "2"}, {"gpu.model": "AB"[i % 2]})
-    for i in range(4)
+    build_node(f"gpu-{i}", {"cpu": "8", GPU: "2"}, {"gpu.model": "AB"[i % 2]}) for i in range(4)
 )
 
 
@@ -40,8 +52,54 @@ def assert_equal_results(one: SimulationSetup) -> None:
 
 
 def gpu_job(submit: float, run_time: float, pods: int, **fields: object) -> TraceJob:
-    requests = {"cpu": "2", "nvidia.com/gpu": "1"}
+    requests = {"cpu": "2", GPU: "1"}
     return TraceJob(submit, run_time, requests, pods, estimate=run_time, **fields)  # type: ignore[arg-type]
+
+
+def plain_job(
+    submit: float, run_time: float, pods: int = 1, *, cpu: int = 1, **fields: object
+) -> TraceJob:
+    return TraceJob(submit, run_time, {"cpu": str(cpu)}, pods, **fields)  # type: ignore[arg-type]
+
+
+def varied_setup(seed: int) -> SimulationSetup:
+    """Jobs of some shapes, estimates that are missing or wrong, priorities, topology, faults."""
+    draw, jobs, submit = random.Random(seed), list[TraceJob](), 0
+    nodes = tuple(
+        build_node(
+            f"node-{i}",
+            {"cpu": draw.choice(("2", "4", "8")), GPU: draw.choice(("0", "4"))},
+            {"rack": "ab"[i % 2]},
+        )
+        for i in range(draw.randint(3, 9))
+    )
+    priorities, has_topology = draw.choice(((0,), (0, 5, 10))), draw.random() < 0.4
+    for _ in range(draw.randint(10, 30)):
+        submit += draw.choice((0, 0, 1, 7, 30, 100))
+        run_time = draw.randint(5, 400)
+        error = draw.choice((0, 0, 0, 10, 300, -60, None))
+        requests = {"cpu": draw.choice(("500m", "1", "2"))}
+        if draw.random() < 0.3:
+            requests[GPU] = draw.choice(("1", "2", "4"))
+        one = TraceJob(
+            submit,
+            run_time,
+            requests,
+            draw.choice((1, 1, 1, 2, 3, len(nodes))),
+            estimate=None if error is None else max(run_time + error, 1),
+            priority=draw.choice(priorities),
+            topology=draw.choice(("rack", "rack, * after 60s")) if has_topology else "",
+        )
+        jobs += [one] * draw.choice((1, 1, 1, 1, 3))
+    faults = [
+        NodeFault(draw.randint(0, submit + 300), draw.choice(nodes).metadata.name, 120)
+        for _ in range(draw.choice((0, 0, 3)))
+    ]
+    mode = draw.choice(list(ReservationMode))
+    one = SimulationSetup(
+        TraceWorkload(tuple(jobs)), nodes, profiles(mode), faults=tuple(sorted(faults))
+    )
+    return leave_out_jobs(one, find_large_jobs(one))
 
 
 UNKNOWN = [TraceJob(at, 100, {"cpu": "1"}, 1) for at in (0.0, 0.0, 0.0, 0.0, 200.0, 201.0)]
@@ -56,6 +114,23 @@ SMALL_SETUPS = {
         job(0, 100, 3, priority=9), job(0, 90), job(1, 50, 4, priority=9), job(5, 80, 1, priority=5)
     ),
     "run times learned": setup(*UNKNOWN, job(210, 10, 4)),
+    "run times learned of jobs that declare theirs": setup(
+        job(0, 294), plain_job(300, 302, 3), plain_job(322, 146, 4)
+    ),
+    "job that runs longer than it declares": SimulationSetup(
+        TraceWorkload(
+            (
+                plain_job(0, 260, estimate=201),
+                plain_job(7, 317, cpu=2, estimate=327),
+                plain_job(221, 360, estimate=359),
+                plain_job(221, 311, 4, estimate=311),
+                plain_job(226, 311, 4, estimate=311),
+                plain_job(251, 283, estimate=283),
+            )
+        ),
+        build_equal_nodes(5, {"cpu": "2"}),
+        profiles(),
+    ),
     "job that never fits": setup(job(0, 10, 5), job(1, 10)),
     "horizon": replace(setup(job(0, 100), job(50, 100)), horizon=120.0),
     "lost nodes": replace(
@@ -138,3 +213,9 @@ def test_both_engines_agree_on_recorded_jobs(mode: str) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_both_engines_agree_on_preemptions_and_lost_nodes(seed: int) -> None:
     assert_equal_results(contended_setup(seed))
+
+
+@pytest.mark.mostly_soak(slow_every=8)
+@pytest.mark.parametrize("seed", range(64))
+def test_both_engines_agree_on_varied_jobs(seed: int) -> None:
+    assert_equal_results(varied_setup(seed))

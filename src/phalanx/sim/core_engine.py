@@ -50,6 +50,8 @@ from phalanx.api.scheduling import (
     TopologyConstraint,
 )
 from phalanx.api.wire import Object
+from phalanx.controllers.scheduling.exact_solver import HighsSolver
+from phalanx.scheduler.cycle import run_steps
 from phalanx.scheduler.decision import Binding, ClaimReservation, Placed, Preempting
 from phalanx.scheduler.queue.decision_log import (
     DeviceClassObserved,
@@ -112,6 +114,7 @@ class CoreEngine:
         self._setup, self.on_progress = setup, on_progress
         self._state = SchedulerState(without_retries(setup.profiles))
         self._state.repeat_refusals()
+        self._solver = HighsSolver()
         self._recorder = SimulationRecorder(setup)
         self._nodes = {node.metadata.name: node for node in setup.nodes}
         #: What happens at a time: (time, order, number of a job or name of a node, run of the job).
@@ -123,8 +126,11 @@ class CoreEngine:
         #: The claims for shares of GPUs; each has the name of its pod.
         self._claims: dict[Key, DeviceClaim] = {}
         self._nodes_lost: dict[str, int] = {}
+        # Jobs that declare no run time are expected to run as long as earlier ones of their shape.
+        self._learns_run_times = any(job.estimate is None for job in setup.workload.jobs)
         # Preemption compares start times, and medians need run times; both cost an observation.
-        self._reports_starts = len({job.priority for job in setup.workload.jobs}) > 1
+        has_priorities = len({job.priority for job in setup.workload.jobs}) > 1
+        self._reports_starts = has_priorities or self._learns_run_times
         self._width = len(str(len(setup.workload.jobs)))
         self._plans_seen, self._decisions = -1, 0
         self._now, self._last_event, self._is_stopped = 0.0, 0.0, False
@@ -241,7 +247,7 @@ class CoreEngine:
     def _note_start(self, live: LiveJob, bindings: Sequence[Binding], now: float) -> None:
         """Keep the nodes of a job, and let the scheduler observe its start if it needs that."""
         live.nodes = dict.fromkeys(node for _, _, node in bindings)
-        if self._reports_starts or live.job.estimate is None:
+        if self._reports_starts:
             started = PodStatus(phase="Running", start_time=timestamp(now))
             for key, _, node in bindings:
                 pod = live.pods[key]
@@ -257,7 +263,7 @@ class CoreEngine:
 
     def _observe_success(self, live: LiveJob, now: float) -> None:
         """Let the scheduler observe that pods succeeded, if it learns run times from them."""
-        if live.job.estimate is None:
+        if self._learns_run_times:
             succeeded = PodStatus(phase="Succeeded")
             for key, pod in live.pods.items():
                 status = but(succeeded, start_time=pod.status.start_time)
@@ -342,7 +348,7 @@ class CoreEngine:
             self._note_expected_starts()
             if entity is None:
                 break
-            decision = state.decide(entity)
+            decision = run_steps(state.cycle(entity), self._solver)
             self._decisions += 1
             if not state.commit(entity, decision, now):
                 continue

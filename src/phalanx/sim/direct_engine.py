@@ -83,8 +83,7 @@ class DirectEngine(CoreEngine):
             del self._running[number]
             self._recorder.end(number, now)
             self._placement.remove(live.job, self._rows[number])
-            if live.job.estimate is None or self._unseen_starts.pop(number, None) is None:
-                # The scheduler learns run times from jobs that declare none: it observes them all.
+            if self._learns_run_times or self._unseen_starts.pop(number, None) is None:
                 self._unseen_ends.append((now, live))
             if number not in self._unseen_starts:
                 del self._rows[number]

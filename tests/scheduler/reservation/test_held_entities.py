@@ -123,6 +123,8 @@ def test_only_changes_of_refused_entities_and_running_pods_lead_to_new_plans(
     draining.submit("new", members("new", 1), with_run_time(gang("new", 1), "1h"))
     assert not tracker.is_due(draining.now)
     draining.submit_pods(*members("large", 4))
+    assert not tracker.is_due(draining.now)
+    draining.submit_pods(*members("large", 4, cpu="1"))
     assert tracker.is_due(draining.now)
     draining.run_pass()
     draining.end("little-2")

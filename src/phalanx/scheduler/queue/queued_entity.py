@@ -20,6 +20,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace as but
 
+from phalanx.api.batch import parse_run_time
 from phalanx.api.core import Pod
 from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, POD_GROUP_KIND, POD_KIND, Key, Ref
 from phalanx.api.scheduling import PodGroup
@@ -482,9 +483,11 @@ def _by_group(members: Iterable[Member]) -> PendingByGroup:
 def _affects_scheduling(old: Member, new: Member) -> bool:
     """Whether the queue or a cycle reads a field that has changed."""
     old_spec, new_spec = old.pod.spec, new.pod.spec
+    old_meta, new_meta = old.pod.metadata, new.pod.metadata
     return (
         old.shape != new.shape
-        or old.pod.metadata.labels != new.pod.metadata.labels
+        or old_meta.labels != new_meta.labels
+        or parse_run_time(old_meta.annotations) != parse_run_time(new_meta.annotations)
         or old_spec.scheduling_gates != new_spec.scheduling_gates
         or old_spec.priority != new_spec.priority
         or old_spec.preemption_policy != new_spec.preemption_policy

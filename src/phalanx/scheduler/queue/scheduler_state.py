@@ -396,10 +396,13 @@ class SchedulerState:
         self.cache.update_budget(observed.key, observed.budget)
 
     def _observe_job(self, observed: JobObserved) -> None:
-        has_limit, job = self.reservations.observe_job(observed.key, observed.job), observed.job
-        if has_limit and job is not None and self.reservations.current:
-            # Reservations may hold its pods, which may be known to end in time now.
-            for ref in self.queue.entities_of_owner(job.uid):
+        reservations, job = self.reservations, observed.job
+        if not reservations.observe_job(observed.key, job) or job is None:
+            return
+        for ref in self.queue.entities_of_owner(job.uid) if reservations.has_waiting else ():
+            reservations.observe_entity(ref)
+            if reservations.current:
+                # They may hold its pods, which may be known to end in time now.
                 self.queue.activate(ref, observed.at)
 
     def _wake_held(self, now: float, *, concerns_each: bool) -> None:
@@ -450,12 +453,12 @@ class SchedulerState:
         if key in self._volume_claims or (pending and pending.spec.volumes):
             self._volume_claims.update(key, volume_keys_of(pending) if pending else ())
         self._run_times.observe_pod(key, pod, now)
-        if pending is not None:
-            self.reservations.observe_pending_pod(pending)
         if pod is None:
             self.queue.remove_pod(key, now)
         else:
-            self.queue.observe_pod(pod, now)
+            is_changed = self.queue.observe_pod(pod, now)
+            if is_changed and pending is not None:
+                self.reservations.observe_pending_pod(pending)
             if pod.status.nominated_node_name and self.queue.is_held_back(key):
                 changes = (*changes, *self._withhold([key]))
         if self.queue.held_back_changes:

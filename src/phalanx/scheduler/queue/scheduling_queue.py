@@ -98,17 +98,18 @@ class SchedulingQueue(QueueListing):
         self.arrivals: Counter[QueueArrival] = Counter()
         self.pod_arrivals: Counter[QueueArrival] = Counter()
 
-    def observe_pod(self, pod: Pod, now: float) -> None:
-        """Add a pod, or its new version."""
+    def observe_pod(self, pod: Pod, now: float) -> bool:
+        """Add a pod, or its new version; whether a decision may depend on what has changed."""
         key = pod.metadata.key
         self._drop_replaced_pod(pod, now)
         if not is_live(pod) or (pod.group is None and not self._is_ours(pod)):
             self.remove_pod(key, now)
-        elif key in self._assumed and not pod.spec.node_name:
+            return True
+        if key in self._assumed and not pod.spec.node_name:
             self._assumed[key] = pod
-        else:
-            self._assumed.pop(key, None)
-            self._upsert_pod(pod, now)
+            return False
+        self._assumed.pop(key, None)
+        return self._upsert_pod(pod, now)
 
     def observe_claims(
         self, pod: Key, now: float, event: ClusterEvent = ClusterEvent.MEMBER_CHANGED
@@ -334,13 +335,14 @@ class SchedulingQueue(QueueListing):
     def _is_ours(self, pod: Pod) -> bool:
         return not pod.spec.node_name and pod.spec.scheduler_name in self._scheduler_names
 
-    def _upsert_pod(self, pod: Pod, now: float) -> None:
+    def _upsert_pod(self, pod: Pod, now: float) -> bool:
         entry = self._entry_by_pod[pod.metadata.key] = self._get_or_create(self._entity_of_pod(pod))
-        if entry.upsert_pod(pod, now, pending=self._is_ours(pod)):
+        if is_changed := entry.upsert_pod(pod, now, pending=self._is_ours(pod)):
             self._notify(entry, ClusterEvent.MEMBER_CHANGED, now)
         elif pod.status.nominated_node_name and entry.condition and entry.condition.scope:
             # Another client nominated a node: what the pod takes there is room for its entity.
             self._recheck_backoff(entry, now)
+        return is_changed or bool(pod.status.nominated_node_name)
 
     def _drop_replaced_pod(self, pod: Pod, now: float) -> None:
         """Remove the old pod if a pod was deleted and recreated between two observations."""

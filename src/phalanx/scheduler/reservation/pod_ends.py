@@ -119,6 +119,11 @@ class PodEnds:
         """Whether a pod has its expected end from one time on and before another."""
         return bool(((self._ends >= first) & (self._ends < until)).any())
 
+    def next_overdue_time(self, now: float) -> float:
+        """Return after which time the next pod is overdue; `inf` if none will be."""
+        known = self._ends[self._ends >= now - OVERDUE_SECONDS]
+        return float(known.min(initial=np.inf)) + OVERDUE_SECONDS
+
     def ends(self, slots: IntArray) -> FloatArray:
         """Return the expected ends of slots."""
         return self._ends[slots]

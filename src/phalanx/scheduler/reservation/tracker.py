@@ -130,10 +130,16 @@ class ReservationTracker:
         return is_changed
 
     def observe_job(self, key: Key, job: JobRunTime | None) -> bool:
-        """A Job was created, changed or (None) deleted; whether run times have changed."""
-        if is_changed := self.run_times.observe_job(key, job):
-            self._note_change()
-        return is_changed
+        """A Job was created, changed or (None) deleted; whether its limits have changed.
+
+        `observe_entity` must follow for its waiting entities.
+        """
+        return self.run_times.observe_job(key, job)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether an entity waits that may get a reservation."""
+        return bool(self._waiting)
 
     def observe_node(self) -> None:
         """A node was added, changed or removed."""
@@ -287,6 +293,10 @@ class ReservationTracker:
         self.version += self.current != before
         self._dropped = _without_successor(before, found)
         review_times = [self._review_time(one, now) for one in found]
+        if found:
+            # From then on the end of a pod is unknown.
+            overdue_at = self.run_times.ends.next_overdue_time(now)
+            review_times.append(overdue_at + MIN_PLAN_INTERVAL)
         if self._has_unexamined:
             review_times.append(now + MIN_PLAN_INTERVAL)
         self._next_time = min(review_times, default=float("inf"))
