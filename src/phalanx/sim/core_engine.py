@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
+from math import floor
 
 from msgspec import convert
 from msgspec.structs import replace as but
@@ -186,7 +187,7 @@ class CoreEngine:
             return None
         if self._recorder.waiting:
             due = (self._state.queue.next_backoff_end(), self._state.reservations.next_time())
-            times += [max(time, self._now + MIN_STEP) for time in due if time is not None]
+            times += [max(time, floor(self._now) + MIN_STEP) for time in due if time is not None]
         soonest = min(times, default=None)
         if is_over and soonest is not None and soonest > self._last_event + IDLE_SECONDS:
             # Nothing runs and nothing arrives: what waits now waits forever, unless a node returns.

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from phalanx.scheduler.cluster.snapshot import NodeClass
 from phalanx.scheduler.reservation.reservation import IMMINENT_SECONDS
-from phalanx.scheduler.reservation.tracker import MIN_PLAN_INTERVAL
+from phalanx.scheduler.reservation.tracker import next_review_time
 from phalanx.sim.direct_placement import DirectPlacement, ShapeRanking
 
 
@@ -51,7 +51,7 @@ class DirectReservation(NamedTuple):
     def review_time(self, now: float) -> float:
         """Return when it must be planned again even if nothing happens."""
         time = self.start - (0 if self.is_imminent(now) else IMMINENT_SECONDS)
-        return max(time, now + MIN_PLAN_INTERVAL)
+        return max(time, next_review_time(now))
 
     def held_classes(
         self, placement: DirectPlacement, *, is_nominated: bool

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable
-from math import inf
+from math import floor, inf
 
 from phalanx.scheduler.cluster.snapshot import NodeClass
 from phalanx.scheduler.plugins.settings_plugins import ReservationMode
@@ -67,7 +67,7 @@ class PlacedEngine(QueueEngine):
     # ---- time ----------------------------------------------------------------------------------
 
     def _next_time(self, event: float) -> float:
-        return min(event, max(self._review_time, self._now + MIN_STEP))
+        return min(event, max(self._review_time, floor(self._now) + MIN_STEP))
 
     def _free(self, number: int) -> None:
         running = self._running.pop(number)

@@ -16,6 +16,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import heappop, heappush
+from math import floor, inf
 from typing import NamedTuple
 
 from msgspec.structs import replace as but
@@ -48,8 +49,14 @@ MAX_LEVELS = 32
 MAX_INFEASIBLE, INFEASIBLE_SECONDS = 32, 60.0
 #: How many preemptors are remembered; the nominated pods of others count as never ending.
 MAX_PREEMPTORS = 1024
-#: Seconds until reservations are planned again although nothing has happened.
-MIN_PLAN_INTERVAL = 1.0
+
+
+def next_review_time(after: float) -> float:
+    """Return when reservations may be planned again after a time although nothing has happened.
+
+    At whole seconds: the reviews do not depend on when a request has led to the last plan.
+    """
+    return floor(after) + 1.0 if after < inf else inf
 
 
 class _WaitingEntity(NamedTuple):
@@ -296,9 +303,9 @@ class ReservationTracker:
         if found:
             # From then on the end of a pod is unknown.
             overdue_at = self.run_times.ends.next_overdue_time(now)
-            review_times.append(overdue_at + MIN_PLAN_INTERVAL)
+            review_times.append(next_review_time(overdue_at))
         if self._has_unexamined:
-            review_times.append(now + MIN_PLAN_INTERVAL)
+            review_times.append(next_review_time(now))
         self._next_time = min(review_times, default=float("inf"))
 
     def _find_reserved(self, lookup: EntityLookup, now: float) -> Entity | None:
@@ -409,7 +416,7 @@ class ReservationTracker:
             time = start - (0 if one.is_imminent(now) else IMMINENT_SECONDS)
         else:
             time = one.progress_at + (waiting.args.max_hold_seconds if waiting else 0)
-        return max(time, now + MIN_PLAN_INTERVAL)
+        return max(time, next_review_time(now))
 
     # ---- what is kept --------------------------------------------------------------------------
 
