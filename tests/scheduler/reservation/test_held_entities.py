@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from phalanx.api.batch import EXPECTED_RUN_TIME_ANNOTATION, JobRunTime
+from phalanx.api.core import Taint
 from phalanx.api.scheduling import PodGroup
 from tests.scheduler.builders import gang, node
 from tests.scheduler.reservation.test_reservation import (
@@ -140,3 +141,12 @@ def test_strict_starts_nothing_behind_a_head_that_is_about_to_start() -> None:
     assert scheduler.run_pass(980) == []
     assert len(scheduler.state.cache.snapshot().nominations) == 2
     assert scheduler.run_pass(981) == []
+
+
+def test_held_entity_is_attempted_when_a_node_becomes_ready(draining: VirtualScheduler) -> None:
+    taint = Taint(key="node.kubernetes.io/not-ready", effect="NoSchedule")
+    ready = node("n4", cpu="2")
+    draining.add_nodes(replace(ready, spec=replace(ready.spec, taints=(taint,))))
+    assert draining.run_pass() == []
+    draining.add_nodes(ready)
+    assert draining.run_pass() == ["held-0"]

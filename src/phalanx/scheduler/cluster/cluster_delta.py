@@ -191,7 +191,7 @@ class ClusterDelta(Struct, frozen=True, eq=False):
         before, after = self.before, self.after
         if after is None:
             return 0
-        if before is None or before is after:
+        if before is None or before is after or self.changes_node:
             return sum(after.count(shape, view) for shape in shapes)
         old, new = before.free_amounts(view), after.free_amounts(view)
         old = old + [0] * (len(new) - len(old))
