@@ -324,7 +324,8 @@ assert {attribute for attribute, _ in _FIELD_PARSERS.values()} == {
 #: Enough to keep a server busy that has nothing else to do. Beside pods that are being created and
 #: bound, simulated kubelets take a small share of it.
 _WORKERS = 4
-#: How exact sums of times since the epoch are: without it a pod could wait again for no time.
+#: Sums of times since the epoch differ by less than this. Without it a pod that ends now is queued
+#: again for less than a microsecond.
 _CLOCK_ERROR = 1e-6
 #: Exit codes of a container that ended on SIGTERM, and of one that was killed.
 EXIT_SIGTERM, EXIT_SIGKILL = 143, 137
@@ -447,7 +448,9 @@ class SimulatedKubelets:
         return ReconcilePlan(patches, requeue_after=min(left, default=None))
 
     def _start_time(self, pod: Pod) -> float:
-        return self._started.get(pod.metadata.uid) or parse_timestamp(pod.status.start_time or "")
+        """Return when a pod was started; a restarted kubelet knows the whole second only."""
+        started = self._started.get(pod.metadata.uid)
+        return parse_timestamp(pod.status.start_time or "") if started is None else started
 
     def _terminate(self, pod: Pod, lifetime: PodLifetime) -> ReconcilePlan:
         """Terminate a deleted pod after its `stop` stage or grace period, then remove it."""
@@ -463,8 +466,9 @@ class SimulatedKubelets:
         if pod.status.phase == "Running" and left > 0:
             return ReconcilePlan(requeue_after=left)
         code = EXIT_SIGTERM if lifetime.stop <= grace else EXIT_SIGKILL
-        end, begin = timestamp(now), pod.status.start_time
-        begin = timestamp(parse_timestamp(begin) + lifetime.start) if begin else end
+        end = begin = timestamp(now)
+        if pod.status.start_time:
+            begin = timestamp(self._start_time(pod) + lifetime.start)
         status = terminated_status(pod, code, start_time=begin, now=end)
         return ReconcilePlan([status_patch(pod, status), self._delete_action(pod)])
 

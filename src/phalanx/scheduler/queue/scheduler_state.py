@@ -446,7 +446,8 @@ class SchedulerState:
     def _observe_pod(self, observed: PodObserved) -> None:
         now, key, pod = observed.at, observed.key, observed.pod
         changes = self.cache.update_pod(key, pod)
-        pending = pod if pod is not None and not pod.spec.node_name else None
+        is_pending = pod is not None and not (pod.spec.node_name or pod.is_terminal)
+        pending = pod if is_pending else None
         if key in self._device_claims or (pending and pending.spec.resource_claims):
             claims = claims_of_pod(pending) if pending else ()
             self._device_claims.update(key, [claim for _, claim in claims if claim is not None])

@@ -205,9 +205,8 @@ class SchedulingQueue(QueueListing):
         if known is None:
             return False
         self.repeated_refusals += 1
-        entry.refused_for, entry.lacking = known.condition, known.lacking
-        entry.missed_changes.clear()
-        entry.changes_seen, entry.outdated_count = self._changes, 0
+        self._begin_attempt(entry)
+        entry.refused_for, entry.lacking, entry.outdated_count = known.condition, known.lacking, 0
         self._apply(entry, QueueTrigger.REFUSED_AGAIN, now)
         return True
 
@@ -468,10 +467,13 @@ class SchedulingQueue(QueueListing):
             self._wait_until(entry, entry.backoff_until, condition)
 
     def _start_attempt(self, entry: QueuedEntity, now: float) -> None:
-        entry.missed_changes.clear()
-        entry.changes_seen = self._changes
-        entry.has_returned_pods = False
+        self._begin_attempt(entry)
         self._enter_state(entry, QueueState.IN_FLIGHT)
+
+    def _begin_attempt(self, entry: QueuedEntity) -> None:
+        """Forget what happened during the last attempt: the next one reads the present cluster."""
+        entry.missed_changes.clear()
+        entry.changes_seen, entry.has_returned_pods = self._changes, False
 
     def _on_placed(self, entry: QueuedEntity, now: float) -> None:
         """Attempt leftover members again at once; members created meanwhile start a new wait."""
