@@ -185,7 +185,7 @@ def test_faults_by_rate_last_as_long_as_the_simulation(tmp_path: Path) -> None:
         (
             "jobs: 5\njobTemplate: {minAvailable: 10}\n",
             "neither a simulation file, whose field workload is required, nor a trace in a known "
-            "format (philly, openb, kalos, kueue, scheduler-perf, swf, batsim, recording)",
+            "format (philly, openb, kalos, kueue, scheduler-perf, swf, recording, batsim)",
         ),
         ("- 1\n", "neither a simulation file, whose field workload is required, nor a trace"),
         ("workload: 3\n", "workload: must be the path of a trace or a list of jobs"),

@@ -38,6 +38,13 @@ def test_minimal_recording_is_read() -> None:
     assert any("not stopped in order" in note for note in workload.notes)
 
 
+def test_recording_with_a_configuration_is_read() -> None:
+    configuration = {"kind": "KubeSchedulerConfiguration", "profiles": [{"schedulerName": "s"}]}
+    header = json.dumps({**json.loads(HEADER), "configuration": configuration})
+    workload = read_workload([header, *LINES[1:]])
+    assert workload.history.recording.header.configuration == configuration
+
+
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [

@@ -86,7 +86,8 @@ def test_job_without_a_line_is_named_by_its_number() -> None:
 
 def test_profiles_may_come_first() -> None:
     many = {f"p{number}": PROFILES["short"] for number in range(150)}
-    text = json.dumps({"profiles": {**many, **PROFILES}, "jobs": [job(1)]}, indent=1)
+    fields = {"nb_res": 4, "profiles": {**many, **PROFILES}, "jobs": [job(1)]}
+    text = json.dumps(fields, indent=1)
     assert len(read_trace(TraceFile("log.json", text.split("\n"))).jobs) == 1
 
 

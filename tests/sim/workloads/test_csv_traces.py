@@ -149,5 +149,5 @@ def test_quoted_header_is_read() -> None:
 def test_other_formats_are_refused_with_the_known_ones(line: str) -> None:
     with pytest.raises(InvalidTrace) as error:
         read(f"{line}\n")
-    known = "philly, openb, kalos, kueue, scheduler-perf, swf, batsim, recording"
+    known = "philly, openb, kalos, kueue, scheduler-perf, swf, recording, batsim"
     assert str(error.value) == f"trace.csv: not a trace in a known format ({known})"

@@ -63,10 +63,9 @@ class BatsimFile(Struct, frozen=True):
 
 
 def is_batsim(lines: list[str]) -> bool:
-    """Whether a file is JSON with the fields of Batsim."""
-    names = ('"subtime"', '"profiles"', '"nb_res"')
+    """Whether a file is JSON with fields that only Batsim has; others have `profiles` too."""
     return lines[0].lstrip().startswith("{") and any(
-        name in line for line in lines for name in names
+        name in line for line in lines for name in ('"subtime"', '"nb_res"')
     )
 
 

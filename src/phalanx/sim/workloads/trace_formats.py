@@ -52,8 +52,8 @@ TRACE_FORMATS = (
     TraceFormat("kueue", _is_kueue_generator, read_kueue_generator),
     TraceFormat(_WITH_CASES, _is_scheduler_perf, read_scheduler_perf),
     TraceFormat("swf", _is_swf, read_swf),
-    TraceFormat("batsim", is_batsim, read_batsim),
     TraceFormat(RECORDING, is_recording, read_recorded_workload),
+    TraceFormat("batsim", is_batsim, read_batsim),
 )
 
 
