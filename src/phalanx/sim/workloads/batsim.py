@@ -14,9 +14,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta, Struct
 
+from phalanx.sim.workloads.field_errors import (
+    FieldError,
+    InvalidJson,
+    JsonObject,
+    Step,
+    convert_value,
+    find_json_line,
+    load_json,
+)
 from phalanx.sim.workloads.workload import (
     MAX_SECONDS,
     NO_RUN_TIME,
@@ -26,18 +34,21 @@ from phalanx.sim.workloads.workload import (
     TraceWorkload,
     build_equal_nodes,
     build_workload,
+    shorten,
 )
-from phalanx.yaml_files import find_line
 
 _DELAY, _MAX_MACHINES = "delay", 1_000_000
-#: In larger files a job is named by its number, without its line.
-_MAX_SEARCHED = 1 << 20
+#: The fields of the format. Those that no simulation needs are not read; others are unknown.
+_FILE_FIELDS = frozenset({"command", "date", "description", "jobs", "nb_res", "profiles"})
+_JOB_FIELDS = frozenset({"extra_data", "id", "profile", "res", "subtime", "user", "walltime"})
+#: The fields of a profile of the type `delay`.
+_PROFILE_FIELDS = frozenset({"command", "delay", "extra_data", "np", "ret", "runtime", "type"})
 Machines = Annotated[int, Meta(ge=1, le=_MAX_MACHINES)]
 Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
 
 
 class BatsimJob(Struct, frozen=True):
-    """A job. Fields that are not simulated are ignored, as Batsim itself does."""
+    """A job."""
 
     profile: str
     res: Machines
@@ -71,62 +82,93 @@ def is_batsim(lines: list[str]) -> bool:
 
 def read_batsim(trace: TraceFile) -> TraceWorkload:
     """Read a workload. Raises InvalidTrace."""
-    text = "\n".join(trace.lines)
-    try:
-        found = msgspec.json.decode(text, type=BatsimFile)
-    except msgspec.ValidationError as error:
-        raise InvalidTrace(f"{trace.name}: {_describe(error)}") from None
-    except msgspec.DecodeError as error:
-        raise InvalidTrace(f"{trace.name} is not a JSON file: {error}") from None
-    except RecursionError:
-        raise InvalidTrace(f"{trace.name}: nested too deeply") from None
-    jobs = list[TraceJob]()
-    for number, row in enumerate(found.jobs):
+    return _BatsimReader(trace).read()
+
+
+class _BatsimReader:
+    """Reads one workload."""
+
+    def __init__(self, trace: TraceFile) -> None:
+        self._trace, self._text = trace, "\n".join(trace.lines)
+        #: The profiles that jobs have, or what is wrong with them.
+        self._profiles: dict[str, BatsimProfile | FieldError] = {}
+
+    def read(self) -> TraceWorkload:
+        trace = self._trace
         try:
-            job = _read_job(row, found.profiles)
-        except (ValueError, msgspec.ValidationError) as error:
-            reason = f"jobs[{number}]: {_describe(error)}"
-            # Lines are found slowly, and in no JSON that is indented with tabs.
-            is_short = not trace.is_lenient and len(text) <= _MAX_SEARCHED
-            line = find_line(text, f"jobs[{number}]") if is_short else None
-            trace.reject(line, reason)
-            continue
-        if job.run_time > 0:
-            jobs.append(job)
-        else:
-            trace.skipped[NO_RUN_TIME] += 1
-    nodes = build_equal_nodes(found.nb_res, {"cpu": "1"}) if found.nb_res else ()
-    return build_workload(trace, jobs, nodes=nodes)
+            # A lenient reader skips a job whose time is NaN.
+            fields = load_json(self._text, allow_constants=True)
+            found = convert_value(fields, BatsimFile)
+            self._check_fields(fields, _FILE_FIELDS)
+        except InvalidJson as error:
+            raise InvalidTrace(f"{trace.place(error.line)}: {error}") from None
+        except FieldError as error:
+            line = find_json_line(self._text, error.steps)
+            raise InvalidTrace(f"{trace.place(line)}: {error}") from None
+        jobs = list[TraceJob]()
+        for number, row in enumerate(found.jobs):
+            try:
+                job = self._read_job(row, found.profiles, "jobs", number)
+            except FieldError as error:
+                self._reject(error)
+                continue
+            if job.run_time > 0:
+                jobs.append(job)
+            else:
+                trace.skipped[NO_RUN_TIME] += 1
+        nodes = build_equal_nodes(found.nb_res, {"cpu": "1"}) if found.nb_res else ()
+        return build_workload(trace, jobs, nodes=nodes)
 
-
-def _read_job(row: Any, profiles: Mapping[str, Any]) -> TraceJob:
-    """Read a job. Raises ValueError or ValidationError with the reason."""
-    job = msgspec.convert(row, BatsimJob)
-    if job.profile not in profiles:
-        raise ValueError(f'there is no profile "{job.profile}"')
-    try:
-        profile = msgspec.convert(profiles[job.profile], BatsimProfile)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"profiles.{job.profile}: {_describe(error)}") from None
-    if profile.type != _DELAY:
-        raise ValueError(
-            f'the profile "{job.profile}" has the type "{profile.type}"; only profiles of the type '
-            f'"{_DELAY}" are simulated'
+    def _read_job(self, row: Any, profiles: Mapping[str, Any], *steps: Step) -> TraceJob:
+        """Read a job. Raises FieldError."""
+        job = convert_value(row, BatsimJob, *steps)
+        self._check_fields(row, _JOB_FIELDS, *steps)
+        if job.profile not in profiles:
+            reason = f'there is no profile "{shorten(job.profile)}"'
+            raise FieldError((*steps, "profile"), reason)
+        if job.profile not in self._profiles:
+            self._profiles[job.profile] = self._read_profile(profiles[job.profile], job.profile)
+        profile = self._profiles[job.profile]
+        if isinstance(profile, FieldError):
+            raise FieldError(profile.steps, profile.reason)
+        if profile.delay is None:
+            reason = (
+                f'the profile "{job.profile}" has the type "{shorten(profile.type)}"; only '
+                f'profiles of the type "{_DELAY}" are simulated'
+            )
+            raise FieldError((*steps, "profile"), reason)
+        has_limit = job.walltime > 0
+        return TraceJob(
+            job.subtime,
+            min(profile.delay, job.walltime) if has_limit else profile.delay,
+            {"cpu": "1"},
+            job.res,
+            estimate=job.walltime if has_limit else None,
+            owner=str(job.user),
         )
-    if profile.delay is None:
-        raise ValueError(f"profiles.{job.profile}: Object missing required field `delay`")
-    has_limit = job.walltime > 0
-    return TraceJob(
-        job.subtime,
-        min(profile.delay, job.walltime) if has_limit else profile.delay,
-        {"cpu": "1"},
-        job.res,
-        estimate=job.walltime if has_limit else None,
-        owner=str(job.user),
-    )
 
+    def _read_profile(self, row: Any, name: str) -> BatsimProfile | FieldError:
+        """Read a profile; one of another type has no delay."""
+        steps = ("profiles", name)
+        try:
+            profile = convert_value(row, BatsimProfile, *steps)
+            if profile.type != _DELAY:
+                return BatsimProfile(profile.type)
+            self._check_fields(row, _PROFILE_FIELDS, *steps)
+        except FieldError as error:
+            return error
+        return FieldError((*steps, "delay"), "is missing") if profile.delay is None else profile
 
-def _describe(error: Exception) -> str:
-    """Describe an error with the field that it is about: `res: Expected `int`, got `str``."""
-    reason, _, path = str(error).partition(" - at `$.")
-    return f"{path.rstrip('`')}: {reason}" if path else reason
+    def _check_fields(self, found: JsonObject, known: frozenset[str], *steps: Step) -> None:
+        """Reject unknown fields. Raises FieldError for one that exists twice."""
+        if found.duplicate:
+            raise FieldError((*steps, found.duplicate), "exists twice")
+        for name in found:
+            if name not in known:
+                self._reject(FieldError((*steps, name), "unknown field"))
+
+    def _reject(self, error: FieldError) -> None:
+        """Refuse a field, or count it if the reader is lenient; to find its line takes time."""
+        line = None if self._trace.is_lenient else find_json_line(self._text, error.steps)
+        counted_as = "unknown field" if error.is_unknown else "line cannot be read"
+        self._trace.reject(line, str(error), counted_as=counted_as)

@@ -28,6 +28,8 @@ NO_RUN_TIME, TOO_LARGE = "run time not positive", "larger than the machine"
 NO_NODE_HAS, NO_LABELS = "no node has ", "the labels that it needs are on no node"
 #: The longest time, in seconds, that a trace may name: a thousand years.
 MAX_SECONDS = 3.2e10
+#: How many characters of a text messages show.
+_MAX_SHOWN = 40
 
 
 class InvalidTrace(ValueError):
@@ -149,9 +151,12 @@ class TraceFile:
     ) -> None:
         """Refuse a line, or count it if the reader is lenient; None: its number is unknown."""
         if not self.is_lenient:
-            where = self.name if number is None else f"{self.name}, line {number}"
-            raise InvalidLine(f"{where}: {reason}")
+            raise InvalidLine(f"{self.place(number)}: {reason}")
         self.skipped[counted_as] += 1
+
+    def place(self, number: int | None) -> str:
+        """Return the file and a line of it, as messages name them."""
+        return self.name if number is None else f"{self.name}, line {number}"
 
     def numbered(self) -> Iterator[tuple[int, str]]:
         """Yield the lines that are not blank, with their numbers."""
@@ -190,6 +195,11 @@ def build_equal_nodes(count: int, resources: Mapping[str, str]) -> tuple[Node, .
     return tuple(build_node(f"node-{i:0{width}}", resources) for i in range(count))
 
 
+def shorten(text: str) -> str:
+    """Return a text of a file as messages show it: without the end of a long one."""
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+
+
 def parse_seconds(text: str) -> float:
     """Parse a number of seconds. Raises ValueError with the reason."""
     try:
@@ -198,9 +208,9 @@ def parse_seconds(text: str) -> float:
     except ValueError:
         value = None
     if value is None:
-        raise ValueError(f'"{text}" is not a number')
+        raise ValueError(f'"{shorten(text)}" is not a number')
     if not abs(value) <= MAX_SECONDS:
-        raise ValueError(f"{text} is out of range")
+        raise ValueError(f"{shorten(text)} is out of range")
     return value
 
 
@@ -219,5 +229,5 @@ def parse_count(text: str) -> int:
     """Parse a whole number. Raises ValueError with the reason."""
     value = parse_seconds(text)
     if not value.is_integer():
-        raise ValueError(f"{text} is not a whole number")
+        raise ValueError(f"{shorten(text)} is not a whole number")
     return int(value)
