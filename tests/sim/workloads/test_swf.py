@@ -21,7 +21,7 @@ def line(
     procs: int = -1,
     requested: float = -1,
 ) -> str:
-    rest = "-1 1 7 1 -1 -1 -1 -1 -1 -1"
+    rest = "-1 1 7 1 -1 -1 -1 -1 -1"
     return f"{number} {submit} -1 {run} {used} {cpu} -1 {procs} {requested} {rest}"
 
 
@@ -86,14 +86,20 @@ def test_jobs_that_cannot_run_are_counted_by_reason() -> None:
         (line(requested=-7), "line 3: field 9, the requested time, is negative: -7"),
         (line(run=float("nan")), "line 3: field 4: nan is out of range"),
         (line(submit=1e300), "line 3: field 2: 1e+300 is out of range"),
+        (line(run=int("9" * 4000)), f"line 3: field 4: {'9' * 40}… is out of range"),
+        (f"{line()} extra", "line 3: has 19 fields, most lines have 18"),
     ],
 )
 def test_bad_line_is_named_with_its_reason_and_skipped_if_lenient(bad: str, reason: str) -> None:
     with pytest.raises(InvalidTrace) as error:
-        read(bad, line())
+        read(bad, line(), line())
     assert reason in str(error.value)
-    workload = read(bad, line(), lenient=True)
-    assert (len(workload.jobs), workload.skipped) == (1, {"line cannot be read": 1})
+    workload = read(bad, line(), line(), lenient=True)
+    assert (len(workload.jobs), workload.skipped) == (2, {"line cannot be read": 1})
+
+
+def test_log_with_more_fields_in_each_line_is_read() -> None:
+    assert len(read(f"{line()} {{7,8}} q_2w 1:ppn=2", f"{line(2)} {{7}} q_2d 1:ppn=1").jobs) == 2
 
 
 @pytest.mark.parametrize(
@@ -101,6 +107,7 @@ def test_bad_line_is_named_with_its_reason_and_skipped_if_lenient(bad: str, reas
     [
         ("; MaxProcs: many\n", 'line 1: MaxProcs must be a whole number from 1 to 1000000, not "'),
         ("; MaxProcs: 0\n", "MaxProcs must be"),
+        (f"; MaxProcs: {'9' * 5000}\n", f'from 1 to 1000000, not "{"9" * 40}…"'),
     ],
 )
 def test_log_without_a_usable_size_is_rejected(header: str, reason: str) -> None:

@@ -4,6 +4,8 @@
        15   599850 192180   3477    4     -1    -1    4  53940    -1  1  12  12  -1 -1 -1 -1 -1
        job  submit wait     run time, processors …   requested: processors, time     user
 
+Some logs have more fields in each line, which are ignored; then all lines must have as many.
+
 A processor is a node of one CPU, and a job of n processors a gang of n pods. -1 means unknown. Jobs
 without a positive run time or without processors are counted, not run.
 
@@ -16,7 +18,8 @@ longer than the run time, so a log without field 9 in which it mostly is has est
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 from phalanx.sim.workloads.workload import (
@@ -29,6 +32,7 @@ from phalanx.sim.workloads.workload import (
     build_workload,
     parse_count,
     parse_seconds,
+    shorten,
 )
 
 _Number = TypeVar("_Number", int, float)
@@ -54,11 +58,11 @@ class _SwfJob(NamedTuple):
 def read_swf(trace: TraceFile) -> TraceWorkload:
     """Read a log. Raises InvalidTrace."""
     size, rows = _read_size(trace), list[_SwfJob]()
-    for number, line in trace.numbered():
-        if line.lstrip().startswith(";"):
-            continue
+    widths = Counter(len(line.split()) for _, line in _list_jobs(trace))
+    width = widths.most_common(1)[0][0] if widths else _FIELDS
+    for number, line in _list_jobs(trace):
         try:
-            rows.append(_parse_line(line))
+            rows.append(_parse_line(line.split(), width))
         except ValueError as error:
             trace.reject(number, str(error))
     kept = [row for row in rows if _is_kept(trace, row)]
@@ -84,6 +88,11 @@ def read_swf(trace: TraceFile) -> TraceWorkload:
     return build_workload(trace, jobs, nodes=build_equal_nodes(size, {"cpu": "1"}), notes=notes)
 
 
+def _list_jobs(trace: TraceFile) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are no comments."""
+    return ((i, line) for i, line in trace.numbered() if not line.lstrip().startswith(";"))
+
+
 def _read_size(trace: TraceFile) -> int:
     """Return the number of processors that a header states; 0 if none does."""
     headers: dict[str, tuple[int, str]] = {}
@@ -93,26 +102,32 @@ def _read_size(trace: TraceFile) -> int:
     for name in _SIZE_HEADERS:
         if name in headers:
             number, text = headers[name]
-            if not text.isdecimal() or not 0 < int(text) <= _MAX_PROCESSORS:
+            try:
+                size = parse_count(text)
+            except ValueError:
+                size = 0
+            if not 0 < size <= _MAX_PROCESSORS:
                 raise InvalidTrace(
-                    f"{trace.name}, line {number}: {name} must be a whole number from 1 to "
-                    f'{_MAX_PROCESSORS}, not "{text}"'
+                    f"{trace.place(number)}: {name} must be a whole number from 1 to "
+                    f'{_MAX_PROCESSORS}, not "{shorten(text)}"'
                 )
-            return int(text)
+            return size
     return 0
 
 
-def _parse_line(line: str) -> _SwfJob:
-    fields = line.split()
+def _parse_line(fields: list[str], width: int) -> _SwfJob:
+    """Read the fields of a job; most lines have `width` of them."""
     if len(fields) < _FIELDS:
         raise ValueError(f"has {len(fields)} of the {_FIELDS} fields of SWF")
+    if len(fields) != width and width >= _FIELDS:
+        raise ValueError(f"has {len(fields)} fields, most lines have {width}")
     submit, run_time, time = (_read_field(fields, number, parse_seconds) for number in (2, 4, 9))
     if submit < 0:
-        raise ValueError(f"field 2, the submit time, is negative: {fields[1]}")
+        raise ValueError(f"field 2, the submit time, is negative: {shorten(fields[1])}")
     if run_time < 0 and run_time != -1:
-        raise ValueError(f"field 4, the run time, is negative: {fields[3]}")
+        raise ValueError(f"field 4, the run time, is negative: {shorten(fields[3])}")
     if time < 0 and time != -1:
-        raise ValueError(f"field 9, the requested time, is negative: {fields[8]}")
+        raise ValueError(f"field 9, the requested time, is negative: {shorten(fields[8])}")
     allocated, requested = (_read_field(fields, number, parse_count) for number in (5, 8))
     return _SwfJob(
         submit,
