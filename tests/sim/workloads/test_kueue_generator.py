@@ -113,31 +113,40 @@ def test_topology_describes_the_nodes_and_where_workloads_run() -> None:
         (
             "count: 2\n  queues",
             "count: x\n  queues",
-            "line 4: cohorts[0].count: Expected `int`, got `str`",
+            'line 4: cohorts[0].count: must be a whole number, not "x"',
         ),
         (
             "runtimeMs: 200",
             "runtimeMs: 0",
-            "line 14: cohorts[0].queuesSets[0].workloadsSets[0].workloads[0].runtimeMs: Expected "
-            "`int` >= 1",
+            "line 14: cohorts[0].queuesSets[0].workloadsSets[0].workloads[0].runtimeMs: must be a "
+            "whole number of at least 1, not 0",
         ),
         ("count: 4", "count: -4", "line 11: cohorts[0].queuesSets[0].workloadsSets[0].count: "),
         ("nominalQuota: 20", "nominalQuota: -20", "line 8: cohorts[0].queuesSets[0].nominalQuota"),
         (
             "# a comment",
             "colours: {name: a}",
-            "line 1: Object contains unknown field `colours`",
+            "line 1: colours: unknown field",
         ),
         (
             "request: 1}",
             "request: one}",
-            "line 14: cohorts[0].queuesSets[0].workloadsSets[0].workloads[0].request: Expected",
+            "line 14: cohorts[0].queuesSets[0].workloadsSets[0].workloads[0].request: must be an "
+            'amount such as 20, 1250m or 256Gi, not "one"',
         ),
         (
             "# a comment",
             "topology: {levels: []}",
-            "line 1: topology.levels: Expected `array` of length >= 1",
+            "line 1: topology.levels: must be a list with a length of at least 1, not []",
         ),
+        (
+            "# a comment",
+            "topology: {levels: [{name: a, count: 1, nodeLabel: b, capacity: {cpu: many}}]}",
+            "line 1: topology.levels[0].capacity: every value must be an amount such as 20",
+        ),
+        ("count: 3\n", "count: 3\n    count: 4\n", 'line 8, column 5: duplicate field "count"'),
+        ("count: 4", "count: 2026-13-45", "line 11, column 14: "),
+        ("count: 4", f"count: {'9' * 5000}", "line 11, column 14: "),
         ("cohorts:", "cohorts: [", "line 3, column 1: expected"),
     ],
 )
@@ -194,5 +203,5 @@ def test_unknown_field_is_named_with_its_line() -> None:
     text = GENERATOR.replace("    count: 3\n", "    count: 3\n    colour: red\n")
     with pytest.raises(InvalidTrace) as error:
         read_trace(trace(text))
-    reason = "cohorts[0].queuesSets[0]: Object contains unknown field `colour`"
+    reason = "cohorts[0].queuesSets[0].colour: unknown field"
     assert str(error.value) == f"generator.yaml, line 8: {reason}"

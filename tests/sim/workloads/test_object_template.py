@@ -51,7 +51,8 @@ def test_value_that_cannot_be_computed_names_file_and_line(text: str, reason: st
         ("a: {{AddInt (Mod .Index 3}}", "pod.yaml, line 1: a parenthesis is not closed"),
         ("a: {{.Index | quote}}", 'pod.yaml, line 1: cannot read the expression ".Index | quote"'),
         ("a: {{.Index)}}", 'pod.yaml, line 1: cannot read the expression ".Index)"'),
-        ("a: [", "pod.yaml, line 1: expected the node content"),
+        ("a: [", "pod.yaml, line 1, column 5: expected the node content"),
+        ("a: 1\nb: 2\na: 3", 'pod.yaml, line 3, column 1: duplicate field "a"'),
         ("- a", "pod.yaml: not a Kubernetes object: must be a map"),
     ],
 )

@@ -44,6 +44,7 @@ spec:
   containers: [{name: pause, image: pause}]
 """,
     "service.yaml": "kind: Service\nmetadata: {name: web}\n",
+    "number.yaml": "kind: Pod\nspec: {priority: high, containers: []}\n",
     "volume.yaml": "kind: Pod\nspec: {volumes: [{name: a}], containers: []}\n",
 }
 
@@ -191,6 +192,10 @@ def test_churn_creates_pods_while_operations_sleep() -> None:
             "{opcode: churn, mode: create, templatePaths: [service.yaml]}",
             "churn of kind Service is not supported",
         ),
+        (
+            "{opcode: createPods, count: 1, podTemplatePath: number.yaml}",
+            'cannot read a pod: spec.priority: must be a whole number, not "high"',
+        ),
         ("{opcode: createAny, templatePath: service.yaml}", "objects of kind Service are not supp"),
     ],
 )
@@ -220,6 +225,8 @@ def test_gang_that_does_not_need_all_pods_is_rejected() -> None:
         ("- name: a\n  workloadTemplate:\n  - x: 1\n", "line 3: an operation must have an opcode"),
         ("- workloadTemplate: []\n", "line 1: a test case must have a name"),
         ("- name: a\n  b: [\n", "line 2, column 7: expected the node content"),
+        ("- name: a\n  b: 1\n  b: 2\n", 'line 3, column 3: duplicate field "b"'),
+        ("- name: a\n  b: 2026-13-45\n", "line 2, column 6: "),
         ("name: a\n", "must be a list of test cases"),
     ],
 )

@@ -53,8 +53,10 @@ class FieldError(ValueError):
     """A field is invalid, unknown or missing; `steps` lead to it."""
 
     def __init__(self, steps: tuple[Step, ...], reason: str) -> None:
-        where = format_path(steps)
-        super().__init__(f"{where}: {reason}" if where else reason)
+        parts = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+        #: The steps as messages name them: `jobs[3].res`.
+        self.path = "".join(parts).removeprefix(".")
+        super().__init__(f"{self.path}: {reason}" if steps else reason)
         self.steps, self.reason = steps, reason
 
     @property
@@ -63,16 +65,13 @@ class FieldError(ValueError):
         return self.reason == "unknown field"
 
 
-def format_path(steps: tuple[Step, ...]) -> str:
-    """Format the steps to a value: `jobs[3].res`."""
-    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
-    return path.removeprefix(".")
-
-
 def format_value(value: Any) -> str:
     """Format a value of a file as JSON, shortened."""
-    is_long = isinstance(value, Decimal)
-    return shorten(str(value) if is_long else json.dumps(value, ensure_ascii=False, default=str))
+    try:
+        return shorten(json.dumps(value, ensure_ascii=False))
+    except (TypeError, ValueError):
+        # Long numbers and dates are no JSON, nor are values of YAML that contain themselves.
+        return shorten(str(value))
 
 
 def convert_value(

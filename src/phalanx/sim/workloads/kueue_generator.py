@@ -23,18 +23,16 @@ The file of the test with topologies also describes the nodes. A workload with t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from itertools import product
 from math import prod
 from typing import Annotated, Any, Literal, NoReturn
 
-import msgspec
-import yaml
 from msgspec import Meta, Struct
 
 from phalanx.api.core import Node
 from phalanx.scheduler.placement.topology_domains import ANYWHERE
+from phalanx.sim.workloads.field_errors import FieldError, convert_value
 from phalanx.sim.workloads.workload import (
     InvalidTrace,
     TraceFile,
@@ -43,15 +41,15 @@ from phalanx.sim.workloads.workload import (
     build_node,
     build_workload,
 )
-from phalanx.yaml_files import PATH_STEPS, describe_error, find_line
+from phalanx.yaml_files import InvalidYaml, YamlDocument, load_document
 
 #: A larger number is a typing error.
 _MAX_NUMBER = 2_000_000
-_MATCH_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`").fullmatch
 Positive = Annotated[int, Meta(ge=1, le=_MAX_NUMBER)]
 NotNegative = Annotated[int, Meta(ge=0, le=_MAX_NUMBER)]
-#: An amount of a resource: `20`, `1250m` or `256Gi`.
-Quantity = Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,11}(m|k|M|G|T|Ki|Mi|Gi|Ti)?$")] | Positive
+_QUANTITY = r"^[1-9][0-9]{0,11}(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
+_FORMS = {_QUANTITY: "an amount such as 20, 1250m or 256Gi"}
+Quantity = Annotated[str, Meta(pattern=_QUANTITY)] | Positive
 
 
 class GeneratedWorkload(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -124,17 +122,14 @@ class GeneratorFile(Struct, frozen=True, rename="camel", forbid_unknown_fields=T
 
 def read_kueue_generator(trace: TraceFile) -> TraceWorkload:
     """Read a generator file. Raises InvalidTrace."""
-    text = "\n".join(trace.lines)
     try:
-        found = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        raise InvalidTrace(f"{trace.name}, {describe_error(error)}") from None
-    except yaml.YAMLError as error:
-        raise InvalidTrace(f"{trace.name}: {error}") from None
-    generator = _convert(trace, text, found)
+        document = load_document("\n".join(trace.lines))
+    except InvalidYaml as error:
+        raise InvalidTrace(f"{trace.name}, {error}") from None
+    generator = _convert(trace, document)
     queues, topology = list(_list_queues(generator)), generator.topology
     wider_levels = _list_wider_levels(topology)
-    _check(trace, text, generator, levels=wider_levels)
+    _check(trace, document, generator, levels=wider_levels)
     jobs = [job for name, queue in queues for job in _generate_jobs(name, queue, wider_levels)]
     if topology is None:
         nodes = [build_node(name, {"cpu": str(queue.nominal_quota)}) for name, queue in queues]
@@ -147,29 +142,25 @@ def read_kueue_generator(trace: TraceFile) -> TraceWorkload:
     return build_workload(trace, jobs, nodes=nodes, notes=notes)
 
 
-def _convert(trace: TraceFile, text: str, found: Any) -> GeneratorFile:
+def _convert(trace: TraceFile, document: YamlDocument) -> GeneratorFile:
     """Convert the file; a lenient reader counts and removes unknown fields and invalid entries."""
     while True:
         try:
-            return msgspec.convert(found, GeneratorFile)
-        except msgspec.ValidationError as error:
-            reason, _, path = str(error).partition(" - at `$.")
-            path = path.rstrip("`")
-            unknown = _MATCH_UNKNOWN(reason)
-            field = f"{path}.{unknown[1]}" if unknown else path
-            if not (trace.is_lenient and _remove_field(found, field, is_unknown=bool(unknown))):
-                number, where = find_line(text, field), f"{path}: " if path else ""
-                raise InvalidTrace(f"{trace.name}, line {number}: {where}{reason}") from None
-            trace.skipped["unknown field" if unknown else "entry cannot be read"] += 1
+            return convert_value(document.value, GeneratorFile, forms=_FORMS)
+        except FieldError as error:
+            if not (trace.is_lenient and _remove_field(document.value, error)):
+                line = document.find_line(error.path)
+                raise InvalidTrace(f"{trace.place(line)}: {error}") from None
+            trace.skipped["unknown field" if error.is_unknown else "entry cannot be read"] += 1
 
 
-def _remove_field(found: Any, path: str, *, is_unknown: bool) -> bool:
+def _remove_field(found: Any, error: FieldError) -> bool:
     """Remove an unknown field, or the innermost list entry with an invalid one.
 
     Returns False if an invalid field is in no list: then nothing of the file can be used.
     """
-    steps = [int(index) if index else name for index, name in PATH_STEPS.findall(path)]
-    while steps and not is_unknown and isinstance(steps[-1], str):
+    steps = list(error.steps)
+    while steps and not error.is_unknown and isinstance(steps[-1], str):
         steps.pop()
     if not steps:
         return False
@@ -212,12 +203,12 @@ def _build_nodes(topology: GeneratedTopology) -> Iterator[Node]:
 
 
 def _check(
-    trace: TraceFile, text: str, generator: GeneratorFile, *, levels: Mapping[str, str]
+    trace: TraceFile, document: YamlDocument, generator: GeneratorFile, *, levels: Mapping[str, str]
 ) -> None:
     """Refuse what the types of fields allow, but no machine has. Raises InvalidTrace."""
 
     def refuse(path: str, reason: str) -> NoReturn:
-        raise InvalidTrace(f"{trace.name}, line {find_line(text, path)}: {path}: {reason}")
+        raise InvalidTrace(f"{trace.place(document.find_line(path))}: {path}: {reason}")
 
     sizes = [level.count for level in generator.topology.levels] if generator.topology else []
     if prod(sizes) > _MAX_NUMBER:

@@ -19,10 +19,9 @@ from functools import reduce
 from operator import mul
 from typing import Any
 
-import yaml
-
 from phalanx.api.wire import Object
 from phalanx.sim.workloads.workload import InvalidTrace
+from phalanx.yaml_files import InvalidYaml, load_yaml
 
 #: The value of an expression for some parameters.
 Expression = Callable[[Mapping[str, Any]], Any]
@@ -85,12 +84,9 @@ class ObjectTemplate:
             return _MARK.format(len(self._expressions) - 1)
 
         try:
-            self._object = yaml.safe_load(_EXPRESSION.sub(replace_expression, text))
-        except yaml.MarkedYAMLError as error:
-            line = error.problem_mark.line + 1 if error.problem_mark else 1
-            raise InvalidTrace(f"{name}, line {line}: {error.problem}") from None
-        except yaml.YAMLError as error:
-            raise InvalidTrace(f"{name}: {error}") from None
+            self._object = load_yaml(_EXPRESSION.sub(replace_expression, text))
+        except InvalidYaml as error:
+            raise InvalidTrace(f"{name}, {error}") from None
         if not isinstance(self._object, dict):
             raise InvalidTrace(f"{name}: not a Kubernetes object: must be a map")
 

@@ -24,11 +24,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
-import yaml
 
-from phalanx.api.core import Node, Pod
+from phalanx.api.core import Node, NodeSpec, Pod
 from phalanx.api.resources import BadQuantity, pod_requests
 from phalanx.api.wire import Object
+from phalanx.sim.workloads.field_errors import FieldError, convert_value
 from phalanx.sim.workloads.object_template import ObjectTemplate
 from phalanx.sim.workloads.workload import (
     InvalidTrace,
@@ -39,7 +39,7 @@ from phalanx.sim.workloads.workload import (
     build_workload,
     parse_go_duration,
 )
-from phalanx.yaml_files import describe_error
+from phalanx.yaml_files import InvalidYaml, load_document
 
 #: How long pods run after the last operation.
 _SECONDS_AFTER = 3600.0
@@ -128,17 +128,11 @@ def read_scheduler_perf(trace: TraceFile) -> TraceWorkload:
 
 def _read_cases(trace: TraceFile) -> Iterator[PerfCase]:
     """Yield every combination of a test case and the numbers of a run."""
-    text = "\n".join(trace.lines)
-    loader = yaml.SafeLoader(text)
     try:
-        root = loader.get_single_node()
-        found = loader.construct_document(root) if root is not None else None
-    except yaml.MarkedYAMLError as error:
-        raise InvalidTrace(f"{trace.name}, {describe_error(error)}") from None
-    except yaml.YAMLError as error:
-        raise InvalidTrace(f"{trace.name}: {error}") from None
-    finally:
-        loader.dispose()
+        document = load_document("\n".join(trace.lines))
+    except InvalidYaml as error:
+        raise InvalidTrace(f"{trace.name}, {error}") from None
+    found, root = document.value, document.root
     if root is None or not isinstance(found, list):
         raise InvalidTrace(f"{trace.name}: must be a list of test cases")
     for case, node in zip(found, root.value, strict=True):
@@ -366,9 +360,9 @@ class _OperationRunner:
                 if name not in _CONTAINER_FIELDS:
                     raise ValueError(f"containers with {name} are not supported")
         try:
-            pod = msgspec.convert({"metadata": {}, "spec": spec}, Pod)
+            pod = convert_value({"metadata": {}, "spec": spec}, Pod)
             amounts = pod_requests(pod)
-        except (msgspec.ValidationError, BadQuantity) as error:
+        except (FieldError, BadQuantity) as error:
             raise ValueError(f"cannot read a pod: {error}") from None
         group = str((spec.get("schedulingGroup") or {}).get("podGroupName") or "")
         if group and (namespace, group) not in self._groups:
@@ -462,8 +456,8 @@ def _read_node(found: Object, name: str) -> Node:
     name, labels = str(meta.get("name") or name), dict(meta.get("labels") or {})
     node = build_node(name, {key: str(amount) for key, amount in allocatable.items()}, labels)
     try:
-        return msgspec.structs.replace(node, spec=msgspec.convert(spec, type(node.spec)))
-    except msgspec.ValidationError as error:
+        return msgspec.structs.replace(node, spec=convert_value(spec, NodeSpec, "spec"))
+    except FieldError as error:
         raise ValueError(f"cannot read a node: {error}") from None
 
 

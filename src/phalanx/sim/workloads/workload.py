@@ -143,6 +143,7 @@ class TraceFile:
     #: Which case is read of a file with several; "" if it has one.
     case: str = ""
     #: Reads a file that the trace names, by its path from there; returns its shown name and text.
+    #: Raises ValueError with the reason alone: the reader knows which line names the file.
     read_beside: Callable[[str], tuple[str, str]] = _read_nothing
     skipped: Counter[str] = field(default_factory=Counter)
 
