@@ -135,7 +135,7 @@ def test_wrong_input_is_named(recording: Path, tmp_path: Path) -> None:
     code, output = run("replay", bad)
     count = len(recording.read_text().splitlines())
     assert code == 1
-    assert output.startswith(f"Error: {bad}, line {count + 1}: Invalid value 'cat'")
+    assert output.startswith(f"Error: {bad}, line {count + 1}: is: invalid value 'cat'")
     assert run("replay", bad, "--lenient")[0] == 0
     empty = tmp_path / "empty.jsonl"
     empty.write_text("")

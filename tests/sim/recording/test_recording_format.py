@@ -48,9 +48,18 @@ def test_recording_with_a_configuration_is_read() -> None:
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        ("{", "Input data was truncated"),
-        ('{"is":"cat","at":102}', "Invalid value 'cat'"),
-        ('{"is":"pod","at":"x"}', "Expected `float`, got `str` - at `$.at`"),
+        ("3", "must be a map, not 3"),
+        (f'{{"is":"node","at":102,"name":"b","node":{"[" * 20000}}}', "nested too deeply"),
+        ("{", "the JSON ends too early (column 2)"),
+        ('{"is":"synced","at":NaN}', "JSON has no number NaN (column 21)"),
+        ('{"is":"cat","at":102}', "is: invalid value 'cat'"),
+        ('{"is":"pod","at":"x"}', 'at: must be a number, not "x"'),
+        (f'{{"is":"synced","at":{"9" * 5000}}}', "at: number out of range"),
+        ('{"is":"pod","at":102,"key":["a"],"pod":null}', 'with a length of 2, not ["a"]'),
+        (
+            '{"is":"pod","at":102,"key":["a","b"],"pod":{"spec":{"priority":"x"}}}',
+            'pod.spec.priority: must be a whole number, not "x"',
+        ),
         ('{"is":"pod","at":99,"key":["a","b"],"pod":null}', "at 99.0 is before the line before"),
         ('{"is":"pod","at":-1,"key":["a","b"],"pod":null}', "at is out of range: -1.0"),
     ],
@@ -64,6 +73,17 @@ def test_bad_line_names_file_line_and_reason(bad: str, reason: str) -> None:
     lenient = read_workload(lines, is_lenient=True)
     assert lenient.skipped == {"line cannot be read": 1}
     assert len(lenient.jobs) == 2
+
+
+def test_unknown_field_names_its_line_and_is_counted_if_lenient() -> None:
+    for number, line in ((1, HEADER), (4, POD)):
+        lines = list(LINES)
+        lines[number - 1] = line.replace('{"is"', '{"colour":"red","is"')
+        with pytest.raises(InvalidTrace) as caught:
+            read_workload(lines)
+        assert str(caught.value) == f"test.jsonl, line {number}: colour: unknown field"
+        lenient = read_workload(lines, is_lenient=True)
+        assert (len(lenient.jobs), lenient.skipped) == (1, {"unknown field": 1})
 
 
 def test_incomplete_last_line_of_a_killed_recorder_is_ignored() -> None:

@@ -41,6 +41,7 @@ from phalanx.api.scheduling import (
     PodGroup,
 )
 from phalanx.scheduler.queue.decision_log import Observation, TimedRecord
+from phalanx.sim.workloads.field_errors import InvalidJson, explain_error, load_json
 from phalanx.sim.workloads.workload import MAX_SECONDS, InvalidTrace, TraceFile
 
 #: The version of the format; it changes when lines change their meaning.
@@ -100,6 +101,8 @@ RecordingLine = (
     | Observation
 )
 _decode_line = msgspec.json.Decoder(RecordingLine).decode
+#: Decodes the names of the fields of a line, and no values.
+_decode_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _HEADER_TAG = b'"is":"recording"'
 
 
@@ -300,8 +303,8 @@ def read_recording(trace: TraceFile) -> Recording:
     number, text = numbered[0]
     try:
         header = _decode_line(text)
-    except msgspec.MsgspecError as error:
-        raise InvalidTrace(f"{trace.name}, line {number}: {error}") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidTrace(f"{trace.place(number)}: {_describe_error(error, text)}") from None
     if not isinstance(header, RecordingStarted):
         raise InvalidTrace(f"{trace.name}, line {number}: the header of a recording is missing")
     if header.format != RECORDING_FORMAT:
@@ -309,6 +312,7 @@ def read_recording(trace: TraceFile) -> Recording:
             f"{trace.name}, line {number}: format {header.format} is unknown; this version reads "
             f"format {RECORDING_FORMAT}"
         )
+    _check_fields(trace, number, text, header)
     found = Recording(trace.name, header, begin=header.at, end=header.at)
     for line in _read_lines(trace, numbered[1:]):
         if isinstance(line, RecordingStarted):
@@ -334,12 +338,13 @@ def _read_lines(trace: TraceFile, numbered: list[tuple[int, str]]) -> Iterator[R
     for position, (number, text) in enumerate(numbered, 1):
         try:
             line: RecordingLine = _decode_line(text)
-        except msgspec.MsgspecError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             if position == len(numbered) and not text.rstrip().endswith("}"):
                 trace.skipped["last line incomplete: the recorder was killed"] += 1
                 return
-            trace.reject(number, str(error))
+            trace.reject(number, _describe_error(error, text))
             continue
+        _check_fields(trace, number, text, line)
         if not 0 <= line.at <= MAX_SECONDS:
             trace.reject(number, f"at is out of range: {line.at}")
         elif line.at < latest:
@@ -347,3 +352,20 @@ def _read_lines(trace: TraceFile, numbered: list[tuple[int, str]]) -> Iterator[R
         else:
             latest = line.at
             yield line
+
+
+def _check_fields(trace: TraceFile, number: int, text: str, line: RecordingLine) -> None:
+    """Reject the fields of a line that its kind does not have; a lenient reader counts them."""
+    known = {name for _, name, _ in _fields_of(type(line))}
+    for name in _decode_names(text):
+        if name not in known and name != "is":
+            trace.reject(number, f"{name}: unknown field", counted_as="unknown field")
+
+
+def _describe_error(error: Exception, text: str) -> str:
+    """Say in plain words why a line cannot be decoded."""
+    try:
+        found = load_json(text)
+    except InvalidJson as invalid:
+        return str(invalid)
+    return str(explain_error(error, found) if isinstance(error, msgspec.ValidationError) else error)

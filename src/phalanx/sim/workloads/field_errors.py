@@ -3,7 +3,7 @@
     Expected `int | null`, got `str` - at `$.jobs[3].res`        as msgspec says it
     jobs[3].res: must be a whole number, not "4"                 as a FieldError says it
 
-msgspec does not name the value; `convert_value` finds it by the path. `find_json_line` finds the
+msgspec does not name the value; `explain_error` finds it by the path. `find_json_line` finds the
 line of a path in a JSON text.
 """
 
@@ -34,7 +34,8 @@ _MATCH_MESSAGE = re.compile(
 _MATCH_FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`").fullmatch
 _MATCH_TYPE = re.compile(
     r"Expected `(?P<type>.*?)`(?P<length> of length)?"
-    r"(?: (?P<relation>[<>]=?) (?P<bound>\S+)| matching regex '(?P<pattern>.*)')?(?:, got .*)?"
+    r"(?: (?P<relation>[<>]=?))?(?: (?P<bound>[-+.e\d]+))?"
+    r"(?: matching regex '(?P<pattern>.*)')?(?:, got .*)?"
 ).fullmatch
 #: A text of a JSON file, or a word that Python reads as a number and JSON does not know.
 _FIND_CONSTANTS = re.compile(r'"(?:\\.|[^"\\])*"|(-?Infinity|NaN)').finditer
@@ -87,14 +88,17 @@ def convert_value(
     try:
         return msgspec.convert(found, expected)  # type: ignore[no-any-return]
     except msgspec.ValidationError as error:
-        raise _explain(str(error), found, steps, forms or {}) from None
+        raise explain_error(error, found, *steps, forms=forms) from None
 
 
-def _explain(
-    message: str, found: Any, steps: tuple[Step, ...], forms: Mapping[str, str]
+def explain_error(
+    error: msgspec.ValidationError,
+    found: Any,
+    *steps: Step,
+    forms: Mapping[str, str] | None = None,
 ) -> FieldError:
-    """Say in plain words what a message of msgspec says."""
-    parts = _MATCH_MESSAGE(message)
+    """Say in plain words why msgspec could not convert or decode a value."""
+    parts = _MATCH_MESSAGE(str(error))
     assert parts is not None
     # A path does not name the keys of a map whose keys are free.
     what, (path, is_free, _) = parts["what"], (parts["path"] or "").partition("[...]")
@@ -107,7 +111,7 @@ def _explain(
     wanted = _MATCH_TYPE(what)
     if wanted is None:
         return FieldError(steps, what[:1].lower() + what[1:])
-    reason = f"must be {_describe_type(wanted, forms)}"
+    reason = f"must be {_describe_type(wanted, forms or {})}"
     if parts["key"] or is_free:
         return FieldError(steps, f"every {'name' if parts['key'] else 'value'} {reason}")
     for step in inner:
@@ -121,9 +125,10 @@ def _describe_type(wanted: re.Match[str], forms: Mapping[str, str]) -> str:
         return forms.get(wanted["pattern"], "a text of another form")
     names = [name for name in wanted["type"].split(" | ") if name != "null"]
     text = " or ".join(_TYPES.get(name, name) for name in names)
-    if not wanted["relation"]:
+    if not wanted["bound"]:
         return text
-    bound = f"{_RELATIONS[wanted['relation']]} {wanted['bound'].removesuffix('.0')}"
+    relation = _RELATIONS.get(wanted["relation"], "of")
+    bound = f"{relation} {wanted['bound'].removesuffix('.0')}"
     return f"{text} with a length {bound}" if wanted["length"] else f"{text} {bound}"
 
 
@@ -156,7 +161,7 @@ def load_json(text: str, *, allow_constants: bool = False) -> Any:
     except json.JSONDecodeError as error:
         is_cut = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
         found = "the JSON ends too early" if is_cut else error.msg.replace("Expecting", "expected")
-        reason = f"{found[0].lower()}{found[1:]} (column {error.colno})"
+        reason = f"{found} (column {error.colno})"
         raise InvalidJson(error.lineno, reason) from None
     except RecursionError:
         raise InvalidJson(None, "nested too deeply") from None
@@ -176,7 +181,7 @@ def _parse_integer(text: str) -> int | Decimal:
 
 def _refuse_constant(text: str, name: str) -> float:
     place = next(found.start() for found in _FIND_CONSTANTS(text) if found[1])
-    raise json.JSONDecodeError(f"{name} is not a number of JSON", text, place)
+    raise json.JSONDecodeError(f"JSON has no number {name}", text, place)
 
 
 #: Reads one value at a place of a text; returns it and where it ends.
