@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from phalanx.sim.workloads.csv_traces import read_node_list
@@ -151,3 +153,15 @@ def test_other_formats_are_refused_with_the_known_ones(line: str) -> None:
         read(f"{line}\n")
     known = "philly, openb, kalos, kueue, scheduler-perf, swf, recording, batsim"
     assert str(error.value) == f"trace.csv: not a trace in a known format ({known})"
+
+
+@pytest.mark.parametrize("change", [str.upper, lambda text: text.replace(",", ";")])
+def test_header_in_another_form_is_refused_with_the_form_to_use(
+    change: Callable[[str], str],
+) -> None:
+    header, _, rows = PHILLY.partition("\n")
+    with pytest.raises(InvalidTrace) as error:
+        read(f"{change(header)}\n{change(rows)}")
+    assert str(error.value).endswith(
+        "; a trace of philly begins with its columns in this form: " + header
+    )

@@ -48,8 +48,9 @@ _MAX_PODS = 1_000_000
 
 
 class CsvDialect(NamedTuple):
-    """One CSV trace: its columns, and how a row becomes a job."""
+    """One CSV trace: its name, its columns, and how a row becomes a job."""
 
+    name: str
     columns: tuple[str, ...]
     read_row: Callable[[Mapping[str, str]], TraceJob]
 
@@ -137,8 +138,11 @@ def _positive(row: Mapping[str, str], column: str) -> int:
     return value
 
 
-PHILLY = CsvDialect(("timestamp", "duration", "num_gpus", "gpu_time", "cluster"), _read_philly_row)
+PHILLY = CsvDialect(
+    "philly", ("timestamp", "duration", "num_gpus", "gpu_time", "cluster"), _read_philly_row
+)
 OPENB = CsvDialect(
+    "openb",
     (
         "name",
         "cpu_milli",
@@ -155,6 +159,7 @@ OPENB = CsvDialect(
     _read_openb_row,
 )
 KALOS = CsvDialect(
+    "kalos",
     (
         "job_id",
         "arrival_time",
@@ -173,10 +178,19 @@ KALOS = CsvDialect(
 )
 
 
+CSV_DIALECTS = (PHILLY, OPENB, KALOS)
+
+
 def is_csv_of(dialect: CsvDialect, lines: Sequence[str]) -> bool:
     """Whether the first line names more than two fifths of the columns of a trace."""
     found = set(_split_header(lines[0]))
     return 5 * len(found.intersection(dialect.columns)) > 2 * len(dialect.columns)
+
+
+def find_near_dialect(header: str) -> CsvDialect | None:
+    """Return the trace whose columns a first line has in capitals or between other separators."""
+    line = header.lower().replace(";", ",").replace("\t", ",")
+    return next((one for one in CSV_DIALECTS if is_csv_of(one, [line])), None)
 
 
 def read_csv(dialect: CsvDialect, trace: TraceFile) -> TraceWorkload:

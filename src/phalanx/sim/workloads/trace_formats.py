@@ -10,7 +10,12 @@ from typing import NamedTuple
 from phalanx.sim.recording.recorded_workload import read_recorded_workload
 from phalanx.sim.recording.recording_format import is_recording
 from phalanx.sim.workloads.batsim import is_batsim, read_batsim
-from phalanx.sim.workloads.csv_traces import KALOS, OPENB, PHILLY, is_csv_of, read_csv
+from phalanx.sim.workloads.csv_traces import (
+    CSV_DIALECTS,
+    find_near_dialect,
+    is_csv_of,
+    read_csv,
+)
 from phalanx.sim.workloads.kueue_generator import read_kueue_generator
 from phalanx.sim.workloads.scheduler_perf import read_scheduler_perf
 from phalanx.sim.workloads.swf import read_swf
@@ -46,9 +51,10 @@ def _is_scheduler_perf(lines: list[str]) -> bool:
 
 
 TRACE_FORMATS = (
-    TraceFormat("philly", partial(is_csv_of, PHILLY), partial(read_csv, PHILLY)),
-    TraceFormat("openb", partial(is_csv_of, OPENB), partial(read_csv, OPENB)),
-    TraceFormat("kalos", partial(is_csv_of, KALOS), partial(read_csv, KALOS)),
+    *(
+        TraceFormat(one.name, partial(is_csv_of, one), partial(read_csv, one))
+        for one in CSV_DIALECTS
+    ),
     TraceFormat("kueue", _is_kueue_generator, read_kueue_generator),
     TraceFormat(_WITH_CASES, _is_scheduler_perf, read_scheduler_perf),
     TraceFormat("swf", _is_swf, read_swf),
@@ -69,7 +75,8 @@ def find_format(trace: TraceFile) -> TraceFormat | None:
 
 def read_trace(trace: TraceFile, format_name: str = "") -> TraceWorkload:
     """Read a trace of a named format, or of the one that it looks like. Raises InvalidTrace."""
-    if next(trace.numbered(), None) is None:
+    first = next(trace.numbered(), None)
+    if first is None:
         raise InvalidTrace(f"{trace.name}: the file is empty")
     named = (row for row in TRACE_FORMATS if row.name == format_name)
     found = next(named, None) if format_name else find_format(trace)
@@ -79,4 +86,8 @@ def read_trace(trace: TraceFile, format_name: str = "") -> TraceWorkload:
         return found.read(trace)
     if format_name:
         raise InvalidTrace(f'unknown trace format "{format_name}"; available: {FORMAT_NAMES}')
-    raise InvalidTrace(f"{trace.name}: not a trace in a known format ({FORMAT_NAMES})")
+    reason = f"not a trace in a known format ({FORMAT_NAMES})"
+    if near := find_near_dialect(first[1]):
+        columns = ",".join(near.columns)
+        reason += f"; a trace of {near.name} begins with its columns in this form: {columns}"
+    raise InvalidTrace(f"{trace.name}: {reason}")
