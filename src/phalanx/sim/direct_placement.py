@@ -16,6 +16,7 @@ job beside what is held for another one: the nodes that hold something count as 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -168,8 +169,9 @@ class DirectPlacement:
             classes[row] = node_class
         self._touched += held
         rows, after = self.assign(ranking, pods), ranking.scores.after_placement
+        assigned = Counter(rows)
         for row, node_class in before.items():
-            for _ in range(rows.count(row) if rows is not None else 0):
+            for _ in range(assigned[row]):
                 node_class, _ = after[node_class]
             classes[row] = node_class
         self._touched += held
