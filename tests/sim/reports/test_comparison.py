@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phalanx.sim.core_engine import CoreEngine
-from phalanx.sim.reports.comparison import compare_results, compare_seeds, paired_difference
+from phalanx.sim.reports.comparison import compare_seeds, paired_difference
 from tests.sim.test_core_engine import job, setup
 
 
@@ -30,7 +30,7 @@ def test_more_nodes_shorten_waits_and_jobs_that_never_start_are_left_out() -> No
     jobs = (job(0, 100, 4), job(10, 50, 2), job(20, 10, 7))
     small = CoreEngine(setup(*jobs)).run()
     large = CoreEngine(setup(*jobs, nodes=6)).run()
-    found = compare_results(small, large)
+    found = compare_seeds([small], [large])
     assert (found["waitSeconds"]["jobs"], found["waitSeconds"]["mean"]) == (2, -45)
     assert found["boundedSlowdown"]["mean"] == pytest.approx((0 + 1 - 140 / 50) / 2)
 

@@ -37,7 +37,7 @@ def test_figures_of_two_jobs() -> None:
     assert report["expectedStarts"]["meanErrorSeconds"] == 0
     assert (report["jobs"], report["unfinished"], report["preemptions"]) == (2, 0, 0)
     assert (report["engine"], report["seed"], report["skipped"]) == ("core", 0, {"x": 2})
-    assert [one["name"] for one in wait["bySize"]] == ["2", "3 to 4"]
+    assert [(one["name"], one["maxPods"]) for one in wait["bySize"]] == [("2", 2), ("3 to 4", 4)]
     assert [(one["name"], one["meanSeconds"]) for one in wait["byOwner"]] == [("a", 0), ("b", 90)]
     assert wait["owners"] == 2
     assert [one["job"] for one in report["starvation"]] == [1]
@@ -95,6 +95,15 @@ def test_summary_has_the_waits_by_size_and_the_three_longest_waits() -> None:
     rows = dict(summary_rows(build_report(CoreEngine(setup(*jobs)).run(), {})))
     assert rows["wait by size"] == "1: 90 s, 2 to 8: 65 s"
     assert rows["longest waits"] == "2.0 min (job 3), 90 s (job 1), 80 s (job 2)"
+
+
+def test_jobs_larger_than_all_classes_are_the_last_class() -> None:
+    jobs = [TraceJob(0, 10, {"cpu": "1m"}, pods, estimate=10.0) for pods in (8193, 5000)]
+    result = CoreEngine(replace(setup(nodes=200), workload=TraceWorkload(tuple(jobs)))).run()
+    report = build_report(result, {})
+    sizes = [(one["name"], one["maxPods"], one["jobs"]) for one in report["wait"]["bySize"]]
+    assert sizes == [("4097 to 8192", 8192, 1), ("more than 8192", None, 1)]
+    assert "wait by size" not in dict(summary_rows(report))
 
 
 def test_summary_has_one_line_of_skipped_jobs_and_counts_with_their_nouns() -> None:

@@ -67,11 +67,6 @@ def collect_remarks(names: Sequence[str], reports: Sequence[Report]) -> list[Com
     ]
 
 
-def compare_results(first: SimulationResult, other: SimulationResult) -> dict[str, Any]:
-    """Return, by figure, the mean of the other simulation minus that of the first, per job."""
-    return compare_seeds([first], [other])
-
-
 def compare_seeds(
     firsts: Sequence[SimulationResult], others: Sequence[SimulationResult]
 ) -> dict[str, Any]:

@@ -6,15 +6,17 @@ the report are made from. `docs/simulation.md` defines every figure.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import ceil
-from typing import Any
+from typing import Any, TypeVar
 
 from phalanx.sim.simulation_setup import AllocationSample, JobRecord, SimulationResult
 from phalanx.version import __version__
 
 Report = dict[str, Any]
+_Key = TypeVar("_Key", int, str)
 
 #: The run time below which a job counts as so long in its slowdown.
 SLOWDOWN_BOUND = 10.0
@@ -32,7 +34,10 @@ def build_report(result: SimulationResult, inputs: Mapping[str, str]) -> Report:
     waiting = [one for one in arrived if one.first_start is None]
     finished = [one for one in arrived if one.end is not None]
     unfinished = len(records) - len(finished)
-    by_owner = _group_waits(started, lambda one: one.job.owner)
+    by_size = _group_waits(
+        started, lambda one: bisect_left(SIZE_CLASSES, one.job.pods), _describe_size
+    )
+    by_owner = _group_waits(started, lambda one: one.job.owner, lambda owner: {"name": owner})
     by_owner.sort(key=lambda group: (-group["jobs"], group["name"]))
     return {
         "version": __version__,
@@ -54,7 +59,7 @@ def build_report(result: SimulationResult, inputs: Mapping[str, str]) -> Report:
         "wait": {
             **summarize([wait_of(one) for one in started]),
             "notStarted": _summarize_not_started(waiting, result.ended_at),
-            "bySize": _group_waits(started, _size_class, key=_largest_size),
+            "bySize": by_size,
             "byOwner": by_owner[:MAX_LISTED],
             "owners": len(by_owner),
         },
@@ -136,31 +141,27 @@ def _summarize_not_started(waiting: Sequence[JobRecord], end: float) -> Report:
     }
 
 
-def _size_class(record: JobRecord) -> str:
-    low = 1
-    for bound in SIZE_CLASSES:
-        if record.job.pods <= bound:
-            return str(bound) if low == bound else f"{low} to {bound}"
-        low = bound + 1
-    return f"more than {SIZE_CLASSES[-1]}"
-
-
-def _largest_size(label: str) -> int:
-    """Return the upper bound of a class of sizes, to sort by."""
-    return int(label.split()[-1])
+def _describe_size(number: int) -> Report:
+    """Return the name and the upper bound of a class of job sizes."""
+    low = SIZE_CLASSES[number - 1] + 1 if number else 1
+    if number == len(SIZE_CLASSES):
+        return {"name": f"more than {low - 1}", "maxPods": None}
+    high = SIZE_CLASSES[number]
+    return {"name": str(high) if low == high else f"{low} to {high}", "maxPods": high}
 
 
 def _group_waits(
     records: Iterable[JobRecord],
-    name_of: Callable[[JobRecord], str],
-    key: Callable[[str], int] | None = None,
-) -> list[dict[str, Any]]:
-    groups: dict[str, list[float]] = {}
+    key_of: Callable[[JobRecord], _Key],
+    describe: Callable[[_Key], Report],
+) -> list[Report]:
+    """Return the mean wait of each group of jobs, in the order of their keys."""
+    groups: dict[_Key, list[float]] = {}
     for one in records:
-        groups.setdefault(name_of(one), []).append(wait_of(one))
+        groups.setdefault(key_of(one), []).append(wait_of(one))
     return [
-        {"name": name, "jobs": len(groups[name]), "meanSeconds": _mean(groups[name])}
-        for name in sorted(groups, key=key)
+        {**describe(key), "jobs": len(waits), "meanSeconds": _mean(waits)}
+        for key, waits in sorted(groups.items())
     ]
 
 

@@ -93,7 +93,7 @@ def _describe_waits(report: Report) -> Iterator[tuple[str, str]]:
         )
     totals: dict[str, tuple[int, float]] = {}
     for one in wait["bySize"]:
-        largest = int(one["name"].split()[-1])
+        largest = one["maxPods"] or inf
         name = next(name for bound, name in _SIZE_CLASSES if largest <= bound)
         jobs, seconds = totals.get(name, (0, 0.0))
         totals[name] = jobs + one["jobs"], seconds + one["jobs"] * one["meanSeconds"]
