@@ -312,7 +312,7 @@ def read_recording(trace: TraceFile) -> Recording:
             f"{trace.name}, line {number}: format {header.format} is unknown; this version reads "
             f"format {RECORDING_FORMAT}"
         )
-    _check_fields(trace, number, text, header)
+    _check_fields(trace, number, text, line=header)
     found = Recording(trace.name, header, begin=header.at, end=header.at)
     for line in _read_lines(trace, numbered[1:]):
         if isinstance(line, RecordingStarted):
@@ -344,7 +344,7 @@ def _read_lines(trace: TraceFile, numbered: list[tuple[int, str]]) -> Iterator[R
                 return
             trace.reject(number, _describe_error(error, text))
             continue
-        _check_fields(trace, number, text, line)
+        _check_fields(trace, number, text, line=line)
         if not 0 <= line.at <= MAX_SECONDS:
             trace.reject(number, f"at is out of range: {line.at}")
         elif line.at < latest:
@@ -354,7 +354,7 @@ def _read_lines(trace: TraceFile, numbered: list[tuple[int, str]]) -> Iterator[R
             yield line
 
 
-def _check_fields(trace: TraceFile, number: int, text: str, line: RecordingLine) -> None:
+def _check_fields(trace: TraceFile, number: int, text: str, *, line: RecordingLine) -> None:
     """Reject the fields of a line that its kind does not have; a lenient reader counts them."""
     known = {name for _, name, _ in _fields_of(type(line))}
     for name in _decode_names(text):

@@ -1,6 +1,7 @@
 """Workloads: the jobs of a trace or generator, in one form for the engine.
 
     workload.py          TraceJob, TraceWorkload; the lines of a trace and what is wrong with them
+    field_errors.py      which field of a trace is invalid, and why, in plain words
     batsim.py            workloads of Batsim
     swf.py               the Standard Workload Format of the Parallel Workloads Archive
     csv_traces.py        CSV traces of GPU clusters: Philly, openb, Kalos
