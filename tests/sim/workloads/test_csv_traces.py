@@ -93,6 +93,11 @@ def test_kalos_job_is_a_gang_of_workers() -> None:
     [
         (PHILLY.replace("100.0,8", "100.0,0"), "line 3: num_gpus must be from 1 to 1000000"),
         (PHILLY.replace("2017-09-04 10:30:41", "today"), 'line 3: timestamp "today" is not a time'),
+        (PHILLY.replace("2017-09-04 10:30:41", "9" * 5000), f'line 3: timestamp "{"9" * 40}…"'),
+        (
+            PHILLY.replace("100.0,8", f"100.0,{'9' * 5000}"),
+            f"line 3: num_gpus: {'9' * 40}… is out of range",
+        ),
         (PHILLY.replace(",800.0,a", ",a"), "line 3: has 4 values for 5 columns"),
         (PHILLY.replace("100.0,8", "x,8"), 'line 3: duration: "x" is not a number'),
         (PHILLY.replace("100.0,8", "-1,8"), "line 3: duration is negative: -1"),

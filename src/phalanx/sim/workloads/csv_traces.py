@@ -33,6 +33,7 @@ from phalanx.sim.workloads.workload import (
     build_workload,
     parse_count,
     parse_seconds,
+    shorten,
 )
 
 _Number = TypeVar("_Number", int, float)
@@ -65,7 +66,7 @@ def _read_philly_row(row: Mapping[str, str]) -> TraceJob:
     try:
         submitted = datetime.fromisoformat(row["timestamp"])
     except ValueError:
-        raise ValueError(f'timestamp "{row["timestamp"]}" is not a time') from None
+        raise ValueError(f'timestamp "{shorten(row["timestamp"])}" is not a time') from None
     if submitted.tzinfo is None:
         submitted = submitted.replace(tzinfo=UTC)
     owner = row["cluster"]
@@ -75,7 +76,7 @@ def _read_philly_row(row: Mapping[str, str]) -> TraceJob:
 def _read_openb_row(row: Mapping[str, str]) -> TraceJob:
     gpus, share = _whole(row, "num_gpu"), _whole(row, "gpu_milli") if row["gpu_milli"] else 0
     if share > 1000:
-        raise ValueError(f"gpu_milli must be from 0 to 1000, not {row['gpu_milli']}")
+        raise ValueError(f"gpu_milli must be from 0 to 1000, not {shorten(row['gpu_milli'])}")
     requests = {
         "cpu": f"{_whole(row, 'cpu_milli')}m",
         "memory": f"{_whole(row, 'memory_mib')}Mi",
@@ -85,9 +86,11 @@ def _read_openb_row(row: Mapping[str, str]) -> TraceJob:
         requests[MILLI_GPU] = str(milli)
     created, deleted = _seconds(row, "creation_time"), _seconds(row, "deletion_time")
     if deleted < created:
-        raise ValueError(f"deletion_time is before creation_time: {row['deletion_time']}")
+        raise ValueError(f"deletion_time is before creation_time: {shorten(row['deletion_time'])}")
     if row["qos"] not in _QOS_PRIORITIES:
-        raise ValueError(f'unknown qos "{row["qos"]}"; known: {", ".join(_QOS_PRIORITIES)}')
+        raise ValueError(
+            f'unknown qos "{shorten(row["qos"])}"; known: {", ".join(_QOS_PRIORITIES)}'
+        )
     models = tuple(sorted(filter(None, row["gpu_spec"].split("|"))))
     return TraceJob(
         created,
@@ -112,7 +115,7 @@ def _seconds(row: Mapping[str, str], column: str) -> float:
     """Read a number that is not negative."""
     value = _number(row, column, parse_seconds)
     if value < 0:
-        raise ValueError(f"{column} is negative: {row[column]}")
+        raise ValueError(f"{column} is negative: {shorten(row[column])}")
     return value
 
 
@@ -120,7 +123,7 @@ def _whole(row: Mapping[str, str], column: str) -> int:
     """Read a whole number that is not negative."""
     value = _number(row, column, parse_count)
     if value < 0:
-        raise ValueError(f"{column} is negative: {row[column]}")
+        raise ValueError(f"{column} is negative: {shorten(row[column])}")
     return value
 
 
@@ -134,7 +137,7 @@ def _number(row: Mapping[str, str], column: str, parse: Callable[[str], _Number]
 def _positive(row: Mapping[str, str], column: str) -> int:
     value = _number(row, column, parse_count)
     if not 0 < value <= _MAX_PODS:
-        raise ValueError(f"{column} must be from 1 to {_MAX_PODS}, not {row[column]}")
+        raise ValueError(f"{column} must be from 1 to {_MAX_PODS}, not {shorten(row[column])}")
     return value
 
 
@@ -221,9 +224,11 @@ def _read_rows(trace: TraceFile, known: tuple[str, ...]) -> Iterator[tuple[int, 
     columns = _split_header(header)
     for name in columns:
         if name not in known:
-            trace.reject(number, f'unknown column "{name}"', counted_as="unknown column")
+            trace.reject(number, f'unknown column "{shorten(name)}"', counted_as="unknown column")
         elif columns.count(name) > 1:
-            raise InvalidTrace(f'{trace.name}, line {number}: column "{name}" exists twice')
+            raise InvalidTrace(
+                f'{trace.name}, line {number}: column "{shorten(name)}" exists twice'
+            )
     for name in known:
         if name not in columns:
             raise InvalidTrace(f'{trace.name}, line {number}: column "{name}" is missing')
@@ -249,7 +254,7 @@ def read_node_list(trace: TraceFile) -> tuple[Node, ...]:
     for number, row in _read_rows(trace, _NODE_COLUMNS):
         try:
             if not row["sn"] or row["sn"] in nodes:
-                raise ValueError(f'sn "{row["sn"]}" is empty or exists twice')
+                raise ValueError(f'sn "{shorten(row["sn"])}" is empty or exists twice')
             resources = {
                 "cpu": f"{_whole(row, 'cpu_milli')}m",
                 "memory": f"{_whole(row, 'memory_mib')}Mi",
