@@ -67,6 +67,10 @@ def load_document(text: str) -> YamlDocument:
             raise InvalidYaml(f"{place}: nested too deeply") from None
         finally:
             loader.dispose()
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        column = error.position - text.rfind("\n", 0, error.position)
+        raise InvalidYaml(f"line {line}, column {column}: {describe_error(error)}") from None
     except yaml.YAMLError as error:
         raise InvalidYaml(describe_error(error)) from None
 

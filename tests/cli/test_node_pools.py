@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.cli.options import InvalidClusterFile, load_node_pools, numbered_pool
+from phalanx.cli.cluster_file import InvalidClusterFile, load_node_pools, numbered_pool
 from phalanx.controllers.nodes.node_pool import SimulatedNode
 
 CAPACITY = {"cpu": "8", "pods": "110"}
@@ -58,6 +58,10 @@ def test_numbered_pool_names_its_nodes() -> None:
     ("text", "message"),
     [
         ("pools: 5", "line 1: pools: must be a list of pools"),
+        ("pools: []", "line 1: pools: has no pools"),
+        ("[]", "line 1: the file: has no pools"),
+        ("- {name: 2024-13-45}", 'line 1, column 10: "2024-13-45" is no valid timestamp'),
+        ("[" * 3000, "line 1, column "),
         ("5", "line 1: the file: must be a list of pools"),
         ("nodes: []", "line 1: nodes: unknown field; available: pools"),
         ("pools:\n- {count: 2}", "line 2: pools[0]: must be a map with a name"),

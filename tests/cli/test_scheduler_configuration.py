@@ -45,11 +45,13 @@ def test_field_without_effect_prints_a_warning(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (f"{HEAD}profile: []", ": profile: there is no such field"),
+        (f"{HEAD}profile: []", ": line 3: profile: there is no such field"),
         ("", ": expected an object, got null"),
         ("kind: [", ", line 1, column 8: expected the node content, but found '<stream end>'"),
         (f"{HEAD}kind: other", ", line 3, column 1: duplicate field \"kind\""),
-        ("a: \x00", " is not a YAML file"),
+        ("a: \x00", ", line 1, column 4: unacceptable character #x0000: special characters are not"
+         " allowed"),
+        (f"{HEAD}when: 2026-13-45", ", line 3, column 7: \"2026-13-45\" is no valid timestamp"),
         ("a: &a [*a]", ': Invalid value: "…": contains itself'),
         ("a: !!python/object:os.system {}",
          ", line 1, column 4: could not determine a constructor for the tag "
@@ -67,7 +69,9 @@ def test_unreadable_configuration_is_rejected(tmp_path: Path) -> None:
     assert load_error(missing) == f"cannot read {missing}: No such file or directory"
     assert load_error(tmp_path) == f"cannot read {tmp_path}: Is a directory"
     (tmp_path / "picture").write_bytes(b"\xff\xfe\xfd")
-    assert load_error(tmp_path / "picture") == f"{tmp_path / 'picture'} is not a YAML file"
+    assert load_error(tmp_path / "picture") == f"{tmp_path / 'picture'} is not a text file"
+    (tmp_path / "nested").write_text("[" * 3000)
+    assert load_error(tmp_path / "nested").endswith(": nested too deeply")
 
 
 def test_up_rejects_an_invalid_configuration_with_exit_code_2(tmp_path: Path) -> None:
@@ -75,7 +79,7 @@ def test_up_rejects_an_invalid_configuration_with_exit_code_2(tmp_path: Path) ->
     done = phalanx("up", "--data", ":memory:", "--config", str(bad))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1] == (
-        f"Error: {bad}: podMaxBackoffSeconds: expected an integer, got a string"
+        f"Error: {bad}: line 3: podMaxBackoffSeconds: expected an integer, got a string"
     )
 
 

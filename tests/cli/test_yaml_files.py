@@ -25,7 +25,10 @@ workload:
         ("a: 0x" + "f" * 5000, 'line 1, column 4: "0xffff'),
         ("a: 1\na: 2", 'line 2, column 1: duplicate field "a"'),
         ("a: [", "line 1, column 5: expected the node content, but found '<stream end>'"),
-        ("a: \x00", "unacceptable character #x0000: special characters are not allowed"),
+        (
+            "b: 1\na: \x00",
+            "line 2, column 4: unacceptable character #x0000: special characters are not allowed",
+        ),
         ("[" * 3000, "line 1, column "),
     ],
 )

@@ -27,8 +27,9 @@
     credentials                token, kubeconfig: credentials for users
     backup                     backup, restore: copies of the store
     options, connection,       options and input: option texts, the cluster to ask, the files of -f,
-      manifests,               the scheduler's configuration
-      scheduler_configuration
+      manifests,               the scheduler's configuration, pools of nodes
+      scheduler_configuration,
+      cluster_file
     output                     tables, progress bars, JSON and YAML
 
 Commands print; they decide nothing and hold no state between calls.

@@ -14,7 +14,7 @@ from typing import Any
 from phalanx.api.core import Pod
 from phalanx.api.meta import Ref, find_condition
 from phalanx.api.scheduling import DISRUPTION_TARGET
-from phalanx.cli.options import LEVEL_LABELS
+from phalanx.cli.cluster_file import LEVEL_LABELS
 from phalanx.cli.output import INTERRUPTED, join_names, pluralize
 from phalanx.scheduler.diagnosis.queue_order import (
     WorkloadRow,

@@ -14,7 +14,6 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import click
-import yaml
 
 from phalanx.cli.output import echo
 from phalanx.scheduler.configuration.scheduler_configuration import (
@@ -23,7 +22,7 @@ from phalanx.scheduler.configuration.scheduler_configuration import (
 )
 from phalanx.scheduler.plugins.plugin import Plugin
 from phalanx.scheduler.plugins.registry import PluginRegistry, out_of_tree_plugin
-from phalanx.yaml_files import UniqueKeyLoader, describe_error
+from phalanx.yaml_files import InvalidYaml, load_document
 
 ENTRY_POINT_GROUP = "phalanx.scheduler_plugins"
 
@@ -32,14 +31,22 @@ class PluginLoadError(Exception):
     """A package with a scheduler plugin cannot be used; the message names the package."""
 
 
-def load_configuration(path: Path) -> SchedulerConfiguration:
+def load_configuration(path: Path, text: str | None = None) -> SchedulerConfiguration:
     """Load a KubeSchedulerConfiguration; print a warning for each field without effect.
 
-    The file may name plugins of installed packages.
+    The file may name plugins of installed packages. `text` is its content, if that has been read.
     """
-    configuration = parse_configuration(_load_yaml(path), load_installed_plugins())
+    try:
+        document = load_document(_read_text(path) if text is None else text)
+    except InvalidYaml as error:
+        raise click.UsageError(f"{path}, {error}") from None
+    configuration = parse_configuration(document.value, load_installed_plugins())
     if isinstance(configuration, list):
-        raise click.UsageError(f"{path}: {'; '.join(map(str, configuration))}")
+        causes = (
+            f"line {document.find_line(cause.field)}: {cause}" if cause.field else str(cause)
+            for cause in configuration
+        )
+        raise click.UsageError(f"{path}: {'; '.join(causes)}")
     for note in configuration.notes:
         echo(f"Warning: {path}: {note}", err=True)
     return configuration
@@ -80,13 +87,10 @@ def _package_name(entry_point: EntryPoint) -> str:
     return entry_point.dist.name if entry_point.dist else entry_point.module
 
 
-def _load_yaml(path: Path) -> object:
+def _read_text(path: Path) -> str:
     try:
-        document: object = yaml.load(path.read_text(), UniqueKeyLoader)
+        return path.read_text()
     except OSError as error:
         raise click.UsageError(f"cannot read {path}: {error.strerror}") from None
-    except yaml.MarkedYAMLError as error:
-        raise click.UsageError(f"{path}, {describe_error(error)}") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise click.UsageError(f"{path} is not a YAML file") from None
-    return document
+    except UnicodeDecodeError:
+        raise click.UsageError(f"{path} is not a text file") from None

@@ -42,14 +42,13 @@ from msgspec.structs import replace as but
 from phalanx.api.core import DEFAULT_SCHEDULER, Node
 from phalanx.api.kinds import NODE
 from phalanx.api.resources import BadQuantity, exact_value
-from phalanx.cli.options import (
+from phalanx.cli.cluster_file import (
     LEVEL_LABELS,
     InvalidClusterFile,
     load_node_pools,
     numbered_pool,
-    parse_duration,
-    parse_shape,
 )
+from phalanx.cli.options import parse_duration, parse_shape
 from phalanx.cli.scheduler_configuration import load_configuration
 from phalanx.scheduler.placement.topology_domains import parse_topology_levels
 from phalanx.scheduler.plugins.settings_plugins import ReservationArgs, ReservationMode

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import click
 
 from phalanx.api.meta import Ref
+from phalanx.cli.cluster_file import MAX_NODES
 from phalanx.cli.cluster_queries import (
     Visibility,
     find_dropped_fields,
@@ -30,7 +31,7 @@ from phalanx.cli.manifests import (
     load_manifests,
     set_default_namespace,
 )
-from phalanx.cli.options import MAX_NODES, configuration_option, parse_shape
+from phalanx.cli.options import configuration_option, parse_shape
 from phalanx.cli.output import (
     JSON,
     TABLE,
