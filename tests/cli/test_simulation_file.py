@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from phalanx.cli import simulation_file
+from phalanx.cli import input_files
 from phalanx.cli.main import main
 from phalanx.cli.simulation_file import SimulationOptions, load_simulation
 from phalanx.scheduler.plugins.settings_plugins import ReservationMode
@@ -215,11 +215,14 @@ def test_faults_by_rate_last_as_long_as_the_simulation(tmp_path: Path) -> None:
         (JOBS + "cluster: 0\n", "line 4: cluster: must be a whole number from 1"),
         (JOBS + "cluster: -3\n", "line 4: cluster: must be a whole number from 1"),
         (JOBS + "cluster: 4\nshape: cpu=-1\n", 'line 5: shape: invalid quantity "-1"'),
-        (JOBS + "cluster: 4\nseed: -1\n", "line 5: seed: must not be negative: -1"),
+        (
+            JOBS + "cluster: 4\nseed: -1\n",
+            "line 5: seed: must be a whole number from 0 to 1000000000",
+        ),
         (JOBS + "cluster: 4\ncluster: 5\n", 'line 5, column 1: duplicate field "cluster"'),
         (JOBS + "cluster: 4\nhorizon: .inf\n", "line 5: horizon: inf is out of range"),
         ("[" * 3000, "nested too deeply"),
-        ("when: 2026-13-45\n", "is not a YAML file"),
+        ("a: 1\nwhen: 2026-13-45\n", 'line 2, column 7: "2026-13-45" is no valid timestamp'),
         (JOBS + "cluster: 4\nhorizon: 1" + "0" * 400 + "\n", "line 5: horizon: 1000"),
         (JOBS + "cluster: 4\nreservation: Perhaps\n", 'unknown mode "Perhaps"; available: Easy'),
         (JOBS + "cluster: 4\nshape: {<<: [1]}\n", "expected a mapping for merging"),
@@ -243,7 +246,7 @@ def test_faults_by_rate_last_as_long_as_the_simulation(tmp_path: Path) -> None:
         (JOBS + "cluster: 4\npriorities: high\n", "line 5: priorities: must be a list of maps"),
         (
             JOBS + "cluster: 4\npriorities: [{owner: a}]\n",
-            "line 5: priorities[0].priority: must be a whole number, not None",
+            "line 5: priorities[0].priority: is missing",
         ),
         (
             JOBS + "cluster: 4\npriorities: [{priority: 1, user: a}]\n",
@@ -251,7 +254,8 @@ def test_faults_by_rate_last_as_long_as_the_simulation(tmp_path: Path) -> None:
         ),
         (JOBS + "cluster: 4\noverhead: -2s\n", "line 5: overhead: "),
         ("workload: [\n", "line 2"),
-        ("workload: \x00\n", "is not a YAML file"),
+        ("workload: \x00\n", "line 1, column 11: unacceptable character #x0000"),
+        ("", "the file is empty"),
     ],
 )
 def test_invalid_file_is_named_with_its_field(tmp_path: Path, text: str, reason: str) -> None:
@@ -289,12 +293,12 @@ def test_lenient_loader_counts_and_skips_jobs_and_nodes_that_cannot_be_read(
 def test_decompression_ends_at_the_largest_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(simulation_file, "_MAX_TRACE_BYTES", 1 << 20)
+    monkeypatch.setattr(input_files, "_MAX_BYTES", 1 << 20)
     path = tmp_path / "log.swf.gz"
     path.write_bytes(gzip.compress(bytes(64 << 20)))
     tracemalloc.start()
     try:
-        with pytest.raises(click.ClickException, match="larger than 1048576 bytes"):
+        with pytest.raises(click.ClickException, match="larger than 1 MiB"):
             load_simulation(path, SimulationOptions())
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:

@@ -18,6 +18,8 @@ from phalanx.cli.output import (
     format_structured,
     output_option,
     page_option,
+    pluralize,
+    refuse_input_as_page,
     write_page,
 )
 from phalanx.cli.simulate import run_simulation
@@ -36,6 +38,16 @@ from phalanx.sim.simulation_setup import SimulationResult
 from phalanx.sim.workloads.workload import has_same_jobs
 
 _HEADER = ("FILE", "MEAN WAIT", "P95 WAIT", "SLOWDOWN", "UTILISATION", "PREEMPTIONS", "UNFINISHED")
+#: What must be the same in all files; a policy may change priorities and topologies.
+_COMPARED_FIELDS = {
+    "submit": "submission",
+    "run_time": "run time",
+    "requests": "request",
+    "pods": "number of pods",
+    "estimate": "estimate",
+    "owner": "owner",
+    "node_labels": "node selector",
+}
 _DIFFERENCES = ("AGAINST THE FIRST", "WAIT", "95 % INTERVAL", "SLOWDOWN", "95 % INTERVAL")
 
 
@@ -83,6 +95,7 @@ def compare_command(
         raise click.UsageError("name two files or more")
     options = SimulationOptions(seed=seed, is_lenient=lenient)
     seeds = _load_seeds(files, options, seed_count)
+    refuse_input_as_page(page, (path for one in seeds[0] for path in one.paths))
     compared = [
         ComparedFile.simulate(path, [one[i] for one in seeds]) for i, path in enumerate(files)
     ]
@@ -125,7 +138,10 @@ def _load_seeds(
     loaded = [load_simulation(path, options) for path in files]
     for other in loaded[1:]:
         if not has_same_jobs(other.setup.workload, loaded[0].setup.workload):
-            raise click.ClickException(f"{other.path} has other jobs than {loaded[0].path}")
+            raise click.ClickException(
+                f"{other.path} has other jobs than {loaded[0].path}: "
+                f"{_describe_other_jobs(other, loaded[0])}"
+            )
     first_seeds, seeds = [one.setup.seed for one in loaded], [leave_out_large_jobs(loaded)]
     for number in range(1, seed_count):
         # Faults by rate are drawn when a file is loaded.
@@ -135,6 +151,19 @@ def _load_seeds(
         ]
         seeds.append(leave_out_large_jobs(later))
     return seeds
+
+
+def _describe_other_jobs(other: LoadedSimulation, first: LoadedSimulation) -> str:
+    """Say how the jobs of two files differ: by their number, or the first one that differs."""
+    jobs, expected = other.setup.workload.jobs, first.setup.workload.jobs
+    if len(jobs) != len(expected):
+        return f"{pluralize(len(jobs), 'job')} instead of {len(expected)}"
+    return next(
+        f"the {what} of job {number} is {getattr(one, name)}, not {getattr(same, name)}"
+        for number, (one, same) in enumerate(zip(jobs, expected, strict=True), 1)
+        for name, what in _COMPARED_FIELDS.items()
+        if getattr(one, name) != getattr(same, name)
+    )
 
 
 @dataclass(frozen=True, slots=True)

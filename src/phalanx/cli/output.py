@@ -8,10 +8,12 @@ that could control a terminal (`\\x1b`, `\\u202e`). JSON and YAML escape them in
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, TypeVar
 
@@ -47,20 +49,25 @@ def page_option(help_text: str) -> Callable[[F], F]:
     """Add `--html`; the command gets the file to write (`write_page`) as `page`.
 
     A file that cannot be written is wrong usage: the command may run for hours before it writes.
+    So is an input file; see `refuse_input_as_page`.
     """
 
     def check_page(
         context: click.Context, option: click.Parameter, path: Path | None
     ) -> Path | None:
+        # Completion only parses.
+        if path is None or context.resilient_parsing:
+            return path
+        if str(path) in ("-", "."):
+            raise click.BadParameter("must name the file to write, for example report.html")
         try:
             # A pipe would end for its reader when it is closed here.
-            if path is not None and (target := path.resolve()).is_file():
-                target.open("ab").close()
-            elif path is not None and not target.exists():
-                target.open("xb").close()
-                target.unlink()
+            if stat.S_ISREG(path.stat().st_mode):
+                path.open("ab").close()
+        except FileNotFoundError:
+            _try_to_create(path)
         except OSError as error:
-            raise click.BadParameter(f"cannot write {path}: {error.strerror}") from None
+            raise _cannot_write(path, error) from None
         return path
 
     return click.option(
@@ -72,6 +79,29 @@ def page_option(help_text: str) -> Callable[[F], F]:
         callback=check_page,
         help=help_text,
     )
+
+
+def refuse_input_as_page(page: Path | None, inputs: Iterable[Path]) -> None:
+    """Refuse a page that would replace one of the files that a command has read."""
+    for path in inputs:
+        if page is not None and page.exists() and path.exists() and page.samefile(path):
+            raise click.BadParameter(
+                f"{page} is the input file {path}; name another file", param_hint="--html"
+            )
+
+
+def _try_to_create(path: Path) -> None:
+    """Create a file and remove it; a link may name one that does not exist."""
+    target = Path(os.path.realpath(path))
+    try:
+        target.open("xb").close()
+        target.unlink()
+    except OSError as error:
+        raise _cannot_write(path, error) from None
+
+
+def _cannot_write(path: Path, error: OSError) -> click.BadParameter:
+    return click.BadParameter(f"cannot write {path}: {error.strerror}")
 
 
 def is_terminal() -> bool:

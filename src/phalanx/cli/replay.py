@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
+from phalanx.cli.input_files import InvalidFile, find_trace_format, has_yaml_name, read_file
 from phalanx.cli.options import configuration_option, parse_optional_time
 from phalanx.cli.output import (
     JSON,
@@ -20,12 +19,12 @@ from phalanx.cli.output import (
     output_option,
     page_option,
     pluralize,
+    refuse_input_as_page,
     write_page,
 )
 from phalanx.cli.scheduler_configuration import load_installed_plugins
 from phalanx.cli.simulate import run_engine
 from phalanx.cli.simulation_file import (
-    GZIP_MAGIC,
     LoadedSimulation,
     SimulationOptions,
     load_simulation,
@@ -42,14 +41,15 @@ from phalanx.sim.recording.replay_check import (
     compare_replay,
 )
 from phalanx.sim.recording.replay_engine import ReplayEngine
+from phalanx.sim.recording.replayed_jobs import ReplayedJob
 from phalanx.sim.reports.figures import Report, build_report
 from phalanx.sim.reports.html_page import build_page
 from phalanx.sim.reports.text import format_seconds, summary_rows
-from phalanx.sim.workloads.trace_formats import RECORDING, find_format
+from phalanx.sim.workloads.trace_formats import RECORDING
 from phalanx.sim.workloads.workload import InvalidTrace, TraceFile
 
-#: How many bytes show the format of a file.
-_HEAD_BYTES = 1 << 20
+#: Seconds by which starts may differ, if nothing else is asked for.
+_DEFAULT_TOLERANCE = 2.0
 #: How many differences the text shows.
 _MAX_SHOWN = 20
 
@@ -67,10 +67,10 @@ _MAX_SHOWN = 20
 )
 @click.option(
     "--tolerance",
-    default="2s",
+    default=None,
     metavar="DURATION",
     callback=parse_optional_time,
-    help="Time by which starts may differ. [default: 2s]",
+    help="With --check, the time by which starts may differ. [default: 2s]",
 )
 @click.option(
     "--exact-nodes",
@@ -115,7 +115,7 @@ def replay_command(
     *,
     path: Path,
     check: bool,
-    tolerance: float,
+    tolerance: float | None,
     exact_nodes: bool,
     schedulers: tuple[str, ...],
     policy: Path | None,
@@ -140,28 +140,33 @@ def replay_command(
     """
     if check and nodes:
         raise click.UsageError("--check compares with the recorded nodes: leave out --nodes")
-    _require_recording(path)
+    for option, value in (("--exact-nodes", exact_nodes), ("--tolerance", tolerance)):
+        if value and not check:
+            raise click.UsageError(f"{option} is a part of --check: add --check")
+    content = _read_recording(path)
     options = SimulationOptions(
         RECORDING, nodes, shape, policy, reservation or "", horizon=horizon, is_lenient=lenient
     )
-    loaded = _select_pods(load_simulation(path, options), schedulers)
+    loaded = _select_pods(load_simulation(path, options, content), schedulers)
+    refuse_input_as_page(page, loaded.paths)
     setup, workload = loaded.setup, loaded.setup.workload
     assert isinstance(workload, RecordedWorkload)
     recording = workload.history.recording
     if policy is None:
         profiles = with_reservation_mode(_recorded_profiles(path, workload), reservation)
         setup = replace(setup, profiles=profiles)
-    if check and horizon is None:
-        setup = replace(setup, horizon=recording.end - recording.begin)
+    if check:
+        setup = replace(setup, horizon=min(setup.horizon, recording.end - recording.begin))
     engine = ReplayEngine(setup)
     report = build_report(run_engine(engine, setup), loaded.inputs)
     comparison = None
     if check:
+        end = recording.begin + setup.horizon
         comparison = compare_replay(
-            engine.jobs,
-            workload.history,
+            [job for job in engine.jobs if _is_compared(job, end)],
+            replace(workload.history, recording=replace(recording, end=end)),
             schedulers=setup.profiles.policies,
-            tolerance=tolerance,
+            tolerance=tolerance or _DEFAULT_TOLERANCE,
             trace=engine.trace,
             exact_nodes=exact_nodes,
         )
@@ -173,29 +178,31 @@ def replay_command(
         raise click.exceptions.Exit(1)
 
 
-def _require_recording(path: Path) -> None:
-    """Refuse a simulation file, and a trace in another format; the reader says what else is wrong.
+def _read_recording(path: Path) -> bytes:
+    """Read a file once; refuse a simulation file, and a trace in another format.
 
-    Raises click.ClickException.
+    The reader of recordings says what else is wrong. Raises click.ClickException.
     """
-    with path.open("rb") as file:
-        is_compressed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
     try:
-        with gzip.open(path) if is_compressed else path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
-    except (OSError, EOFError, zlib.error):
-        return
-    text = head.decode("utf-8-sig", errors="replace").replace("\r", "\n")
-    found = find_format(TraceFile(str(path), text.split("\n")))
+        content = read_file(path)
+        found = find_trace_format(path, content)
+    except InvalidFile as error:
+        raise click.ClickException(str(error)) from None
     if found is not None and found.name != RECORDING:
         what = f"a trace in the format {found.name}"
-    elif found is None and path.suffix in (".yaml", ".yml"):
+    elif found is None and has_yaml_name(path):
         what = "a simulation file"
     else:
-        return
+        return content
     raise click.ClickException(
         f"{path} is {what}, not a recording; run: phalanx simulate -f {path}"
     )
+
+
+def _is_compared(job: ReplayedJob, end: float) -> bool:
+    """Whether a job started before the end in one of the two, or could have and never did."""
+    recorded = job.recorded
+    return bool(job.bindings) or (recorded.started or recorded.submitted) <= end
 
 
 def _print_report(report: Report, comparison: ReplayComparison | None, output: str) -> None:

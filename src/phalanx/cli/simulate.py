@@ -26,6 +26,7 @@ from phalanx.cli.output import (
     output_option,
     page_option,
     progress_bar,
+    refuse_input_as_page,
     write_page,
 )
 from phalanx.cli.simulation_file import SimulationOptions, leave_out_large_jobs, load_simulation
@@ -161,6 +162,9 @@ def simulate_command(
       phalanx simulate -f KTH-SP2-1996-2.1-cln.swf.gz --nodes 120 --shape cpu=1 -o json
       phalanx simulate -f simulation.yaml --html report.html
     """
+    engine = SimulationEngine(engine_name)
+    if place_pods and engine is SimulationEngine.FULL:
+        raise click.UsageError("--place-pods is for --engine core: the other one places all pods")
     options = SimulationOptions(
         format_name or "",
         nodes,
@@ -176,7 +180,7 @@ def simulate_command(
     if str(path) == STDIN:
         path, content = Path("stdin"), sys.stdin.buffer.read()
     (loaded,) = leave_out_large_jobs([load_simulation(path, options, content)])
-    engine = SimulationEngine(engine_name)
+    refuse_input_as_page(page, loaded.paths)
     result = run_simulation(loaded.setup, engine, place_pods=place_pods)
     report = build_report(result, loaded.inputs)
     if output == JSON:

@@ -23,12 +23,8 @@ is wrong usage.
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import io
 import re
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -36,21 +32,25 @@ from typing import Any
 
 import click
 import msgspec
-import yaml
 from msgspec.structs import replace as but
 
 from phalanx.api.core import DEFAULT_SCHEDULER, Node
 from phalanx.api.kinds import NODE
-from phalanx.api.resources import BadQuantity, exact_value
-from phalanx.cli.cluster_file import (
-    LEVEL_LABELS,
-    InvalidClusterFile,
-    load_node_pools,
-    numbered_pool,
+from phalanx.cli.cluster_file import InvalidClusterFile, numbered_pool, parse_node_pools
+from phalanx.cli.field_reader import FieldReader, InvalidField
+from phalanx.cli.input_files import (
+    InputFiles,
+    InvalidFile,
+    decode_trace,
+    decode_yaml,
+    has_csv_name,
+    has_yaml_name,
+    is_yaml,
 )
-from phalanx.cli.options import parse_duration, parse_shape
+from phalanx.cli.job_list import read_job_list, read_priority_rules
+from phalanx.cli.options import parse_shape
 from phalanx.cli.scheduler_configuration import load_configuration
-from phalanx.scheduler.placement.topology_domains import parse_topology_levels
+from phalanx.controllers.nodes.node_pool import SimulatedNode
 from phalanx.scheduler.plugins.settings_plugins import ReservationArgs, ReservationMode
 from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
 from phalanx.sim.recording.recorded_workload import RecordedWorkload
@@ -58,31 +58,29 @@ from phalanx.sim.simulation_setup import (
     FaultRate,
     NodeFault,
     SimulationSetup,
+    TooManyFaults,
     find_large_jobs,
     leave_out_jobs,
 )
 from phalanx.sim.workloads.csv_traces import read_node_list
-from phalanx.sim.workloads.trace_formats import FORMAT_NAMES, find_format, read_trace
+from phalanx.sim.workloads.trace_formats import (
+    FORMAT_NAMES,
+    TRACE_FORMATS,
+    find_format,
+    read_trace,
+)
 from phalanx.sim.workloads.workload import (
-    MAX_SECONDS,
     NO_NODE_HAS,
     TOO_LARGE,
     InvalidLine,
     InvalidTrace,
-    PriorityRule,
     TraceFile,
-    TraceJob,
     TraceWorkload,
-    build_workload,
     with_overhead,
     with_priorities,
 )
-from phalanx.yaml_files import UniqueKeyLoader, describe_error, find_line
+from phalanx.yaml_files import InvalidYaml, YamlDocument, load_document
 
-#: The first bytes of a compressed file.
-GZIP_MAGIC = b"\x1f\x8b"
-#: A larger trace is refused, and so is a larger number of jobs or pods of a row.
-_MAX_TRACE_BYTES, _MAX_COUNT = 1 << 30, 1_000_000
 _SHAPE_EXAMPLE = "cpu=64,memory=256Gi,nvidia.com/gpu=8"
 #: The horizon of faults by rate, if none is given: so many times what the jobs take without them.
 _FAULT_FACTOR = 5.0
@@ -100,22 +98,13 @@ _FIELDS = (
     "horizon",
     "seed",
 )
-_JOB_FIELDS = (
-    "submit",
-    "runTime",
-    "pods",
-    "requests",
-    "estimate",
-    "priority",
-    "owner",
-    "topology",
-    "nodeSelector",
-    "count",
-    "every",
-)
-#: The labels in the levels of a topology.
-_MATCH_LABEL = re.compile(r"[^\s,+]+")
-_PRIORITY_FIELDS = ("priority", "owner", "minPods", "maxPods", "maxEstimate")
+#: The format whose files have several cases.
+_WITH_CASES = "scheduler-perf"
+#: Fields that change the jobs of a workload, and why a recording refuses them.
+_REFUSED_BY_RECORDINGS = {
+    "priorities": "recordings keep the priorities of their pods",
+    "overhead": "recordings have the run times of their pods",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,26 +124,27 @@ class SimulationOptions:
 
 @dataclass(slots=True)
 class LoadedSimulation:
-    """A setup, and the hashes of the files that it was loaded from."""
+    """A setup, and the hashes and paths of the files that it was loaded from."""
 
     path: Path
     setup: SimulationSetup
     inputs: dict[str, str] = field(default_factory=dict)
+    paths: Sequence[Path] = ()
 
 
 def load_simulation(
     path: Path, options: SimulationOptions, content: bytes | None = None
 ) -> LoadedSimulation:
-    """Load a trace or a simulation file; `content` is that of a path that is no file."""
-    loader = _Loader(path, options, content)
+    """Load a trace or a simulation file; `content` is that of a path that was read before."""
+    files = InputFiles({} if content is None else {path: content})
     try:
-        setup = loader.load()
+        setup = _Loader(path, options, files).load()
     except InvalidLine as error:
         hint = "correct it, or count and skip such lines by --lenient"
         raise click.ClickException(f"{error}; {hint}") from None
-    except (InvalidTrace, _InvalidField) as error:
+    except (InvalidFile, InvalidTrace, InvalidField) as error:
         raise click.ClickException(str(error)) from None
-    return LoadedSimulation(path, setup, loader.inputs)
+    return LoadedSimulation(path, setup, files.digests, files.paths)
 
 
 def leave_out_large_jobs(loaded: Sequence[LoadedSimulation]) -> list[LoadedSimulation]:
@@ -181,337 +171,271 @@ def with_reservation_mode(profiles: Profiles, mode: str | None) -> Profiles:
     return replace(profiles, policies=policies)
 
 
-class _InvalidField(ValueError):
-    """A field of a simulation file is invalid; the message names file, line and field."""
-
-
 class _Loader:
     """Loads one file, and the files that it names."""
 
-    def __init__(self, path: Path, options: SimulationOptions, content: bytes | None) -> None:
-        self._path, self._options, self._content = path, options, content
-        self.inputs: dict[str, str] = {}
-        #: The simulation file as it is written; "" for a trace.
-        self._text = ""
+    def __init__(self, path: Path, options: SimulationOptions, files: InputFiles) -> None:
+        self._path, self._options, self._files = path, options, files
+        self._content = files.read(path)
+        self._reader = FieldReader(path, YamlDocument(None, None))
+        #: The fields of a simulation file; a trace has none, and is the workload itself.
+        self._fields: Mapping[str, Any] = self._read_fields()
         #: How many lines of a list of nodes a lenient reader has left out.
         self._skipped_nodes = 0
 
     def load(self) -> SimulationSetup:
         """Return the setup."""
-        if self._is_yaml():
-            fields = self._load_yaml(self._path)
-            if _is_trace(fields):
-                fields = {"workload": str(self._path.absolute())}
-            elif not isinstance(fields, dict) or "workload" not in fields:
-                raise _InvalidField(
-                    f"{self._path}: neither a simulation file, whose field workload is required, "
-                    f"nor a trace in a known format ({FORMAT_NAMES})"
-                )
-            self._check_fields(fields, _FIELDS, "")
-        else:
-            fields = {"workload": str(self._path.absolute())}
-        options = self._options
-        if options.shape and not options.nodes and "cluster" not in fields:
-            raise self._invalid("--shape", "describes the nodes of --nodes or of `cluster`")
-        workload = self._load_workload(fields)
+        fields, reader = self._fields, self._reader
+        if self._options.shape and not self._options.nodes and "cluster" not in fields:
+            raise reader.invalid("--shape", "describes the nodes of --nodes or of `cluster`")
+        workload = self._load_workload()
+        self._refuse_for_recording(workload)
         if (rules := fields.get("priorities")) is not None:
-            workload = self._set_priorities(workload, rules)
-        if (overhead := self._read_seconds(fields.get("overhead"), "overhead", 0.0)) > 0:
-            if isinstance(workload, RecordedWorkload):
-                raise self._invalid("overhead", "recordings have the run times of their pods")
+            workload = with_priorities(workload, list(read_priority_rules(reader, rules)))
+        if (overhead := reader.read_seconds(fields.get("overhead"), "overhead", 0.0)) > 0:
             workload = with_overhead(workload, overhead)
-        nodes = self._load_nodes(fields) or workload.nodes
+        nodes = self._load_nodes() or workload.nodes
         if self._skipped_nodes:
             skipped = {**workload.skipped, "node cannot be read": self._skipped_nodes}
             workload = replace(workload, skipped=dict(sorted(skipped.items())))
         if not nodes:
-            raise _InvalidField(f"{self._path}: {_describe_missing_nodes(workload)}")
-        seed = options.seed
-        if seed is None:
-            seed = self._read_integer(fields.get("seed", 0), "seed")
-            if seed < 0:
-                raise self._invalid("seed", f"must not be negative: {seed}")
-        horizon = options.horizon
-        if horizon is None:
-            horizon = self._read_seconds(fields.get("horizon"), "horizon", inf)
-            if not horizon:
-                raise self._invalid("horizon", "must be more than 0")
-        faults = fields.get("faults")
+            raise InvalidField(f"{self._path}: {_describe_missing_nodes(workload)}")
+        setup = SimulationSetup(
+            workload,
+            nodes,
+            self._load_profiles(),
+            seed=self._read_seed(),
+            horizon=self._read_horizon(workload, nodes),
+        )
+        return replace(setup, faults=tuple(sorted(self._read_faults(setup))))
+
+    # ---- the simulation file -------------------------------------------------------------------
+
+    def _read_fields(self) -> Mapping[str, Any]:
+        path, is_named = self._path, has_yaml_name(self._path)
+        is_trace = not is_yaml(path, self._content)
+        if is_trace or (self._options.format_name and not is_named):
+            return {}
+        try:
+            document = load_document(decode_yaml(path, self._content))
+        except InvalidYaml as error:
+            if is_named:
+                raise InvalidField(f"{path}, {error}") from None
+            raise self._unknown_file(f" ({error})") from None
+        found = document.value
+        if found is None:
+            raise InvalidField(f"{path}: the file is empty")
+        if _is_trace(found):
+            return {}
+        if not isinstance(found, dict) or "workload" not in found:
+            raise self._unknown_file(", whose field workload is required,")
+        self._reader = FieldReader(path, document)
+        self._reader.check_map(found, _FIELDS, "")
+        return found
+
+    def _unknown_file(self, reason: str) -> InvalidField:
+        return InvalidField(
+            f"{self._path}: neither a simulation file{reason} nor a trace in a known format "
+            f"({FORMAT_NAMES})"
+        )
+
+    def _find(self, name: str, option: object, flag: str = "") -> tuple[str, Any]:
+        """Return an option, or else the field that it replaces: what is given, and its value."""
+        if option is None or option == "":
+            return name, self._fields.get(name)
+        return flag or f"--{name}", option
+
+    def _read_seed(self) -> int:
+        where, found = self._find("seed", self._options.seed)
+        return 0 if found is None else self._reader.read_integer(found, where, least=0)
+
+    def _read_horizon(self, workload: TraceWorkload, nodes: Sequence[Node]) -> float:
+        where, found = self._find("horizon", self._options.horizon)
+        horizon = self._reader.read_seconds(found, where, inf)
+        if not horizon:
+            raise self._reader.invalid(where, "must be more than 0")
+        faults = self._fields.get("faults")
         if isinstance(faults, dict) and faults.get("rate") is not None and horizon == inf:
             # Jobs that lose their nodes again and again may never end.
             jobs, work = workload.jobs, sum(job.run_time * job.pods for job in workload.jobs)
             longest = max(job.run_time for job in jobs)
             horizon = _FAULT_FACTOR * (jobs[-1].submit + longest + work / len(nodes))
-        setup = SimulationSetup(
-            workload, nodes, self._load_profiles(fields), seed=seed, horizon=horizon
+        return horizon
+
+    # ---- the workload --------------------------------------------------------------------------
+
+    def _load_workload(self) -> TraceWorkload:
+        if not self._fields:
+            return self._read_trace(self._path, decode_trace(self._path, self._content))
+        found = self._fields["workload"]
+        if isinstance(found, list):
+            for where, value in (self._find_format(), self._find_case()):
+                if value is not None:
+                    raise self._reader.invalid(where, "is for traces; this file lists its jobs")
+            return read_job_list(self._reader, found, is_lenient=self._options.is_lenient)
+        if not isinstance(found, str) or not found:
+            reason = "must be the path of a trace or a list of jobs"
+            raise self._reader.invalid("workload", reason)
+        path = self._path.parent / found
+        return self._read_trace(path, self._read_text(path, "workload", decode_trace))
+
+    def _find_format(self) -> tuple[str, Any]:
+        return self._find("format", self._options.format_name)
+
+    def _find_case(self) -> tuple[str, Any]:
+        return self._find("case", self._options.case)
+
+    def _read_trace(self, path: Path, text: str) -> TraceWorkload:
+        def read_beside(name: str) -> tuple[str, str]:
+            beside = path.parent / name
+            return str(beside), self._read_text(beside, "workload", decode_trace)
+
+        (format_at, named), (case_at, case) = self._find_format(), self._find_case()
+        reader = self._reader
+        trace = TraceFile(
+            str(path),
+            text.split("\n"),
+            self._options.is_lenient,
+            case="" if case is None else reader.read_name(case, case_at),
+            read_beside=read_beside,
         )
-        return replace(setup, faults=self._load_faults(faults, setup))
+        if named is not None and named not in [row.name for row in TRACE_FORMATS]:
+            reason = f'unknown trace format "{named}"; available: {FORMAT_NAMES}'
+            raise reader.invalid(format_at, reason)
+        found = find_format(trace)
+        name = named or (found and found.name)
+        if trace.case and name and name != _WITH_CASES:
+            reason = f"only files of {_WITH_CASES} have cases; {path} is of the format {name}"
+            raise reader.invalid(case_at, reason)
+        return read_trace(trace, named or "")
 
-    def _is_yaml(self) -> bool:
-        """Whether the file is YAML: by its name, or by its content if it has no name."""
-        if self._content is None:
-            return self._path.name.removesuffix(".gz").endswith((".yaml", ".yml"))
-        if self._options.format_name:
-            return False
-        text = _decode(self._path, self._content)
-        lines = TraceFile(str(self._path), text.split("\n"))
-        return bool(text.strip()) and find_format(lines) is None
+    def _refuse_for_recording(self, workload: TraceWorkload) -> None:
+        """Refuse the fields that would change what a recording knows better."""
+        for name, reason in _REFUSED_BY_RECORDINGS.items():
+            if isinstance(workload, RecordedWorkload) and self._fields.get(name) is not None:
+                raise self._reader.invalid(name, reason)
 
-    def _load_workload(self, fields: Mapping[str, Any]) -> TraceWorkload:
-        found, lenient = fields.get("workload"), self._options.is_lenient
-        if isinstance(found, str) and found:
-            path = self._path.parent / found
-            text = _decode(path, self._read(path, "workload"))
-            format_name = self._options.format_name or str(fields.get("format") or "")
-            shown = self._path if str(path.absolute()) == found else path
-            case = self._options.case or str(fields.get("case") or "")
+    # ---- the cluster ---------------------------------------------------------------------------
 
-            def read_beside(name: str) -> tuple[str, str]:
-                beside = path.parent / name
-                return str(shown.parent / name), _decode(beside, self._read(beside, "workload"))
-
-            trace = TraceFile(
-                str(shown), text.split("\n"), lenient, case=case, read_beside=read_beside
-            )
-            return read_trace(trace, format_name)
-        if not isinstance(found, list):
-            raise self._invalid("workload", "must be the path of a trace or a list of jobs")
-        rows, jobs = TraceFile(str(self._path), (), lenient), list[TraceJob]()
-        for number, row in enumerate(found):
-            try:
-                jobs += list(self._read_jobs(row, f"workload[{number}]"))
-            except _InvalidField:
-                if not lenient:
-                    raise
-                rows.skipped["entry cannot be read"] += 1
-        return build_workload(rows, jobs)
-
-    def _read_jobs(self, row: Any, where: str) -> Iterator[TraceJob]:
-        """Yield the jobs of a row: `count` equal ones, each submitted `every` seconds."""
-        if not isinstance(row, dict):
-            raise self._invalid(where, "must be a map with runTime and requests")
-        self._check_fields(row, _JOB_FIELDS, where)
-        run_time = self._read_seconds(row.get("runTime"), f"{where}.runTime", 0.0)
-        if run_time <= 0:
-            raise self._invalid(f"{where}.runTime", "must be more than 0")
-        labels = row.get("nodeSelector") or {}
-        if not isinstance(labels, dict):
-            reason = "must be a map of node labels, such as {disk: ssd}"
-            raise self._invalid(f"{where}.nodeSelector", reason)
-        estimate = self._read_seconds(row.get("estimate"), f"{where}.estimate", 0.0)
-        submit = self._read_seconds(row.get("submit"), f"{where}.submit", 0.0)
-        every = self._read_seconds(row.get("every"), f"{where}.every", 0.0)
-        job = TraceJob(
-            submit,
-            run_time,
-            self._read_requests(row.get("requests"), f"{where}.requests"),
-            self._read_count(row.get("pods", 1), f"{where}.pods"),
-            estimate=estimate or None,
-            priority=self._read_integer(row.get("priority", 0), f"{where}.priority"),
-            owner=str(row.get("owner") or ""),
-            node_labels={str(name): (str(value),) for name, value in labels.items()},
-            topology=self._read_topology(row.get("topology"), f"{where}.topology"),
-        )
-        for i in range(self._read_count(row.get("count", 1), f"{where}.count")):
-            yield but(job, submit=submit + i * every)
-
-    def _read_requests(self, found: Any, where: str) -> dict[str, str]:
-        if not isinstance(found, dict) or not found:
-            raise self._invalid(where, "must be a map of resources, such as {cpu: 1}")
-        for name, quantity in found.items():
-            try:
-                is_valid = exact_value(str(quantity)) >= 0
-            except BadQuantity:
-                is_valid = False
-            if not is_valid:
-                raise self._invalid(f"{where}.{name}", f'invalid quantity "{quantity}"')
-        return {str(name): str(quantity) for name, quantity in found.items()}
-
-    def _read_topology(self, found: Any, where: str) -> str:
-        if found is None:
-            return ""
-        if not isinstance(found, str) or parse_topology_levels(found) is None:
-            reason = 'must be a node label, or levels as in "rack, block after 30s, * after 5m"'
-            raise self._invalid(where, reason)
-        return _MATCH_LABEL.sub(lambda match: LEVEL_LABELS.get(match[0], match[0]), found)
-
-    def _set_priorities(self, workload: TraceWorkload, found: Any) -> TraceWorkload:
-        if isinstance(workload, RecordedWorkload):
-            raise self._invalid("priorities", "recordings keep the priorities of their pods")
-        if not isinstance(found, list):
-            raise self._invalid("priorities", "must be a list of maps, each with a priority")
-        rules = list[PriorityRule]()
-        for number, row in enumerate(found):
-            where = f"priorities[{number}]"
-            self._check_fields(row, _PRIORITY_FIELDS, where)
-            owners = row.get("owner") or []
-            rules.append(
-                PriorityRule(
-                    self._read_integer(row.get("priority"), f"{where}.priority"),
-                    tuple(map(str, owners if isinstance(owners, list) else [owners])),
-                    min_pods=self._read_count(row.get("minPods", 1), f"{where}.minPods"),
-                    max_pods=self._read_count(row.get("maxPods", _MAX_COUNT), f"{where}.maxPods"),
-                    max_estimate=self._read_seconds(
-                        row.get("maxEstimate"), f"{where}.maxEstimate", inf
-                    ),
-                )
-            )
-        return with_priorities(workload, rules)
-
-    def _load_nodes(self, fields: Mapping[str, Any]) -> tuple[Node, ...]:
+    def _load_nodes(self) -> tuple[Node, ...]:
         """Load the nodes of `--nodes` or `cluster`; none if neither is given."""
-        options = self._options
-        found = options.nodes or fields.get("cluster")
+        where, found = self._find("cluster", self._options.nodes, "--nodes")
         if found is None:
             return ()
-        where = "--nodes" if options.nodes else "cluster"
-        try:
-            capacity = parse_shape(options.shape or str(fields.get("shape") or ""))
-        except click.BadParameter as error:
-            raise self._invalid("--shape" if options.shape else "shape", error.message) from None
+        capacity = self._read_shape()
         if not isinstance(found, str) or found.removeprefix("-").isdecimal():
-            count = self._read_count(found, where)
-            pool = numbered_pool(count, capacity, ())
-            return tuple(_to_node(node.manifest("")) for node in pool.nodes())
-        base = Path() if options.nodes else self._path.parent
-        path = base / found
-        content = self._read(path, where)
-        if path.suffix in (".csv", ".gz"):
-            lines = _decode(path, content).split("\n")
-            rows = TraceFile(str(path), lines, options.is_lenient)
-            nodes = read_node_list(rows)
-            self._skipped_nodes = rows.skipped.total()
-            return nodes
+            otherwise = ", or the path of a cluster file"
+            count = self._reader.read_count(found, where, otherwise=otherwise)
+            return tuple(map(_to_node, numbered_pool(count, capacity, ()).nodes()))
+        path = Path(found) if where.startswith("--") else self._path.parent / found
+        if has_csv_name(path):
+            return self._read_node_list(path, where)
         try:
-            loaded = load_node_pools(path, capacity, ())
+            text = self._read_text(path, where, decode_yaml)
+            return tuple(map(_to_node, parse_node_pools(text, capacity, ())))
         except InvalidClusterFile as error:
-            if options.nodes:
-                raise self._invalid(where, f"{str(path)!r}: {error}") from None
-            raise _InvalidField(f"{path}: {error}") from None
-        return tuple(_to_node(node.manifest("")) for node in loaded)
+            if where.startswith("--"):
+                raise self._reader.invalid(where, f"{str(path)!r}: {error}") from None
+            raise InvalidField(f"{path}: {error}") from None
 
-    def _load_profiles(self, fields: Mapping[str, Any]) -> Profiles:
+    def _read_shape(self) -> Mapping[str, str]:
+        where, found = self._find("shape", self._options.shape)
+        try:
+            return parse_shape(self._reader.read_name(found, where))
+        except click.BadParameter as error:
+            raise self._reader.invalid(where, error.message) from None
+
+    def _read_node_list(self, path: Path, where: str) -> tuple[Node, ...]:
+        lines = self._read_text(path, where, decode_trace).split("\n")
+        if not lines[0].replace("\ufffd", "\0").isprintable():
+            raise self._reader.invalid(where, f"{path} is not a list of nodes")
+        rows = TraceFile(str(path), lines, self._options.is_lenient)
+        nodes = read_node_list(rows)
+        self._skipped_nodes = rows.skipped.total()
+        return nodes
+
+    # ---- the policy ----------------------------------------------------------------------------
+
+    def _load_profiles(self) -> Profiles:
         """Load the policy, or first come, first served; `reservation` sets the mode of both."""
-        mode = self._options.reservation or fields.get("reservation")
-        if mode is not None and mode not in tuple(ReservationMode):
-            known = ", ".join(ReservationMode)
-            raise self._invalid("reservation", f'unknown mode "{mode}"; available: {known}')
-        path = self._options.policy
-        if path is None and not fields.get("policy"):
+        mode = self._read_reservation()
+        where, found = self._find("policy", self._options.policy, "--config")
+        if found is None or found == "":
             args = ReservationArgs(after_seconds=0, mode=mode or ReservationMode.EASY)
             policy = replace(DEFAULT_POLICY, reservation=args)
             return Profiles({DEFAULT_SCHEDULER: policy}, keeps_arrival_order=True)
-        where = "--config" if path is not None else "policy"
-        path = path or self._path.parent / str(fields["policy"])
-        self._read(path, where)
+        if not isinstance(found, str | Path):
+            reason = "must be the path of a KubeSchedulerConfiguration"
+            raise self._reader.invalid(where, reason)
+        path = Path(found) if where.startswith("--") else self._path.parent / found
+        text = self._read_text(path, where, decode_yaml)
         try:
-            profiles = load_configuration(path).profiles
+            profiles = load_configuration(path, text).profiles
         except click.UsageError as error:
-            raise self._invalid(where, error.message) from None
+            raise self._reader.invalid(where, error.message) from None
         return with_reservation_mode(profiles, mode)
 
-    def _load_faults(self, found: Any, setup: SimulationSetup) -> tuple[NodeFault, ...]:
+    def _read_reservation(self) -> ReservationMode | None:
+        where, found = self._find("reservation", self._options.reservation)
         if found is None:
-            return ()
+            return None
+        modes = {mode.lower(): mode for mode in ReservationMode}
+        if (mode := modes.get(str(found).lower())) is None:
+            known = ", ".join(ReservationMode)
+            raise self._reader.invalid(where, f'unknown mode "{found}"; available: {known}')
+        return mode
+
+    # ---- faults --------------------------------------------------------------------------------
+
+    def _read_faults(self, setup: SimulationSetup) -> Iterator[NodeFault]:
+        reader, found = self._reader, self._fields.get("faults")
+        if found is None:
+            return
         if not isinstance(found, dict):
-            raise self._invalid("faults", "must be a map with rate or script")
-        self._check_fields(found, ("rate", "script"), "faults")
-        faults: list[NodeFault] = []
+            raise reader.invalid("faults", "must be a map with rate or script")
+        reader.check_map(found, ("rate", "script"), "faults")
         if (rate := found.get("rate")) is not None:
-            self._check_fields(rate, ("meanTimeBetweenFailures", "repair"), "faults.rate")
-            between = self._read_seconds(
-                rate.get("meanTimeBetweenFailures"), "faults.rate.meanTimeBetweenFailures", 0.0
-            )
-            repair = self._read_seconds(rate.get("repair"), "faults.rate.repair", 0.0)
-            if between <= 0 or repair <= 0:
-                raise self._invalid("faults.rate", "both times must be more than 0")
-            faults += FaultRate(between, repair).draw(setup.nodes, setup.seed, setup.horizon)
+            yield from self._draw_faults(rate, setup)
+        script = found.get("script")
+        if not isinstance(script, list | None):
+            raise reader.invalid("faults.script", "must be a list of maps with at and node")
         known = {_shorten_number(node.metadata.name): node.metadata.name for node in setup.nodes}
-        for number, row in enumerate(found.get("script") or ()):
+        for number, row in enumerate(script or ()):
             where = f"faults.script[{number}]"
-            self._check_fields(row, ("at", "node", "repair"), where)
+            reader.check_map(row, ("at", "node", "repair"), where)
             node = known.get(_shorten_number(str(row.get("node"))))
             if node is None:
                 names = list(known.values())
                 shown = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
                 reason = f'there is no node "{row.get("node")}"; there are {shown}'
-                raise self._invalid(f"{where}.node", reason)
-            at = self._read_seconds(row.get("at"), f"{where}.at", 0.0)
-            repair = self._read_seconds(row.get("repair"), f"{where}.repair", 3600.0)
-            faults.append(NodeFault(at, node, repair))
-        return tuple(sorted(faults))
+                raise reader.invalid(f"{where}.node", reason)
+            yield NodeFault(
+                reader.read_seconds(row.get("at"), f"{where}.at", 0.0),
+                node,
+                reader.read_seconds(row.get("repair"), f"{where}.repair", 3600.0),
+            )
 
-    # ---- fields --------------------------------------------------------------------------------
-
-    def _invalid(self, where: str, reason: str) -> _InvalidField | click.BadParameter:
-        if where.startswith("--"):
-            return click.BadParameter(reason, param_hint=where)
-        line = find_line(self._text, where)
-        shown = f"{self._path}, line {line}" if line else str(self._path)
-        return _InvalidField(f"{shown}: {where}: {reason}")
-
-    def _check_fields(self, found: Any, known: tuple[str, ...], where: str) -> None:
-        if not isinstance(found, dict):
-            raise self._invalid(where or "the file", f"must be a map of {', '.join(known)}")
-        for name in found:
-            if name not in known:
-                path = f"{where}.{name}" if where else str(name)
-                raise self._invalid(path, f"unknown field; available: {', '.join(known)}")
-
-    def _read_seconds(self, found: Any, where: str, default: float) -> float:
-        """Read a duration (`1h30m`) or a number of seconds that is not negative."""
-        if found is None:
-            return default
+    def _draw_faults(self, rate: Any, setup: SimulationSetup) -> Sequence[NodeFault]:
+        reader, names = self._reader, ("meanTimeBetweenFailures", "repair")
+        reader.check_map(rate, names, "faults.rate")
+        between, repair = (
+            reader.read_seconds(rate.get(name), f"faults.rate.{name}", 0.0) for name in names
+        )
+        if between <= 0 or repair <= 0:
+            raise reader.invalid("faults.rate", "both times must be more than 0")
         try:
-            is_number = isinstance(found, int | float) and not isinstance(found, bool)
-            seconds = float(found) if is_number else parse_duration(str(found))
-        except click.BadParameter as error:
-            raise self._invalid(where, error.message) from None
-        except OverflowError:
-            raise self._invalid(where, f"{found} is out of range") from None
-        if seconds < 0:
-            raise self._invalid(where, f"must not be negative: {found}")
-        if not seconds <= MAX_SECONDS:
-            raise self._invalid(where, f"{found} is out of range")
-        return seconds
-
-    def _read_integer(self, found: Any, where: str) -> int:
-        if not isinstance(found, int) or isinstance(found, bool) or abs(found) > 1_000_000_000:
-            raise self._invalid(where, f"must be a whole number, not {found}")
-        return found
-
-    def _read_count(self, found: Any, where: str) -> int:
-        if not str(found).isdecimal() or not 0 < int(found) <= _MAX_COUNT:
-            raise self._invalid(where, f"must be a whole number from 1 to {_MAX_COUNT}")
-        return int(found)
+            return FaultRate(between, repair).draw(setup.nodes, setup.seed, setup.horizon)
+        except TooManyFaults as error:
+            raise reader.invalid("faults.rate", str(error)) from None
 
     # ---- files ---------------------------------------------------------------------------------
 
-    def _read(self, path: Path, where: str = "") -> bytes:
-        """Read a file, which a field of the simulation file may name, and keep its hash."""
+    def _read_text(self, path: Path, where: str, decode: Callable[[Path, bytes], str]) -> str:
+        """Read a file that a field or an option names."""
         try:
-            content = self._content if path.absolute() == self._path.absolute() else None
-            content = path.read_bytes() if content is None else content
-        except OSError as error:
-            reason = f"cannot read {path}: {error.strerror}"
-            raise self._invalid(where, reason) if where else _InvalidField(reason) from None
-        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
-        # Files of several folders may have one name.
-        is_taken = self.inputs.get(path.name, digest) != digest
-        self.inputs[f"{path.parent.name}/{path.name}" if is_taken else path.name] = digest
-        return content
-
-    def _load_yaml(self, path: Path) -> Any:
-        try:
-            self._text = _decompress(path, self._read(path)).decode()
-            return yaml.load(self._text, UniqueKeyLoader)
-        except yaml.MarkedYAMLError as error:
-            raise _InvalidField(f"{path}, {describe_error(error)}") from None
-        except (yaml.YAMLError, ValueError):
-            # ValueError: bytes that are no text, or a date that does not exist.
-            raise _InvalidField(f"{path} is not a YAML file") from None
-        except RecursionError:
-            raise _InvalidField(f"{path}: nested too deeply") from None
+            return decode(path, self._files.read(path))
+        except InvalidFile as error:
+            raise self._reader.invalid(where, str(error)) from None
 
 
 def _describe_all_large(large: Mapping[int, str]) -> str:
@@ -552,30 +476,5 @@ def _is_trace(found: Any) -> bool:
     )
 
 
-def _decompress(path: Path, content: bytes) -> bytes:
-    """Return the content of a file, which may be compressed with gzip."""
-    if content.startswith(GZIP_MAGIC):
-        try:
-            with gzip.open(io.BytesIO(content)) as compressed:
-                # A small file may be petabytes of zeros.
-                content = compressed.read(_MAX_TRACE_BYTES + 1)
-        except EOFError:
-            raise _InvalidField(f"{path}: the compressed file is incomplete") from None
-        except (OSError, zlib.error) as error:
-            raise _InvalidField(f"{path}: cannot be decompressed: {error}") from None
-    if len(content) > _MAX_TRACE_BYTES:
-        raise _InvalidField(f"{path}: larger than {_MAX_TRACE_BYTES} bytes")
-    return content
-
-
-def _decode(path: Path, content: bytes) -> str:
-    """Decode a trace, which may be compressed."""
-    content = _decompress(path, content)
-    # Comments of old logs name people and places in other encodings. Lines are those of an editor,
-    # which does not end them at the other characters of `str.splitlines`.
-    text = content.decode("utf-8-sig", errors="replace")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _to_node(manifest: Mapping[str, Any]) -> Node:
-    return msgspec.convert(manifest, Node)
+def _to_node(simulated: SimulatedNode) -> Node:
+    return msgspec.convert(simulated.manifest(""), Node)

@@ -35,6 +35,8 @@ NAMESPACE = "default"
 MIN_STEP = 1.0
 #: How long a simulation goes on when nothing runs and nothing arrives.
 IDLE_SECONDS = 7200.0
+#: A larger number of faults by rate is a typing error.
+MAX_FAULTS = 1_000_000
 #: Longer than any simulation: no refused entity is attempted again because of time alone.
 _NO_RETRIES = BackOff(1e15, 1e15)
 
@@ -196,6 +198,10 @@ class SimulationResult:
     is_counted: bool = False
 
 
+class TooManyFaults(ValueError):
+    """A rate means more faults than can be simulated; the message says how many."""
+
+
 @dataclass(frozen=True, slots=True)
 class FaultRate:
     """Lost nodes by rate: the mean time between failures of one node, and the time to repair."""
@@ -204,7 +210,16 @@ class FaultRate:
     repair_seconds: float
 
     def draw(self, nodes: Sequence[Node], seed: int, until: float) -> tuple[NodeFault, ...]:
-        """Draw the faults of all nodes up to a time: exponential intervals, fixed repair times."""
+        """Draw the faults of all nodes up to a time: exponential intervals, fixed repair times.
+
+        Raises TooManyFaults before anything is drawn.
+        """
+        expected = len(nodes) * until / (self.mean_time_between_failures + self.repair_seconds)
+        if expected > MAX_FAULTS:
+            raise TooManyFaults(
+                f"means about {expected:.0f} faults until the horizon; at most {MAX_FAULTS} are "
+                "simulated: name longer times or a shorter horizon"
+            )
         random, found = SeededRandom(seed), list[NodeFault]()
         for node in nodes:
             at = 0.0
