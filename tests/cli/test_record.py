@@ -81,6 +81,25 @@ def test_difference_has_exit_code_1_and_names_its_cause(recording: Path, tmp_pat
     assert run("replay", late, "--check", "--tolerance", "60s")[0] == 0
 
 
+def test_check_ends_at_the_horizon(recording: Path, tmp_path: Path) -> None:
+    code, output = run("replay", recording, "--check", "--horizon", "5s")
+    assert code == 0, output
+    last = "The replay equals the recording: 1 job started as recorded, within 2 s."
+    assert output.splitlines()[-1] == last
+    late = tmp_path / "late.jsonl"
+    lines = postpone(recording.read_text().splitlines(), "second", 35.0)
+    late.write_text("".join(f"{line}\n" for line in lines))
+    code, output = run("replay", late, "--check", "--horizon", "40s")
+    assert (code, "podgroup/second starts 35 s earlier in the replay" in output) == (1, True)
+
+
+def test_page_never_replaces_the_recording(recording: Path) -> None:
+    before = recording.read_bytes()
+    code, output = run("replay", recording, "--html", recording)
+    assert (code, "is the input file" in output) == (2, True)
+    assert recording.read_bytes() == before
+
+
 def test_other_nodes_of_equal_score_decide_the_exit_code_only_if_asked(
     recording: Path, tmp_path: Path
 ) -> None:
