@@ -22,8 +22,8 @@
     page                       prints an address of the web page; queue_reporter has the queue for
                                the page computed by a child process, queue_report_process
     simulate, compare          workloads through the scheduler in virtual time; simulation_file
-                               loads what they run from input_files, job_list the jobs in it,
-                               field_reader checks single fields
+                               loads what they run from input_files, simulation_lists the
+                               lists in it, field_reader checks single fields
     record, replay             recordings of a live cluster, and their simulation
     credentials                token, kubeconfig: credentials for users
     backup                     backup, restore: copies of the store

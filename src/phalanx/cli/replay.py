@@ -41,10 +41,10 @@ from phalanx.sim.recording.replay_check import (
     compare_replay,
 )
 from phalanx.sim.recording.replay_engine import ReplayEngine
-from phalanx.sim.recording.replayed_jobs import ReplayedJob
 from phalanx.sim.reports.figures import Report, build_report
 from phalanx.sim.reports.html_page import build_page
 from phalanx.sim.reports.text import format_seconds, summary_rows
+from phalanx.sim.simulation_setup import SimulationSetup
 from phalanx.sim.workloads.trace_formats import RECORDING
 from phalanx.sim.workloads.workload import InvalidTrace, TraceFile
 
@@ -161,15 +161,7 @@ def replay_command(
     report = build_report(run_engine(engine, setup), loaded.inputs)
     comparison = None
     if check:
-        end = recording.begin + setup.horizon
-        comparison = compare_replay(
-            [job for job in engine.jobs if _is_compared(job, end)],
-            replace(workload.history, recording=replace(recording, end=end)),
-            schedulers=setup.profiles.policies,
-            tolerance=tolerance or _DEFAULT_TOLERANCE,
-            trace=engine.trace,
-            exact_nodes=exact_nodes,
-        )
+        comparison = _compare(engine, setup, tolerance or _DEFAULT_TOLERANCE, exact=exact_nodes)
         report = {**report, "check": comparison.to_data()}
     _print_report(report, comparison, output)
     if page is not None:
@@ -199,10 +191,26 @@ def _read_recording(path: Path) -> bytes:
     )
 
 
-def _is_compared(job: ReplayedJob, end: float) -> bool:
-    """Whether a job started before the end in one of the two, or could have and never did."""
-    recorded = job.recorded
-    return bool(job.bindings) or (recorded.started or recorded.submitted) <= end
+def _compare(
+    engine: ReplayEngine, setup: SimulationSetup, tolerance: float, *, exact: bool
+) -> ReplayComparison:
+    """Compare what started up to the horizon, in the recording or in the replay."""
+    assert isinstance(setup.workload, RecordedWorkload)
+    history = setup.workload.history
+    end = history.recording.begin + setup.horizon
+    jobs = [
+        job
+        for job in engine.jobs
+        if job.bindings or (job.recorded.started or job.recorded.submitted) <= end
+    ]
+    return compare_replay(
+        jobs,
+        replace(history, recording=replace(history.recording, end=end)),
+        schedulers=setup.profiles.policies,
+        tolerance=tolerance,
+        trace=engine.trace,
+        exact_nodes=exact,
+    )
 
 
 def _print_report(report: Report, comparison: ReplayComparison | None, output: str) -> None:

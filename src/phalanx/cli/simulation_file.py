@@ -23,8 +23,7 @@ is wrong usage.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -47,21 +46,14 @@ from phalanx.cli.input_files import (
     has_yaml_name,
     is_yaml,
 )
-from phalanx.cli.job_list import read_job_list, read_priority_rules
 from phalanx.cli.options import parse_shape
 from phalanx.cli.scheduler_configuration import load_configuration
+from phalanx.cli.simulation_lists import read_faults, read_job_list, read_priority_rules
 from phalanx.controllers.nodes.node_pool import SimulatedNode
 from phalanx.scheduler.plugins.settings_plugins import ReservationArgs, ReservationMode
 from phalanx.scheduler.policy import DEFAULT_POLICY, Profiles
 from phalanx.sim.recording.recorded_workload import RecordedWorkload
-from phalanx.sim.simulation_setup import (
-    FaultRate,
-    NodeFault,
-    SimulationSetup,
-    TooManyFaults,
-    find_large_jobs,
-    leave_out_jobs,
-)
+from phalanx.sim.simulation_setup import SimulationSetup, find_large_jobs, leave_out_jobs
 from phalanx.sim.workloads.csv_traces import read_node_list
 from phalanx.sim.workloads.trace_formats import (
     FORMAT_NAMES,
@@ -200,14 +192,17 @@ class _Loader:
             workload = replace(workload, skipped=dict(sorted(skipped.items())))
         if not nodes:
             raise InvalidField(f"{self._path}: {_describe_missing_nodes(workload)}")
+        seed_at, seed = self._find("seed", self._options.seed)
         setup = SimulationSetup(
             workload,
             nodes,
             self._load_profiles(),
-            seed=self._read_seed(),
+            seed=0 if seed is None else reader.read_integer(seed, seed_at, least=0),
             horizon=self._read_horizon(workload, nodes),
         )
-        return replace(setup, faults=tuple(sorted(self._read_faults(setup))))
+        return replace(
+            setup, faults=tuple(sorted(read_faults(reader, fields.get("faults"), setup)))
+        )
 
     # ---- the simulation file -------------------------------------------------------------------
 
@@ -244,10 +239,6 @@ class _Loader:
         if option is None or option == "":
             return name, self._fields.get(name)
         return flag or f"--{name}", option
-
-    def _read_seed(self) -> int:
-        where, found = self._find("seed", self._options.seed)
-        return 0 if found is None else self._reader.read_integer(found, where, least=0)
 
     def _read_horizon(self, workload: TraceWorkload, nodes: Sequence[Node]) -> float:
         where, found = self._find("horizon", self._options.horizon)
@@ -385,49 +376,6 @@ class _Loader:
             raise self._reader.invalid(where, f'unknown mode "{found}"; available: {known}')
         return mode
 
-    # ---- faults --------------------------------------------------------------------------------
-
-    def _read_faults(self, setup: SimulationSetup) -> Iterator[NodeFault]:
-        reader, found = self._reader, self._fields.get("faults")
-        if found is None:
-            return
-        if not isinstance(found, dict):
-            raise reader.invalid("faults", "must be a map with rate or script")
-        reader.check_map(found, ("rate", "script"), "faults")
-        if (rate := found.get("rate")) is not None:
-            yield from self._draw_faults(rate, setup)
-        script = found.get("script")
-        if not isinstance(script, list | None):
-            raise reader.invalid("faults.script", "must be a list of maps with at and node")
-        known = {_shorten_number(node.metadata.name): node.metadata.name for node in setup.nodes}
-        for number, row in enumerate(script or ()):
-            where = f"faults.script[{number}]"
-            reader.check_map(row, ("at", "node", "repair"), where)
-            node = known.get(_shorten_number(str(row.get("node"))))
-            if node is None:
-                names = list(known.values())
-                shown = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-                reason = f'there is no node "{row.get("node")}"; there are {shown}'
-                raise reader.invalid(f"{where}.node", reason)
-            yield NodeFault(
-                reader.read_seconds(row.get("at"), f"{where}.at", 0.0),
-                node,
-                reader.read_seconds(row.get("repair"), f"{where}.repair", 3600.0),
-            )
-
-    def _draw_faults(self, rate: Any, setup: SimulationSetup) -> Sequence[NodeFault]:
-        reader, names = self._reader, ("meanTimeBetweenFailures", "repair")
-        reader.check_map(rate, names, "faults.rate")
-        between, repair = (
-            reader.read_seconds(rate.get(name), f"faults.rate.{name}", 0.0) for name in names
-        )
-        if between <= 0 or repair <= 0:
-            raise reader.invalid("faults.rate", "both times must be more than 0")
-        try:
-            return FaultRate(between, repair).draw(setup.nodes, setup.seed, setup.horizon)
-        except TooManyFaults as error:
-            raise reader.invalid("faults.rate", str(error)) from None
-
     # ---- files ---------------------------------------------------------------------------------
 
     def _read_text(self, path: Path, where: str, decode: Callable[[Path, bytes], str]) -> str:
@@ -460,11 +408,6 @@ def _describe_missing_nodes(workload: TraceWorkload) -> str:
     reasons = [one.reason for one in unseen if one.resource == NODE.plural]
     because = f", because they could not be read ({reasons[0]})" if reasons else ""
     return f"the recording has no nodes{because}; describe them by --nodes and --shape"
-
-
-def _shorten_number(name: str) -> str:
-    """Return a name without leading zeros of its number: node-03 and node-3 are one node."""
-    return re.sub(r"-0+(?=\d+$)", "-", name)
 
 
 def _is_trace(found: Any) -> bool:

@@ -1,9 +1,9 @@
-"""The parts of a simulation file that describe jobs: the list `workload`, and `priorities`."""
+"""The lists of a simulation file: jobs (`workload`), rules of priorities, and faults of nodes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Any
 
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from phalanx.cli.cluster_file import LEVEL_LABELS
 from phalanx.cli.field_reader import MAX_COUNT, FieldReader, InvalidField
 from phalanx.scheduler.placement.topology_domains import parse_topology_levels
+from phalanx.sim.simulation_setup import FaultRate, NodeFault, SimulationSetup, TooManyFaults
 from phalanx.sim.workloads.workload import (
     PriorityRule,
     TraceFile,
@@ -73,6 +74,35 @@ def read_priority_rules(reader: FieldReader, found: Any) -> Iterator[PriorityRul
         yield rule
 
 
+def read_faults(reader: FieldReader, found: Any, setup: SimulationSetup) -> Iterator[NodeFault]:
+    """Yield the faults of nodes: those drawn by `rate`, then those of `script`."""
+    if found is None:
+        return
+    if not isinstance(found, dict):
+        raise reader.invalid("faults", "must be a map with rate or script")
+    reader.check_map(found, ("rate", "script"), "faults")
+    if (rate := found.get("rate")) is not None:
+        yield from _draw_faults(reader, rate, setup)
+    script = found.get("script")
+    if not isinstance(script, list | None):
+        raise reader.invalid("faults.script", "must be a list of maps with at and node")
+    known = {_shorten_number(node.metadata.name): node.metadata.name for node in setup.nodes}
+    for number, row in enumerate(script or ()):
+        where = f"faults.script[{number}]"
+        reader.check_map(row, ("at", "node", "repair"), where)
+        node = known.get(_shorten_number(str(row.get("node"))))
+        if node is None:
+            names = list(known.values())
+            shown = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+            reason = f'there is no node "{row.get("node")}"; there are {shown}'
+            raise reader.invalid(f"{where}.node", reason)
+        yield NodeFault(
+            reader.read_seconds(row.get("at"), f"{where}.at", 0.0),
+            node,
+            reader.read_seconds(row.get("repair"), f"{where}.repair", 3600.0),
+        )
+
+
 def _read_jobs(reader: FieldReader, row: Any, where: str) -> Iterator[TraceJob]:
     """Yield the jobs of a row: `count` equal ones, each submitted `every` seconds."""
     if not isinstance(row, dict):
@@ -110,3 +140,22 @@ def _read_topology(reader: FieldReader, found: Any, where: str) -> str:
         reason = 'must be a node label, or levels as in "rack, block after 30s, * after 5m"'
         raise reader.invalid(where, reason)
     return _MATCH_LABEL.sub(lambda match: LEVEL_LABELS.get(match[0], match[0]), found)
+
+
+def _draw_faults(reader: FieldReader, rate: Any, setup: SimulationSetup) -> Sequence[NodeFault]:
+    names = ("meanTimeBetweenFailures", "repair")
+    reader.check_map(rate, names, "faults.rate")
+    between, repair = (
+        reader.read_seconds(rate.get(name), f"faults.rate.{name}", 0.0) for name in names
+    )
+    if between <= 0 or repair <= 0:
+        raise reader.invalid("faults.rate", "both times must be more than 0")
+    try:
+        return FaultRate(between, repair).draw(setup.nodes, setup.seed, setup.horizon)
+    except TooManyFaults as error:
+        raise reader.invalid("faults.rate", str(error)) from None
+
+
+def _shorten_number(name: str) -> str:
+    """Return a name without leading zeros of its number: node-03 and node-3 are one node."""
+    return re.sub(r"-0+(?=\d+$)", "-", name)
