@@ -83,12 +83,11 @@ def test_page_that_is_no_file_is_wrong_usage(page: str, reason: str) -> None:
 
 
 def test_completion_creates_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse_to_open(path: Path, *args: object, **kwargs: object) -> None:
-        raise AssertionError(f"opened {path}")
-
-    monkeypatch.setattr(Path, "open", refuse_to_open)
+    opened = list[Path]()
+    monkeypatch.setattr(Path, "open", lambda path, *_: opened.append(path))
     arguments = ["-f", "ok.yaml", "--html", "new.html"]
     simulate_command.make_context("simulate", arguments, resilient_parsing=True)
+    assert opened == []
 
 
 # ---- what has no effect --------------------------------------------------------------------------
@@ -212,6 +211,13 @@ def test_every_input_may_be_a_pipe() -> None:
         write_to_pipe(Path(name), text)
     code, output = run("simulate", "-f", "file", "--nodes", "nodes", "--config", "config")
     assert (code, "jobs               1 (0 unfinished)" in output) == (0, True), output
+
+
+def test_compared_files_may_be_pipes_with_several_seeds() -> None:
+    write_to_pipe(Path("a"), FILE)
+    write_to_pipe(Path("b"), FILE.replace("cluster: 4", "cluster: 5"))
+    code, output = run("compare", "a", "b", "--seeds", 2)
+    assert code == 0, output
 
 
 def test_recording_may_be_a_pipe() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from phalanx.cli.input_files import InvalidFile, read_file
 from phalanx.cli.output import (
     INTERRUPTED,
     JSON,
@@ -135,7 +136,13 @@ def _load_seeds(
     files: Sequence[Path], options: SimulationOptions, seed_count: int
 ) -> list[list[LoadedSimulation]]:
     """Load all files with each seed, without the jobs that are larger than one of the clusters."""
-    loaded = [load_simulation(path, options) for path in files]
+    try:
+        # A pipe is read only once.
+        contents = list(map(read_file, files))
+    except InvalidFile as error:
+        raise click.ClickException(str(error)) from None
+    inputs = list(zip(files, contents, strict=True))
+    loaded = [load_simulation(path, options, content) for path, content in inputs]
     for other in loaded[1:]:
         if not has_same_jobs(other.setup.workload, loaded[0].setup.workload):
             raise click.ClickException(
@@ -146,8 +153,8 @@ def _load_seeds(
     for number in range(1, seed_count):
         # Faults by rate are drawn when a file is loaded.
         later = [
-            load_simulation(path, replace(options, seed=seed + number))
-            for path, seed in zip(files, first_seeds, strict=True)
+            load_simulation(path, replace(options, seed=seed + number), content)
+            for (path, content), seed in zip(inputs, first_seeds, strict=True)
         ]
         seeds.append(leave_out_large_jobs(later))
     return seeds
