@@ -144,6 +144,7 @@ def test_options_of_a_check_need_the_check(option: tuple[str, ...]) -> None:
             for found in ("5", "abc", "{at: 1}")
         ),
         ("# nothing\n", "the file is empty"),
+        ('workload: "a\\0b"\n', "line 1: workload: cannot read a\0b: no file can have this name"),
         (
             f"{JOBS}- runTime: 1\n  requests:\n    cpu: 1\n    nvidia.com/gpu: x\n",
             "line 6: workload[1].requests.nvidia.com/gpu: invalid quantity",

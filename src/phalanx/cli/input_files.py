@@ -60,6 +60,9 @@ def read_file(path: Path) -> bytes:
             content = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise InvalidFile(f"cannot read {path}: {error.strerror}") from None
+    except ValueError:
+        # YAML can write a null character: "a\0b".
+        raise InvalidFile(f"cannot read {path}: no file can have this name") from None
     _check_size(path, content, _MAX_BYTES)
     return content
 
