@@ -279,7 +279,8 @@ class _Loader:
     def _read_trace(self, path: Path, text: str) -> TraceWorkload:
         def read_beside(name: str) -> tuple[str, str]:
             beside = path.parent / name
-            return str(beside), self._read_text(beside, "workload", decode_trace)
+            # The reader of the trace knows which line names the file: no field does.
+            return str(beside), decode_trace(beside, self._files.read(beside))
 
         (format_at, named), (case_at, case) = self._find_format(), self._find_case()
         reader = self._reader
