@@ -149,6 +149,29 @@ def test_declared_end_of_a_gang_is_that_of_its_last_member() -> None:
     assert run_times.declared_end(entity(gang("g", 3), more), 100.0) is None
 
 
+def test_pods_of_one_spec_end_by_the_limits_of_their_own_jobs_and_annotations() -> None:
+    run_times = RunTimes()
+    run_times.observe_job(key("j"), JobRunTime("uid-j", expected_run_time=10.0))
+    run_times.observe_job(key("k"), JobRunTime("uid-k", expected_run_time=30.0))
+    first = ending_pod("a", "g", owner=job_owner("j"))
+    second = replace(ending_pod("b", "g", owner=job_owner("k")), spec=first.spec)
+    waiting = entity(gang("g", 2), [first, second])
+    assert run_times.declared_end(waiting, 100.0) == 130
+    waiting = entity(gang("g", 3), [first, second, annotate(second, "50s")])
+    assert run_times.declared_end(waiting, 100.0) == 150
+
+
+def test_deadline_of_a_started_job_does_not_move_with_the_start_of_its_pods() -> None:
+    run_times = RunTimes()
+    run_times.observe_job(key("j"), JobRunTime("uid-j", 500, 50.0))
+    pods = [ending_pod("a", "g", owner=job_owner("j"))]
+    for start, end in ((100.0, 550.0), (540.0, 550.0), (600.0, 600.0)):
+        assert run_times.declared_end(entity(gang("g", 1), pods), start) == end
+    pods = [ending_pod("a", "g", seconds=20, owner=job_owner("j"))]
+    for start, end in ((100.0, 120.0), (540.0, 550.0)):
+        assert run_times.declared_end(entity(gang("g", 1), pods), start) == end
+
+
 @pytest.mark.parametrize("kind", ["ReplicaSet", "StatefulSet", "DaemonSet", "LeaderWorkerSet"])
 def test_pods_of_controllers_that_replace_them_never_end(kind: str) -> None:
     run_times, owner = RunTimes(), OwnerReference("apps/v1", kind, "web", uid="u", controller=True)

@@ -21,7 +21,7 @@ from math import inf, isfinite
 from statistics import median
 from typing import NamedTuple
 
-from phalanx.api.batch import JobRunTime, parse_run_time
+from phalanx.api.batch import EXPECTED_RUN_TIME_ANNOTATION, JobRunTime, parse_run_time
 from phalanx.api.core import Pod
 from phalanx.api.meta import Key, ObjectMeta, OwnerReference, parse_timestamp
 from phalanx.scheduler.cluster.pod_shape import shape_of
@@ -61,6 +61,17 @@ class EndRange(NamedTuple):
     earliest: float
     expected: float
     latest: float
+
+
+class RunLimit(NamedTuple):
+    """How long a pod may run, and until when; `inf`: without a bound."""
+
+    seconds: float
+    until: float = inf
+
+    def end_after(self, start: float) -> float:
+        """Return when a pod has ended that starts at a time."""
+        return min(start + self.seconds, self.until)
 
 
 class RunTimes:
@@ -144,15 +155,19 @@ class RunTimes:
             if number % _PODS_PER_STEP == 0:
                 yield number
 
+    def find_limits(self, entity: Entity) -> frozenset[RunLimit] | None:
+        """Return the limits that the members declare; None if one of them has none."""
+        found: set[RunLimit] = set()
+        for pod in _distinct_pods(entity):
+            limit = self._find_limit(pod)
+            if limit is None or _is_replaced(pod):
+                return None
+            found.add(limit)
+        return frozenset(found)
+
     def declared_end(self, entity: Entity, now: float) -> float | None:
         """Return until when all members will have ended if they start now; None if unknown."""
-        latest = now
-        for pod in _distinct_pods(entity):
-            end = self._declared_end(pod, now)
-            if end is None or _is_replaced(pod):
-                return None
-            latest = max(latest, end)
-        return latest
+        return find_last_end(self.find_limits(entity), now)
 
     def end_after(self, entity: Entity, start: float) -> float | None:
         """Return when an entity that starts at a time ends: `inf` if unknown, None if never."""
@@ -265,23 +280,30 @@ class RunTimes:
         return inf
 
     def _declared_end(self, pod: Pod, since: float) -> float | None:
-        """Return the end that deadlines, or else annotations, declare; None if there are none."""
+        """Return the end that a pod declares that started at a time; None if it declares none."""
+        limit = self._find_limit(pod)
+        return None if limit is None else limit.end_after(since)
+
+    def _find_limit(self, pod: Pod) -> RunLimit | None:
+        """Return the limit that deadlines, or else annotations, declare; None if there are none."""
         owner = _owner_of(pod) if pod.metadata.owner_references else None
-        ends = list[float]()
         job = self._jobs.get(owner.uid) if owner else None
-        if pod.spec.active_deadline_seconds is not None:
-            ends.append(since + pod.spec.active_deadline_seconds)
+        seconds = inf if (own := pod.spec.active_deadline_seconds) is None else float(own)
+        until = inf
         if job is not None and job.active_deadline_seconds is not None:
-            start = since if job.start_time is None else job.start_time
-            ends.append(start + job.active_deadline_seconds)
-        if ends:
-            return min(ends)
+            # The deadline of a Job counts from its start, whenever its pods start.
+            if job.start_time is None:
+                seconds = min(seconds, job.active_deadline_seconds)
+            else:
+                until = job.start_time + job.active_deadline_seconds
+        if seconds < inf or until < inf:
+            return RunLimit(seconds, until)
         run_time = parse_run_time(pod.metadata.annotations)
         if run_time is None and pod.group is not None:
             run_time = self._group_run_times.get(pod.group)
         if run_time is None and job is not None:
             run_time = job.expected_run_time
-        return None if run_time is None else since + run_time
+        return None if run_time is None else RunLimit(run_time)
 
     def _remember(self, pod: Pod, now: float) -> None:
         """Keep the run time of a pod that succeeded, for the median."""
@@ -301,16 +323,31 @@ class RunTimes:
                 del self._history[next(iter(self._history))]
 
 
+def find_last_end(limits: Iterable[RunLimit] | None, start: float) -> float | None:
+    """Return until when all pods with these limits have ended if they start at a time.
+
+    None if there is a pod without a limit.
+    """
+    return None if limits is None else max([start, *(one.end_after(start) for one in limits)])
+
+
 def _distinct_pods(entity: Entity) -> Iterator[Pod]:
     """Yield the pods of an entity, of equal ones in a row the first: their run times are equal."""
     known = None
     for member in entity.members:
-        meta, spec = member.pod.metadata, member.pod.spec
-        is_plain = not (meta.annotations or meta.owner_references)
         # Equal pods share one spec, which names their group.
-        if not (is_plain and spec is known):
+        if known is None or not (
+            member.pod.spec is known.pod.spec
+            and member.shape is known.shape
+            and member.pod.metadata.owner_references == known.pod.metadata.owner_references
+            and _run_time_text(member.pod) == _run_time_text(known.pod)
+        ):
             yield member.pod
-        known = spec if is_plain else None
+            known = member
+
+
+def _run_time_text(pod: Pod) -> str | None:
+    return pod.metadata.annotations.get(EXPECTED_RUN_TIME_ANNOTATION)
 
 
 def name_owner(pod: Pod) -> str:
