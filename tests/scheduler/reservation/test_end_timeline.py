@@ -147,7 +147,7 @@ def test_times_beside_reserved_pods_are_those_at_which_enough_members_fit(
     timelines = make_timelines(running, snapshot, len(running))
     ends = timelines[0]._ends
     with_reserved = snapshot.fork()
-    reserved = ReservedPods(ends)
+    reserved = ReservedPods(ends, size=len(snapshot))
     for number, (row, amount, (start, end)) in enumerate(planned):
         made = pod(f"r{number}", cpu=str(amount))
         ends.set(made.metadata.key, f"n{row}", shape_of(made), end=end)
@@ -171,12 +171,14 @@ def test_times_beside_reserved_pods_are_those_at_which_enough_members_fit(
     expected = [time for time in sorted(candidates) if now <= time < until and fits(time)]
     # The second time continues where the first one has found its answer.
     for _ in range(2):
-        times = reserved.times_before(
+        times = reserved.examine_times(
             growth,
             timelines[:1],
             with_reserved,
+            nominated=frozenset(),
             needed=size,
             seconds=seconds,
             between=(now, until),
         )
-        assert next(times, None) == (expected[0] if expected else None)
+        first = next((time for time, may_fit in times if may_fit), None)
+        assert first == (expected[0] if expected else None)

@@ -11,7 +11,9 @@ from msgspec.structs import replace as but
 
 from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot
 from phalanx.scheduler.placement.group_placement import Assignment
-from phalanx.scheduler.reservation.planner import ReservationPlanner, place_by_rank
+from phalanx.scheduler.reservation import planner
+from phalanx.scheduler.reservation.end_timeline import CapacityGrowth
+from phalanx.scheduler.reservation.planner import place_by_rank, place_equal_members
 from phalanx.scheduler.reservation.reservation import ReservationRequest
 from phalanx.scheduler.search.solver import Steps
 from phalanx.sim.core_engine import CoreEngine
@@ -60,23 +62,23 @@ SETUPS = {
 def test_equal_members_are_planned_on_the_nodes_of_a_cycle(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, compared = ReservationPlanner.place_equal_members, 0
+    compared = 0
 
     def check(
-        self: ReservationPlanner,
         request: ReservationRequest,
+        growth: CapacityGrowth,
         snapshot: Snapshot,
         ranks: IntArray,
         *,
         nodes: IntArray | None = None,
     ) -> Sequence[Assignment] | None:
         nonlocal compared
-        found = original(self, request, snapshot, ranks, nodes=nodes)
+        found = place_equal_members(request, growth, snapshot, ranks, nodes=nodes)
         expected = run_to_end(place_by_rank(request, snapshot, ranks, nodes=nodes))
         assert found is None or list(found) == list(expected)
         compared += found is not None
         return found
 
-    monkeypatch.setattr(ReservationPlanner, "place_equal_members", check)
+    monkeypatch.setattr(planner, "place_equal_members", check)
     CoreEngine(SETUPS[name]).run()
     assert compared > 20

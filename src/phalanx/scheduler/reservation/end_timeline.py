@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -79,6 +80,13 @@ class EndTimeline:
             has_ended &= is_here[self.rows]
         return self.slots[has_ended]
 
+    def find_changes(self, times: FloatArray, nodes: BoolArray) -> _Changes:
+        """Return what the pods on some nodes release at times."""
+        numbers = np.searchsorted(times, self.times)
+        chosen = np.flatnonzero(nodes[self.rows] & (numbers < len(times)))
+        amounts = self._ends.amounts(self.slots[chosen])
+        return _Changes(numbers[chosen], self.rows[chosen], amounts)
+
     def on_nodes(self, others: Sequence[EndTimeline], nodes: BoolArray) -> EndTimeline:
         """Merge the pods of this and other timelines on some nodes."""
         parts = [(one, nodes[one.rows]) for one in (self, *others)]
@@ -90,13 +98,17 @@ class EndTimeline:
 class ReservedPods:
     """The pods of earlier reservations: they occupy their nodes from their start to their end."""
 
-    def __init__(self, ends: PodEnds) -> None:
-        self._ends = ends
+    def __init__(self, ends: PodEnds, *, size: int) -> None:
+        self._ends, self._size = ends, size
         self.slots: IntArray = np.empty(0, np.int64)
         #: When they start; `-inf` if that is unknown, so that nothing can end before.
         self.starts: FloatArray = np.empty(0)
-        #: The last times that were examined for equal entities: by capacity, number and seconds.
-        self._last_examined: dict[tuple[CapacityGrowth, int, float], float] = {}
+        #: The last times that were examined for equal entities: by capacity, nominated pods that
+        #: count, number and seconds.
+        self._last_examined: dict[tuple[CapacityGrowth, frozenset[Key], int, float], float] = {}
+
+    def __bool__(self) -> bool:
+        return bool(len(self.slots))
 
     def add(self, keys: Iterable[Key], start: float) -> None:
         """Add the pods of a reservation. Those that never end count as running."""
@@ -105,24 +117,36 @@ class ReservedPods:
         self.slots = np.concatenate((self.slots, slots))
         self.starts = np.concatenate((self.starts, starts))
 
-    def starting_after(self, time: float) -> IntArray:
+    def find_slots_after(self, time: float) -> IntArray:
         """Return the slots of the pods that start after a time."""
         return self.slots[self.starts > time]
 
-    def apart_from(self, start: float, end: float) -> IntArray:
+    def find_slots_apart(self, start: float, end: float) -> IntArray:
         """Return the slots of the pods that do not run beside an entity with this start and end.
 
         They start when the entity has ended, and are not about to start when it starts: nothing is
         backfilled then.
         """
-        return self.slots[self._are_apart(start, end)]
+        return self.slots[(self.starts >= end) & (self.starts > start + IMMINENT_SECONDS)]
 
-    def active_beside(self, start: float, end: float) -> IntArray:
-        """Return the slots of the pods that run beside an entity with this start and end."""
-        return self.slots[~self._are_apart(start, end) & (self.ends > start)]
+    def find_changes(self, times: FloatArray, seconds: float) -> _Changes:
+        """Return what the pods take and release for entities that start at times and run so long.
 
-    def _are_apart(self, start: float, end: float) -> BoolArray:
-        return (self.starts >= end) & (self.starts > start + IMMINENT_SECONDS)
+        From one of the times on, a pod no longer starts after the end of the entity
+        (`find_slots_apart`); from another one on, it has ended.
+        """
+        taken = np.minimum(
+            np.searchsorted(times + seconds, self.starts, side="right"),
+            np.searchsorted(times + IMMINENT_SECONDS, self.starts, side="left"),
+        )
+        released = np.searchsorted(times, self.ends)
+        runs = np.flatnonzero(taken < released)
+        rows, amounts = self._ends.rows(self.slots[runs]), self._ends.amounts(self.slots[runs])
+        return _Changes(
+            np.concatenate((taken[runs], released[runs])),
+            np.concatenate((rows, rows)),
+            np.concatenate((-amounts, amounts)),
+        )
 
     @property
     def ends(self) -> FloatArray:
@@ -130,25 +154,30 @@ class ReservedPods:
         return self._ends.ends(self.slots)
 
     @property
-    def nodes(self) -> IntArray:
-        """Their nodes, sorted."""
-        return np.unique(self._ends.rows(self.slots))
+    def is_on_node(self) -> BoolArray:
+        """Whether any of them is on each node."""
+        found = np.zeros(self._size, bool)
+        found[self._ends.rows(self.slots)] = True
+        return found
 
-    def times_before(
+    def examine_times(
         self,
         growth: CapacityGrowth,
         running: Sequence[EndTimeline],
         snapshot: Snapshot,
         *,
+        nominated: frozenset[Key],
         needed: int,
         seconds: float,
         between: tuple[float, float],
-    ) -> Iterator[float]:
-        """Yield the times between two from which so many members may fit for some seconds.
+    ) -> Iterator[tuple[float, bool]]:
+        """Yield times between two, and whether so many members may fit from then for some seconds.
 
-        The members end before the reserved pods start, or fit beside them.
+        The members end before the reserved pods start, or fit beside them. `nominated` are the
+        nominated pods that count as running in the snapshot.
         """
-        key, (now, until), unreserved = (growth, needed, seconds), between, self.without(snapshot)
+        key, (now, until) = (growth, nominated, needed, seconds), between
+        unreserved = self.subtract_from(snapshot)
         # An equal entity that was planned before leaves no earlier time.
         begin = self._last_examined.get(key)
         if begin is None:
@@ -156,27 +185,44 @@ class ReservedPods:
         if begin is None or begin >= until:
             return
         between, examined = (max(begin, now), until), 0
-        for time, are_enough in growth.times_beside(
+        for time, may_fit in growth.examine_times_beside(
             self, running, unreserved, needed=needed, seconds=seconds, between=between
         ):
             self._last_examined[key], examined = time, examined + 1
-            if are_enough:
-                yield time
+            yield time, may_fit
         if examined < _MAX_TIMES:
             self._last_examined[key] = until
 
-    def without(self, snapshot: Snapshot) -> Snapshot:
+    def subtract_from(self, snapshot: Snapshot) -> Snapshot:
         """Return the loads of a snapshot as if there were no reservations."""
-        amounts = self.sum_amounts(self.slots, np.arange(len(snapshot)))
+        amounts = self.sum_amounts(self.slots)
         return self._ends.without(snapshot, self.slots, amounts, has_peers=False)
 
-    def sum_amounts(self, slots: IntArray, nodes: IntArray) -> IntArray:
-        """Sum what some of the pods request on each of some nodes, which are sorted."""
-        rows, amounts = self._ends.rows(slots), self._ends.amounts(slots)
-        here = np.isin(rows, nodes)
-        total: IntArray = np.zeros((len(nodes), amounts.shape[1]), np.int64)
-        np.add.at(total, np.searchsorted(nodes, rows[here]), amounts[here])
+    def sum_amounts(self, slots: IntArray) -> IntArray:
+        """Sum what some of the pods request on each node."""
+        amounts = self._ends.amounts(slots)
+        total: IntArray = np.zeros((self._size, amounts.shape[1]), np.int64)
+        np.add.at(total, self._ends.rows(slots), amounts)
         return total
+
+
+class _Changes(NamedTuple):
+    """Amounts by which nodes change at some of a list of times.
+
+    A number that is not in the list is that of no time: the change is left out.
+    """
+
+    numbers: IntArray
+    rows: IntArray
+    amounts: IntArray
+
+    def split(self, count: int) -> Iterator[tuple[IntArray, IntArray]]:
+        """Yield the rows and amounts of each of so many times."""
+        order = np.argsort(self.numbers, kind="stable")
+        bounds = np.searchsorted(self.numbers[order], np.arange(count + 1)).tolist()
+        for first, stop in pairwise(bounds):
+            chosen = order[first:stop]
+            yield self.rows[chosen], self.amounts[chosen]
 
 
 class _Growth(NamedTuple):
@@ -208,8 +254,9 @@ class CapacityGrowth:
                 allowed = np.zeros(len(snapshot), bool)
             amounts = [(column, amount) for column, amount in request.amounts if amount]
             self._shapes.append((allowed, amounts, count))
-        self._requested: IntArray | None = None
-        self._growth = _Growth(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64))
+        #: How the capacity grows with these loads, those without reserved and nominated pods.
+        self._requested = snapshot.requested.copy()
+        self._growth: _Growth | None = None
 
     def capacity(self, snapshot: Snapshot) -> IntArray:
         """Return how many members each node holds, as if shapes did not compete."""
@@ -265,7 +312,7 @@ class CapacityGrowth:
         found = times[reached >= needed]
         return float(found.min()) if len(found) and found.min() < np.inf else None
 
-    def times_beside(
+    def examine_times_beside(
         self,
         reserved: ReservedPods,
         running: Sequence[EndTimeline],
@@ -277,54 +324,54 @@ class CapacityGrowth:
     ) -> Iterator[tuple[float, bool]]:
         """Yield times between two, and whether so many members may fit from then for some seconds.
 
-        `snapshot` is without the reserved pods.
+        `snapshot` is without the reserved pods. Only their nodes may lose capacity: the members on
+        these are counted again whenever a pod starts or ends there.
         """
         begin, until = between
-        shared, is_shared = reserved.nodes, np.zeros(len(snapshot), bool)
-        is_shared[shared] = True
-        here = running[0].on_nodes(running[1:], is_shared)
+        growth, is_shared = self._update(running, snapshot), reserved.is_on_node
+        is_gain = ~is_shared[growth.rows]
+        found = [reserved.ends, growth.times[is_gain]]
+        found += [one.times[is_shared[one.rows]] for one in running]
+        times = np.unique(np.concatenate(found))
+        times = times[(times > begin) & (times < until)]
+        times = np.append(begin, times[: _MAX_TIMES - 1])
+        parts = [reserved.find_changes(times, seconds)]
+        parts += [one.find_changes(times, is_shared) for one in running]
+        changes = _Changes(*map(np.concatenate, zip(*parts, strict=True)))
+        gains = _Changes(
+            np.searchsorted(times, growth.times[is_gain]),
+            growth.rows[is_gain],
+            growth.gains[is_gain],
+        )
         free = self._allocatable - snapshot.requested
-        counts = self._count(np.arange(len(free)), free)
-        rows, gain_times, gains = self._update(running, snapshot)
-        is_early = gain_times <= begin
-        np.add.at(counts, rows[is_early], gains[is_early])
-        counts[shared] = 0
-        # The other nodes gain capacity at each of these times.
-        later = np.flatnonzero(~is_early & (gain_times < until) & ~is_shared[rows])
-        later = later[np.argsort(gain_times[later], kind="stable")]
-        rows, gain_times, gains = rows[later], gain_times[later], gains[later]
-        times = np.concatenate((gain_times, here.times, reserved.ends))
-        times = np.unique(times[(times > begin) & (times < until)])
-        position = 0
-        for time in [begin, *times[: _MAX_TIMES - 1].tolist()]:
-            stop = int(np.searchsorted(gain_times, time, side="right"))
-            np.add.at(counts, rows[position:stop], gains[position:stop])
-            position = stop
-            active = reserved.active_beside(time, time + seconds)
-            change = here.released(time, shared) - reserved.sum_amounts(active, shared)
-            counts[shared] = self._count(shared, free[shared] + change[:, :-2])
+        counts = self.count(free)
+        for time, (rows, amounts), (others, gained) in zip(
+            times.tolist(), changes.split(len(times)), gains.split(len(times)), strict=True
+        ):
+            np.add.at(free, rows, amounts[:, :-2])
+            counts[rows] = self._count(rows, free[rows])
+            np.add.at(counts, others, gained)
             yield time, bool((self._sum_domains(counts) >= needed).any())
 
     def _update(self, timelines: Sequence[EndTimeline], snapshot: Snapshot) -> _Growth:
         """Return how the capacity grows on all nodes with the loads of a snapshot."""
         main, others = timelines[0], timelines[1:]
-        if self._requested is None:
-            self._requested = snapshot.requested.copy()
-            self._growth = self._grow(main, snapshot)
+        if self._growth is None:
+            self._growth = self._grow(main, self._requested)
         differs = (self._requested != snapshot.requested).any(axis=1)
         for one in others:
             differs[one.rows] = True
         if not differs.any():
             return self._growth
-        here = self._grow(main.on_nodes(others, differs), snapshot)
+        here = self._grow(main.on_nodes(others, differs), snapshot.requested)
         is_equal = ~differs[self._growth.rows]
         parts = zip(self._growth, here, strict=True)
         return _Growth(*(np.concatenate((old[is_equal], new)) for old, new in parts))
 
-    def _grow(self, timeline: EndTimeline, snapshot: Snapshot) -> _Growth:
+    def _grow(self, timeline: EndTimeline, requested: IntArray) -> _Growth:
         """Return when the capacity grows on the nodes of a timeline."""
         rows, sums, first = timeline.rows, timeline.sums, timeline.first
-        free = self._allocatable - snapshot.requested
+        free = self._allocatable - requested
         after = self._count(rows, free[rows] + (sums[1:] - sums[first[rows]])[:, :-2])
         before = np.roll(after, 1)
         is_first = first[rows] == np.arange(len(rows))

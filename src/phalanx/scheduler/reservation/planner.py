@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -72,7 +71,13 @@ from phalanx.scheduler.reservation.reserved_claims import (
     missing_devices,
     rank_by_free_devices,
 )
-from phalanx.scheduler.reservation.run_times import MAX_NAMES, RunTimes, name_owner
+from phalanx.scheduler.reservation.run_times import (
+    MAX_NAMES,
+    RunLimit,
+    RunTimes,
+    find_last_end,
+    name_owner,
+)
 from phalanx.scheduler.search.solver import NO_SOLVER_ANSWER, SolverRequest, Steps
 
 #: How many times are tried by placing the entity, after the estimate.
@@ -88,6 +93,33 @@ class _Plan(NamedTuple):
     assignments: Sequence[Assignment]
     #: What the entity needs on each node.
     needs: dict[int, IntArray]
+
+
+class _PlanContext(NamedTuple):
+    """The entity that is planned, and what its plan follows from."""
+
+    request: ReservationRequest
+    #: The cluster with the pods of earlier reservations, and with `nominated`.
+    base: Snapshot
+    growth: CapacityGrowth
+    #: How long its members run at most; None if one of them may run for ever, or if there are no
+    #: earlier reservations.
+    limits: frozenset[RunLimit] | None
+    #: The pods that run now, and the nominated ones; the pods of earlier reservations.
+    running: tuple[EndTimeline, ...]
+    reserved: tuple[EndTimeline, ...]
+    #: The nominated pods that count as running.
+    nominated: frozenset[Key] = frozenset()
+
+    @property
+    def ending(self) -> tuple[EndTimeline, ...]:
+        """All pods that end."""
+        return (*self.running, *self.reserved)
+
+    def end_after(self, start: float) -> float:
+        """Return when the entity has ended by its limits; `inf` without them."""
+        end = find_last_end(self.limits, start)
+        return np.inf if end is None else end
 
 
 class ReservationPlanner:
@@ -109,12 +141,9 @@ class ReservationPlanner:
         self._ends.align(snapshot)
         #: What earlier reservations of this pass need on each node, and their pods.
         self._earlier: dict[int, IntArray] = {}
-        self._reserved = ReservedPods(self._ends)
-        #: All pods that end; for the entity at hand the running ones, and all with those of earlier
-        #: reservations.
+        self._reserved = ReservedPods(self._ends, size=len(snapshot))
+        #: All pods that end.
         self._ending = self._timeline(self._ends.slots())
-        self._running: tuple[EndTimeline, ...] = ()
-        self._timelines: tuple[EndTimeline, ...] = ()
         #: The nominated pods, except those of the reservations of the last plan: their nominations
         #: follow from the plan.
         self._nominated = {
@@ -127,12 +156,7 @@ class ReservationPlanner:
         self._growths: dict[Hashable, CapacityGrowth] = {}
         #: The reservation that was planned last. It counts for others from the next one on, and
         #: mostly there is none.
-        self._last: tuple[ReservationRequest, _Plan] | None = None
-
-    def _set_timelines(self, *running: EndTimeline) -> None:
-        """Let these pods and those of earlier reservations end."""
-        reserved, self._running = self._reserved.slots, running
-        self._timelines = (*running, self._timeline(reserved)) if len(reserved) else running
+        self._last: tuple[_PlanContext, _Plan] | None = None
 
     def _timeline(self, slots: IntArray) -> EndTimeline:
         """Order pods by node and end; an unknown end is `inf`."""
@@ -174,22 +198,14 @@ class ReservationPlanner:
     def plan(self, request: ReservationRequest) -> Steps[Reservation | None]:
         """Plan a reservation; None if the entity cannot run even if all pods that end are gone."""
         if self._last is not None:
-            self._add(*self._last)
-            self._last = None
-        running, ending = [pod.metadata.key for pod in request.entity.other_members], self._ending
-        if running:
-            # Members that run already do not end before the others start.
-            ending = self._timeline(self._ends.slots([*running, *self._added]))
-        self._set_timelines(ending)
-        entity = resolve_claims(request.entity, self._base)
-        entity = resolve_volumes(entity, self._base, request.policy)
-        request = request._replace(entity=entity)
-        # Pods that are gone free their devices even if the claims do not say so yet.
-        base = with_device_nodes(request.entity, self._base)
-        base = with_changes(base, gone_consumers=find_gone_consumers(entity, base))
+            last, self._last = self._last, None
+            self._add(*last)
+            yield 1
+        plain = self._make_context(request)
+        request = plain.request
         yield 1
-        nominated = self._with_nominated(base, entity)
-        plan = yield from self._find_start(request, nominated)
+        context = self._with_nominated(plain)
+        plan = yield from self._find_start(context)
         previous = request.previous.expected_start if request.previous is not None else None
         is_delayed = previous is not None and (plan is None or plan.start > previous)
         if self._late and is_delayed:
@@ -197,19 +213,41 @@ class ReservationPlanner:
             for order, key in self._late:
                 if order > request.order:
                     self._nominated.pop(key, None)
-            nominated = self._with_nominated(base, entity)
-            plan = yield from self._find_start(request, nominated)
-        if plan is None and nominated is not base:
-            plan = yield from self._drain(request, nominated)
+            context = self._with_nominated(plain)
+            plan = yield from self._find_start(context)
+        if plan is None and context.nominated:
+            # Without a known start, nominated pods do not end before it.
+            plan = yield from self._drain(plain._replace(base=context.base))
         if plan is None:
-            plan = yield from self._drain(request, base)
+            plan = yield from self._drain(plain)
         if plan is None:
             return None
         if request.written_start is not None:
             # The scheduler knows more run times than the objects say.
             plan = plan._replace(start=max(request.written_start, self._now))
-        self._last = (request, plan)
-        return self._build(request, plan)
+        self._last = (plain, plan)
+        return (yield from self._build(plain, plan))
+
+    def _make_context(self, request: ReservationRequest) -> _PlanContext:
+        """Return what the plan for an entity is made from, without nominated pods."""
+        running, ending = [pod.metadata.key for pod in request.entity.other_members], self._ending
+        if running:
+            # Members that run already do not end before the others start.
+            ending = self._timeline(self._ends.slots([*running, *self._added]))
+        entity = resolve_claims(request.entity, self._base)
+        entity = resolve_volumes(entity, self._base, request.policy)
+        request = request._replace(entity=entity)
+        # Pods that are gone free their devices even if the claims do not say so yet.
+        base = with_device_nodes(entity, self._base)
+        base = with_changes(base, gone_consumers=find_gone_consumers(entity, base))
+        return _PlanContext(
+            request,
+            base,
+            self._find_growth(request, ending),
+            self._run_times.find_limits(entity) if self._reserved else None,
+            running=(ending,),
+            reserved=(self._timeline(self._reserved.slots),) if self._reserved else (),
+        )
 
     def basis(self) -> PlanBasis | None:
         """Return what the plan of the only reservation follows from; None if that is more.
@@ -218,8 +256,9 @@ class ReservationPlanner:
         """
         if self._last is None or self._earlier or self._nominated:
             return None
-        request, plan = self._last
-        entity, snapshot = request.entity, self._real
+        context, plan = self._last
+        request, snapshot = context.request, self._real
+        entity = request.entity
         if (
             not self._now < plan.start < np.inf
             or count_needed(entity, snapshot) != entity.quorum
@@ -235,12 +274,13 @@ class ReservationPlanner:
             planned_at=self._now,
             start=plan.start,
             rows=plan.needs,
-            growth=self._growth(request),
+            growth=context.growth,
             timeline=self._ending,
         )
 
-    def _add(self, request: ReservationRequest, plan: _Plan) -> None:
+    def _add(self, context: _PlanContext, plan: _Plan) -> None:
         """Let the entity count as running, from now on, for the reservations that follow."""
+        request = context.request
         entity, pods = request.entity, to_assigned_pods(plan.assignments, self._real.names)
         self._base = with_changes(self._base, added=tuple(pods))
         for i, amounts in plan.needs.items():
@@ -257,72 +297,71 @@ class ReservationPlanner:
         start = plan.start if request.written_start is None else np.inf
         self._reserved.add([pod.key for pod in pods], start)
 
-    def _with_nominated(self, base: Snapshot, entity: Entity) -> Snapshot:
-        """Add the nominated pods, except those of the entity and of reservations."""
-        own = entity.pod_keys
+    def _with_nominated(self, context: _PlanContext) -> _PlanContext:
+        """Add the nominated pods, except those of the entity and of reservations.
+
+        They start before the entity does, and may end before it starts.
+        """
+        own, base = context.request.entity.pod_keys, context.base
         others = [pod for key, pod in self._nominated.items() if key not in own]
         if not others:
-            return base
-        ignored = base.nominations.keys() - {pod.key for pod in others}
-        return with_nominated_pods(base, min(pod.priority for pod in others), ignored)
+            return context
+        keys = frozenset(pod.key for pod in others)
+        priority = min(pod.priority for pod in others)
+        base = with_nominated_pods(base, priority, base.nominations.keys() - keys)
+        running, slots = context.running, self._ends.slots_of(pod.key for pod in others)
+        if len(slots):
+            running = (*running, self._timeline(slots))
+        return context._replace(base=base, running=running, nominated=keys)
 
     # ---- with an expected start ----------------------------------------------------------------
 
-    def _find_start(self, request: ReservationRequest, base: Snapshot) -> Steps[_Plan | None]:
-        """Find the first time at which enough pods have ended by their known ends.
-
-        Nominated pods start before the entity does, and may end before it starts.
-        """
-        own = request.entity.pod_keys
-        running, nominated = self._running, [key for key in self._nominated if key not in own]
-        if len(slots := self._ends.slots_of(nominated)):
-            self._set_timelines(*running, self._timeline(slots))
-        try:
-            return (yield from self._find_first_time(request, base))
-        finally:
-            self._set_timelines(*running)
-
-    def _find_first_time(self, request: ReservationRequest, base: Snapshot) -> Steps[_Plan | None]:
-        needed, plan = count_needed(request.entity, base), None
-        time = self._growth(request).first_time(self._timelines, base, needed)
+    def _find_start(self, context: _PlanContext) -> Steps[_Plan | None]:
+        """Find the first time at which enough pods have ended by their known ends."""
+        needed, plan = count_needed(context.request.entity, context.base), None
+        time = context.growth.first_time(context.ending, context.base, needed)
+        yield 1
         if time is not None:
-            plan = yield from self._place_after(request, base, time)
+            plan = yield from self._place_after(context, time)
             if plan is None:
-                plan = yield from self._probe_later_times(request, base, time)
-        if len(self._reserved.slots) and (plan is None or plan.start > self._now):
-            earlier = yield from self._find_before_reserved(request, base, needed, plan=plan)
+                plan = yield from self._probe_later_times(context, time)
+        if self._reserved and (plan is None or plan.start > self._now):
+            earlier = yield from self._find_before_reserved(context, needed, plan=plan)
             plan = earlier or plan
-        return None if plan is None else (yield from self._keep_start(request, base, plan))
+        return None if plan is None else (yield from self._keep_start(context, plan))
 
     def _find_before_reserved(
-        self, request: ReservationRequest, base: Snapshot, needed: int, *, plan: _Plan | None
+        self, context: _PlanContext, needed: int, *, plan: _Plan | None
     ) -> Steps[_Plan | None]:
         """Find an earlier time if the entity declares to end before others need its nodes."""
-        end = self._run_times.declared_end(request.entity, self._now)
-        if end is None:
+        if context.limits is None:
             return None
-        times = self._reserved.times_before(
-            self._growth(request),
-            self._running,
-            base,
+        trials = 0
+        for time, may_fit in self._reserved.examine_times(
+            context.growth,
+            context.running,
+            context.base,
+            nominated=context.nominated,
             needed=needed,
-            seconds=end - self._now,
+            seconds=context.end_after(self._now) - self._now,
             between=(self._now, plan.start if plan is not None else np.inf),
-        )
-        for time in islice(times, _MAX_TRIALS):
+        ):
             yield 1
-            if (found := (yield from self._place_after(request, base, time))) is not None:
+            if not may_fit:
+                continue
+            if (found := (yield from self._place_after(context, time))) is not None:
                 return found
+            trials += 1
+            if trials == _MAX_TRIALS:
+                break
         return None
 
-    def _probe_later_times(
-        self, request: ReservationRequest, base: Snapshot, time: float
-    ) -> Steps[_Plan | None]:
+    def _probe_later_times(self, context: _PlanContext, time: float) -> Steps[_Plan | None]:
         """Find the first later end at which the entity fits: the estimate was too optimistic.
 
         Probes in doubling steps, then the last end, then between the last two probes.
         """
-        times = np.concatenate([one.times for one in self._timelines])
+        times = np.concatenate([one.times for one in context.ending])
         times = np.sort(times[(times > time) & (times < np.inf)])
         if not len(times):
             return None
@@ -334,123 +373,90 @@ class ReservationPlanner:
                 return None
             step = 1 << trials if trials < _MAX_TRIALS else len(times)
             fits = min(failed + step, len(times) - 1)
-            plan = yield from self._place_after(request, base, float(times[fits]))
+            plan = yield from self._place_after(context, float(times[fits]))
             failed, trials = (fits, trials + 1) if plan is None else (failed, trials)
         while fits - failed > 1:
             middle = (failed + fits) // 2
-            found = yield from self._place_after(request, base, float(times[middle]))
+            found = yield from self._place_after(context, float(times[middle]))
             plan, failed, fits = (plan, middle, fits) if found is None else (found, failed, middle)
         return plan
 
-    def _growth(self, request: ReservationRequest) -> CapacityGrowth:
+    def _find_growth(self, request: ReservationRequest, running: EndTimeline) -> CapacityGrowth:
         """Return the capacity for an entity; equal entities share one."""
         shapes = Counter(member.shape for member in request.entity.members)
-        key = tuple(shapes.items()), request.entity.topology_key, request.policy, self._timelines[0]
+        key = tuple(shapes.items()), request.entity.topology_key, request.policy, running
         if key not in self._growths:
             self._growths[key] = CapacityGrowth(request.entity, self._real, request.policy)
         return self._growths[key]
 
     def _place_after(
-        self,
-        request: ReservationRequest,
-        base: Snapshot,
-        time: float,
-        *,
-        nodes: IntArray | None = None,
+        self, context: _PlanContext, time: float, *, nodes: IntArray | None = None
     ) -> Steps[_Plan | None]:
         """Place the entity after the pods that end until a time, on the nodes that are free last.
 
         `-inf`: nothing has ended.
         """
-        last_ends = np.maximum.reduce([one.last_ends(time) for one in self._timelines])
+        last_ends = np.maximum.reduce([one.last_ends(time) for one in context.ending])
         # Nodes that become free at the same time have the same rank.
         _, ranks = np.unique(last_ends, return_inverse=True)
-        snapshot = self._without(base, time, request.entity)
-        found = yield from self._place(request, snapshot, ranks, nodes=nodes)
+        snapshot = self._without_ended(context, time)
+        yield 1
+        found = yield from self._place(context, snapshot, ranks, nodes=nodes)
         return self._plan(max(time, self._now), found)
 
     def _place(
         self,
-        request: ReservationRequest,
+        context: _PlanContext,
         snapshot: Snapshot,
         ranks: IntArray,
         *,
         nodes: IntArray | None = None,
     ) -> Steps[Sequence[Assignment]]:
         """Place what the entity needs on the nodes with the highest ranks; empty if it cannot."""
-        found = self.place_equal_members(request, snapshot, ranks, nodes=nodes)
+        request = context.request
+        found = place_equal_members(request, context.growth, snapshot, ranks, nodes=nodes)
         if found is None:
             found = yield from place_by_rank(request, snapshot, ranks, nodes=nodes)
         return found
-
-    def place_equal_members(
-        self,
-        request: ReservationRequest,
-        snapshot: Snapshot,
-        ranks: IntArray,
-        *,
-        nodes: IntArray | None = None,
-    ) -> Sequence[Assignment] | None:
-        """Return what `place_by_rank` does for equal members that need nothing but resources.
-
-        Their nodes follow from how many of them each node holds. None: members differ, or have
-        other requirements.
-        """
-        entity = request.entity
-        needed = entity.quorum - count_scheduled(entity, snapshot)
-        if needed <= 0 or not needs_resources_only(entity, snapshot, request.policy):
-            return None
-        capacity = self._growth(request).capacity(snapshot)
-        order = np.argsort(-ranks, kind="stable")
-        if nodes is not None:
-            is_here = np.zeros(len(snapshot), bool)
-            is_here[nodes] = True
-            order = order[is_here[order]]
-        rows = np.repeat(order, capacity[order])[:needed].tolist()
-        if len(rows) < needed:
-            return ()
-        return list(map(Assignment, sort_members(entity.members)[:needed], rows))
 
     def _plan(self, start: float, found: Sequence[Assignment]) -> _Plan | None:
         """Return the plan to start on these nodes; None if the entity does not fit."""
         shapes = [(one.node, one.member.shape) for one in found]
         return _Plan(start, found, amounts_per_node(self._real, shapes)) if found else None
 
-    def _without(self, base: Snapshot, time: float, entity: Entity) -> Snapshot:
+    def _without_ended(self, context: _PlanContext, time: float) -> Snapshot:
         """Return the snapshot at a time, with all that the entity may then use."""
-        later = self._find_later(entity, time)
-        slots = np.concatenate([*(one.ended(time) for one in self._timelines), later])
-        released: IntArray = np.sum([one.released(time) for one in self._timelines], axis=0)
+        entity, later = context.request.entity, self._find_later_slots(context, time)
+        slots = np.concatenate([*(one.ended(time) for one in context.ending), later])
+        released: IntArray = np.sum([one.released(time) for one in context.ending], axis=0)
         if len(later):
-            released += self._reserved.sum_amounts(later, np.arange(len(released)))
+            released += self._reserved.sum_amounts(later)
         has_claims = any(one.shape.has_claims or one.shape.has_volumes for one in entity.members)
         return self._ends.without(
-            base, slots, released, has_peers=_has_peers(entity), has_claims=has_claims
+            context.base, slots, released, has_peers=_has_peers(entity), has_claims=has_claims
         )
 
-    def _find_later(self, entity: Entity, time: float) -> IntArray:
+    def _find_later_slots(self, context: _PlanContext, time: float) -> IntArray:
         """Return the slots of reserved pods that start when the entity has ended."""
-        if not len(self._reserved.slots):
-            return self._reserved.slots
         start = max(time, self._now)
-        end = self._run_times.declared_end(entity, start)
-        return self._reserved.apart_from(start, np.inf if end is None else end)
+        return self._reserved.find_slots_apart(start, context.end_after(start))
 
-    def _keep_start(self, request: ReservationRequest, base: Snapshot, plan: _Plan) -> Steps[_Plan]:
+    def _keep_start(self, context: _PlanContext, plan: _Plan) -> Steps[_Plan]:
         """Keep the nodes of the last plan if the new one would start later."""
-        previous, index = request.previous, self._real.index
+        previous, index = context.request.previous, self._real.index
         start = previous.expected_start if previous else None
         if previous is None or start is None or not self._now <= start < plan.start:
             return plan
         rows = sorted({index[node] for node in previous.nodes if node in index})
-        kept = yield from self._place_after(request, base, start, nodes=np.array(rows, np.int64))
+        kept = yield from self._place_after(context, start, nodes=np.array(rows, np.int64))
         return plan if kept is None else kept
 
     # ---- without an expected start -------------------------------------------------------------
 
-    def _drain(self, request: ReservationRequest, base: Snapshot) -> Steps[_Plan | None]:
+    def _drain(self, context: _PlanContext) -> Steps[_Plan | None]:
         """Place the entity as if all pods that end were gone, on the nodes that are free first."""
-        final, growth = self._without(base, np.inf, request.entity), self._growth(request)
+        request, base, growth = context.request, context.base, context.growth
+        final = self._without_ended(context, np.inf)
         if not growth.is_sufficient(final, count_needed(request.entity, base)):
             return None
         free_now = growth.capacity(base)
@@ -458,7 +464,7 @@ class ReservationPlanner:
             free_now = rank_by_free_devices(request.entity, base, free_now)
         plans: list[_Plan] = []
         for nodes in self._preferred_nodes(request, free_now):
-            found = yield from self._place(request, final, free_now, nodes=nodes)
+            found = yield from self._place(context, final, free_now, nodes=nodes)
             if plan := self._plan(np.inf, found):
                 plans.append(plan)
                 break
@@ -466,7 +472,7 @@ class ReservationPlanner:
         if previous is not None:
             rows = sorted({index[node] for node in previous.nodes if node in index})
             nodes = np.array(rows, np.int64)
-            found = yield from self._place(request, final, free_now, nodes=nodes)
+            found = yield from self._place(context, final, free_now, nodes=nodes)
             if plan := self._plan(np.inf, found):
                 plans.append(plan)
         if not plans:
@@ -489,8 +495,9 @@ class ReservationPlanner:
 
     # ---- the result ----------------------------------------------------------------------------
 
-    def _build(self, request: ReservationRequest, plan: _Plan) -> Reservation:
-        previous, start = request.previous, None if plan.start == np.inf else plan.start
+    def _build(self, context: _PlanContext, plan: _Plan) -> Steps[Reservation]:
+        request, start = context.request, None if plan.start == np.inf else plan.start
+        previous = request.previous
         end = self._run_times.end_after(request.entity, plan.start)
         missing = self._missing(plan)
         has_progress = (
@@ -502,6 +509,8 @@ class ReservationPlanner:
         key = next(
             (group.topology_key for group in request.entity.groups if group.topology_key), ""
         )
+        kept = self._list_kept(context, plan)
+        yield 1
         # How many of its nodes are in which topology domain, the largest domain first.
         rows = sorted({one.node for one in plan.assignments}) if key else ()
         domains = Counter(label_value(self._real.labels[i], key) or "" for i in rows)
@@ -509,12 +518,12 @@ class ReservationPlanner:
             request.order,
             start,
             tuple(to_bindings(plan.assignments, self._real.names)),
-            self._kept(request, plan),
+            kept,
             reserved_at=previous.reserved_at if previous else self._now,
             progress_at=self._now if has_progress or previous is None else previous.progress_at,
             missing=missing,
             is_strict=request.policy.reservation.mode == ReservationMode.STRICT,
-            waits_for=self._awaited(request, plan),
+            waits_for=self._name_awaited(context, plan),
             groups=tuple(leaf.key for leaf in request.entity.leaves),
             topology_key=key,
             domains=tuple(domains.most_common(MAX_NAMES)),
@@ -523,16 +532,17 @@ class ReservationPlanner:
             expected_end=None if end is None or end == np.inf else end,
         )
 
-    def _kept(self, request: ReservationRequest, plan: _Plan) -> tuple[KeptAmount, ...]:
-        """Return what the reservation keeps on its nodes, beside earlier ones that run then."""
+    def _list_kept(self, context: _PlanContext, plan: _Plan) -> tuple[KeptAmount, ...]:
+        """List what the reservation keeps on its nodes, beside earlier ones that run then."""
         nodes = np.array(sorted(plan.needs), np.int64)
-        released = np.sum([one.released(plan.start, nodes) for one in self._timelines], axis=0)
-        released += self._reserved.sum_amounts(self._reserved.starting_after(plan.start), nodes)
+        released = np.sum([one.released(plan.start, nodes) for one in context.ending], axis=0)
+        later = self._reserved.find_slots_after(plan.start)
+        released += self._reserved.sum_amounts(later)[nodes]
         needs, earlier = plan.needs, self._earlier
         needed = [needs[i] + earlier.get(i, 0) for i in nodes.tolist()]
         amounts = np.array(needed) - released[:, :-2]
         # Ports and constraints between pods are kept by keeping others off the node.
-        if _has_peers(request.entity):
+        if _has_peers(context.request.entity):
             amounts = np.maximum(amounts, self._real.allocatable[nodes])
         return self._list_amounts(dict(zip(nodes.tolist(), amounts, strict=True)))
 
@@ -546,12 +556,12 @@ class ReservationPlanner:
             if row[column]
         )
 
-    def _awaited(self, request: ReservationRequest, plan: _Plan) -> tuple[str, ...]:
+    def _name_awaited(self, context: _PlanContext, plan: _Plan) -> tuple[str, ...]:
         """Name the objects that must end before the entity starts, the last one first."""
         nodes = np.array(sorted(plan.needs), np.int64)
-        ending = np.concatenate([one.ended(plan.start, nodes) for one in self._timelines])
+        ending = np.concatenate([one.ended(plan.start, nodes) for one in context.ending])
         ends = zip(self._ends.keys(ending), self._ends.ends(ending).tolist(), strict=True)
-        namespace = request.entity.ref.namespace
+        namespace = context.request.entity.ref.namespace
         return self._run_times.name_last(dict(ends), self._added, namespace)
 
     def _missing(self, plan: _Plan) -> float:
@@ -568,6 +578,35 @@ class ReservationPlanner:
 def _has_peers(entity: Entity) -> bool:
     """Whether members have ports or constraints on other pods."""
     return any(one.shape.has_peer_constraints or one.shape.ports for one in entity.members)
+
+
+def place_equal_members(
+    request: ReservationRequest,
+    growth: CapacityGrowth,
+    snapshot: Snapshot,
+    ranks: IntArray,
+    *,
+    nodes: IntArray | None = None,
+) -> Sequence[Assignment] | None:
+    """Return what `place_by_rank` does for equal members that need nothing but resources.
+
+    Their nodes follow from how many of them each node holds. None: members differ, or have
+    other requirements.
+    """
+    entity = request.entity
+    needed = entity.quorum - count_scheduled(entity, snapshot)
+    if needed <= 0 or not needs_resources_only(entity, snapshot, request.policy):
+        return None
+    capacity = growth.capacity(snapshot)
+    order = np.argsort(-ranks, kind="stable")
+    if nodes is not None:
+        is_here = np.zeros(len(snapshot), bool)
+        is_here[nodes] = True
+        order = order[is_here[order]]
+    rows = np.repeat(order, capacity[order])[:needed].tolist()
+    if len(rows) < needed:
+        return ()
+    return list(map(Assignment, sort_members(entity.members)[:needed], rows))
 
 
 def place_by_rank(
