@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace as but
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from msgspec.structs import replace
 
 from phalanx.api.core import Pod
 from phalanx.scheduler.cluster.cache import SchedulerCache
+from phalanx.scheduler.cluster.snapshot import Snapshot
 from phalanx.scheduler.decision import Binding
-from phalanx.scheduler.policy import DEFAULT_POLICY
+from phalanx.scheduler.policy import DEFAULT_POLICY, DEFAULT_PROFILES
 from phalanx.scheduler.reservation import run_times
 from phalanx.scheduler.reservation.end_timeline import CapacityGrowth
 from phalanx.scheduler.reservation.planner import ReservationPlanner
@@ -22,6 +24,7 @@ from phalanx.scheduler.reservation.reservation import (
     ReservationRequest,
 )
 from phalanx.scheduler.reservation.run_times import RunTimes
+from phalanx.scheduler.reservation.tracker import ReservationTracker
 from tests.scheduler.builders import entity, gang, node
 from tests.scheduler.reservation.virtual_scheduler import ending_pod, job_owner
 
@@ -51,6 +54,9 @@ class PlannedCluster:
             self._cache.update_pod(meta.key, one)
             self._cache.nominate([Binding(meta.key, meta.uid, chosen)])
         self.preemptors.append((name, pods))
+
+    def snapshot(self) -> Snapshot:
+        return self._cache.snapshot()
 
     def plan(self, name: str, pods: list[Pod]) -> float | None:
         """Plan a gang; returns its expected start."""
@@ -143,3 +149,40 @@ def test_nominated_pods_of_a_gang_leave_it_its_own_start(equal: list[str]) -> No
     for name in equal:
         assert cluster.plan(name, members(name, 1, 900)) == 2_200
     assert cluster.plan("e2", nominated) == 100
+
+
+def plan_three() -> tuple[PlannedCluster, list[Reservation]]:
+    """The second gang starts beside the first one, the third one where both are."""
+    cluster = PlannedCluster(100, 200, 300)
+    for name, count in (("first", 1), ("second", 1), ("third", 2)):
+        cluster.plan(name, members(name, count, 1_000))
+    return cluster, [one for one in cluster.planned if one is not None]
+
+
+def test_reservation_changes_only_beside_a_nominated_one_on_its_nodes() -> None:
+    _, (first, second, third) = plan_three()
+    assert second.subtract_nominated([first]) is second
+    assert third.subtract_nominated([]) is third
+    assert first.subtract_nominated([third]) is first
+    earlier = replace(first, expected_end=None)
+    assert third.subtract_nominated([earlier]) is not third
+
+
+def test_attempts_after_a_plan_share_what_is_kept_beside_nominated_reservations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, planned = plan_three()
+    cluster.nominate("first", members("first", 1, 1_000), planned[0].nodes)
+    snapshot = cluster.snapshot()
+    tracker = ReservationTracker(DEFAULT_PROFILES)
+    tracker.restore(planned, ())
+    tracker.run_times.ends.align(snapshot)
+    late = but(entity(gang("late", 1), members("late", 1, 10)), ready_since=1e6)
+    calls = count_calls(monkeypatch, Reservation, "subtract_nominated")
+    found = [tracker.holds_for(late, snapshot, 0.0) for _ in range(3)]
+    assert calls.total() == 2
+    first, *others = (one.apply(snapshot).requested.tolist() for one in found if one is not None)
+    assert others == [first, first]
+    tracker.restore(planned, ())
+    assert tracker.holds_for(late, snapshot, 0.0) is not None
+    assert calls.total() == 4

@@ -102,29 +102,39 @@ class Reservation(Struct, frozen=True):
         """The nodes, sorted."""
         return tuple(sorted({binding.node for binding in self.bindings}))
 
-    def runs_beside(self, earlier: Reservation) -> bool:
+    def runs_at_start_of(self, earlier: Reservation) -> bool:
         """Whether the entity runs when that of an earlier reservation starts.
 
-        Both then keep their room together; what this one keeps at its own start counts without it.
+        If so, the node keeps the room of both from the earlier start on. `kept` of this reservation
+        covers only its own start.
         """
         start, other = self.expected_start, earlier.expected_start
         if start is None or other is None or self.order <= earlier.order:
             return False
         return start < other and (self.expected_end is None or self.expected_end > other)
 
-    def beside_nominated(self, others: Iterable[Reservation]) -> Reservation:
-        """Return what is kept beside earlier entities whose nominated pods count as running.
+    def subtract_nominated(self, others: Iterable[Reservation]) -> Reservation:
+        """Subtract what earlier nominated entities need from what this reservation keeps.
 
-        Without their needs, if they run when this entity starts: these are kept already.
+        Their nominations count as requested already, so it would be kept twice.
         """
-        start, kept = self.expected_start, {one[:2]: one.amount for one in self.kept}
-        for other in others:
-            if start is None or other.expected_start is None or other.order >= self.order:
-                continue
-            if other.expected_start <= start < (other.expected_end or inf):
-                for node, resource, amount in other.needs:
-                    kept[node, resource] = kept.get((node, resource), 0) - amount
-        return but(self, kept=tuple(KeptAmount(*key, amount) for key, amount in kept.items()))
+        start = self.expected_start
+        beside = [
+            other
+            for other in others
+            if start is not None
+            and other.expected_start is not None
+            and other.order < self.order
+            and other.expected_start <= start < (other.expected_end or inf)
+        ]
+        nodes = {binding.node for binding in self.bindings} if beside else set[str]()
+        needs = [need for other in beside for need in other.needs if need.node in nodes]
+        if not needs:
+            return self
+        kept = {(node, resource): amount for node, resource, amount in self.kept}
+        for node, resource, amount in needs:
+            kept[node, resource] = kept.get((node, resource), 0) - amount
+        return but(self, kept=tuple([KeptAmount(*key, amount) for key, amount in kept.items()]))
 
     def is_imminent(self, now: float) -> bool:
         """Whether the entity is about to start."""
@@ -344,7 +354,7 @@ class ReservationHolds:
                 for one in reservation.bindings
                 if one.node in snapshot.index
             }
-            beside = [one.needs for one in self._reservations if one.runs_beside(reservation)]
+            beside = [one.needs for one in self._reservations if one.runs_at_start_of(reservation)]
             for node, resource, amount in chain(reservation.kept, *beside):
                 if snapshot.index.get(node) in own and resource in snapshot.columns:
                     own[snapshot.index[node]][snapshot.columns[resource]] += amount

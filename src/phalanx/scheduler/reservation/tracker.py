@@ -97,6 +97,8 @@ class ReservationTracker:
     def __init__(self, profiles: Profiles) -> None:
         self._profiles, self.run_times = profiles, RunTimes()
         self.current: tuple[Reservation, ...] = ()
+        #: What the reservations keep beside earlier nominated ones: by their entity and by those.
+        self._beside_nominated: dict[tuple[Ref, tuple[Ref, ...]], Reservation] = {}
         #: The reservations that the last plan did not continue.
         self._dropped: tuple[Reservation, ...] = ()
         #: How often the reservations have changed.
@@ -299,6 +301,7 @@ class ReservationTracker:
         before, self.current = self.current, tuple(found)
         self.version += self.current != before
         self._dropped = _without_successor(before, found)
+        self._beside_nominated.clear()
         review_times = [self._review_time(one, now) for one in found]
         if found:
             # From then on the end of a pod is unknown.
@@ -326,6 +329,7 @@ class ReservationTracker:
         before, self.current, self._turns = self.current, tuple(found), dict(turns)
         self.version += self.current != before
         self._dropped, self._basis = _without_successor(before, found), None
+        self._beside_nominated.clear()
         return _freed_room(before, found)
 
     def _promote(self, now: float) -> list[_WaitingEntity]:
@@ -508,7 +512,7 @@ class ReservationTracker:
             else:
                 counted.append(one)
         if counted:
-            before = [one.beside_nominated(counted) for one in before]
+            before = [self._subtract_nominated(one, counted) for one in before]
             # Nominations keep the resources, but no devices that are about to be freed.
             before += [but(one, kept=(), needs=()) for one in counted if one.claims]
             before.sort(key=lambda one: one.order)
@@ -528,6 +532,17 @@ class ReservationTracker:
             backfilled=backfilled,
             declared_end=declared_end,
         )
+
+    def _subtract_nominated(
+        self, reservation: Reservation, nominated: Sequence[Reservation]
+    ) -> Reservation:
+        """Return what a reservation keeps beside nominated ones; computed once after each plan."""
+        earlier = [one for one in nominated if one.order < reservation.order]
+        key = reservation.ref, tuple([one.ref for one in earlier])
+        found = self._beside_nominated.get(key)
+        if found is None:
+            found = self._beside_nominated[key] = reservation.subtract_nominated(earlier)
+        return found
 
 
 def _is_nominated(reservation: Reservation, snapshot: Snapshot) -> bool:
