@@ -151,6 +151,12 @@ def test_nominated_pods_of_a_gang_leave_it_its_own_start(equal: list[str]) -> No
     assert cluster.plan("e2", nominated) == 100
 
 
+def test_nominated_pod_of_a_lost_node_keeps_nothing() -> None:
+    cluster = PlannedCluster(100, 1_700)
+    cluster.nominate("e2", members("e2", 1, 900), ["gone"])
+    assert cluster.plan("large", members("large", 2, 500)) == 1_700
+
+
 def plan_three() -> tuple[PlannedCluster, list[Reservation]]:
     """The second gang starts beside the first one, the third one where both are."""
     cluster = PlannedCluster(100, 200, 300)

@@ -108,8 +108,12 @@ class PodEnds:
         return np.flatnonzero(found)
 
     def slots_of(self, keys: Iterable[Key]) -> IntArray:
-        """Return the slots of those of the pods that end."""
-        return np.array([self._slots[key] for key in keys if key in self._slots], np.int64)
+        """Return the slots of those of the pods that end, on nodes of the snapshot.
+
+        A pod may still be nominated for a node that is gone.
+        """
+        found = np.array([self._slots[key] for key in keys if key in self._slots], np.int64)
+        return found[self._rows[found] >= 0]
 
     def slots_on(self, row: int) -> IntArray:
         """Return the slots of the pods on a node."""
