@@ -499,6 +499,7 @@ class ReservationPlanner:
         request, start = context.request, None if plan.start == np.inf else plan.start
         previous = request.previous
         end = self._run_times.end_after(request.entity, plan.start)
+        yield 1
         missing = self._missing(plan)
         has_progress = (
             previous is None
@@ -510,6 +511,8 @@ class ReservationPlanner:
             (group.topology_key for group in request.entity.groups if group.topology_key), ""
         )
         kept = self._list_kept(context, plan)
+        yield 1
+        waits_for = self._name_awaited(context, plan)
         yield 1
         # How many of its nodes are in which topology domain, the largest domain first.
         rows = sorted({one.node for one in plan.assignments}) if key else ()
@@ -523,7 +526,7 @@ class ReservationPlanner:
             progress_at=self._now if has_progress or previous is None else previous.progress_at,
             missing=missing,
             is_strict=request.policy.reservation.mode == ReservationMode.STRICT,
-            waits_for=self._name_awaited(context, plan),
+            waits_for=waits_for,
             groups=tuple(leaf.key for leaf in request.entity.leaves),
             topology_key=key,
             domains=tuple(domains.most_common(MAX_NAMES)),

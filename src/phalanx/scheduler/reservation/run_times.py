@@ -17,6 +17,7 @@ observed pod costs one dictionary entry, and none if its end cannot depend on a 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from itertools import chain
 from math import inf, isfinite
 from statistics import median
 from typing import NamedTuple
@@ -182,8 +183,12 @@ class RunTimes:
         `added` are the owners of pods that have not started; names of other namespaces say so.
         """
         names: dict[str, None] = {}
-        # Equal ends are ordered by name: the same cluster gives the same message.
-        for key in sorted(ends, key=lambda key: (-ends[key], key)):
+        by_end: dict[float, list[Key]] = {}
+        for key, end in ends.items():
+            by_end.setdefault(end, []).append(key)
+        # Equal ends are ordered by name: the same cluster gives the same message. Mostly a few of
+        # the last ends suffice.
+        for key in chain.from_iterable(sorted(by_end[end]) for end in sorted(by_end, reverse=True)):
             name = added.get(key) or self.owner_of(key)
             if key.namespace != namespace:
                 name += f" in {key.namespace}"
