@@ -96,10 +96,10 @@ def varied_setup(seed: int) -> SimulationSetup:
         for _ in range(draw.choice((0, 0, 3)))
     ]
     mode = draw.choice(list(ReservationMode))
-    one = SimulationSetup(
+    setup = SimulationSetup(
         TraceWorkload(tuple(jobs)), nodes, profiles(mode), faults=tuple(sorted(faults))
     )
-    return leave_out_jobs(one, find_large_jobs(one))
+    return leave_out_jobs(setup, find_large_jobs(setup))
 
 
 UNKNOWN = [TraceJob(at, 100, {"cpu": "1"}, 1) for at in (0.0, 0.0, 0.0, 0.0, 200.0, 201.0)]

@@ -13,7 +13,7 @@ from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot
 from phalanx.scheduler.placement.group_placement import Assignment
 from phalanx.scheduler.reservation import planner
 from phalanx.scheduler.reservation.end_timeline import CapacityGrowth
-from phalanx.scheduler.reservation.planner import place_by_rank, place_equal_members
+from phalanx.scheduler.reservation.ranked_placement import place_by_rank, place_equal_members
 from phalanx.scheduler.reservation.reservation import ReservationRequest
 from phalanx.scheduler.search.solver import Steps
 from phalanx.sim.core_engine import CoreEngine
@@ -68,12 +68,12 @@ def test_equal_members_are_planned_on_the_nodes_of_a_cycle(
         request: ReservationRequest,
         growth: CapacityGrowth,
         snapshot: Snapshot,
-        ranks: IntArray,
         *,
+        ranks: IntArray,
         nodes: IntArray | None = None,
     ) -> Sequence[Assignment] | None:
         nonlocal compared
-        found = place_equal_members(request, growth, snapshot, ranks, nodes=nodes)
+        found = place_equal_members(request, growth, snapshot, ranks=ranks, nodes=nodes)
         expected = run_to_end(place_by_rank(request, snapshot, ranks, nodes=nodes))
         assert found is None or list(found) == list(expected)
         compared += found is not None

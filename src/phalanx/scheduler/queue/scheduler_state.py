@@ -446,8 +446,7 @@ class SchedulerState:
     def _observe_pod(self, observed: PodObserved) -> None:
         now, key, pod = observed.at, observed.key, observed.pod
         changes = self.cache.update_pod(key, pod)
-        is_pending = pod is not None and not (pod.spec.node_name or pod.is_terminal)
-        pending = pod if is_pending else None
+        pending = pod if pod and not (pod.spec.node_name or pod.is_terminal) else None
         if key in self._device_claims or (pending and pending.spec.resource_claims):
             claims = claims_of_pod(pending) if pending else ()
             self._device_claims.update(key, [claim for _, claim in claims if claim is not None])

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +29,7 @@ from phalanx.api.meta import Key
 from phalanx.scheduler.cluster.hypothetical import with_changes
 from phalanx.scheduler.cluster.pod_index import AssignedPod
 from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot, label_value
-from phalanx.scheduler.entity import Entity, EntityRejection
-from phalanx.scheduler.group_tree_placement import place_required
+from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.placement.capacity_estimate import count_needed
 from phalanx.scheduler.placement.claim_placement import (
     find_gone_consumers,
@@ -42,16 +40,10 @@ from phalanx.scheduler.placement.claim_placement import (
 )
 from phalanx.scheduler.placement.group_placement import (
     Assignment,
-    GroupPlacement,
-    PlacementContext,
-    count_scheduled,
-    sort_members,
     to_assigned_pods,
     to_bindings,
 )
-from phalanx.scheduler.plugins.plugin import StaticScore
 from phalanx.scheduler.plugins.settings_plugins import ReservationMode
-from phalanx.scheduler.policy import WeightedScore
 from phalanx.scheduler.reservation.end_timeline import (
     CapacityGrowth,
     EndTimeline,
@@ -59,6 +51,7 @@ from phalanx.scheduler.reservation.end_timeline import (
 )
 from phalanx.scheduler.reservation.plan_basis import PlanBasis, needs_resources_only
 from phalanx.scheduler.reservation.pod_ends import OVERDUE_SECONDS, amounts_per_node
+from phalanx.scheduler.reservation.ranked_placement import place_by_rank, place_equal_members
 from phalanx.scheduler.reservation.reservation import (
     KeptAmount,
     Reservation,
@@ -78,7 +71,7 @@ from phalanx.scheduler.reservation.run_times import (
     find_last_end,
     name_owner,
 )
-from phalanx.scheduler.search.solver import NO_SOLVER_ANSWER, SolverRequest, Steps
+from phalanx.scheduler.search.solver import Steps
 
 #: How many times are tried by placing the entity, after the estimate.
 _MAX_TRIALS = 8
@@ -414,7 +407,7 @@ class ReservationPlanner:
     ) -> Steps[Sequence[Assignment]]:
         """Place what the entity needs on the nodes with the highest ranks; empty if it cannot."""
         request = context.request
-        found = place_equal_members(request, context.growth, snapshot, ranks, nodes=nodes)
+        found = place_equal_members(request, context.growth, snapshot, ranks=ranks, nodes=nodes)
         if found is None:
             found = yield from place_by_rank(request, snapshot, ranks, nodes=nodes)
         return found
@@ -426,7 +419,9 @@ class ReservationPlanner:
 
     def _without_ended(self, context: _PlanContext, time: float) -> Snapshot:
         """Return the snapshot at a time, with all that the entity may then use."""
-        entity, later = context.request.entity, self._find_later_slots(context, time)
+        entity, start = context.request.entity, max(time, self._now)
+        # Reserved pods that start when the entity has ended leave it their room.
+        later = self._reserved.find_slots_apart(start, context.end_after(start))
         slots = np.concatenate([*(one.ended(time) for one in context.ending), later])
         released: IntArray = np.sum([one.released(time) for one in context.ending], axis=0)
         if len(later):
@@ -435,11 +430,6 @@ class ReservationPlanner:
         return self._ends.without(
             context.base, slots, released, has_peers=_has_peers(entity), has_claims=has_claims
         )
-
-    def _find_later_slots(self, context: _PlanContext, time: float) -> IntArray:
-        """Return the slots of reserved pods that start when the entity has ended."""
-        start = max(time, self._now)
-        return self._reserved.find_slots_apart(start, context.end_after(start))
 
     def _keep_start(self, context: _PlanContext, plan: _Plan) -> Steps[_Plan]:
         """Keep the nodes of the last plan if the new one would start later."""
@@ -581,64 +571,3 @@ class ReservationPlanner:
 def _has_peers(entity: Entity) -> bool:
     """Whether members have ports or constraints on other pods."""
     return any(one.shape.has_peer_constraints or one.shape.ports for one in entity.members)
-
-
-def place_equal_members(
-    request: ReservationRequest,
-    growth: CapacityGrowth,
-    snapshot: Snapshot,
-    ranks: IntArray,
-    *,
-    nodes: IntArray | None = None,
-) -> Sequence[Assignment] | None:
-    """Return what `place_by_rank` does for equal members that need nothing but resources.
-
-    Their nodes follow from how many of them each node holds. None: members differ, or have
-    other requirements.
-    """
-    entity = request.entity
-    needed = entity.quorum - count_scheduled(entity, snapshot)
-    if needed <= 0 or not needs_resources_only(entity, snapshot, request.policy):
-        return None
-    capacity = growth.capacity(snapshot)
-    order = np.argsort(-ranks, kind="stable")
-    if nodes is not None:
-        is_here = np.zeros(len(snapshot), bool)
-        is_here[nodes] = True
-        order = order[is_here[order]]
-    rows = np.repeat(order, capacity[order])[:needed].tolist()
-    if len(rows) < needed:
-        return ()
-    return list(map(Assignment, sort_members(entity.members)[:needed], rows))
-
-
-def place_by_rank(
-    request: ReservationRequest,
-    snapshot: Snapshot,
-    ranks: IntArray,
-    *,
-    nodes: IntArray | None = None,
-    allows_search: bool = False,
-) -> Steps[Sequence[Assignment]]:
-    """Place what the entity needs, on the nodes with the highest ranks; empty if it does not fit.
-
-    The exact solver is never asked.
-    """
-    score = StaticScore(lambda snapshot, shape: ranks)
-    policy = replace(request.policy, scores=(WeightedScore("Reservation", 1, score),))
-    context = PlacementContext(snapshot, policy, nodes=nodes, allows_search=allows_search)
-    steps, answer = place_required(request.entity, context), None
-    while True:
-        try:
-            step = steps.send(answer)
-        except StopIteration as end:
-            result = end.value
-            break
-        answer = NO_SOLVER_ANSWER if isinstance(step, SolverRequest) else None
-        yield 1
-    if isinstance(result, EntityRejection) or not result.is_feasible:
-        return ()
-    if isinstance(result, GroupPlacement):
-        result.trim_to_quorum()
-    found: Sequence[Assignment] = result.assignments
-    return found
