@@ -136,7 +136,7 @@ def test_command_loads_the_plugin_and_reports_its_invalid_argument(site: Site) -
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
-        f"Error: {path}: profiles[0].pluginConfig[0].args: label must not be empty"
+        f"Error: {path}: line 12: profiles[0].pluginConfig[0].args: label must not be empty"
     )
 
 
