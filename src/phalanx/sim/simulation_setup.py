@@ -31,7 +31,8 @@ from phalanx.sim.workloads.workload import (
 
 #: The namespace of all jobs.
 NAMESPACE = "default"
-#: Seconds between two instants at which only the scheduler has something to do.
+#: Seconds from the whole second of one instant to the next at which only the scheduler has
+#: something to do.
 MIN_STEP = 1.0
 #: How long a simulation goes on when nothing runs and nothing arrives.
 IDLE_SECONDS = 7200.0
